@@ -100,8 +100,8 @@ def lower(
 
     Raises ValueError that names the operator if the strategy does not fit the graph; NotAlikeError if it cannot be lowered in part.
     """
-    if part is not None and (clip_norm is not None or graph.carries or rule is None):
-        raise NotAlikeError("lower: gradients' norms and carried states are not lowered in part")
+    if part is not None and (graph.carries or rule is None):
+        raise NotAlikeError("lower: carried states are not lowered in part")
     made = shared or cut_graph(graph, strategy, part)
     emit, layout = Emitter(strategy.processors), made.layout
     needed = None if wanted is None else needed_for(graph, wanted)

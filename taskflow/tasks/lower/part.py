@@ -42,9 +42,10 @@ class StepPart:
         object.__setattr__(self, "known", {image: p for p, images in self.images.items() for image in images})
 
     def lowered(self, group: Sequence[int], name: str) -> list[int]:
-        """Those of a group of processors whose tasks are lowered. NotAlikeError unless all their images are in the group, too."""
+        """Those of a group of processors whose tasks are lowered: some, of whom all images are in the group, or all (a group within
+        a replica), or none (one within another). NotAlikeError in other cases."""
         found = [p for p in group if p in self.images]
-        if {image for p in found for image in self.images[p]} != set(group):
+        if found and len(found) < len(group) and {image for p in found for image in self.images[p]} != set(group):
             raise NotAlikeError(f"{name}: shares are kept by some of the replicas")
         return found
 
