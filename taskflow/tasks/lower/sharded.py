@@ -13,8 +13,9 @@ from taskflow.graph import Node
 from taskflow.regions import Rect
 from taskflow.tasks.lower.shards import Shards
 from taskflow.tasks.lower.state import Lowering
+from taskflow.tasks.lower.weight_gathers import ADDED, SUMMED
 from taskflow.tasks.lower.weight_gradients import collect_weight_gradients, flat_gradient
-from taskflow.tasks.task import Bundle, Part
+from taskflow.tasks.task import Bundle, Part, Turn
 from taskflow.tasks.topic import Purpose, Topic
 
 
@@ -43,6 +44,8 @@ def scatter_gradients(state: Lowering, layers: Sequence[str]) -> None:
                     freed.update(_scatter(state, bundle, state.shards[bundle.name], group, ends))
         for processor, task in ends.items():
             state.scattered.setdefault(processor, []).append(task)
+            if state.gathers.turns is not None:
+                state.gathers.turns.append(Turn(SUMMED, processor, task))
         buffers = state.emit.graph.buffers
         for key, number in list(state.weight_gradients.items()):
             base = buffers[number].base
@@ -54,6 +57,8 @@ def end_pass(state: Lowering) -> None:
     """What was gathered for a pass is of no use to the next one."""
     for use in state.gathers.end_pass():
         state.weight_uses.pop(use, None)
+    if state.gathers.turns is not None:
+        state.scattered.clear()
 
 
 def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[int], ends: dict[int, int]) -> list[int]:
@@ -77,6 +82,9 @@ def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[in
             state.gradient_shares[key] = emit.buffer(name, span, processor, sums_in(bundle.dtype))
         share = emit.whole(state.gradient_shares[key])
         ends[processor] = emit.transfer(f"{name}{span}", Part(buffer, span), share, add=not first)
+        if state.gathers.turns is not None and bundle.layer in state.across:
+            kind = f"{ADDED} {bundle.name}"
+            state.gathers.turns += [Turn(kind, processor, ends[processor], back) for back in ((0,) if first else (1, 0))]
     return flat
 
 

@@ -141,6 +141,7 @@ def _folded(
     count = len(machine.processors)
     place = np.empty(len(template.tasks), np.int64)
     seconds = np.empty(len(template.tasks))
+    _wait_in_turn(tasks, whole, template)
     paced = costs.pace(tasks, fewer.strategy, template.copies)
     for i, task in enumerate(template.tasks):
         if not i % 256:
@@ -157,3 +158,14 @@ def _folded(
     for r, dense in numbers.items():
         by_number[r] = busy[count + dense]
     return FoldedStep(found, tasks, template, whole, cost, began, end, by_number, occupies)
+
+
+def _wait_in_turn(tasks: TaskGraph, whole: WholeStep, template: StepTemplate) -> None:
+    """Add to lowered tasks what they wait for that was done passes before, since a pass waits for collectives among it. Where that is
+    itself, or comes after it, because one micro-batch stands for several, take the micro-batch before."""
+    for number, before in whole.turns:
+        if before >= number:
+            before = template.a_micro_batch_before(before)
+        if before < number:
+            task = tasks.tasks[number]
+            tasks.tasks[number] = replace(task, after=tuple(sorted({*task.after, before})))
