@@ -321,8 +321,8 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Of something of a ``kind`` that a processor does in turn, pass after pass: ``task`` ends it there; or, with ``back``, it begins it
-    and waits for the ``back``th last that was ended in the passes before."""
+    """Of something of a ``kind`` that a processor does in turn, pass after pass: ``task`` ends it there; or, with ``back``, it
+    begins it and waits for the ``back``th last that was ended in the passes before."""
 
     kind: str
     processor: int

@@ -89,16 +89,6 @@ def test_steps_with_shares_of_gradients_and_weights_are_folded(name: str, plan: 
         assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
 
 
-@pytest.mark.parametrize(("plan", "says"), [
-    ("d16 zero3 mb1", "passes of other micro-batches"), ("p2 d8 v2 zero2 mb1", "passes of other micro-batches"),
-])
-def test_shares_that_depend_on_what_is_not_lowered_are_not_folded(plan: str, says: str) -> None:
-    evaluator = whole(network("gpt", 96))
-    strategy = map_graph(HybridParallel(plan), evaluator.graph, MACHINE)
-    with pytest.raises(NotAlikeError, match=says):
-        fold(evaluator, strategy)
-
-
 @pytest.mark.parametrize(("plan", "batch"), [
     ("p2 d8 mb1 schedule=zbv", 48),
     pytest.param("p4 d4 mb1 schedule=zbv", 24, marks=pytest.mark.slow),  # fewer micro-batches than the V has room for
@@ -116,11 +106,6 @@ def test_weights_that_both_ends_of_a_v_share_are_folded(plan: str, batch: int) -
     for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
         assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
         assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
-
-
-def test_shares_within_some_replicas_are_lowered_for_all() -> None:
-    evaluator = whole(network("gpt", 16))
-    assert fold(evaluator, map_graph(HybridParallel("d16 hsdp8 mb1"), evaluator.graph, MACHINE)).replicas.count == 1
 
 
 @pytest.mark.parametrize("plan", [PLANS[2], *(pytest.param(PLANS[i], marks=pytest.mark.slow) for i in (0, 1, 3))])

@@ -161,8 +161,8 @@ def _folded(
 
 
 def _wait_in_turn(tasks: TaskGraph, whole: WholeStep, template: StepTemplate) -> None:
-    """Add to lowered tasks what they wait for that was done passes before, since a pass waits for collectives among it. Where that is
-    itself, or comes after it, because one micro-batch stands for several, take the micro-batch before."""
+    """Add to lowered tasks what they wait for that was done passes before: a pass may wait for collectives there (`pace`). Where
+    that is no earlier task, because one micro-batch stands for several, take the micro-batch before."""
     for number, before in whole.turns:
         if before >= number:
             before = template.a_micro_batch_before(before)

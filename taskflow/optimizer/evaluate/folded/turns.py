@@ -1,5 +1,5 @@
-"""What tasks wait for that a processor did in turn, passes before (`Turn`): a gather of weights for a layer before it, a gradient for
-the sum of one before it. Which pass that was is the schedule's to say, so that it is found when all passes are there."""
+"""What tasks wait for that a processor did in turn, passes before (`Turn`): a gather of weights for a layer before it, a gradient
+for the sum of one before it. Which pass that was is the schedule's to say, so that it is found when all passes are there."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Turns:
 
 
 def turns_of(turns: Iterable[Turn], first: int, layout: TaskPlaces, most: int) -> Turns:
-    """The turns of a segment that begins with task ``first``. ``most``: as many ended ones are asked for at most. NotAlikeError if one
-    of these is of a layer that stands for several."""
+    """The turns of a segment that begins with task ``first``. ``most``: as many ended ones are asked for at most. NotAlikeError if
+    one of these is of a layer that stands for several."""
     ended: dict[Doer, list[int]] = {}
     begun: list[tuple[Doer, int, int, int]] = []
 
@@ -46,8 +46,8 @@ def turns_of(turns: Iterable[Turn], first: int, layout: TaskPlaces, most: int) -
 
 @dataclass(frozen=True, slots=True)
 class TurnWaits:
-    """``tasks[i]`` waits for ``befores[i]``, of all tasks. ``lowered``: the same of lowered tasks, for one micro-batch that each stands
-    for."""
+    """``tasks[i]`` waits for ``befores[i]``, of all tasks. ``lowered``: the same of lowered tasks, for one micro-batch that each
+    stands for."""
 
     tasks: np.ndarray  # type: ignore[type-arg]
     befores: np.ndarray  # type: ignore[type-arg]
@@ -55,8 +55,8 @@ class TurnWaits:
 
 
 def turn_waits(segments: Iterable[tuple[Turns, int, int, bool]], most: int) -> TurnWaits:
-    """``segments``: in order, each with the number of its first task among all and among the lowered ones, and whether it is the one
-    whose waits stand for those of others like it."""
+    """What tasks of ``segments`` wait for. These are in order, each with the number of its first task among all and among the
+    lowered ones, and whether it is the one whose waits stand for those of others like it."""
     pairs: list[tuple[int, int]] = []
     lowered: list[tuple[int, int]] = []
     last: dict[Doer, Sequence[tuple[int, int]]] = {}
