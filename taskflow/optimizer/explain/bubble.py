@@ -33,10 +33,13 @@ class Bubble:
 
 
 def closed_form(pipeline: Pipeline) -> float:
-    """The idle share of equal stages without transfers; of zero bubble with forward, backward and weights' passes equally long."""
+    """The idle share of equal stages without transfers; of zero bubble with forward, backward and weights' passes equally long. A
+    zero-bubble schedule of few micro-batches has too few gradients of weights to fill the time in which they come back."""
     p, v, m = pipeline.ranks, pipeline.count // pipeline.ranks, pipeline.micro_batches
-    work = v * m * (3 if pipeline.schedule.weights_apart else 1)
-    return (p - 1) / (work + p - 1)
+    work, idle = v * m, p - 1
+    if pipeline.schedule.weights_apart:  # in passes, of which there are three
+        work, idle = 3 * work, max(idle, v * (2 * (p - 1) - (m - 1)))
+    return idle / (work + idle)
 
 
 def bubble(pipeline: Pipeline | None, tasks: TaskGraph, timeline: Timeline) -> Bubble | None:
