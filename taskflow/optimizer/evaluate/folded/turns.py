@@ -25,7 +25,7 @@ class Turns:
 
 
 def turns_of(turns: Iterable[Turn], first: int, layout: TaskPlaces, most: int) -> Turns:
-    """The turns of a segment that begins with task ``first``. ``most``: as many ended ones are asked for at most. NotAlikeError if
+    """Return the turns of a segment that begins with task ``first``. ``most``: as many ended ones are asked for. NotAlikeError if
     one of these is of a layer that stands for several."""
     ended: dict[Doer, list[int]] = {}
     begun: list[tuple[Doer, int, int, int]] = []
@@ -55,7 +55,7 @@ class TurnWaits:
 
 
 def turn_waits(segments: Iterable[tuple[Turns, int, int, bool]], most: int) -> TurnWaits:
-    """What tasks of ``segments`` wait for. These are in order, each with the number of its first task among all and among the
+    """Return what tasks of ``segments`` wait for. These are in order, each with the number of its first task among all and among the
     lowered ones, and whether it is the one whose waits stand for those of others like it."""
     pairs: list[tuple[int, int]] = []
     lowered: list[tuple[int, int]] = []
