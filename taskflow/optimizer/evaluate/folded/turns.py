@@ -55,8 +55,8 @@ class TurnWaits:
 
 
 def turn_waits(segments: Iterable[tuple[Turns, int, int, bool]], most: int) -> TurnWaits:
-    """Return what tasks of ``segments`` wait for. These are in order, each with the number of its first task among all and among the
-    lowered ones, and whether it is the one whose waits stand for those of others like it."""
+    """Return what tasks of ``segments`` wait for. These are in order, each with the number of its first task among all and among
+    the lowered ones, and whether it is the one whose waits stand for those of others like it."""
     pairs: list[tuple[int, int]] = []
     lowered: list[tuple[int, int]] = []
     last: dict[Doer, Sequence[tuple[int, int]]] = {}
