@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 
@@ -15,3 +16,13 @@ class Difference:
 
     def __str__(self) -> str:
         return f"{self.operator} ({self.cut}): {self.why}"
+
+
+def regather_differences(wanted: Set[str], found: Set[str], why: str = "") -> list[Difference]:
+    """Operators that gather their input again for the backward pass in one plan and once in the other (`Strategy.regather`), by
+    name. ``wanted``, ``found``: those that gather again; ``why``: the reason, if that is not just what is found instead."""
+    return [
+        Difference(name, "gathers its input again for the backward pass", why or "would keep it") if name in wanted
+        else Difference(name, "keeps the input that it gathers for the backward pass", why or "would gather it again")
+        for name in sorted(wanted ^ found)
+    ]

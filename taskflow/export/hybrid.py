@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from taskflow.export.difference import Difference
+from taskflow.export.difference import Difference, regather_differences
 from taskflow.export.mesh import data_dims, mesh_of, sharing_of
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
@@ -104,8 +104,4 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
     for name in sorted(wanted.recompute ^ found.recompute):
         kept = name in found.recompute
         differences.append(Difference(name, "kept" if kept else "recomputed", f"would be {'recomputed' if kept else 'kept'}"))
-    for name in sorted(wanted.regather ^ found.regather):
-        again = name in found.regather
-        cut = f"gathers its input {'once' if again else 'again for the backward pass'}"
-        differences.append(Difference(name, cut, f"would {'gather it again' if again else 'keep it'}"))
-    return differences
+    return differences + regather_differences(wanted.regather, found.regather)

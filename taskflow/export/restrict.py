@@ -2,6 +2,8 @@
 
 Rules for single operators (`constraints_for`) keep most of what cannot be expressed out of a search. Whether neighbours go
 together, no such rule can say: what a search found is replaced by the nearest plan, and stands against the plans of degrees.
+Such a search knows no micro-batches, stages, recomputation or shares of weights, without which a large network fits nowhere:
+the best plans of the grid that the framework can have are simulated beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_graph, samples
 from taskflow.operators.operator import Soap
+from taskflow.optimizer import Deadline
 from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.grid import SIMULATED, AnyGrid, GridResult, best_of_grid
 from taskflow.optimizer.space import Constraints, SpaceOptions
 
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
@@ -77,6 +81,34 @@ def plans_of_degrees(graph: OperatorGraph, target: str, devices: int) -> Iterato
 
 def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def grid_for(
+    evaluator: Evaluator, target: str, lacks: Callable[[Strategy], str], deadline: Deadline, share: float = 1.0,
+    most: int = SIMULATED, grid: AnyGrid | None = None,
+) -> GridResult:
+    """The best plan of the grid that a framework can have as it is, in ``share`` of the time; at most ``most`` are simulated."""
+    takes = _Expressible(evaluator.graph, evaluator.machine, target)
+    return best_of_grid(evaluator, lacks, deadline=deadline, share=share, most=most, grid=grid, takes=takes)
+
+
+class _Expressible:
+    """Whether a framework can have a plan of the grid as it is. Plans that differ in micro-batches or replicas alone are alike in
+    that, so that few are looked at."""
+
+    def __init__(self, graph: OperatorGraph, machine: Machine, target: str) -> None:
+        self.graph, self.machine, self.target = graph, machine, target
+        self.known: dict[HybridPlan, bool] = {}
+
+    def __call__(self, plan: HybridPlan) -> bool:
+        alike = replace(plan, micro_batch=None, zero=min(plan.zero, 1))
+        if alike not in self.known:
+            try:
+                strategy = map_graph(HybridParallel(plan), self.graph, self.machine)
+                self.known[alike] = nearest_plan(self.graph, strategy, self.target) is strategy
+            except ValueError:
+                self.known[alike] = False
+        return self.known[alike]
 
 
 def fastest_for(

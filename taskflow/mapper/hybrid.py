@@ -23,6 +23,7 @@ from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.notation import HybridPlan, parse_plan
 from taskflow.mapper.pipeline import Pipeline, sample_dim
+from taskflow.mapper.placed_devices import placed_devices
 from taskflow.operators.operator import Soap, Work
 
 LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
@@ -39,7 +40,8 @@ class HybridParallel(Mapper):
         self.name = str(self._asked)
 
     def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
-        self.plan = plan = self._fitting(graph, len(machine.processors))
+        self._numbers = placed_devices(self._asked, machine)
+        self.plan = plan = self._fitting(graph, len(self._numbers))
         group = plan.tensor * plan.context * (plan.data or 1)
         self._tensor = Megatron(plan.tensor)
         self._tensor.prepare(graph, host(group))
@@ -49,13 +51,14 @@ class HybridParallel(Mapper):
         self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages)
         self._group = group
         self._places: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        self._micro_batches = samples(graph) // ((plan.data or 1) * (plan.micro_batch or 1))
+        self._micro_batches = samples(graph) // plan.together
 
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
         degrees, expert = [1] * len(node.dims), self._experts.get(node.name)
         data = (self.plan.data or 1) // (1 if expert is None else self.plan.experts)
         dim, shared, sequence = sample_dim(node), self._shared(node), self._sequence.get(node.name)
-        if dim is not None and node.dims[dim].size >= data * self._micro_batches:
+        least = sum(self.plan.shares) or data  # of each share a whole number of what a sample is cut into
+        if dim is not None and node.dims[dim].size >= least * self._micro_batches:
             degrees[dim] = data
         keys = self._keys.get(node.name)
         for of, many in (
@@ -98,7 +101,13 @@ class HybridParallel(Mapper):
                 place, at = divmod(at, plan.tensor) if i == shared else (at, 0)
             if i == shared:
                 member = at
-        return rank * self._group + (replica * plan.context + place) * plan.tensor + member
+        return self._numbers[rank * self._group + (replica * plan.context + place) * plan.tensor + member]
+
+    def select_weights(self, node: Node, degrees: Sequence[int], machine: Machine) -> Sequence[Sequence[float]]:
+        dim, shares = sample_dim(node), self.plan.shares
+        if dim is None or len(set(shares)) < 2 or degrees[dim] != len(shares):
+            return ()
+        return [shares if i == dim else () for i in range(len(degrees))]
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         plan = self.plan
@@ -142,7 +151,7 @@ class HybridParallel(Mapper):
         """The plan with nothing left open. ValueError says what does not divide."""
         asked, batch = self._asked, samples(graph)
         shards = asked.tensor * asked.context * asked.pipeline
-        data = asked.data or max(1, devices // shards)
+        data = asked.data or len(asked.shares) or max(1, devices // shards)
         if shards * data != devices:
             degrees = (asked.tensor, *[asked.context] * (asked.context > 1), asked.pipeline, data)
             raise ValueError(
@@ -151,8 +160,13 @@ class HybridParallel(Mapper):
             )
         if data % asked.experts:
             raise ValueError(f"plan {asked}: e must divide the {data} replicas, over which it deals the experts")
+        if asked.shares and batch % sum(asked.shares):
+            raise ValueError(
+                f"plan {asked}: {batch} samples a step cannot be taken in micro-batches of the {sum(asked.shares)} that shares= "
+                "adds up to"
+            )
         micro_batch = asked.micro_batch or (1 if asked.pipeline > 1 else max(1, batch // data))
-        if batch % (data * micro_batch):
+        if not asked.shares and batch % (data * micro_batch):
             raise ValueError(
                 f"plan {asked}: {batch} samples a step cannot be taken in micro-batches of d x mb = {data} x {micro_batch} = "
                 f"{data * micro_batch}"
@@ -161,7 +175,7 @@ class HybridParallel(Mapper):
             raise ValueError(
                 f"plan {asked}: {data} replicas cannot be dealt to groups of hsdp{asked.shard_group}; use a divisor of {data}"
             )
-        return replace(asked, data=data, micro_batch=micro_batch)
+        return replace(asked, data=data, micro_batch=None if asked.shares else micro_batch)
 
     def between(self, node: Node) -> bool:
         """Whether an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence, or

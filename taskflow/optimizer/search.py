@@ -17,7 +17,7 @@ from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
-from taskflow.optimizer.grid import PlanGrid, change_that_fits, has_grid, joined, layered_search, may_be_whole
+from taskflow.optimizer.grid import change_that_fits, has_grid, joined, layered_search, make_grid, may_be_whole
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Progress, SearchResult
@@ -158,7 +158,7 @@ def _with_layers(
     are no rivals: of more devices than the compiled evaluator numbers."""
     graph, machine = evaluator.graph, evaluator.machine
     large = not options.rivals
-    grid = PlanGrid(graph, machine, evaluator.rule)
+    grid = make_grid(graph, machine, evaluator.rule)
     layered = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) and not large else 1 - LEAST_SHARE)
     first, deadline = layered.result, options.deadline or Deadline(options.budget.seconds)
     if first is not None and deadline.expired:

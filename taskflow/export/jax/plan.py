@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from taskflow.export.cuts import WHOLE, Lies, NotEven, input_lies, output_lies, weight_lies
-from taskflow.export.difference import Difference
+from taskflow.export.difference import Difference, regather_differences
 from taskflow.export.jax.pipelines import STAGES, without_stages
 from taskflow.export.mesh import Assignment, Mesh, data_dims, mesh_of
 from taskflow.graph import Node, OperatorGraph
@@ -76,10 +76,7 @@ class _Expression:
         self._replace_refused()
         parameters = self._parameters()
         configs = {node.name: self.mesh.config(node, self.assignments[node.name], self.strategy.pipeline) for node in self.graph}
-        self.differences += [
-            Difference(node.name, "gathers its input again for the backward pass", "XLA decides what it keeps")
-            for node in self.graph if node.name in self.strategy.regather
-        ]
+        self.differences += regather_differences(self.strategy.regather, frozenset(), "XLA decides what it keeps")
         nearest = self.strategy if not self.differences else replace(
             self.strategy, configs=configs, name=f"{self.strategy.name} (for jax)",
             regather=frozenset(),

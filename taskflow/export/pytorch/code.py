@@ -9,7 +9,8 @@ from pathlib import Path
 
 from taskflow.export.cuts import Lies
 from taskflow.export.pytorch.layers import CutLayer, Lying
-from taskflow.export.pytorch.plan import NUMBER, TorchPlan
+from taskflow.export.pytorch.plan import TorchPlan
+from taskflow.export.pytorch.units import NUMBER
 
 SUPPORT = Path(__file__).with_name("support")
 FILES = ("plan", "parallel", "stages", "layers", "statistics", "modules")  # in the order in which they are read best

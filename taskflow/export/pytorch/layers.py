@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from taskflow.export.cuts import (
     WHOLE,
@@ -31,6 +32,9 @@ ROWS = "embedding"  # tables, whose rows may be cut
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}  # operators that compute on pieces of their weights as on whole ones
 UNCUT = {"lstm", "moments", "normalize", "running_statistics"}  # what takes a batch's statistics, or keeps state
 SIZED = {"Flatten", "Unflatten", "Upsample"}  # layers that name sizes, or that DTensor cuts as well
+APART = {  # functions that are computed on pieces (`support.OnPieces`): how many axes, from the left, may be cut
+    "scaled_dot_product_attention": -2, "max_pool2d": 2, "avg_pool2d": 2, "adaptive_avg_pool2d": 2, "interpolate": 2,
+}
 HEAVY = {Work.CONTRACTION, Work.CONVOLUTION, Work.RECURRENT}
 
 
@@ -232,6 +236,12 @@ class _Walk:
             wanted = [input_lies(node, dim, k, self.mesh.sizes[j]) for k in range(len(node.inputs))]
         except NotEven as error:
             wanted, why = [], str(error)
+        whole = self._taken_whole(node)  # of other axes of these, all is gathered
+        lies = [WHOLE if one.axis is not None and one.axis >= axes else one for one, axes in zip(lies, whole)]
+        if any(one.axis is not None and one.axis >= axes for one, axes in zip(wanted, whole)):
+            self._set(node, j, None)
+            self._differs(node.name, "each rank computes all positions of its samples, heads or channels")
+            return
         summed = dim is not None and node.dims[dim].soap is Soap.REDUCTION
         as_wanted = [a in (b, WHOLE) or can for a, b, can in zip(lies, wanted, free)]
         reached = bool(wanted) and all(as_wanted) and (
@@ -246,6 +256,17 @@ class _Walk:
         self._set(node, j, follows)
         if node.operator.work is not Work.MEMORY or any(t.spec.differentiable for t in node.inputs):
             self._differs(node.name, f"{why}, which lie {', '.join(map(str, lies))}")
+
+    def _taken_whole(self, node: Node) -> list[float]:
+        """For each input, how many of its axes may lie in pieces: all, but for what a function of `APART` is given."""
+        site = self.sites.get(node.name)
+        count = APART.get(site.name) if site is not None else None
+        if site is None or count is None:
+            return [inf] * len(node.inputs)
+        return [
+            inf if self.graph.nodes[tensor.node].name in site.operators else count if count > 0 else len(tensor.shape) + count
+            for tensor in node.inputs
+        ]
 
     def _hand_out(self, node: int, index: int, wanted: Lying) -> None:
         """The first that reads what a layer made says how it hands it out."""

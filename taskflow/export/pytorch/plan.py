@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taskflow.export.cuts import WHOLE
-from taskflow.export.difference import Difference
+from taskflow.export.difference import Difference, regather_differences
 from taskflow.export.mesh import Mesh, data_dims, mesh_of, sharing_of
 from taskflow.export.pytorch.layers import CutLayer, Expressed, Lying, express
 from taskflow.export.pytorch.stages import StageText, stages_of_module
+from taskflow.export.pytorch.units import patterns, units_of
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import PipelineSchedule, Strategy
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
@@ -21,7 +21,6 @@ SCHEDULES = {  # (schedule, whether a rank has several stages): the class of tor
     (PipelineSchedule.ONE_F_ONE_B, False): "Schedule1F1B", (PipelineSchedule.ONE_F_ONE_B, True): "ScheduleInterleaved1F1B",
     (PipelineSchedule.ZERO_BUBBLE, False): "ScheduleInterleavedZeroBubble",
 }
-NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 @dataclass(slots=True)
@@ -68,10 +67,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     again, kept = recomputed_modules(graph, strategy, sites, origin.module)
     found.differences += [
         Difference(name, "recomputed", "only whole modules can be computed again, and the module around it is not") for name in kept
-    ] + [
-        Difference(node.name, "gathers its input again for the backward pass", "PyTorch keeps what it gathers")
-        for node in graph if node.name in strategy.regather
-    ]
+    ] + regather_differences(strategy.regather, frozenset(), "PyTorch keeps what it gathers")
     nearest = strategy if not found.differences else replace(
         strategy, configs=configs, name=f"{strategy.name} (for torch)", recompute=strategy.recompute - set(kept),
         regather=frozenset(),
@@ -81,8 +77,8 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     _require_layers(origin.module, leaves, bool(tensor_names), found)
     plan = TorchPlan(
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
-        zero=sharing.zero, group=sharing.group, units=_units(origin.module), again=again, inputs=_inputs(graph, sites),
-        output=found.output, target=found.target,
+        zero=sharing.zero, group=sharing.group, units=units_of(graph, origin.module, sites), again=again,
+        inputs=_inputs(graph, sites), output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
         devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (),
     )
@@ -134,11 +130,6 @@ def _is_called(module: Any, path: str) -> bool:
     return not isinstance(module.get_submodule(path), (nn.ModuleList, nn.ModuleDict))
 
 
-def patterns(paths: Sequence[str]) -> tuple[str, ...]:
-    """Paths with ``#`` for their numbers, each once."""
-    return tuple(dict.fromkeys(NUMBER.sub("#", path) for path in paths))
-
-
 def _mesh_names(mesh: Mesh, data: Sequence[int]) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
     names: dict[str, int] = {"pipeline": len(mesh.orders)} if len(mesh.orders) > 1 else {}
     found: tuple[list[str], list[str]] = ([], [])
@@ -167,14 +158,6 @@ def _require_layers(module: Any, paths: Sequence[str], tensor: bool, found: Expr
                 f"{path} is a torch.nn.{type(part).__name__}, which PyTorch cannot have beside layers that are cut; export a "
                 "plan that cuts samples alone (such as data), or write it with Linear layers"
             )
-
-
-def _units(module: Any) -> tuple[str, ...]:
-    """Modules of a list, which most networks are made of."""
-    paths = [path for path, _ in module.named_modules() if path.rpartition(".")[2].isdecimal()]
-    parts = [path for path in paths if next(module.get_submodule(path).parameters(), None) is not None]
-    outer = [path for path in parts if not any(path.startswith(f"{other}.") for other in parts)]
-    return patterns(outer)
 
 
 def _inputs(graph: OperatorGraph, sites: Mapping[str, OperatorSite]) -> tuple[str, ...]:

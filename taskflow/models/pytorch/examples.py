@@ -8,6 +8,16 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
+
+from taskflow.models.pytorch.exported import ExportedModule, exported_module, title_of
+
+
+def module_and_name(module: Any, name: str | None) -> tuple[Any, str]:
+    """A module as it is and an exported program as a module, and what the graph is called."""
+    if isinstance(module, ExportedProgram):
+        return exported_module(module), name or title_of(module)
+    return module, name or type(module).__name__
 
 
 def examples_of(module: Any, examples: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> list[Any]:
@@ -15,6 +25,9 @@ def examples_of(module: Any, examples: Sequence[Any], keywords: Mapping[str, Any
     numbers, texts, None as they are. Raises ValueError if the module is none, or for an example that is neither."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"from_torch: module must be a torch.nn.Module, got {type(module).__name__}")
+    if isinstance(module, ExportedModule) and not examples:
+        own = dict(module.examples_)
+        keywords = own | dict(keywords or {})
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
     found: list[Any] = []
     for number, example in enumerate(_placed(module, examples, keywords or {})):

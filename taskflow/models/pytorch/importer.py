@@ -19,7 +19,8 @@ def from_torch(
 ) -> OperatorGraph:
     """The operator graph of a torch.nn.Module, to plan or to train: it computes what the module computes, or there is an error.
 
-    Args: ``examples``: for each argument of ``forward`` its shape, a tensor, or what is no tensor, as it is. A shape is
+    Args: ``module``: or what ``torch.export.export`` or ``torch.export.load`` returned, whose examples may be left out.
+    ``examples``: for each argument of ``forward`` its shape, a tensor, or what is no tensor, as it is. A shape is
     that of the whole batch, of floats of the type of the module's parameters. A tensor has the shape and type that each
     step will be given. Arguments with defaults may be left out. Inputs of the graph are named as the arguments (with
     ``_in`` behind it where a layer has that name). ``keywords``: examples for arguments by their names.
@@ -39,14 +40,14 @@ def from_torch(
     that forward keeps, control flow that depends on numbers in tensors, or whatever verification finds.
     """
     try:
-        from taskflow.models.pytorch.examples import examples_of
+        from taskflow.models.pytorch.examples import examples_of, module_and_name
         from taskflow.models.pytorch.follow import follow
         from taskflow.models.pytorch.meta import require_numbers
         from taskflow.models.pytorch.verify import verified
     except ImportError as error:
         raise ImportError("from_torch: needs PyTorch, to read the module: pip install torch") from error
     require_numbers()
-    title = name or type(module).__name__
+    module, title = module_and_name(module, name)
     given = examples_of(module, examples, keywords or {})
     followed = follow(module, given, title)
     if verify:

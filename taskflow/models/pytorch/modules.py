@@ -141,6 +141,25 @@ def _is_causal(mask: Any) -> bool:
     return plain and bool((hidden == (np.tri(*mask.shape) == 0)).all())
 
 
+def fixed_mask(mask: Fixed, rows: int, columns: int) -> tuple[Fixed | None, bool]:
+    """What is left of a fixed mask of attention, True for what is allowed or numbers that are added; and whether it is the causal
+    one, of which nothing is left, as of one that hides nothing."""
+    numbers = array_of(mask)
+    if numbers.ndim < 2 or numbers.shape[-2:] != (rows, columns):
+        return mask, False
+    first = numbers.reshape(-1, rows, columns)[0]
+    if not bool((numbers == first).all()):
+        return mask, False
+    low = first.dtype.type(np.finfo(first.dtype).min) if first.dtype.kind == "f" else 0
+    hidden = ~first if first.dtype == bool else first <= low
+    if first.dtype != bool and bool(first[~hidden].any()):
+        return mask, False
+    if not hidden.any():
+        return None, False
+    causal = rows == columns and bool((hidden == (np.tri(rows) == 0)).all())
+    return (None, True) if causal else (mask, False)
+
+
 def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor:
     """Scores (..., T, S) with a mask: numbers that are added, which may be computed; or fixed, True for what is ``allowed`` (else:
     for what is not)."""

@@ -13,7 +13,7 @@ from torch import nn
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add, matmul, mul
 from taskflow.models.pytorch.masks import Mask
-from taskflow.models.pytorch.modules import LAYERS, masked_scores, pair
+from taskflow.models.pytorch.modules import LAYERS, fixed_mask, masked_scores, pair
 from taskflow.models.pytorch.normalising import affine, normalised
 from taskflow.models.pytorch.registry import Function, graph_of, layer_site, stands_for, tensor_of
 from taskflow.models.pytorch.shaping import repeat_interleave, transpose
@@ -59,6 +59,21 @@ def conv2d(
     made = _layer(
         nn.Conv2d, input, {"weight": weight, "bias": bias}, out_channels=shape[0], kernel_size=shape[2:], stride=pair(stride),
         padding=padding, dilation=pair(dilation), groups=groups, padding_mode="zeros",
+    )
+    require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
+    return made
+
+
+@stands_for("conv_transpose2d", raw=True)
+def conv_transpose2d(
+    name: str, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+    groups: int = 1, dilation: Any = 1,
+) -> Any:
+    """Convolution turned round, with a module's parameters."""
+    shape = weight.shape if isinstance(weight, Held) else (0, 0, 0, 0)
+    made = _layer(
+        nn.ConvTranspose2d, input, {"weight": weight, "bias": bias}, out_channels=shape[1] * groups, kernel_size=shape[2:],
+        stride=pair(stride), padding=pair(padding), output_padding=pair(output_padding), groups=groups, dilation=pair(dilation),
     )
     require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
     return made
@@ -217,6 +232,9 @@ def attention(
     """softmax(query key^T scale + mask) value. ``is_causal``: query t sees the keys up to t, also where there are more keys."""
     graph = graph_of(query, key, value)
     q, k, v = (tensor_of(part, graph, name) for part in (query, key, value))
+    if isinstance(attn_mask, Fixed):
+        attn_mask, hides_later = fixed_mask(attn_mask, q.shape[-2], k.shape[-2])
+        is_causal = is_causal or hides_later
     if attn_mask is None and _flash(q, k, v, is_causal, enable_gqa):
         q, k, v = (ops.transpose(part, 1, 2, name=f"{name}.{at}") for part, at in zip((q, k, v), "qkv"))
         made = ops.flash_attention(

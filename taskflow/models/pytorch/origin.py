@@ -35,11 +35,14 @@ class OperatorSite:
 
 
 _ORIGINS: WeakKeyDictionary[OperatorGraph, Origin] = WeakKeyDictionary()
+_SITES: WeakKeyDictionary[OperatorGraph, tuple[Mapping[str, OperatorSite], str | None]] = WeakKeyDictionary()
+"""What `sites_of` has found: following a large module takes seconds."""
 
 
 def remember(graph: OperatorGraph, module: Any, examples: Any) -> None:
     """Say what a graph was made of."""
     _ORIGINS[graph] = Origin(module, tuple(examples))
+    _SITES.pop(graph, None)
 
 
 def origin_of(graph: OperatorGraph) -> Origin | None:
@@ -57,6 +60,12 @@ def first_output(result: Any) -> Any:
 def sites_of(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | None]:
     """Operator -> the step that it is of (the loss has none), and the name of the tensor that the module returns (the first of
     several). ValueError if the graph is not of `from_torch`."""
+    if graph not in _SITES:
+        _SITES[graph] = _sites(graph)
+    return _SITES[graph]
+
+
+def _sites(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | None]:
     from taskflow.models.pytorch.follow import follow
     from taskflow.models.pytorch.steps import Ref, leaves
 

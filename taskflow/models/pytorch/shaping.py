@@ -30,7 +30,11 @@ def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
 @stands_for("reshape", "view")
 def reshape(name: str, input: Tensor, *shape: Any) -> Any:
     """The same elements under another shape."""
-    return ops.reshape(input, _sizes(shape), name=name)
+    sizes = _sizes(shape)
+    if -1 in sizes and 0 not in sizes:
+        rest = -math.prod(sizes)
+        sizes = tuple(math.prod(input.shape) // rest if size == -1 else size for size in sizes)
+    return input if sizes == input.shape else ops.reshape(input, sizes, name=name)
 
 
 @stands_for("view_as", "reshape_as")
@@ -150,6 +154,8 @@ def narrow(name: str, input: Tensor, dim: int, start: int, length: int) -> Any:
 @stands_for("select")
 def select(name: str, input: Tensor, dim: int, index: int) -> Any:
     """One element of a dimension."""
+    if input.shape[dim] == 1:
+        return squeeze(name, input, dim)
     return ops.select(input, dim, index, name=name)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from taskflow.models.pytorch.places import CodePlace
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -41,7 +43,7 @@ class TorchStep:
     where: str = ""  # the module in whose code it stands
     training: bool = True  # of the module that it is
     grad: bool = True  # whether gradients are recorded there
-    line: tuple[str, int] | None = None  # file and line of the module's code that calls it
+    line: CodePlace | None = None  # of the module's code that calls it
 
     @property
     def name(self) -> str:

@@ -36,9 +36,18 @@ class PlanMemory:
     def nbytes(self) -> float:
         return self.weights + self.gradients + self.state + self.activations
 
+    def times(self, factor: float) -> PlanMemory:
+        """As many times as much."""
+        return PlanMemory(self.weights * factor, self.gradients * factor, self.state * factor, self.activations * factor)
+
 
 def plan_memory(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> PlanMemory:
     """The estimate for a plan of so many micro-batches."""
+    return max(rank_memories(sums, layered, micro_batches), key=lambda one: one.nbytes)
+
+
+def rank_memories(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> list[PlanMemory]:
+    """Of a device of each rank of the pipeline."""
     plan, passes, weights = layered.plan, sums.sums(layered), sums.weights(layered)
     found: list[PlanMemory] = []
     for rank in range(plan.pipeline):
@@ -49,7 +58,7 @@ def plan_memory(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> Pla
             float(weights.held[own].sum() + weights.gathered[own].max()), float(weights.gradients[own].sum()),
             float(weights.state[own].sum()), activations,
         ))  # fmt: skip
-    return max(found, key=lambda one: one.nbytes)
+    return found
 
 
 def _alive(schedule: PipelineSchedule, ranks: int, chunks: int, micro_batches: int, rank: int) -> Array:

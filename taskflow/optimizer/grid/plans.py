@@ -28,10 +28,10 @@ MEMORY_SHARE = 0.01  # of a device's, that weights, gradients and state need bef
 def grid_plans(graph: OperatorGraph, machine: Machine) -> list[tuple[HybridPlan, int]]:
     """All plans of t (within a node), c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divide, under 1F1B, each with
     its number of micro-batches. t, c, e, v and micro-batches are powers of two. Stages are as even as can be."""
-    return list(_Axes(graph, machine).plans())
+    return list(PlanAxes(graph, machine).plans())
 
 
-class _Axes:
+class PlanAxes:
     """Which values each degree has for a network on a machine."""
 
     def __init__(self, graph: OperatorGraph, machine: Machine) -> None:
@@ -122,7 +122,7 @@ def has_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) ->
         return False
     if max(layer_numbers(graph).values(), default=0) < 1:
         return False
-    if graph.carries or len({processor.device for processor in machine.processors}) > 1:
+    if graph.carries:
         return False
     wide = sum(p.spec.rect.volume * (p.spec.dtype.itemsize + 4 * (1 + rule.buffers)) for p in graph.parameters)
     return wide > MEMORY_SHARE * min(processor.memory_bytes for processor in machine.processors)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from taskflow.machine import Cluster
+from taskflow.machine import Cluster, PartOfMachine
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.passes import long_passes_seconds
 from taskflow.optimizer.grid.stages import PlanSums, StageWeights
@@ -113,7 +113,7 @@ class PlanPrices:
         return self._shares[group]
 
 
-def sharing(machine: Cluster, group: range, tensor: int) -> int:
+def sharing(machine: Cluster | PartOfMachine, group: range, tensor: int) -> int:
     """How many groups of replicas, of those of the members of a tensor-parallel group, send over each network card at the same
     time. ``group``: the first of them."""
     nodes = Counter(machine.processors[p].node for p in group)

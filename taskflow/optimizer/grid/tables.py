@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Cluster, Machine, collective, exchange, host, ring_bytes
+from taskflow.machine import Cluster, Machine, PartOfMachine, collective, exchange, host, ring_bytes
 from taskflow.mapper import HybridParallel, HybridPlan, sample_dim, samples
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.cost import AnalyticCosts
@@ -76,7 +76,7 @@ class NodeTable:
 class GraphTables:
     """The tables of a graph on a machine, by (t, c, e, samples of a micro-batch)."""
 
-    def __init__(self, graph: OperatorGraph, machine: Cluster) -> None:
+    def __init__(self, graph: OperatorGraph, machine: Cluster | PartOfMachine) -> None:
         self.graph, self.machine = graph, machine
         self.costs = AnalyticCosts(machine)
         self.device = machine.processors[0].device

@@ -59,7 +59,7 @@ def _steps(context: click.Context, option: click.Parameter, value: str | None) -
 def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Callable[[Any], Any]]:
     """Decorators of the options, in the order in which help lists them; they make the fields of `Options`."""
     return [
-        click.option("--mapper", default="data", show_default=True, metavar="NAME",
+        click.option("--mapper", "--strategy", "mapper", default="data", show_default=True, metavar="NAME",
                      help="data, model, expert, megatron, search, best (the fastest of data, expert and search, each tried for "
                      "some steps), round-robin, random, a plan such as 't2 p2 mb1', a strategy FILE.json, or "
                      "package.module:Class."),

@@ -131,7 +131,8 @@ class Parallel:
                 options["mesh"] = self.data
                 if plan.zero and plan.group:
                     options["mesh"] = self.data._unflatten(0, (self.data.size() // plan.group, plan.group), ("groups", "shards"))
-                for path in matching(part, plan.units):
+                units = [path for path in matching(part, plan.units) if not isinstance(part, StagePart) or part.has(path)]
+                for path in sorted(units, key=lambda path: -path.count(".")):  # what is within another comes first
                     spread(part.get_submodule(path), **options)
                 spread(part, **options)
         return parts

@@ -42,10 +42,10 @@ class ParallelPlan:
     ``mesh``: its dimensions, which are "pipeline" first if there is one; ``data`` and ``tensor`` say which of them are replicas
     and which cut layers. ``zero``: ZeRO's stage; from 1 on parameters and the optimizer's state lie in shards on the replicas, from
     2 on each micro-batch's gradients do, with 3 weights are gathered for each pass. ``group``: neighbouring replicas that have
-    all shards together, 0: all. ``units``: modules whose weights and gradients travel together. ``again``:
-    modules that are computed again for the backward pass. ``inputs``: the names of the arguments of forward. ``output``,
-    ``target``: how the loss takes what the module returns, and the targets. ``statistics``: batch normalisation takes those of
-    all replicas."""
+    all shards together, 0: all. ``units``: modules that gather their weights and add up their gradients by themselves; other
+    weights go with the whole. ``again``: modules that are computed again for the backward pass. ``inputs``: the names of the
+    arguments of forward. ``output``, ``target``: how the loss takes what the module returns, and the targets. ``statistics``:
+    batch normalisation takes those of all replicas."""
 
     mesh: Mapping[str, int]
     layers: Mapping[str, LayerPlan]

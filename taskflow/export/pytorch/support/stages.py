@@ -24,6 +24,10 @@ class StagePart(nn.Module):
         for path in self.stage.parts:
             _put(self, path, whole)
 
+    def has(self, path: str) -> bool:
+        """Whether the stage has all of the module at a path of the whole."""
+        return any(path == part or path.startswith(f"{part}.") for part in self.stage.parts)
+
     def forward(self, *values: Any, **inputs: Any) -> Any:
         """What the stage makes of the values that arrive, and of those of the step's inputs that it reads."""
         if self.first:
