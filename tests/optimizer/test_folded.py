@@ -163,12 +163,13 @@ def test_links_that_replicas_share_are_not_folded() -> None:
     assert step.makespan == pytest.approx(evaluator.set(strategy), rel=5e-3)
 
 
-@pytest.mark.parametrize("batch", [6, 10])
-def test_micro_batches_of_unequal_size_are_not_folded(batch: int) -> None:
-    graph = network("llama", batch)
-    strategy = map_graph(HybridParallel("p2 d2 mb1"), graph, load_machine("h100", 4))
+@pytest.mark.parametrize("sizes", [(3, 1, 2, 2, 2, 2), (3, 2, 2, 2, 2, 1)])
+def test_micro_batches_of_unequal_size_are_not_folded(sizes: tuple[int, ...]) -> None:
+    """The same with pieces that differ, where the first micro-batch is as large as the others."""
+    graph = network("llama", 12)
+    strategy = map_graph(HybridParallel("p2 d2 mb2"), graph, load_machine("h100", 4))
     configs = {
-        name: replace(config, weights=tuple((1.0,) * k if i == 0 else () for i, k in enumerate(config.degrees)))
+        name: replace(config, weights=tuple(tuple(map(float, sizes)) if k == 6 else () for k in config.degrees))
         for name, config in strategy.configs.items()
     }
     with pytest.raises(NotAlikeError, match="micro-batches differ in size"):

@@ -19,8 +19,7 @@ from taskflow.optimizer.evaluate.folded.layers import Label
 from taskflow.optimizer.evaluate.folded.repeat import NONE, TaskPlaces, every_pair, lay_out
 from taskflow.optimizer.evaluate.folded.turns import Turns, TurnWaits, turn_waits, turns_of
 from taskflow.tasks import Compute, Filling, Summation, Task, TaskGraph, Turn
-from taskflow.tasks.lower import LOWERED, NotAlikeError
-from taskflow.tasks.lower.weight_gathers import ADDED
+from taskflow.tasks.lower import ADDED, LOWERED, NotAlikeError
 
 NO_LABELS: Mapping[str, Label] = MappingProxyType({})
 
