@@ -49,9 +49,9 @@ from taskflow.runtime.job import INTERRUPTED
 @seed_option
 @click.option("--algorithm", type=click.Choice(list(ALGORITHMS)), default="guided", show_default=True,
               help="exact proves its plan; mcmc is the paper's; optcnn and placement are what it compares with.")
-@click.option("--degrees", type=click.Choice(DEGREES), default="any", show_default=True, help="Which degrees a cut may have.")
+@click.option("--degrees", type=click.Choice(DEGREES), default="any", show_default=True, help="Degrees that a cut may have.")
 @click.option("--placements", type=click.Choice(PLACEMENTS), default="structured", show_default=True,
-              help="Which processors pieces may be dealt to.")
+              help="Processors that pieces may be assigned to.")
 @click.option("--reduction/--no-reduction", default=True, show_default=True, help="Whether contracted dimensions may be cut.")
 @click.option("--uneven/--even", default=True, show_default=True,
               help="Whether unequal devices may get pieces of uneven size (guided search).")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An operator, its cut in the plan, and why the framework cannot have it so."""
+    """An operator, its cut in the plan, and why the framework cannot express it."""
 
     operator: str
     cut: str

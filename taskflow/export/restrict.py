@@ -1,9 +1,10 @@
-"""Plans for a framework: the space that a search may look in, the nearest plan to any, and the fastest of those that it can have.
+"""Restriction to a framework: the space that a search may use, the nearest expressible plan to any plan, and the fastest of
+those.
 
-Rules for single operators (`constraints_for`) keep most of what cannot be expressed out of a search. Whether neighbours go
-together, no such rule can say: what a search found is replaced by the nearest plan, and stands against the plans of degrees.
-Such a search knows no micro-batches, stages, recomputation or shares of weights, without which a large network fits nowhere:
-the best plans of the grid that the framework can have are simulated beside it.
+Rules for single operators (`constraints_for`) keep most inexpressible plans out of a search. No such rule can say whether
+neighbouring operators go together. So the search's result is replaced by the nearest expressible plan, and compared with the
+plans of degrees. Such a search knows no micro-batches, stages, recomputation or shares of weights, without which a large
+network fits nowhere: the best plans of the grid that the framework can have are simulated beside it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The fastest plan that a framework can have of ``tried``; ``seconds`` a step."""
+    """The fastest of the ``tried`` plans that a framework can express; ``seconds``: of a step."""
 
     strategy: Strategy
     seconds: float

@@ -178,8 +178,8 @@ class HybridParallel(Mapper):
         return replace(asked, data=data, micro_batch=None if asked.shares else micro_batch)
 
     def between(self, node: Node) -> bool:
-        """Whether an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence, or
-        done by each. After `prepare`."""
+        """True if an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence, or
+        computed by each member. Call after `prepare`."""
         return self.plan.tensor > 1 and self._tensor.shared(node) is None
 
     def _everywhere(self, node: Node) -> bool:
@@ -289,7 +289,7 @@ def _say(node: Node, dim: int, axes: dict[tuple[int, int], int]) -> None:
 
 
 def samples(graph: OperatorGraph) -> int:
-    """Samples of a step."""
+    """Return the number of samples of a step."""
     return graph.nodes[0].space.shape[0]
 
 
@@ -324,7 +324,7 @@ def _dealt(layers: int, stages: int) -> list[int]:
 
 
 def layer_numbers(graph: OperatorGraph) -> dict[str, int]:
-    """Operator -> which layer it belongs to, counted in the order of the graph; empty if operators have no such names."""
+    """Return the layer of each operator, counted in the order of the graph; empty if operators have no such names."""
     keys: dict[str, int] = {}
     found: dict[str, int] = {}
     last = 0
@@ -353,9 +353,10 @@ def _by_flops(graph: OperatorGraph, count: int) -> dict[str, int]:
 
 
 def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
-    """The operators that a rule recomputes. ``full``: all of each layer (operators whose names share a number) but its last one,
-    whose output the next layer reads. ``selective``: of attention what grows with the square of the sequence, from the
-    product of queries and keys to what the product with the values reads (Korthikanti et al., arXiv 2205.05198)."""
+    """Return the operators that a rule recomputes. ``full``: all of each layer (operators whose names share a number) except
+    its last one, whose output the next layer reads. ``selective``: the part of attention that grows with the square of the
+    sequence, from the product of queries and keys up to the input of the product with the values (Korthikanti et al., arXiv
+    2205.05198)."""
     if rule == "selective":
         return frozenset(_attention(graph))
     if rule == "none":

@@ -137,7 +137,7 @@ class Mapper(ABC):
 
 
 def _copying(processors: Sequence[int], machine: Machine) -> bool:
-    """Whether processors copy what they send each other by themselves, as CPU ranks do."""
+    """True if processors copy what they send each other by themselves, as CPU ranks do."""
     route = machine.route(processors[0], processors[1]) if len(processors) > 1 else ()
     return any(link.occupies_endpoints for link in route)
 

@@ -53,8 +53,8 @@ _SYNC_FIELDS = {"": "chunks", "hsdp": "shard_group", "prefetch": "prefetch"}
 
 
 def parse_sync(text: str, who: str) -> Sync:
-    """The synchronisation that `Sync` prints as ``text``: ``ring/every``, ``owner/spread/8`` with chunks, or
-    ``collective/zero3/hsdp4/prefetch2``. ValueError that begins with ``who``."""
+    """Return the synchronisation that `Sync` prints as ``text``: ``ring/every``, ``owner/spread/8`` with chunks, or
+    ``collective/zero3/hsdp4/prefetch2``. Raises ValueError that begins with ``who``."""
     words = text.replace(" ", "").split("/")
     overlap = words[-1] != "after"
     words = words if overlap else words[:-1]
@@ -78,7 +78,7 @@ def parse_sync(text: str, who: str) -> Sync:
 
 
 def parse_ranges(text: str, who: str) -> tuple[int, ...]:
-    """``0-3,8`` as (0, 1, 2, 3, 8). ValueError that begins with ``who``."""
+    """Return ``0-3,8`` as (0, 1, 2, 3, 8). Raises ValueError that begins with ``who``."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
@@ -237,7 +237,7 @@ def is_plan(text: str) -> bool:
 
 
 def parse_plan(text: str) -> HybridPlan:
-    """The plan that a notation stands for. ValueError names the word that is wrong."""
+    """Return the plan that a notation stands for. Raises ValueError that names the word that is wrong."""
     names = {
         "t": "tensor", "c": "context", "e": "experts", "p": "pipeline", "d": "data", "mb": "micro_batch", "v": "virtual",
         "zero": "zero", "hsdp": "shard_group",

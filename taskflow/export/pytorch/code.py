@@ -1,4 +1,4 @@
-"""The text of an exported module: the plan first, then what every such module has (support.py)."""
+"""Text of an exported module: the plan first, then the code that every such module contains (support)."""
 
 from __future__ import annotations
 

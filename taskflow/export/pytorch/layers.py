@@ -1,8 +1,8 @@
-"""A plan's operators as the layers and functions of a module: how each is cut, and what PyTorch cannot express of it.
+"""Layers and functions of a module as a plan cuts them, and what PyTorch cannot express of that.
 
-A layer (a module of torch.nn) computes on its pieces, so that a cut of it says how its arguments, weights and results lie.
-A function in a module's code is given DTensors and follows them: its cut must be the one that its inputs bring, or be
-reached by what the layer before it hands out.
+A layer (a module of torch.nn) computes on its pieces, so its cut determines the layout of its arguments, weights and results. A
+function in a module's code takes DTensors and follows them: its cut must be that of its inputs, or the previous layer must
+return them cut that way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEAVY = {Work.CONTRACTION, Work.CONVOLUTION, Work.RECURRENT}
 
 @dataclass(slots=True)
 class CutLayer:
-    """A layer as `support.Layer` has it. ``inputs``: for each argument."""
+    """Layer in the form of `support.Layer`. ``inputs``: for each argument."""
 
     path: str
     inputs: tuple[Lying, ...]
@@ -53,7 +53,7 @@ class CutLayer:
 
 @dataclass(slots=True)
 class Expressed:
-    """``assignments``: how operators are cut in what is exported. ``layers``: those that have a cut or lie along one."""
+    """Result of `express`. ``assignments``: how operators are cut in the export. ``layers``: those that have a cut or a layout."""
 
     assignments: dict[str, Assignment]
     layers: dict[str, CutLayer] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Expressed:
 def express(
     graph: OperatorGraph, mesh: Mesh, data: Sequence[int], sites: Mapping[str, OperatorSite], result: str, cuts: Mapping[str, str]
 ) -> Expressed:
-    """The plan as layers, along the mesh dimensions that are not in ``data``. ``cuts``: operator -> its cut in words."""
+    """Express the plan as layers, along the mesh dimensions that are not in ``data``. ``cuts``: operator -> its cut in words."""
     return _Walk(graph, mesh, data, sites, result, cuts).expressed()
 
 

@@ -1,6 +1,6 @@
-"""Stages of a module as code: what its forward does at the level where stages meet, traced by torch.fx.
+"""Stages of a module as code: the code of its forward at the level where stages meet, traced by torch.fx.
 
-Modules that lie within one stage stay what they are. Only the code around them is written anew, one function a stage.
+Modules within one stage are unchanged. Only the code around them is rewritten, as one function for each stage.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from taskflow.models.pytorch import OperatorSite
 
 @dataclass(frozen=True, slots=True)
 class StageText:
-    """``code``: of a function of ``part`` (what has the stage's modules), the values that arrive from the stage before, and
-    ``inputs``: arguments of the module's forward that it reads itself. ``parts``: paths of modules, parameters and buffers."""
+    """Code of a stage. ``code``: of a function of ``part`` (which has the stage's modules), of the values that arrive from the
+    previous stage, and of ``inputs``, the arguments of the module's forward that it reads itself. ``parts``: paths of modules,
+    parameters and buffers."""
 
     code: str
     parts: tuple[str, ...]
@@ -28,7 +29,8 @@ class StageText:
 def stages_of_module(
     module: Any, given: int, pipeline: Pipeline, sites: Mapping[str, OperatorSite]
 ) -> tuple[StageText, ...]:
-    """The stages of a module whose forward is called with ``given`` arguments. ValueError if its code cannot be divided there."""
+    """Return the stages of a module whose forward is called with the ``given`` arguments. Raises ValueError if its code cannot
+    be divided there."""
     import torch.fx
 
     found: dict[str, set[int]] = {}

@@ -1,4 +1,4 @@
-"""What forward is tried with: the examples that a caller gives, as tensors without numbers where only shapes are known."""
+"""Examples for trying forward: those that a caller gives, as tensors without numbers if only shapes are known."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def module_and_name(module: Any, name: str | None) -> tuple[Any, str]:
 
 
 def examples_of(module: Any, examples: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> list[Any]:
-    """Examples, those by name among them in their places, as tensors (a shape: on the device meta, of the module's type);
-    numbers, texts, None as they are. Raises ValueError if the module is none, or for an example that is neither."""
+    """Return the examples as tensors (a shape: on the meta device, of the module's type), with those by name at their places;
+    numbers, texts and None are unchanged. Raises ValueError if the module is none, or for an example of any other type."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"from_torch: module must be a torch.nn.Module, got {type(module).__name__}")
     if isinstance(module, ExportedModule) and not examples:

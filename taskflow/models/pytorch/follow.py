@@ -1,4 +1,4 @@
-"""Follow a recording of a PyTorch module, and add the operators that compute the same."""
+"""Follows a recording of a PyTorch module, and adds the operators that compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a module does beside its classes' code, which no recording of its operations shows: hooks, patches, parametrizations."""
+"""Refusals: behaviour of a module beyond its classes' code, which no recording of its operations shows: hooks, patches,
+parametrizations."""
 
 from __future__ import annotations
 

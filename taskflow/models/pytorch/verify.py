@@ -1,4 +1,5 @@
-"""Verify an import: run module and graph once on small random numbers, in training and in evaluation, and compare everything."""
+"""Verification of an import: runs module and graph once on small random numbers, in training and in evaluation, and compares
+everything."""
 
 from __future__ import annotations
 

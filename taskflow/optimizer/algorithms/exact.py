@@ -194,8 +194,8 @@ class _Branch:
             self.relaxation.free(self.ops[decision])
 
     def _look(self, decision: int, alive: Sequence[int], stabilizer: Sequence[int]) -> _Looked:
-        """What a decision has left. What is given up in one partial plan is given up in all that go on from it, and so is
-        whatever it becomes under renumberings that leave the plan as it is."""
+        """Choices that a decision has left. A choice that is pruned in one partial plan is pruned in all its extensions, and so
+        are its images under renumberings that leave the plan as it is."""
         living = set(alive)
         candidates = [c for c in self.symmetry.representatives(decision, stabilizer) if c in living]
         self._count(len(candidates))

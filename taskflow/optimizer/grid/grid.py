@@ -63,7 +63,7 @@ class GridResult:
 
     @property
     def tau(self) -> float:
-        """Kendall's rank correlation of price and simulation; not a number below three plans."""
+        """Kendall's rank correlation of price and simulation; NaN for fewer than three plans."""
         return kendall(self.simulated)
 
     def __str__(self) -> str:
@@ -82,13 +82,13 @@ class GridResult:
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float:
-    """Kendall's rank correlation (tau a) of pairs of numbers; not a number below three pairs."""
+    """Return Kendall's rank correlation (tau a) of pairs of numbers; NaN for fewer than three pairs."""
     signs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in combinations(pairs, 2)]
     return sum((s > 0) - (s < 0) for s in signs) / len(signs) if len(pairs) > 2 else nan
 
 
 class PlanGrid:
-    """The priced grid of a network on a machine. What is worked out once serves the local search, too."""
+    """Priced grid of a network on a machine. Its cached results serve the local search too."""
 
     def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> None:
         if not isinstance(machine, Cluster):
@@ -209,7 +209,7 @@ def _varied(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
 
 
 def has_no_order(layered: LayeredPlan, micro_batches: int) -> bool:
-    """Whether a plan only deals out samples, so that its strategy has no order (`Strategy.ordered`)."""
+    """True if a plan only distributes samples, so that its strategy has no order (`Strategy.ordered`)."""
     plan = layered.plan
     degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches
     return max(degrees) == 1 and max(layered.zeros(1)) < 2 and set(layered.levels(1)) == {"none"}
@@ -237,12 +237,13 @@ class PlanTrial:
         self._paced = False  # whether `pace` is of a plan that was simulated
 
     def begin_at(self, found: GridResult) -> None:
-        """Go on from what a grid has given."""
+        """Continue from the result of a grid."""
         self.best, self.strategy, self.seconds = found.best, found.strategy, found.seconds
         self.pace, self._paced = max(SECONDS_A_PIECE / 10, found.pace), bool(found.simulated)
 
     def of(self, layered: LayeredPlan) -> float:
-        """Seconds of a step. BudgetExhausted if the time ends meanwhile; ValueError if the plan does not fit the network."""
+        """Return the seconds of a step. Raises BudgetExhausted if the time ends meanwhile, ValueError if the plan does not fit
+        the network."""
         begin = self._clock.elapsed
         strategy = plan_strategy(layered, self.evaluator.graph, self.evaluator.machine)
         with self.evaluator.interruptible(self._checkpoint):
@@ -265,15 +266,15 @@ class PlanTrial:
         return self.evaluator.graph.nodes[0].space.shape[0] // plan.together
 
     def can(self, layered: LayeredPlan, micro_batches: int) -> bool:
-        """Whether a plan can be simulated at all: one that cannot be folded must not be too large."""
+        """True if a plan can be simulated at all: one that cannot be folded must not be too large."""
         return not self._whole(layered, micro_batches) or self.work(layered, micro_batches) <= MOST_WHOLE
 
     def room_for(self, layered: LayeredPlan, micro_batches: int, seconds: float) -> bool:
-        """Whether so many seconds are likely to be enough for a plan."""
+        """True if this many seconds are likely to be enough for a plan."""
         return self.work(layered, micro_batches) * self.pace <= seconds
 
     def work(self, layered: LayeredPlan, micro_batches: int) -> int:
-        """About how many pieces are lowered."""
+        """Return about how many pieces are lowered."""
         plan = layered.plan
         if has_no_order(layered, micro_batches):  # for the compiled evaluator
             return STARTING

@@ -1,4 +1,4 @@
-"""The search over plans with an order: from the best plan of the grid by single changes, those with the best price first."""
+"""Search over plans with an order of passes: single changes from the best plan of the grid, those with the best price first."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class _LayeredSearch:
 
 
 def may_be_whole(grid: AnyGrid) -> bool:
-    """Whether weights, gradients and state fit a device, as data parallelism needs them."""
+    """True if weights, gradients and state fit a device, as data parallelism needs."""
     wide = 4 * (1 + (grid.rule.buffers if grid.rule else 0))
     nbytes = sum(p.spec.nbytes + p.spec.rect.volume * wide for p in grid.graph.parameters)
     return nbytes <= grid.memory_bytes

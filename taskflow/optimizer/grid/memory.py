@@ -1,8 +1,8 @@
-"""Bytes that a device needs under a plan, in closed form: weights, gradients, the rule's state, and what passes keep.
+"""Memory of a device under a plan, in closed form: weights, gradients, the update rule's state, and what passes keep.
 
-It counts less than `taskflow.optimizer.MemoryCheck`: of what lives only for a moment just the largest operator's arrays. So a
-plan that fits is not dropped, as long as it is dropped only where this exceeds the memory by `MARGIN`; those that are left are
-checked by `MemoryCheck` when they are simulated.
+It counts less than `taskflow.optimizer.MemoryCheck`: of short-lived arrays only the largest operator's. Plans are dropped only
+if this estimate exceeds the memory by `MARGIN`, so none that fits is dropped. `MemoryCheck` checks the others when they are
+simulated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PlanMemory:
 
 
 def plan_memory(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> PlanMemory:
-    """The estimate for a plan of so many micro-batches."""
+    """Return the estimate for a plan with this many micro-batches."""
     return max(rank_memories(sums, layered, micro_batches), key=lambda one: one.nbytes)
 
 

@@ -1,4 +1,4 @@
-"""Every plan of a grid as people lay it out: all degrees that divide the devices and the batch."""
+"""Plans of a grid as people lay it out: all degrees that divide the devices and the batch."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class PlanAxes:
 
 
 def powers(most: int) -> list[int]:
-    """1, 2, 4, ... up to ``most``."""
+    """Return 1, 2, 4, ... up to ``most``."""
     return [1 << i for i in range(most.bit_length()) if 1 << i <= most]
 
 

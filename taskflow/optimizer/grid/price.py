@@ -1,8 +1,8 @@
-"""The quick price of a plan: a step's seconds put together from the sums of its stages' operators, in less than a millisecond.
+"""Price of a plan: a step's seconds, composed from the sums of its stages' operators in less than a millisecond.
 
-The cost model prices each operator and the library each collective, with the functions that evaluators ask. What it leaves out are
-messages that wait for a link, and what of the gradients' way is behind the last backward pass. It ranks plans; those that
-come first are simulated.
+The cost model prices each operator and the library each collective, with the functions that evaluators use. The price leaves
+out messages that wait for a link, and the part of gradient synchronisation after the last backward pass. It ranks plans; the
+first ones are simulated.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class PlanPrices:
 
 
 def sharing(machine: Cluster | PartOfMachine, group: range, tensor: int) -> int:
-    """How many groups of replicas, of those of the members of a tensor-parallel group, send over each network card at the same
-    time. ``group``: the first of them."""
+    """Return how many groups of replicas, among those of the members of a tensor-parallel group, send over each network card at
+    the same time. ``group``: the first of them."""
     nodes = Counter(machine.processors[p].node for p in group)
     if len(nodes) == 1:
         return 1

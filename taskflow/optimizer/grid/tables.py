@@ -1,9 +1,9 @@
-"""Tables: what one device computes, moves and keeps of each operator for one micro-batch, worked out once for all that are alike.
+"""Tables: what one device computes, moves and keeps of each operator for one micro-batch, computed once for all that are alike.
 
-A plan of t, c, e and samples of a micro-batch says how large an operator's pieces are; pipelines, replicas, recomputation and
-sharding only say where and how often they run. So a table serves all plans that agree in these four numbers, and each operator is
-looked at once for all layers that are alike. The device is the first of its group; where a cut makes pieces unequal (causal
-attention along the sequence), the longer of the first and the last piece counts, and what the last one reads.
+The sizes of an operator's pieces follow from t, c, e and the samples of a micro-batch. Pipelines, replicas, recomputation and
+sharding only determine where and how often pieces run. So a table serves all plans that agree in these four numbers, and each
+operator is computed once for all layers that are alike. The device is the first of its group. If a cut makes pieces unequal
+(causal attention along the sequence), the longer of the first and the last piece counts, and what the last one reads.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class GraphTables:
 
     # ---- one table ---------------------------------------------------------------------------------------------------
     def of(self, plan: HybridPlan) -> NodeTable:
-        """The table for a plan with ``micro_batch`` set. ValueError if the network cannot be cut so."""
+        """Return the table for a plan with ``micro_batch`` set. Raises ValueError if the network cannot be cut so."""
         mb = plan.micro_batch or 1
         key = (plan.tensor, plan.context, plan.experts, mb)
         if key not in self._tables:
@@ -258,7 +258,7 @@ class GraphTables:
         return min((one for one in choices if one[0] > 1), key=lambda one: abs(one[0] - grows))[1]
 
     def collective_seconds(self, group: range, nbytes: int, halves: int) -> float:
-        """Of an all-reduce of an array of ``nbytes`` among processors, or of one of its halves."""
+        """Return the seconds of an all-reduce of an array of ``nbytes`` among processors, or of one of its halves."""
         if len(group) < 2:
             return 0.0
         if (group, True) not in self._collectives:
@@ -273,7 +273,7 @@ class GraphTables:
 
 
 def corner(node: Node, degrees: Iterable[int], last: bool) -> Rect:
-    """The first or, but for samples, the last piece of an iteration space in even cuts."""
+    """Return the first piece of an iteration space in even cuts, or the last one in all dimensions but the samples."""
     cuts = [even_cuts(dim.size, degree) for dim, degree in zip(node.dims, degrees)]
     ends = [cut[-2:] if last and dim.soap is not Soap.SAMPLE else cut[:2] for cut, dim in zip(cuts, node.dims)]
     return Rect(tuple(low for low, _ in ends), tuple(high for _, high in ends))

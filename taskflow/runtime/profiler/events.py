@@ -164,7 +164,7 @@ class _EventWriter:
 
 
 def _phase(task: Task) -> str:
-    """Which part of a step it belongs to."""
+    """Part of a step to which a task belongs."""
     purpose = task.topic.purpose
     if purpose in (Purpose.BACKWARD, Purpose.RECOMPUTED):
         return "backward"
@@ -176,7 +176,7 @@ def _phase(task: Task) -> str:
 
 
 def _arguments(task: Task) -> Event:
-    """What the viewer shows when one clicks on a task."""
+    """Details that the viewer shows when one clicks on a task."""
     topic, work = task.topic, task.work
     said: Event = {
         "task": task.number, "operator": topic.name or topic.purpose.value, "phase": _phase(task), "kind": task.kind.value,
