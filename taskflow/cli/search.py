@@ -121,8 +121,8 @@ def search_for(
     problem: Problem, target: str, algorithm: str, limit: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
     workers: int | None,
 ) -> SearchResult:
-    """Search plans that a framework can have: of a network that has a grid the best of that first, then those without
-    micro-batches, stages, recomputation and shares of weights, for what is left of the budget. ValueError if none fits."""
+    """Search plans that a framework can express. If the network has a grid, the best plan of the grid comes first; the rest of
+    the budget goes to plans without micro-batches, stages, recomputation and shares of weights. Raises ValueError if none fits."""
     deadline = Deadline(limit.seconds)
     evaluator, first = problem.evaluator, None
     if algorithm == "guided" and memory and not (space.constraints.rules or evaluator.costs.measures) and has_grid(

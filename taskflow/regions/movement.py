@@ -35,7 +35,7 @@ class _ValidInstance:
     valid: DisjointMap[int]
 
     def missing(self, rect: Rect) -> int:
-        """How many points of ``rect`` are not valid."""
+        """Return the number of points of ``rect`` that are not valid."""
         return sum(gap.volume for gap in self.valid.gaps(rect))
 
 

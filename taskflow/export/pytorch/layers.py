@@ -40,7 +40,7 @@ HEAVY = {Work.CONTRACTION, Work.CONVOLUTION, Work.RECURRENT}
 
 @dataclass(slots=True)
 class CutLayer:
-    """Layer in the form of `support.Layer`. ``inputs``: for each argument."""
+    """A layer in the form of `support.Layer`. ``inputs``: one for each argument."""
 
     path: str
     inputs: tuple[Lying, ...]
@@ -135,7 +135,7 @@ class _Walk:
         self.found.layers[site.path] = layer
 
     def _cannot(self, group: Sequence[Node], kinds: set[str], j: int) -> str:
-        """Why a layer's cut along a mesh dimension cannot be computed on its pieces; empty if it can."""
+        """Why a layer's cut along a mesh dimension cannot be computed piecewise; empty if it can."""
         inside = {(tensor.node, tensor.index): member for member in group for tensor in member.outputs}
         for member in group:
             dim = self.found.assignments[member.name][j]
@@ -162,7 +162,7 @@ class _Walk:
         return ""
 
     def _follow_inside(self, group: Sequence[Node], j: int) -> None:
-        """A layer that is whole along a mesh dimension: its parts are too."""
+        """Make the parts of a layer that is whole along a mesh dimension whole as well."""
         for member in group:
             self._set(member, j, None)
 
@@ -208,7 +208,7 @@ class _Walk:
     # ---- functions ---------------------------------------------------------------------------------------------------
 
     def _function(self, node: Node) -> None:
-        """Its inputs' lie decides, but a layer hands out what its first reader wants."""
+        """Cut a function as the layouts of its inputs determine; a layer returns what its first reader wants."""
         if not node.inputs:
             self._lie(node, [WHOLE] * len(self.tensor))
             return
@@ -258,7 +258,7 @@ class _Walk:
             self._differs(node.name, f"{why}, which lie {', '.join(map(str, lies))}")
 
     def _taken_whole(self, node: Node) -> list[float]:
-        """For each input, how many of its axes may lie in pieces: all, but for what a function of `APART` is given."""
+        """For each input, the number of its axes that may be in pieces: all, except for inputs of functions in `APART`."""
         site = self.sites.get(node.name)
         count = APART.get(site.name) if site is not None else None
         if site is None or count is None:
@@ -269,7 +269,7 @@ class _Walk:
         ]
 
     def _hand_out(self, node: int, index: int, wanted: Lying) -> None:
-        """The first that reads what a layer made says how it hands it out."""
+        """Let the first reader of a layer's result determine the layout in which the layer returns it."""
         layer = self.makers.pop((node, index), None)
         if layer is not None:
             layer.output = wanted
@@ -313,7 +313,7 @@ class _Walk:
         self.found.assignments[node.name] = (*before[:j], dim, *before[j + 1 :])
 
     def _data_only(self, node: Node) -> Assignment:
-        """An operator that is not expressed: its samples along the data dimensions."""
+        """Cut an operator that is not expressed along its samples only, over the data dimensions."""
         dim = next((i for i, of in enumerate(node.dims) if of.soap is Soap.SAMPLE and of.divisible), None)
         return tuple(dim if j in self.data else None for j in range(len(self.mesh.sizes)))
 

@@ -60,7 +60,7 @@ def stages_of_module(
 
 
 def _stages(graph: Any, found: Mapping[str, set[int]]) -> dict[Any, int | None]:
-    """The stage of each node; None for what depends on no module, which every stage computes that needs it."""
+    """The stage of each node; None for nodes that depend on no module, which every stage that needs them computes."""
     stage_of: dict[Any, int | None] = {}
     for node in graph.nodes:
         known = [stage for before in node.all_input_nodes if (stage := stage_of[before]) is not None]
@@ -75,7 +75,7 @@ def _stages(graph: Any, found: Mapping[str, set[int]]) -> dict[Any, int | None]:
 
 
 def _sizes(nodes: Iterable[Any]) -> set[Any]:
-    """Nodes that are no tensors, but shapes, or numbers that are computed from them."""
+    """Nodes that are not tensors but shapes, or numbers computed from them."""
     found: set[Any] = set()
     for node in nodes:
         shape = node.op == "call_function" and node.target is getattr and node.args[1] in ("shape", "ndim")
@@ -100,7 +100,7 @@ class _Writer:
         self.sizes = _sizes(self.nodes)
 
     def arrives(self, number: int) -> list[Any]:
-        """What goes from the stages before ``number`` to it and to those behind."""
+        """Return the values that go from the stages before ``number`` to it and to later ones."""
         found = [
             node for node in self.nodes
             if (stage := self.stage_of[node]) is not None and stage < number

@@ -151,7 +151,7 @@ class _Branch:
         self.complete = False
 
     def descend(self) -> None:
-        """From the best plan, until no other choice of one decision and no other way to synchronise one layer is faster."""
+        """Improve the best plan until no other choice of one decision and no other way to synchronise one layer is faster."""
         better = True
         while better:
             before = self.run.best_seconds
@@ -292,7 +292,7 @@ class _Branch:
 
     @property
     def proof(self) -> Proof:
-        """What was done."""
+        """Return what was enumerated and pruned."""
         return Proof(
             strategies=strategies(self.decisions) * len(SYNCS) ** (len(self.relaxation.layers) - len(self.run.syncs)),
             renumberings=len(self.symmetry.group), partial_plans=self.visited,

@@ -23,8 +23,9 @@ from taskflow.mapper import (
 
 @dataclass(frozen=True, slots=True)
 class LayeredPlan:
-    """``recompute``: of each layer ``none``, ``selective`` or ``full``; ``zero``: of each layer the stage of ZeRO; empty: all as
-    ``plan`` says. What is before the first layer counts to it, what is after the last to that."""
+    """A plan in notation whose layers may differ. ``recompute``: ``none``, ``selective`` or ``full`` for each layer; ``zero``:
+    the stage of ZeRO for each layer; empty: as in ``plan`` for all. Operators before the first layer belong to it, those after
+    the last to that one."""
 
     plan: HybridPlan
     recompute: tuple[str, ...] = ()

@@ -198,7 +198,7 @@ class _Share:
 
     # ---- plans ---------------------------------------------------------------------------------------------------
     def evaluator(self, job: Job, group: Sequence[int]) -> Evaluator:
-        """Of a job on some of the devices."""
+        """Return an evaluator of a job on some of the devices."""
         part = PartOfMachine(self.machine, tuple(group))
         costs = ModelCosts(AnalyticCosts(part), job.graph, part, job.rule)
         return new_evaluator(job.graph, part, costs, job.rule, None, "auto")

@@ -69,12 +69,12 @@ class _EventWriter:
                         self._sent[step, number] = times[i]
 
     def step_starts(self) -> dict[int, int]:
-        """When the first rank began each step, in nanoseconds."""
+        """Return the nanosecond at which the first rank began each step."""
         steps = self._recordings[0].steps
         return {step: min(ranks[k][0] for ranks in self._times) for k, step in enumerate(steps)}
 
     def step_seconds(self) -> list[float]:
-        """From the first rank's start to the last rank's end of each step."""
+        """Return the seconds of each step, from the first rank's start to the last rank's end."""
         starts = self.step_starts()
         ends = [max(ranks[k][-1] for ranks in self._times) for k in range(len(starts))]
         return [(end - start) / 1e9 for start, end in zip(starts.values(), ends)]

@@ -83,7 +83,7 @@ def _wrapped(value: Any, mesh: DeviceMesh, layer: LayerPlan) -> Any:
 
 
 def _look_up(words: torch.Tensor, table: torch.Tensor, placements: Placements, mesh: DeviceMesh) -> torch.Tensor:
-    """Rows of a table of which each rank has some; zeros for words whose rows are elsewhere."""
+    """Rows of a table that is distributed by rows over ranks; zeros for words whose rows are elsewhere."""
     number = 0
     for size, at, placement in zip(mesh.shape, mesh.get_coordinate() or (), placements):
         if isinstance(placement, Shard):
@@ -134,7 +134,7 @@ def plain_is_whole() -> Iterator[None]:
 
 
 class _Divided:
-    """Whether functions are being given DTensors on this thread."""
+    """Flag per thread: functions are being given DTensors."""
 
     now = False
 
@@ -165,7 +165,7 @@ def as_placed(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> 
 
 
 def _piece(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> DTensor:
-    """This rank's piece of what every rank has, in memory of its own."""
+    """This rank's piece of an array that every rank has, in memory of its own."""
     whole = DTensor.from_local(value, mesh, (Replicate(),) * mesh.ndim, run_check=False)
     local = whole.redistribute(placements=placements).to_local().clone(memory_format=torch.contiguous_format)
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=value.shape, stride=value.stride())
