@@ -17,7 +17,15 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from taskflow.cli.imported import HUGGING_FACE, OPTIONS, graph_of, hugging_face, onnx_file, without_weights
+from taskflow.cli.imported import (
+    HUGGING_FACE,
+    OPTIONS,
+    exported_file,
+    graph_of,
+    hugging_face,
+    onnx_file,
+    without_weights,
+)
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models import MODELS, build, find, find_sized
@@ -41,7 +49,7 @@ def build_model(
     name: str, batch: int | None, devices: int, *, size: str = "paper", settings: Mapping[str, str] | None = None
 ) -> OperatorGraph:
     """Return the graph of a built-in network, of ``package.module:function`` or ``path/to/file.py:function``, of
-    ``hf:CONFIG.json``, or of ``FILE.onnx``.
+    ``hf:CONFIG.json``, or of ``FILE.onnx`` or ``FILE.pt2``.
 
     ``batch``: samples a step of the whole machine; None: the network's own, or the function's default. ``size``: of a built-in
     network ``paper``, ``small`` or the name of a published size (`find_sized`). ``settings``: texts that replace single sizes,
@@ -54,6 +62,9 @@ def build_model(
     if name.endswith(".onnx"):
         _require_no_size(name, size)
         return onnx_file(name, batch, settings)
+    if name.endswith(".pt2"):
+        _require_no_size(name, size)
+        return exported_file(name, batch, settings)
     if ":" in name:
         _require_no_size(name, size)
         return _call(name, batch, settings)
@@ -139,7 +150,8 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
         raise ValueError(f"model {name}: the function raised {type(error).__name__}: {error}") from error
     graph = graph_of(name, made, options)
     if not isinstance(graph, OperatorGraph):
-        raise ValueError(f"model {name}: must return a taskflow.OperatorGraph or a torch.nn.Module, got {type(graph).__name__}")
+        wanted = "a taskflow.OperatorGraph, a torch.nn.Module or an exported program"
+        raise ValueError(f"model {name}: must return {wanted}, got {type(graph).__name__}")
     if not len(graph):
         raise ValueError(f"model {name}: returned a graph without operators")
     if graph.name == "model":

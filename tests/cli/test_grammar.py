@@ -124,7 +124,7 @@ def test_published_sizes_by_name() -> None:
         (("{file}",), "which function of the file?"),
         (("nowhere.py:net",), "there is no file nowhere.py"),
         (("no_such_package:net",), "cannot import no_such_package"),
-        (("{file}:wrong",), "must return a taskflow.OperatorGraph or a torch.nn.Module, got int"),
+        (("{file}:wrong",), "must return a taskflow.OperatorGraph, a torch.nn.Module or an exported program, got int"),
         (("{file}:broken",), "the function raised ZeroDivisionError: division by zero"),
         (("{file}:needs",), "needs hidden, batch; give --set hidden=VALUE --batch N"),
         (("{file}:net", "--set", "depth=3"), "no parameter 'depth' (did you mean deep?); there are width, batch, deep, "),
