@@ -1,4 +1,4 @@
-"""Neighbours of a plan, which differ in one choice. Some are in no grid: those with uneven stages, or with layers that differ."""
+"""The plans next to a plan, which differ in one choice: also such as no grid has, with uneven stages and layers unlike others."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ DEGREES = ("tensor", "context", "pipeline", "data")
 
 
 def neighbours(layered: LayeredPlan, sums: PlanSums, batch: int, node: int) -> Iterator[LayeredPlan]:
-    """Yield plans that differ in one choice: layers of neighbouring stages, what the layers of a stage recompute, how weights
-    are sharded, micro-batches, schedule, stages per rank, and degrees that trade a factor of two. All divide; the caller must
-    check whether the network can be cut so, and whether it fits. ``node``: devices of a node."""
+    """Plans that differ in one choice: layers of neighbouring stages, what the layers of a stage compute again, how weights are
+    sharded, micro-batches, schedule, stages a rank, and degrees that trade a factor of two. All divide; whether the network can
+    be cut so, and whether it fits, is for the caller to find out. ``node``: devices of a node."""
     seen = {layered}
     for one in _all(layered, sums, node):
         if one not in seen and _divides(one.plan, batch, sums.layers):
@@ -92,7 +92,7 @@ def _uneven(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
 
 
 def layers_of_stages(layered: LayeredPlan, sums: PlanSums) -> tuple[int, ...]:
-    """Return the number of layers of each stage."""
+    """How many layers each stage has."""
     if layered.plan.stages:
         return layered.plan.stages
     stage, layer = sums.stages(layered), sums.layer_of
@@ -101,7 +101,7 @@ def layers_of_stages(layered: LayeredPlan, sums: PlanSums) -> tuple[int, ...]:
 
 
 def _computed_again(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
-    """All layers, or those of one stage, recompute another part; or one more or one fewer layer of a stage, or of every stage."""
+    """All layers, or those of one stage, compute another part again; or one more or one fewer of a stage, or of every stage."""
     plain = replace(layered, recompute=())
     choices = [level for level in ("none", "selective", "full") if level in sums.masks]
     for level in choices:
@@ -133,7 +133,7 @@ def _again(layered: LayeredPlan, changes: dict[int, str], levels: tuple[str, ...
 
 
 def _sharded(layered: LayeredPlan, layers: int) -> Iterator[LayeredPlan]:
-    """All layers are sharded differently; or the first and the last, which have the vocabulary; or all others."""
+    """All layers are sharded otherwise; or the first and the last, which have the vocabulary; or all others."""
     plan = layered.plan
     if (plan.data or 1) * plan.context == 1:
         return

@@ -1,4 +1,4 @@
-"""Resources of tasks when replicas are alike: one of each set of links that replicas use in the same way."""
+"""What tasks occupy where replicas are alike: one of each set of links that replicas use in the same way."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from taskflow.tasks.lower import NotAlikeError
 
 
 class FoldedResources:
-    """`resources` of tasks of the first replica, each represented by its first image. Replica k's links are those of the routes
-    between the k-th images. Raises NotAlikeError if replicas share links, since one replica does not show how these are used."""
+    """`resources` of tasks of the first replica, each thing by its first image. Replica k's links are those of the routes between
+    the k-th images. NotAlikeError where they are not a set of their own: what replicas share, one of them does not show."""
 
     def __init__(self, machine: Machine, images: dict[int, tuple[int, ...]]) -> None:
         self._machine, self._first = machine, len(machine.processors)
@@ -21,7 +21,7 @@ class FoldedResources:
         self._occupied: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def join(self, task: Task) -> None:
-        """Record the links that a task of the first replica uses. Must be called for all tasks before `of`."""
+        """Note the links that a task of the first replica uses. All tasks come before `of`."""
         if not task.kind.travels:
             return
         members = task.processors
@@ -47,7 +47,7 @@ class FoldedResources:
         self._same(routes, f"routes from {source} to {target} and from their images")
 
     def _same(self, routes: list[tuple[Link, ...]], what: str) -> None:
-        """Record that replicas use these routes, one each, in the same way."""
+        """Note that replicas use these routes, one each, in the same way."""
         if len({tuple((x.bytes_per_second, x.latency_seconds, x.occupies_endpoints) for x in route) for route in routes}) > 1:
             raise NotAlikeError(f"{what} differ")
         for links in zip(*routes):
@@ -64,11 +64,11 @@ class FoldedResources:
         return link
 
     def links(self) -> list[tuple[int, int]]:
-        """Return all links in use, each with the first of those that are used alike."""
+        """All links that are used, each with the first of those that are used alike."""
         return [(link, self._find(link)) for link in list(self._least)]
 
     def of(self, task: Task) -> tuple[int, ...]:
-        """Return the resources that the task occupies, one after another."""
+        """What the task occupies, one thing after another."""
         ends = type(task.work), task.source, task.processors
         if ends not in self._occupied:
             self._occupied[ends] = self._occupies(task)
