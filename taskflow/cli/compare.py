@@ -34,13 +34,13 @@ from taskflow.runtime.job import INTERRUPTED, say_once
 BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
 
 
-@click.command("compare", short_help="Searched plans beside those that people write.")
+@click.command("compare", short_help="Compare searched plans with those that people write.")
 @problem_options
 @budget_option("10s")
 @seed_option
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
 @click.option("--strategy", "--mapper", "strategies", multiple=True, shell_complete=completing.strategies,
-              help="Another strategy (a mapper's name, a plan such as 't2 p2 mb1', or FILE.json) to put beside; may be repeated.")
+              help="Another strategy (a mapper's name, a plan such as 't2 p2 mb1', or FILE.json) to compare; may be repeated.")
 @constraint_options
 @target_option
 @output_options

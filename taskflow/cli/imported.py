@@ -43,7 +43,7 @@ def onnx_file(name: str, batch: int | None, settings: Mapping[str, str]) -> Oper
 
 
 def exported_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
-    """The graph of a program that torch.export.save wrote. ``settings``: loss, verify (True if it is not given)."""
+    """Return the graph of a program that torch.export.save wrote. ``settings``: loss, and verify (default True)."""
     from taskflow.models.pytorch import from_torch
     from taskflow.models.pytorch.exported import examples_of_batch, load_exported
 
@@ -127,7 +127,7 @@ def _say_unverified(name: str, verified: bool) -> None:
 
 
 def _plain(text: str) -> Any:
-    """A setting as Python writes it, or as it is."""
+    """The value of a setting written as a Python literal, or its text."""
     known = {"true": True, "false": False, "yes": True, "no": False, "none": None, "null": None}
     try:
         return known[text.lower()] if text.lower() in known else ast.literal_eval(text)

@@ -49,9 +49,9 @@ from taskflow.runtime.job import INTERRUPTED
 @seed_option
 @click.option("--algorithm", type=click.Choice(list(ALGORITHMS)), default="guided", show_default=True,
               help="exact proves its plan; mcmc is the paper's; optcnn and placement are what it compares with.")
-@click.option("--degrees", type=click.Choice(DEGREES), default="any", show_default=True, help="Which degrees a cut may have.")
+@click.option("--degrees", type=click.Choice(DEGREES), default="any", show_default=True, help="Degrees that a cut may have.")
 @click.option("--placements", type=click.Choice(PLACEMENTS), default="structured", show_default=True,
-              help="Which processors pieces may be dealt to.")
+              help="Processors that pieces may be assigned to.")
 @click.option("--reduction/--no-reduction", default=True, show_default=True, help="Whether contracted dimensions may be cut.")
 @click.option("--uneven/--even", default=True, show_default=True,
               help="Whether unequal devices may get pieces of uneven size (guided search).")
@@ -121,8 +121,8 @@ def search_for(
     problem: Problem, target: str, algorithm: str, limit: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
     workers: int | None,
 ) -> SearchResult:
-    """Search plans that a framework can have: of a network that has a grid the best of that first, then those without
-    micro-batches, stages, recomputation and shares of weights, for what is left of the budget. ValueError if none fits."""
+    """Search plans that a framework can express. If the network has a grid, the best plan of the grid comes first; the rest of
+    the budget goes to plans without micro-batches, stages, recomputation and shares of weights. Raises ValueError if none fits."""
     deadline = Deadline(limit.seconds)
     evaluator, first = problem.evaluator, None
     if algorithm == "guided" and memory and not (space.constraints.rules or evaluator.costs.measures) and has_grid(

@@ -1,8 +1,8 @@
 """Plans for the frameworks that people train with.
 
-`mesh`: a plan's processors as a mesh of ascending ranks, and each operator's cut as mesh dimensions. `cuts`: what a cut means for
-tensors. `pytorch`: a module for torchrun. `jax`: one for `jax.jit`. What a
-framework cannot express is said operator by operator, with the nearest plan.
+`mesh`: a plan's processors as a mesh of ascending ranks, and each operator's cut as mesh dimensions. `cuts`: what a cut means
+for tensors. `pytorch`: a module for torchrun. `jax`: one for `jax.jit`. Cuts that a framework cannot express are listed
+operator by operator, with the nearest plan.
 """
 
 from taskflow.export.difference import Difference

@@ -1,4 +1,4 @@
-"""Difference: what a framework cannot express of an operator."""
+"""Difference: a part of a plan for an operator that a framework cannot express."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An operator, its cut in the plan, and why the framework cannot have it so."""
+    """An operator, its cut in the plan, and why the framework cannot express it."""
 
     operator: str
     cut: str
@@ -19,8 +19,9 @@ class Difference:
 
 
 def regather_differences(wanted: Set[str], found: Set[str], why: str = "") -> list[Difference]:
-    """Operators that gather their input again for the backward pass in one plan and once in the other (`Strategy.regather`), by
-    name. ``wanted``, ``found``: those that gather again; ``why``: the reason, if that is not just what is found instead."""
+    """Return operators, by name, that gather their input again for the backward pass in one plan and only once in the other
+    (`Strategy.regather`). ``wanted``, ``found``: those that gather again; ``why``: the reason, if it is another than what the
+    export does instead."""
     return [
         Difference(name, "gathers its input again for the backward pass", why or "would keep it") if name in wanted
         else Difference(name, "keeps the input that it gathers for the backward pass", why or "would gather it again")

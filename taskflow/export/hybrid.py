@@ -1,4 +1,4 @@
-"""hybrid_of: the plan in tensor, pipeline and data parallelism that a strategy is, or the one near it."""
+"""hybrid_of: converts a strategy to the plan in tensor, pipeline and data parallelism that it is, or that is near it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taskflow.mapper import (
 
 @dataclass(frozen=True, slots=True)
 class Hybrid:
-    """``plan`` with nothing left open; ``strategy``: what it is here; ``differences``: where a given strategy is another."""
+    """Complete ``plan``, with its ``strategy`` here. ``differences``: where the given strategy differs from it."""
 
     plan: HybridPlan
     strategy: Strategy
@@ -32,12 +32,13 @@ class Hybrid:
 
     @property
     def ranks(self) -> int:
-        """How many it is for."""
+        """Number of its ranks."""
         return self.plan.tensor * self.plan.pipeline * (self.plan.data or 1)
 
 
 def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
-    """The `HybridPlan` of a strategy. ValueError if its devices form no pipeline of equal ranks, or nothing divides."""
+    """Return the `HybridPlan` of a strategy. Raises ValueError if its devices form no pipeline of equal ranks, or no degrees
+    divide."""
     strategy.verify(graph)
     mesh, pipeline = mesh_of(graph, strategy), strategy.pipeline
     data = prod(mesh.sizes[j] for j in data_dims(graph, mesh))

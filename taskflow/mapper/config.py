@@ -138,7 +138,7 @@ class SyncAlgorithm(Enum):
 
 
 class Exchange(Enum):
-    """How a tensor goes between operators that cut it differently.
+    """Way in which a tensor moves between operators that cut it differently.
 
     It matters where the processors that have the tensor are also those that read it. COPIES: piece by piece, from each holder
     to each reader. COLLECTIVES: all together, by a collective of the communication library. RING: as COLLECTIVES, but whole

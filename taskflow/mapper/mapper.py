@@ -80,8 +80,8 @@ class Mapper(ABC):
         return SyncAlgorithm.OWNER if _copying(processors, machine) else SyncAlgorithm.COLLECTIVE
 
     def select_weights(self, node: Node, degrees: Sequence[int], machine: Machine) -> Sequence[Sequence[float]]:
-        """The proportions of the pieces along each dimension, for processors of unequal speed: `OpConfig.weights`. Along dimensions
-        without any, pieces are even. Default: none."""
+        """Choose the proportions of the pieces along each dimension, for processors of unequal speed: `OpConfig.weights`.
+        Pieces along other dimensions are even. Default: none."""
         return ()
 
     def select_copies(self, node: Node, machine: Machine) -> int:
@@ -137,7 +137,7 @@ class Mapper(ABC):
 
 
 def _copying(processors: Sequence[int], machine: Machine) -> bool:
-    """Whether processors copy what they send each other by themselves, as CPU ranks do."""
+    """True if processors copy what they send each other by themselves, as CPU ranks do."""
     route = machine.route(processors[0], processors[1]) if len(processors) > 1 else ()
     return any(link.occupies_endpoints for link in route)
 

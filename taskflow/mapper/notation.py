@@ -18,10 +18,10 @@ _SIZES = rf"{_WEIGHT}(?::{_WEIGHT})+"
 
 
 def parse_config(text: str, node: Node, processors: int) -> OpConfig:
-    """The configuration that `OpConfig.describe` writes as ``text``: cuts (``whole`` for none) and, after an ``@``, a processor
-    for each piece; without them pieces run on 0, 1, 2, ... Of pieces of uneven size the proportions are written: ``n/3:3:1:1``;
-    of pieces that several processors run, how many: ``n/2 x4``. Proportions that repeat are written once: ``n/(3:1)*8``.
-    ValueError says what is wrong or does not fit the operator."""
+    """Return the configuration that `OpConfig.describe` writes as ``text``: cuts (``whole`` for none) and, after an ``@``, a
+    processor for each piece; without it pieces run on 0, 1, 2, ... For uneven pieces their proportions replace their number:
+    ``n/3:3:1:1``, or ``n/(3:1)*8`` if they repeat. ``n/2 x4``: four processors run each piece. Raises ValueError if ``text`` is
+    malformed or does not fit the operator."""
     cuts, at, places = text.partition("@")
     degrees = [1] * len(node.dims)
     weights: list[tuple[float, ...]] = [()] * len(node.dims)
@@ -53,8 +53,8 @@ _SYNC_FIELDS = {"": "chunks", "hsdp": "shard_group", "prefetch": "prefetch"}
 
 
 def parse_sync(text: str, who: str) -> Sync:
-    """The synchronisation that `Sync` prints as ``text``: ``ring/every``, ``owner/spread/8`` with chunks, or
-    ``collective/zero3/hsdp4/prefetch2``. ValueError that begins with ``who``."""
+    """Return the synchronisation that `Sync` prints as ``text``: ``ring/every``, ``owner/spread/8`` with chunks, or
+    ``collective/zero3/hsdp4/prefetch2``. Raises ValueError that begins with ``who``."""
     words = text.replace(" ", "").split("/")
     overlap = words[-1] != "after"
     words = words if overlap else words[:-1]
@@ -78,7 +78,7 @@ def parse_sync(text: str, who: str) -> Sync:
 
 
 def parse_ranges(text: str, who: str) -> tuple[int, ...]:
-    """``0-3,8`` as (0, 1, 2, 3, 8). ValueError that begins with ``who``."""
+    """Return ``0-3,8`` as (0, 1, 2, 3, 8). Raises ValueError that begins with ``who``."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
@@ -118,16 +118,17 @@ NOTATION = (
 
 @dataclass(frozen=True, slots=True)
 class HybridPlan:
-    """Degrees of parallelism; ``data`` None: as many replicas as the devices allow. ``context``: devices over which each sequence
-    is cut. ``experts``: replicas over which the experts of a layer are dealt. ``stages``: how many layers each stage has; empty:
-    as even as can be. ``zero``: the stage of ZeRO. ``shard_group``: replicas that have all shares together, 0: all.
-    ``ring``: those that share a sequence have the keys of their own part, which go around. ``overlap``: whether gradients are
-    summed beside the backward pass ("grads") or after it ("none"). ``sequence_parallel``: whether what lies between the layers that
-    a tensor group shares is cut along the sequence (Korthikanti et al., arXiv 2205.05198); if not, each of the group does all of
-    it (Megatron-LM without --sequence-parallel). ``regather``: what the shared layers gather along the sequence is gathered again
-    for the backward pass, not kept (Megatron-LM with --sequence-parallel). ``shares``: samples of a micro-batch that each replica
-    takes, for replicas of unequal speed; empty: ``micro_batch`` each. ``devices``: the machine's devices in the order in which
-    they have places, as numbers or, for all devices of a kind, its name; others are idle; empty: all as they are numbered."""
+    """Degrees of parallelism. ``data`` None: as many replicas as the devices allow. ``context``: devices over which each
+    sequence is cut. ``experts``: replicas over which the experts of a layer are distributed. ``stages``: how many layers each
+    stage has; empty: as even as possible. ``zero``: the stage of ZeRO. ``shard_group``: replicas that hold all shards together,
+    0: all. ``ring``: devices that share a sequence pass their keys around. ``overlap``: gradients are summed during the
+    backward pass ("grads") or after it ("none"). ``sequence_parallel``: operators between the layers that a tensor group shares
+    are cut along the sequence (Korthikanti et al., arXiv 2205.05198); otherwise each device of the group computes all of them
+    (Megatron-LM without --sequence-parallel). ``regather``: what the shared layers gather along the sequence is not kept but
+    gathered again for the backward pass (Megatron-LM with --sequence-parallel). ``shares``: samples of a micro-batch that each
+    replica takes, for replicas of unequal speed; empty: ``micro_batch`` each. ``devices``: the machine's devices in the order
+    in which the plan uses them, as numbers or as the name of a kind for all devices of it; others are idle; empty: all in
+    order."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -204,7 +205,8 @@ class HybridPlan:
 
     @property
     def together(self) -> int:
-        """Samples of a micro-batch that all replicas take together, of a plan with ``data`` and ``micro_batch``, or ``shares``."""
+        """Return the samples of a micro-batch that all replicas take together, of a plan with ``data`` and ``micro_batch``, or
+        ``shares``."""
         return sum(self.shares) or (self.data or 1) * (self.micro_batch or 1)
 
     def __str__(self) -> str:
@@ -237,7 +239,7 @@ def is_plan(text: str) -> bool:
 
 
 def parse_plan(text: str) -> HybridPlan:
-    """The plan that a notation stands for. ValueError names the word that is wrong."""
+    """Return the plan that a notation stands for. Raises ValueError that names the word that is wrong."""
     names = {
         "t": "tensor", "c": "context", "e": "experts", "p": "pipeline", "d": "data", "mb": "micro_batch", "v": "virtual",
         "zero": "zero", "hsdp": "shard_group",

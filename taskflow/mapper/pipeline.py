@@ -184,7 +184,7 @@ def verify_pipeline(graph: OperatorGraph, configs: Mapping[str, OpConfig], pipel
 
 
 def _cut_like(node: Node, configs: Mapping[str, OpConfig]) -> tuple[object, ...]:
-    """What pieces of operators have in common that are cut alike."""
+    """Key that pieces of operators share if they are cut alike."""
     config = configs[node.name]
     return node.operator, node.specs, config.degrees, config.weights, config.copies
 
@@ -233,7 +233,7 @@ class _Apart:
 
 
 def _apart(node: Node, configs: Mapping[str, OpConfig], pipeline: Pipeline, output: int) -> _Apart | None:
-    """How micro-batches of an output lie apart; None if they share elements."""
+    """Distance between an output's micro-batches; None if they share elements."""
     config = configs[node.name]
     found: list[list[Rect]] = [[] for _ in range(pipeline.micro_batches)]
     for number, piece in _outer(node, config):

@@ -1,4 +1,4 @@
-"""placed_devices: which of a machine's devices have the places of a plan."""
+"""placed_devices: the devices of a machine on which a plan places its pieces."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from taskflow.mapper.notation import HybridPlan
 
 
 def placed_devices(plan: HybridPlan, machine: Machine) -> tuple[int, ...]:
-    """The machine's devices in the order in which a plan gives them places. ValueError that says which name or number there is
-    not, or is there twice."""
+    """Return the machine's devices in the order in which a plan uses them. Raises ValueError that says which name or number
+    does not exist, or occurs twice."""
     if not plan.devices:
         return tuple(range(len(machine.processors)))
     kinds = list(dict.fromkeys(processor.kind for processor in machine.processors))

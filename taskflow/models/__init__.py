@@ -105,8 +105,8 @@ def find(name: str) -> tuple[str, Model]:
 
 
 def find_sized(name: str, size: str) -> tuple[str, Model]:
-    """A model with ``size`` as its ``paper``: one of the names of its sizes, such as 405B, or ``paper`` or ``small`` for itself.
-    ValueError names the sizes that there are."""
+    """Return a model with ``size`` as its ``paper``: one of the names of its sizes, such as 405B, or ``paper`` or ``small`` to
+    leave it unchanged. Raises ValueError that lists the sizes."""
     known, model = find(name)
     if size in ("paper", "small"):
         return known, model

@@ -304,7 +304,7 @@ class Executor:
         self.changes += 1
 
     def _local(self, holding: ArrayLayout) -> Iterator[HeldElements]:
-        """What this rank holds of an array."""
+        """The part of an array that this rank holds."""
         return (h for h in holding.held if self.placement.rank(h.memory.processor) == self.transport.rank)
 
     # ---- compiling -----------------------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ class Executor:
         self._meet()
 
     def _meet(self) -> None:
-        """Where ranks share memory, let all of them come here before it is read, or written by other means than a step."""
+        """Wait for all ranks if they share memory, before it is read or written by other means than a step."""
         if self.kept.common:
             self.transport.barrier()
 

@@ -1,4 +1,4 @@
-"""A strategy as what PyTorch needs to know: mesh, layers, stages, what is replicated, sharded and computed again."""
+"""A strategy as PyTorch needs it: mesh, layers and stages, and what is replicated, sharded and recomputed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ SCHEDULES = {  # (schedule, whether a rank has several stages): the class of tor
 
 @dataclass(slots=True)
 class TorchPlan:
-    """What a generated module says. ``names``: of the mesh's dimensions (the pipeline's first). ``nearest``: the strategy that it
-    is, the given one if there are no ``differences``. ``notes``: what is done otherwise without another result."""
+    """Contents of a generated module. ``names``: the mesh's dimensions (the pipeline's first). ``nearest``: the strategy that
+    it expresses, which is the given one if there are no ``differences``. ``notes``: what is done differently with the same
+    result."""
 
     mesh: Mesh
     names: Mapping[str, int]
@@ -52,7 +53,8 @@ class TorchPlan:
 
 
 def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
-    """The plan in PyTorch's terms. ValueError if the graph is not of `from_torch`, or if nothing near the plan can be expressed."""
+    """Return the plan in PyTorch's terms. Raises ValueError if the graph is not of `from_torch`, or if nothing near the plan
+    can be expressed."""
     sites, result = sites_of(graph)
     origin = origin_of(graph)
     assert origin is not None and result is not None, "sites_of found them"
@@ -92,8 +94,8 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
 def recomputed_modules(
     graph: OperatorGraph, strategy: Strategy, sites: Mapping[str, OperatorSite], module: Any
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The outermost modules of which all is computed again but what is read outside of them; and operators to be computed again
-    that are in none. Attention's scores are computed again by PyTorch's kernels in any case."""
+    """Return the outermost modules whose intermediate values are all recomputed, and the recomputed operators that are in none
+    of these. PyTorch's kernels recompute attention's scores in any case."""
     inside: dict[str, set[str]] = {}
     for name, site in sites.items():
         parts = site.path.split(".") if site.kind != "input" and site.path else []
@@ -124,7 +126,7 @@ def recomputed_modules(
 
 
 def _is_called(module: Any, path: str) -> bool:
-    """Whether a module has a forward: a list of modules has none."""
+    """True if a module has a forward: a list of modules has none."""
     from torch import nn
 
     return not isinstance(module.get_submodule(path), (nn.ModuleList, nn.ModuleDict))
@@ -146,7 +148,7 @@ def _mesh_names(mesh: Mesh, data: Sequence[int]) -> tuple[dict[str, int], tuple[
 
 
 def _require_layers(module: Any, paths: Sequence[str], tensor: bool, found: Expressed) -> None:
-    """ValueError for layers whose parameters cannot be DTensors."""
+    """Raise ValueError for layers whose parameters cannot be DTensors."""
     from torch import nn
 
     if not tensor:
@@ -161,7 +163,7 @@ def _require_layers(module: Any, paths: Sequence[str], tensor: bool, found: Expr
 
 
 def _inputs(graph: OperatorGraph, sites: Mapping[str, OperatorSite]) -> tuple[str, ...]:
-    """The arguments of forward."""
+    """The names of forward's arguments."""
     return tuple(sites[node.name].name for node in graph if node.name in sites and sites[node.name].kind == "input")
 
 
@@ -187,7 +189,7 @@ def _add_stages(
 def _arriving(
     graph: OperatorGraph, strategy: Strategy, number: int, count: int, plan: TorchPlan, found: Expressed
 ) -> tuple[Lying, ...]:
-    """How the values that a stage gets lie along the tensor dimensions: as its operators read them, if it is one value."""
+    """Layout of each value that a stage receives along the tensor dimensions: as its operators read it, if it is one value."""
     pipeline = strategy.pipeline
     assert pipeline is not None
     crossing = {

@@ -1,4 +1,4 @@
-"""Which modules gather their weights, and add up their gradients, at once: as in a plan, each layer by itself."""
+"""Units: modules that gather all their weights, and reduce their gradients, at once. As in a plan, each layer is one by itself."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 def units_of(graph: OperatorGraph, module: Any, sites: Mapping[str, OperatorSite]) -> tuple[str, ...]:
-    """For each weight the innermost module that has it and in whose code all stands that reads it. Weights of which only the whole
-    module is such one (tied ones, mostly) are in none."""
+    """Return the modules that are units, as patterns: for each weight, the innermost module that holds it and contains all code
+    that reads it. Weights for which that is the whole module (mostly tied ones) are in no unit."""
     paths = {site.path for site in sites.values() if site.kind != "input"}
     readers: dict[str, set[str]] = {}
     for node in graph:
@@ -29,7 +29,7 @@ def units_of(graph: OperatorGraph, module: Any, sites: Mapping[str, OperatorSite
 
 
 def _common(paths: Iterable[str]) -> str:
-    """The innermost module that all of some modules are, or are in."""
+    """The innermost module that contains all of some modules, or is one of them."""
     parts = [path.split(".") if path else [] for path in paths]
     shared = 0
     while all(len(part) > shared for part in parts) and len({part[shared] for part in parts}) == 1:
@@ -38,7 +38,7 @@ def _common(paths: Iterable[str]) -> str:
 
 
 def _called(module: Any, path: str, paths: set[str]) -> str:
-    """The innermost module around a path that is called: something stands in its code, and it is no list of others."""
+    """The innermost module at or above a path that is called: it has code of its own, and is no list of modules."""
     from torch import nn
 
     while path:
@@ -50,5 +50,5 @@ def _called(module: Any, path: str, paths: set[str]) -> str:
 
 
 def patterns(paths: Iterable[str]) -> tuple[str, ...]:
-    """Paths with ``#`` for their numbers, each once."""
+    """Return paths with ``#`` for their numbers, each pattern once."""
     return tuple(dict.fromkeys(NUMBER.sub("#", path) for path in paths))

@@ -1,4 +1,4 @@
-"""What forward is tried with: the examples that a caller gives, as tensors without numbers where only shapes are known."""
+"""Example inputs for trying forward: those that a caller gives, or tensors without data if only shapes are known."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from taskflow.models.pytorch.exported import ExportedModule, exported_module, ti
 
 
 def module_and_name(module: Any, name: str | None) -> tuple[Any, str]:
-    """A module as it is and an exported program as a module, and what the graph is called."""
+    """Return a module (made from an exported program if that is given) and the graph's name."""
     if isinstance(module, ExportedProgram):
         return exported_module(module), name or title_of(module)
     return module, name or type(module).__name__
 
 
 def examples_of(module: Any, examples: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> list[Any]:
-    """Examples, those by name among them in their places, as tensors (a shape: on the device meta, of the module's type);
-    numbers, texts, None as they are. Raises ValueError if the module is none, or for an example that is neither."""
+    """Return the examples as tensors (a shape: on the meta device, of the module's type), with those given by name at their
+    positions; numbers, strings and None are unchanged. Raises ValueError if ``module`` is no module, or for an example of any
+    other type."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"from_torch: module must be a torch.nn.Module, got {type(module).__name__}")
     if isinstance(module, ExportedModule) and not examples:

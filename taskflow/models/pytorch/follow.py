@@ -1,4 +1,4 @@
-"""Follow a recording of a PyTorch module, and add the operators that compute the same."""
+"""Follows a recording of a PyTorch module, and adds the operators that compute the same."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ class _Following:
 
 
 def _beside(result: Any, value: Any) -> dict[Ref, Any]:
-    """What our value has where PyTorch's result has tensors."""
+    """Our values at the places where PyTorch's result has tensors."""
     if isinstance(result, Ref):
         return {result: value}
     if isinstance(result, (tuple, list)):

@@ -1,4 +1,4 @@
-"""Functions of torch.nn.functional as operators: those with a module's parameters as the layer that has them."""
+"""Functions of torch.nn.functional as operators; functions of a module's parameters become that module's layer."""
 
 from __future__ import annotations
 
@@ -197,20 +197,20 @@ def softmax(name: str, input: Tensor, dim: int, _stacklevel: int = 3, dtype: Any
 
 @stands_for("dropout")
 def dropout(name: str, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Dropout of training; that evaluation has none is compared (`recording.py`)."""
+    """Dropout in training. (`recording.py` checks that evaluation has none.)"""
     return ops.dropout(input, p, name=name) if training and p else input
 
 
 @stands_for("topk")
 def topk(name: str, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """The k largest numbers of the last dimension, and their places."""
+    """The k largest numbers of the last dimension, and their positions."""
     require(dim in (-1, input.ndim - 1) and largest, "only the largest, of the last dimension")
     return ops.top_k(input, k, name=name)
 
 
 @stands_for("pad")
 def pad(name: str, input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
-    """A number around a tensor."""
+    """Pad a tensor with a number."""
     require(mode == "constant" and all(width >= 0 for width in pad), "only mode 'constant', by widths that are not negative")
     return ops.pad(input, pad, value or 0.0, name=name)
 
@@ -230,7 +230,7 @@ def attention(
     name: str, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:
-    """softmax(query key^T scale + mask) value. ``is_causal``: query t sees the keys up to t, also where there are more keys."""
+    """Build softmax(query key^T scale + mask) value. ``is_causal``: query t sees the keys up to t, even if there are more keys."""
     graph = graph_of(query, key, value)
     q, k, v = (tensor_of(part, graph, name) for part in (query, key, value))
     if isinstance(attn_mask, Fixed):

@@ -1,4 +1,4 @@
-"""The weights of a PyTorch module under our names."""
+"""Weights of a PyTorch module under our names."""
 
 from __future__ import annotations
 

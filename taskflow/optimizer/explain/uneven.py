@@ -103,7 +103,7 @@ def uneven_pieces(evaluator: Evaluator, long: bool = True) -> UnevenGain | None:
 
 
 def _weighed(evaluator: Evaluator, strategy: Strategy) -> tuple[Strategy, float]:
-    """The strategy with pieces by speed, and its seconds; itself where no piece changes."""
+    """The strategy with pieces by speed, and its seconds; the given one if no piece changes."""
     machine, graph = evaluator.machine, evaluator.graph
     units = units_of(graph, len(machine.processors))
     shares = whole_shares([1.0] * len(machine.processors), units)
@@ -133,7 +133,7 @@ def _kinds(evaluator: Evaluator, strategy: Strategy) -> tuple[DeviceKind, ...]:
 
 
 def _first_pieces(strategy: Strategy, node: Node) -> Iterator[tuple[Rect, int]]:
-    """The pieces of the first micro-batch, which is like all others, or all."""
+    """The pieces of the first micro-batch, which all others equal, or all pieces."""
     config, pipeline = strategy[node.name], strategy.pipeline
     for number, (rect, processor) in enumerate(config.pieces(node)):
         if pipeline is None or pipeline.micro_batches == 1 or pipeline.micro_batch(node, config, number) in (0, None):
@@ -154,7 +154,7 @@ def _ordered(evaluator: Evaluator, strategy: Strategy, seconds: float, long: boo
 
 
 def _has(graph: OperatorGraph, strategy: Strategy, members: Mapping[str, list[int]]) -> dict[str, str]:
-    """By kind what it has that others have not: layers, and samples of a micro-batch."""
+    """By kind, what it has and others do not: layers, and samples of a micro-batch."""
     numbers = layer_numbers(graph)
     kind = {p: name for name, of in members.items() for p in of}
     layers: dict[str, set[int]] = {name: set() for name in members}
@@ -182,8 +182,8 @@ def _has(graph: OperatorGraph, strategy: Strategy, members: Mapping[str, list[in
 
 
 def even_order(strategy: Strategy, graph: OperatorGraph) -> Strategy | None:
-    """A plan with an order with layers dealt evenly to its stages, on the same devices, and equal shares of samples. None if that
-    cannot be told."""
+    """Return a plan with an order with layers distributed evenly over its stages, on the same devices, and equal shares of
+    samples. None if that is not possible."""
     pipeline = strategy.pipeline
     configs = {}
     for node in graph:

@@ -1,9 +1,9 @@
-"""The grid: every plan of tensor, context, pipeline, data and expert parallelism that divides, as people lay it out by hand; and
-the search that goes on from there.
+"""Grid: all plans of tensor, context, pipeline, data and expert parallelism that people lay out by hand, whose degrees divide
+the network and the machine; and the search that continues from the best of them.
 
-``plans`` lists them. ``tables`` says what one device does of each operator, ``stages`` adds that up by stages, ``memory`` and
-``price`` put plans together from these sums in closed form, and ``grid`` simulates the best.
-``layered_search`` changes single choices (``neighbours``) of the best. ``changes`` says what would fit where nothing does.
+``plans`` lists them. ``tables`` has one device's part of each operator, and ``stages`` adds these up by stages. From the sums,
+``memory`` and ``price`` compute a plan's memory and time in closed form, and ``grid`` simulates the best plans.
+``layered_search`` changes single choices (``neighbours``) of the best. ``changes`` finds what would fit if nothing does.
 """
 
 from taskflow.optimizer.grid.changes import change_that_fits

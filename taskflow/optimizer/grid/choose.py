@@ -1,4 +1,4 @@
-"""make_grid: the grid of a network on a machine, whatever its devices are."""
+"""make_grid: the grid of a network for a machine of any devices."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from taskflow.rules import UpdateRule
 
 
 def make_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> AnyGrid:
-    """A `PlanGrid`, or a `MixedGrid` where devices are of several kinds. ValueError if the machine is not described."""
+    """Return a `PlanGrid`, or a `MixedGrid` if devices are of several kinds. Raises ValueError if the machine is not described."""
     return MixedGrid(graph, machine, rule) if unequal(machine) else PlanGrid(graph, machine, rule)

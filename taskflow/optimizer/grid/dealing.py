@@ -1,4 +1,4 @@
-"""Dealing: layers to stages and samples to replicas, by speed and as far as they fit."""
+"""Dealing: distributes layers over stages and samples over replicas, in proportion to speed and within the memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from taskflow.optimizer.space import whole_shares
 def deal_layers(
     layers: int, each: Sequence[float], ends: tuple[float, float], virtual: int, most: Sequence[int]
 ) -> list[int] | None:
-    """How many layers each rank has so that the slowest is as fast as can be: one after another goes to the rank that is then the
-    least slow. ``each``: seconds of a layer on each rank; ``ends``: what the first and the last rank have to do besides;
-    ``most``: layers that fit each rank. Each has ``virtual`` at least. None if they do not fit."""
+    """Return how many layers each rank has, such that the slowest rank is as fast as possible: each layer goes to the rank that
+    would then be least slow. ``each``: seconds of a layer on each rank; ``ends``: extra seconds of the first and the last rank;
+    ``most``: the layers that fit each rank. Each rank gets at least ``virtual``. None if they do not fit."""
     ranks = len(each)
     counts = [virtual] * ranks
     besides = [0.0] * ranks
@@ -37,13 +37,13 @@ def deal_layers(
 
 
 def in_stages(counts: Sequence[int], virtual: int) -> tuple[int, ...]:
-    """Layers by stage of ranks with ``virtual`` stages each, the first ones of a rank the larger."""
+    """Return layers by stage for ranks with ``virtual`` stages each; a rank's first stages are the larger ones."""
     return tuple(count // virtual + (chunk < count % virtual) for chunk in range(virtual) for count in counts)
 
 
 def deal_samples(total: int, speeds: Sequence[float], most: Sequence[int]) -> tuple[int, ...] | None:
-    """Samples of each replica of ``total`` in proportion to ``speeds``, at least one and at most ``most`` each. Replicas of equal
-    speed have equal shares where that is no slower. None if there are too few samples or too little room."""
+    """Divide ``total`` samples among replicas in proportion to ``speeds``, at least one and at most ``most`` each. Replicas of
+    equal speed have equal shares if that is no slower. None if there are too few samples or too little memory."""
     count = len(speeds)
     if total < count or sum(most) < total or min(most) < 1:
         return None
@@ -68,7 +68,7 @@ def _slowest(shares: Sequence[int], speeds: Sequence[float]) -> float:
 
 
 def _bounded(shares: Sequence[int], most: Sequence[int], speeds: Sequence[float]) -> tuple[int, ...]:
-    """The shares within 1 and ``most``; what is too much goes to those that are then the least slow."""
+    """The shares limited to 1 to ``most``; the excess goes to replicas that are then the least slow."""
     found = [min(max(share, 1), m) for share, m in zip(shares, most)]
     while (left := sum(shares) - sum(found)) != 0:
         step = 1 if left > 0 else -1

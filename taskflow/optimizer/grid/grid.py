@@ -44,10 +44,10 @@ ALIKE = 2  # plans of one t, c, p and e that are simulated before others
 
 @dataclass(frozen=True, slots=True)
 class GridResult:
-    """``best``: the fastest plan that was simulated and fits the memory; None if there is none. ``plans``: how many there are;
-    ``fitting``: how many fit by the closed form; ``simulated``: price and simulated seconds of each plan that was; ``refused``: how
-    many of these did not fit after all; ``left_out``: why others were not simulated. ``pace``: seconds that a piece has
-    taken; ``history``: when which plan was the best."""
+    """Result of a search of the grid. ``best``: the fastest plan that was simulated and fits the memory; None if there is none.
+    ``plans``: their number; ``fitting``: how many fit in closed form; ``simulated``: price and simulated seconds of each
+    simulated plan; ``refused``: how many of these did not fit after all; ``left_out``: why others were not simulated. ``pace``:
+    seconds that simulation took per piece; ``history``: when each plan became the best."""
 
     best: LayeredPlan | None
     strategy: Strategy | None
@@ -63,7 +63,7 @@ class GridResult:
 
     @property
     def tau(self) -> float:
-        """Kendall's rank correlation of price and simulation; not a number below three plans."""
+        """Kendall's rank correlation of price and simulation; NaN for fewer than three plans."""
         return kendall(self.simulated)
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class GridResult:
         return counts if self.tau != self.tau else f"{counts}, tau {self.tau:.2f}"
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the strategy."""
+        """Return everything but the strategy as a JSON value."""
         return {
             "plan": str(self.best) if self.best is not None else None,
             "iteration_seconds": self.seconds if self.best is not None else None,
@@ -82,13 +82,13 @@ class GridResult:
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float:
-    """Kendall's rank correlation (tau a) of pairs of numbers; not a number below three pairs."""
+    """Return Kendall's rank correlation (tau a) of pairs of numbers; NaN for fewer than three pairs."""
     signs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in combinations(pairs, 2)]
     return sum((s > 0) - (s < 0) for s in signs) / len(signs) if len(pairs) > 2 else nan
 
 
 class PlanGrid:
-    """The priced grid of a network on a machine. What is worked out once serves the local search, too."""
+    """Priced grid of a network on a machine. Its cached results serve the local search too."""
 
     def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> None:
         if not isinstance(machine, Cluster):
@@ -101,8 +101,8 @@ class PlanGrid:
         """The plans that do not fit by the closed form."""
 
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
-        """All plans that fit, the fastest by its price first, and how many there are in all. When ``over`` answers true, the
-        rest is left."""
+        """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
+        answers true."""
         every = sorted(grid_plans(self.graph, self.machine), key=lambda one: unusual(one[0]))
         fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
         self.refused = []
@@ -123,11 +123,11 @@ class PlanGrid:
         return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), len(every)
 
     def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
-        """What a device needs by the closed form. ValueError if the network cannot be cut so."""
+        """Return the memory that a device needs, in closed form. Raises ValueError if the network cannot be cut so."""
         return plan_memory(self.sums, layered, count)
 
     def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
-        """The plans that differ in one choice."""
+        """Yield the plans that differ in one choice."""
         return neighbours(layered, self.sums, samples(self.graph), min(node_size(self.machine), len(self.machine.processors)))
 
 
@@ -136,10 +136,11 @@ def best_of_grid(
     most: int = SIMULATED, grid: AnyGrid | None = None, share: float = 1.0, must: bool = True,
     until: float = inf, takes: Callable[[HybridPlan], bool] = lambda plan: True,
 ) -> GridResult:
-    """Price all plans and simulate the best ``most`` of them, as long as ``share`` of the ``deadline`` allows. ``lacks``: given a
-    strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer;
-    ``until``: the second at which even that ends. ``takes``: whether a plan may be looked at, asked when its turn comes. The
-    evaluator is anywhere afterwards. ValueError if its machine is not described. Ctrl-C ends it once there is a plan."""
+    """Price all plans and simulate the best ``most`` of them, within ``share`` of the ``deadline``. ``lacks``: returns what
+    memory a strategy lacks (empty: it fits). ``must``: simulate at least one plan even if that is likely to take longer;
+    ``until``: the second at which even that one is abandoned. ``takes``: whether a plan may be considered, asked when its turn
+    comes. Leaves the evaluator at an arbitrary strategy. Raises ValueError if its machine is not described. Ctrl-C ends it once
+    there is a plan."""
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
@@ -195,8 +196,8 @@ def best_of_grid(
 
 
 def _varied(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
-    """The plans by price, but of each choice of t, c, p and e first the best `ALIKE`: what differs in sharding or micro-batches
-    alone is soon within what the price cannot tell apart."""
+    """The plans by price, but only the first `ALIKE` for each choice of t, c, p and e. Prices of plans that differ only in
+    sharding or micro-batches are soon too close to tell apart."""
     seen: Counter[object] = Counter()
     first: list[PricedPlan] = []
     rest: list[PricedPlan] = []
@@ -209,15 +210,15 @@ def _varied(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
 
 
 def has_no_order(layered: LayeredPlan, micro_batches: int) -> bool:
-    """Whether a plan only deals out samples, so that its strategy has no order (`Strategy.ordered`)."""
+    """True if a plan only distributes samples, so that its strategy has no order (`Strategy.ordered`)."""
     plan = layered.plan
     degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches
     return max(degrees) == 1 and max(layered.zeros(1)) < 2 and set(layered.levels(1)) == {"none"}
 
 
 class PlanTrial:
-    """Simulates plans and keeps the fastest that fits. ``over``: whether there is no time left, which ends a simulation once
-    there is a plan."""
+    """Simulates plans and keeps the fastest that fits. ``over``: true once time has run out; it ends a simulation if there is a
+    plan already."""
 
     def __init__(
         self, evaluator: Evaluator, lacks: Callable[[Strategy], str], over: Callable[[], bool],
@@ -237,12 +238,13 @@ class PlanTrial:
         self._paced = False  # whether `pace` is of a plan that was simulated
 
     def begin_at(self, found: GridResult) -> None:
-        """Go on from what a grid has given."""
+        """Continue from the result of a grid."""
         self.best, self.strategy, self.seconds = found.best, found.strategy, found.seconds
         self.pace, self._paced = max(SECONDS_A_PIECE / 10, found.pace), bool(found.simulated)
 
     def of(self, layered: LayeredPlan) -> float:
-        """Seconds of a step. BudgetExhausted if the time ends meanwhile; ValueError if the plan does not fit the network."""
+        """Return the seconds of a step. Raises BudgetExhausted if the time ends meanwhile, ValueError if the plan does not fit
+        the network."""
         begin = self._clock.elapsed
         strategy = plan_strategy(layered, self.evaluator.graph, self.evaluator.machine)
         with self.evaluator.interruptible(self._checkpoint):
@@ -265,15 +267,15 @@ class PlanTrial:
         return self.evaluator.graph.nodes[0].space.shape[0] // plan.together
 
     def can(self, layered: LayeredPlan, micro_batches: int) -> bool:
-        """Whether a plan can be simulated at all: one that cannot be folded must not be too large."""
+        """True if a plan can be simulated at all: one that cannot be folded must not be too large."""
         return not self._whole(layered, micro_batches) or self.work(layered, micro_batches) <= MOST_WHOLE
 
     def room_for(self, layered: LayeredPlan, micro_batches: int, seconds: float) -> bool:
-        """Whether so many seconds are likely to be enough for a plan."""
+        """True if this many seconds are likely to be enough for a plan."""
         return self.work(layered, micro_batches) * self.pace <= seconds
 
     def work(self, layered: LayeredPlan, micro_batches: int) -> int:
-        """About how many pieces are lowered."""
+        """Return about how many pieces are lowered."""
         plan = layered.plan
         if has_no_order(layered, micro_batches):  # for the compiled evaluator
             return STARTING
@@ -289,8 +291,8 @@ class PlanTrial:
 
     @staticmethod
     def _whole(layered: LayeredPlan, micro_batches: int) -> bool:
-        """Whether every replica and micro-batch has to be lowered: what comes together or apart for each pass is not folded if
-        passes of other micro-batches are between."""
+        """True if every replica and micro-batch has to be lowered: a plan that gathers or reduces weights in each pass is not
+        folded if passes of other micro-batches come between."""
         zero = max(layered.zeros(1))
         return micro_batches > LOWERED and (zero > 2 or (zero > 1 and layered.plan.virtual > 1))
 

@@ -1,4 +1,4 @@
-"""The search over plans with an order: from the best plan of the grid by single changes, those with the best price first."""
+"""Search over plans with an order of passes: single changes from the best plan of the grid, those with the best price first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEARER = 1.1  # times the price of the current plan that a neighbour may have to
 
 @dataclass(frozen=True, slots=True)
 class LayeredFound:
-    """``result``: of the search, None if no plan was found that fits; ``grid``: what the grid alone gave."""
+    """``result`` of the search, None if no plan was found that fits; ``grid``: the result of the grid alone."""
 
     result: SearchResult | None
     grid: GridResult
@@ -32,8 +32,9 @@ class LayeredFound:
 
 
 def layered_search(evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float = 1.0) -> LayeredFound:
-    """Simulate the best plans of the grid, then search from the best of them, in ``share`` of the time and a part of the proposals.
-    Starts that have an order count as well. Ctrl-C ends it with the best plan so far, or is raised if there is none."""
+    """Simulate the best plans of the grid, then search from the best of them, within ``share`` of the time and part of the
+    proposals. Starts that have an order compete as well. Ctrl-C ends it with the best plan so far; it is raised if there is
+    none."""
     return _LayeredSearch(evaluator, options, grid, share).found()
 
 
@@ -87,7 +88,7 @@ class _LayeredSearch:
         )
 
     def _from(self, trial: PlanTrial, plan: LayeredPlan) -> None:
-        """Climb from a plan until none of its neighbours is faster. BudgetExhausted when time or proposals end."""
+        """Climb from a plan until none of its neighbours is faster. Raises BudgetExhausted when time or proposals run out."""
         random = Random(f"layered {self.options.seed}")
         tried = {plan}
         while True:
@@ -114,7 +115,7 @@ class _LayeredSearch:
             plan = better
 
     def _promising(self, plan: LayeredPlan, tried: set[LayeredPlan], random: Random) -> list[tuple[LayeredPlan, int]]:
-        """The neighbours that fit in closed form and are not much dearer than the plan, the cheapest first."""
+        """The neighbours that fit in closed form and whose price is not much higher than the plan's, the lowest price first."""
         batch = samples(self.grid.graph)
         fitting: list[tuple[LayeredPlan, int]] = []
         for one in self.grid.neighbours(plan):
@@ -139,14 +140,14 @@ class _LayeredSearch:
 
 
 def may_be_whole(grid: AnyGrid) -> bool:
-    """Whether weights, gradients and state fit a device, as data parallelism needs them."""
+    """True if weights, gradients and state fit a device, as data parallelism needs."""
     wide = 4 * (1 + (grid.rule.buffers if grid.rule else 0))
     nbytes = sum(p.spec.nbytes + p.spec.rect.volume * wide for p in grid.graph.parameters)
     return nbytes <= grid.memory_bytes
 
 
 def joined(first: SearchResult, second: SearchResult, proposals: int) -> SearchResult:
-    """The better of what two searches of one budget found, the second of which made its proposals after so many."""
+    """Return the better of the results of two searches of one budget; the second began after this many proposals."""
     history = list(first.history)
     for step in second.history:
         if not history or step.seconds < history[-1].seconds:

@@ -1,7 +1,7 @@
-"""MixedGrid: the grid of a machine of unequal devices, whose stages, replicas and micro-batches are as large as devices are fast.
+"""MixedGrid: the grid of a machine of unequal devices. Stages and shares of samples are in proportion to the devices' speeds.
 
-Devices of one kind stand together: as the ranks of a pipeline, or as replicas (`PlacesOf.layouts`). Layers are dealt to stages, and
-samples of a micro-batch to replicas, in proportion to speed and as far as they fit (`dealing`).
+Devices of one kind form ranks of the pipeline, or replicas (`PlacesOf.layouts`). Layers are distributed over stages, and
+samples of a micro-batch over replicas, in proportion to speed and within the memory (`dealing`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROUNDS = 4  # in which a rank gets fewer layers, or a replica fewer samples, bec
 
 
 class MixedGrid:
-    """The priced grid of a network on a machine of several kinds of device. As `PlanGrid` otherwise."""
+    """The priced grid of a network on a machine with several kinds of device; otherwise like `PlanGrid`."""
 
     def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> None:
         if not isinstance(machine, Cluster):
@@ -53,14 +53,14 @@ class MixedGrid:
         self._layers: dict[object, Array] = {}
 
     def _sums_of(self, kind: Sequence[int]) -> PlanSums:
-        """Sums as a machine has them whose first devices are those of a kind."""
+        """Sums for a machine whose first devices are of this kind."""
         others = [processor.number for processor in self.machine.processors if processor.number not in set(kind)]
         return PlanSums(GraphTables(self.graph, PartOfMachine(self.machine, (*kind, *others))), self.rule)
 
     # ---- plans -------------------------------------------------------------------------------------------------------
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
-        """All plans that fit, the fastest by its price first, and how many there are in all. When ``over`` answers true, the
-        rest is left."""
+        """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
+        answers true."""
         every = sorted(self._shapes(), key=lambda one: unusual(one[0]))
         fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
         self.refused, seen = [], set()
@@ -84,7 +84,8 @@ class MixedGrid:
         return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), len(seen)
 
     def _shapes(self) -> Iterator[tuple[HybridPlan, Places]]:
-        """Degrees, recomputation, sharding and devices, with stages and samples left open; ``micro_batch`` is the mean."""
+        """Degrees, recomputation, sharding and devices, with stages and shares of samples left open; ``micro_batch`` is the
+        mean."""
         axes = self.axes
         node = min(axes.node, *(len([p for p in self.machine.processors if p.node == n]) for n in range(self.machine.node_count)))
         for t in axes.tensor:
@@ -113,7 +114,7 @@ class MixedGrid:
                             ), places
 
     def _plans_of(self, shape: HybridPlan, places: Places) -> Iterator[tuple[LayeredPlan, int]]:
-        """A shape with its samples and layers dealt."""
+        """The plans of a shape, with samples and layers distributed."""
         d, mean = shape.data or 1, shape.micro_batch or 1
         uneven = len(places.classes) > 1 and shape.experts == 1
         if not uneven and self.batch % (d * mean):
@@ -133,7 +134,7 @@ class MixedGrid:
 
     # ---- dealing -----------------------------------------------------------------------------------------------------
     def dealt(self, layered: LayeredPlan, count: int) -> LayeredPlan | None:
-        """The plan with layers dealt to its stages by speed, and as they fit; None if there are too few."""
+        """Return the plan with layers distributed over its stages by speed and within the memory; None if there are too few."""
         plan, places = layered.plan, self.places.of(layered.plan)
         layers = self.sums.layers
         if plan.pipeline == 1 or layers < plan.pipeline * plan.virtual:
@@ -164,7 +165,7 @@ class MixedGrid:
         return best
 
     def _shares(self, layered: LayeredPlan, places: Places, count: int) -> Iterator[tuple[int, ...]]:
-        """Samples of a micro-batch by replica: in proportion to speed, and if they do not fit so, also as they do."""
+        """Samples of a micro-batch by replica: in proportion to speed and, if that exceeds the memory, also within it."""
         data, total = len(places.groups[0]), self.batch // count
         mean = max(1, total // data)
         near = max(one for one in powers(mean) if one <= mean)  # a table for each size would take long
@@ -190,8 +191,8 @@ class MixedGrid:
                 return
 
     def _layer_seconds(self, kind: int, layered: LayeredPlan) -> Array:
-        """Seconds of each layer's forward and backward passes for a micro-batch, with what is before the first one or after the
-        last."""
+        """Seconds of each layer's forward and backward passes for a micro-batch, and of the operators before the first or after
+        the last."""
         plan, sums = layered.plan, self.kinds[kind]
         key = kind, plan.tensor, plan.context, plan.experts, plan.micro_batch, layered.recompute or plan.recompute
         if key not in self._layers:
@@ -208,13 +209,13 @@ class MixedGrid:
 
     # ---- what the search asks ----------------------------------------------------------------------------------------
     def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
-        """What the device with the least room left needs, by the closed form, in parts of the smallest device's memory."""
+        """Return the memory of the device with the least room left, in closed form, scaled to the smallest device's memory."""
         needs = self.prices.memories(layered, count)
         _, _, need, limit = max(needs, key=lambda one: one[2].nbytes / one[3])
         return need.times(self.memory_bytes / limit)
 
     def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
-        """The plans that differ in one choice, on the same devices; where stages are others, layers are dealt anew."""
+        """Yield the plans that differ in one choice, on the same devices; if stages change, layers are distributed anew."""
         plan = layered.plan
         same = plan.tensor, plan.context, plan.pipeline, plan.data or len(plan.shares)
         for one in neighbours(layered, self.sums, self.batch, self.axes.node):
@@ -230,7 +231,7 @@ class MixedGrid:
         yield from self._other_shares(layered)
 
     def _other_shares(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
-        """Twice and half as many samples of each replica; and one sample from a replica to another that is not like it."""
+        """Shares twice and half as large for every replica, and those with one sample moved between unlike replicas."""
         plan = layered.plan
         shares = plan.shares
         if not shares:
@@ -261,7 +262,7 @@ class MixedGrid:
 
 
 def _network_seconds(sums: PlanSums) -> float:
-    """Of one sample on one device: how fast its kind is."""
+    """Seconds of one sample on one device, as a measure of its kind's speed."""
     try:
         table = sums.tables.of(HybridPlan(micro_batch=1, data=1))
     except ValueError:

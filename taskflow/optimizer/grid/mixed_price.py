@@ -1,4 +1,4 @@
-"""The quick price and the memory of plans on a machine of unequal devices: every group at its slowest device's speed."""
+"""Price and memory of plans on a machine of unequal devices, in closed form: every group counts at its slowest device's speed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from taskflow.optimizer.grid.tables import Array
 
 
 def of_replica(layered: LayeredPlan, share: int, data: int) -> LayeredPlan:
-    """The plan that every replica would follow if all took ``share`` samples of a micro-batch on devices of one kind."""
+    """Return the plan that every replica would follow if all took ``share`` samples of a micro-batch on devices of one kind."""
     return replace(layered, plan=replace(layered.plan, shares=(), devices=(), micro_batch=share, data=data))
 
 
 def unlike(layered: LayeredPlan, places: Places) -> list[tuple[int, int]]:
-    """One replica of all that do the same, and its samples of a micro-batch."""
+    """Return one replica of each set that do the same, and its samples of a micro-batch."""
     plan = layered.plan
     shares = plan.shares or (plan.micro_batch or 1,) * len(places.groups[0])
     return [(of[share], share) for same in places.classes for of in [{shares[j]: j for j in reversed(same)}] for share in of]
 
 
 class MixedPrices:
-    """Prices of plans, as `PlanPrices` has them. ``sums``: of each kind of device, the fastest first."""
+    """Prices of plans, like `PlanPrices`. ``sums``: for each kind of device, the fastest first."""
 
     def __init__(self, sums: Sequence[PlanSums], places: PlacesOf, machine: Cluster) -> None:
         self.sums, self.places, self.machine = sums, places, machine
@@ -41,12 +41,13 @@ class MixedPrices:
         self._collectives: dict[tuple[tuple[int, ...], int], tuple[Around, int]] = {}
 
     def __call__(self, layered: LayeredPlan, micro_batches: int) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step."""
         self.price([(layered, micro_batches)])
         return self._known[layered]
 
     def price(self, plans: Sequence[tuple[LayeredPlan, int]]) -> list[float]:
-        """Seconds of a step of each plan with so many micro-batches: its slowest replica, then what is synchronised."""
+        """Return the seconds of a step for each plan with its number of micro-batches: its slowest replica's, then
+        synchronisation."""
         forms: dict[object, list[tuple[LayeredPlan, int, int]]] = {}
         for layered, count in plans:
             if layered not in self._known:
@@ -70,7 +71,8 @@ class MixedPrices:
         return [self._known[layered] for layered, _ in plans]
 
     def memories(self, layered: LayeredPlan, micro_batches: int) -> list[tuple[int, int, PlanMemory, int]]:
-        """Of the groups that do not do the same: replica, rank, what a device needs, and how many bytes the smallest one has."""
+        """Return, for the groups that differ: replica, rank, the memory that a device needs, and the bytes that the smallest
+        device has."""
         if (layered, micro_batches) in self._memories:
             return self._memories[layered, micro_batches]
         places = self.places.of(layered.plan)
@@ -113,7 +115,7 @@ class MixedPrices:
         return ahead + waits, back + waits, travels
 
     def _after(self, layered: LayeredPlan, back: Array, share: int) -> float:
-        """The slowest rank's synchronisation and update, as far as no backward pass hides it (`PlanPrices`)."""
+        """Seconds of synchronisation and update on the slowest rank that no backward pass hides (`PlanPrices`)."""
         plan, places = layered.plan, self.places.of(layered.plan)
         one = of_replica(layered, share, len(places.groups[0]))
         weights = self.sums[places.kinds[0][0]].weights(one)
@@ -130,7 +132,7 @@ class MixedPrices:
         return slowest
 
     def _spread(self, layered: LayeredPlan, weights: StageWeights, rank: int, nbytes: float, halves: int) -> float:
-        """Seconds of a collective of weights or gradients among those of a rank that hold them."""
+        """Seconds of a collective of weights or gradients among the devices that hold those of a rank."""
         plan = layered.plan
         if not nbytes:
             return 0.0
@@ -149,7 +151,7 @@ class MixedPrices:
 
 
 def _sharing(machine: Cluster, groups: Sequence[Sequence[int]]) -> int:
-    """How many of the groups send over the network card that most of them use."""
+    """Number of groups that send over the network card that most of them use."""
     processors = machine.processors
     if len({processors[p].node for p in groups[0]}) == 1:
         return 1

@@ -1,7 +1,7 @@
-"""Places: which devices a plan's groups are, on a machine of unequal devices; and the orders of devices that are worth a look.
+"""Places: the devices of a plan's groups on a machine of unequal devices, and the orders of devices worth trying.
 
-A group is the t x c devices that share the layers of one stage and replica. It is as fast as its slowest device, and has as much
-memory as its smallest one. Either every rank of the pipeline is on devices of one kind, or every replica is.
+A group is the t x c devices that share the layers of one stage and replica. It is as fast as its slowest device, and has as
+much memory as its smallest one. Either every rank of the pipeline is on devices of one kind, or every replica is.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``groups``: by rank and replica the devices. ``kinds`` and ``memory``: of each group the number of its slowest kind and the
-    bytes of its smallest device."""
+    """``groups``: the devices, by rank and replica. ``kinds`` and ``memory``: for each group, the number of its slowest kind
+    and the bytes of its smallest device."""
 
     groups: tuple[tuple[Group, ...], ...]
     kinds: tuple[tuple[int, ...], ...]
@@ -29,7 +29,7 @@ class Places:
 
     @property
     def classes(self) -> list[list[int]]:
-        """The replicas that have the same kinds and memory."""
+        """Return sets of replicas that have the same kinds and memory."""
         found: dict[object, list[int]] = {}
         for number, key in enumerate(zip(zip(*self.kinds), zip(*self.memory))):
             found.setdefault(key, []).append(number)
@@ -37,7 +37,7 @@ class Places:
 
 
 class PlacesOf:
-    """The places of plans on one machine. ``kinds``: its devices by kind, the fastest kind first."""
+    """Places of plans on one machine. ``kinds``: its devices by kind, the fastest kind first."""
 
     def __init__(self, machine: Machine, kinds: Sequence[Sequence[int]]) -> None:
         self.machine, self.members = machine, [tuple(of) for of in kinds]
@@ -45,7 +45,7 @@ class PlacesOf:
         self._known: dict[object, Places] = {}
 
     def of(self, plan: HybridPlan) -> Places:
-        """The places of a plan with ``data`` set, or ``shares``."""
+        """Return the places of a plan with ``data`` set, or ``shares``."""
         size, data = plan.tensor * plan.context, plan.data or len(plan.shares) or 1
         key = plan.devices, size, plan.pipeline, data
         if key not in self._known:
@@ -55,12 +55,13 @@ class PlacesOf:
         return self._known[key]
 
     def named(self, places: Places) -> tuple[int, ...]:
-        """The devices as a plan names them: empty for all of them as they are numbered."""
+        """Return the devices as a plan names them: empty for all of them in order."""
         order = tuple(p for rank in places.groups for group in rank for p in group)
         return () if order == tuple(range(len(self.machine.processors))) else order
 
     def layouts(self, size: int, ranks: int) -> Iterator[Places]:
-        """All that may be good for groups of ``size`` devices in so many ranks: on all devices, or on those of one kind."""
+        """Yield the orders of devices worth trying for groups of ``size`` devices in this many ranks: of all devices, or of one
+        kind."""
         every = range(len(self.members))
         orders = list(permutations(every)) if len(every) <= MOST_KINDS else [tuple(every), tuple(reversed(every))]
         seen: set[object] = set()
@@ -77,7 +78,7 @@ class PlacesOf:
                     yield found
 
     def _groups(self, order: Sequence[int], size: int) -> list[Group] | None:
-        """Consecutive groups, each of them within a node; None if they do not divide so."""
+        """Consecutive groups, each within a node; None if they do not divide so."""
         groups = [tuple(order[at : at + size]) for at in range(0, len(order), size)]
         inside = all(len({self.machine.processors[p].node for p in group}) == 1 for group in groups)
         return groups if len(order) % size == 0 and inside else None

@@ -1,4 +1,4 @@
-"""What a grid gives: its plans with their prices; and what a search asks of it, whatever the machine is like."""
+"""Interface of a grid to a search, for any machine: plans with their prices, memory and neighbours."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class PricedPlan:
 
 
 class PlanPricing(Protocol):
-    """Seconds of a step, of one plan or of many."""
+    """Computes the seconds of a step, for one plan or for many."""
 
     def __call__(self, layered: LayeredPlan, micro_batches: int) -> float: ...
 
     def price(self, plans: Sequence[tuple[LayeredPlan, int]]) -> list[float]:
-        """Of each plan with so many micro-batches."""
+        """Return the seconds of a step for each plan with its number of micro-batches."""
         ...
 
 
 class AnyGrid(Protocol):
-    """`PlanGrid` and, of unequal devices, `MixedGrid`. ``refused``: the plans that do not fit by the closed form."""
+    """A `PlanGrid` or, for unequal devices, a `MixedGrid`. ``refused``: the plans that do not fit in closed form."""
 
     graph: OperatorGraph
     machine: Cluster
@@ -49,18 +49,18 @@ class AnyGrid(Protocol):
     def prices(self) -> PlanPricing: ...
 
     def plans(self, over: Callable[[], bool] = ...) -> tuple[list[PricedPlan], int]:
-        """All plans that fit, the fastest by its price first, and how many there are."""
+        """Return all plans that fit, the one with the best price first, and the number of all plans."""
         ...
 
     def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
-        """What a device needs by the closed form, in parts of ``memory_bytes``."""
+        """Return the memory that a device needs, in closed form, scaled to ``memory_bytes``."""
         ...
 
     def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
-        """The plans that differ in one choice."""
+        """Yield the plans that differ in one choice."""
         ...
 
 
 def unusual(plan: HybridPlan) -> int:
-    """How much a plan has that few others have: what is left if there is no time for all."""
+    """Return how many unusual features a plan has. If time is short, plans with more of them are left out."""
     return (plan.zero > 1) + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")

@@ -65,11 +65,6 @@ class PlanSums:
             names = recomputed(self.graph, level) if self.layers or level == "selective" else frozenset()
             if names:
                 self.masks[level] = np.array([node.name in names for node in self.graph], bool)
-        readers: dict[str, set[int]] = {}
-        for node in self.graph:
-            for parameter in node.parameters:
-                readers.setdefault(parameter.name, set()).add(int(self.layer_of[node.number]))
-        self.tied = any(len(of) > 1 for of in readers.values())  # layers share a weight
         self._stages: dict[tuple[int, tuple[int, ...]], Array] = {}
         self._sums: dict[object, StageSums] = {}
         self._weights: dict[object, StageWeights] = {}

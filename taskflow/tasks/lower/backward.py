@@ -16,8 +16,9 @@ from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.regather import AHEAD, bring_again
 from taskflow.tasks.lower.ring import as_they_arrive
 from taskflow.tasks.lower.state import Given, Lowering, Piece, TensorKey, nearest_copy
+from taskflow.tasks.lower.weight_gathers import SUMMED
 from taskflow.tasks.lower.weight_gradients import weight_target
-from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part
+from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part, Turn
 from taskflow.tasks.topic import Purpose, Topic
 
 Copies = Mapping[tuple[Rect, tuple[int, ...]], Mapping[int, int]]
@@ -62,7 +63,7 @@ def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey
 
 
 class Gives(Enum):
-    """What the backward tasks of a pass compute: all gradients, or only those of inputs or of weights."""
+    """Results of the backward tasks of a pass: all gradients, or only those of inputs or of weights."""
 
     ALL = "all"
     INPUTS = "inputs"
@@ -319,6 +320,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         *(t.buffer for t in targets if t.accumulate),
     ]
     flops = node.operator.backward_flops(node.specs, piece.rect)
+    room, back = state.room_for_gradients(node, piece.processor) if any(grad_weights) else ((), 0)
     state.last[piece.processor] = emit.emit(
         Kind.BACKWARD,
         f"{piece.name} backward{'' if half is Gives.ALL else f' by {half.value}'}",
@@ -333,15 +335,17 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         [emit.whole(b) for b in used],
         [emit.whole(t.buffer) for t in targets],
         flops=flops if half is Gives.ALL else flops // 2,
-        also_after=(*state.chain(piece.processor), *(state.room_for_gradients(node, piece.processor) if any(grad_weights) else ())),
+        also_after=(*state.chain(piece.processor), *room),
     )
+    if back and state.gathers.turns is not None:
+        state.gathers.turns.append(Turn(SUMMED, piece.processor, state.last[piece.processor], back))
     state.recent[piece.processor] = [*recent, state.last[piece.processor]][-AHEAD:]
     state.gathers.ran(node, piece.processor, state.last[piece.processor])
 
 
 def _half(state: Lowering, piece: Piece, gives: Gives) -> Gives | None:
-    """What a backward task gives in a pass; None: there is none in this pass. An operator without gradients of inputs has all of
-    its work in the pass for weights. One that has both and cannot give them apart has it in the pass for inputs."""
+    """Part of a backward task that runs in a pass; None: none does. An operator without gradients of inputs does all of its
+    work in the pass for weights. One that has both and cannot separate them does it in the pass for inputs."""
     if gives is Gives.ALL:
         return gives
     to_inputs = any(wanted and not r.empty for wanted, r in zip(_wanted(state, piece), piece.reads.inputs))
@@ -353,7 +357,7 @@ def _half(state: Lowering, piece: Piece, gives: Gives) -> Gives | None:
 
 
 def _wanted(state: Lowering, piece: Piece) -> tuple[bool, ...]:
-    """Which inputs' gradients somebody needs."""
+    """Inputs whose gradients somebody needs."""
     return tuple((t.node, t.index) in state.needs_gradient for t in piece.node.inputs)
 
 

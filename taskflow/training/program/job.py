@@ -113,7 +113,7 @@ def finish(program: str, preset: Preset, options: Options, job: TrainingJob, say
 
 
 def _digest(training: Training) -> str:
-    """Of all data that a run reads, validation's too."""
+    """Digest of all data that a run reads, including validation's."""
     validation = getattr(training.evaluation, "batches", None)
     return digest_of(training.batches.digest, validation.digest if isinstance(validation, Batches) else "")
 
@@ -156,7 +156,7 @@ def _many(count: int, called: str) -> str:
 
 
 def _scaling(executor: Executor) -> str:
-    """What there is to say about a loss with a scale."""
+    """Note on a loss with a scale."""
     if executor.scaler is None:
         return ""
     return f", loss scale {executor.scaler.scale:g}, {_many(executor.state.skipped, 'step')} skipped"

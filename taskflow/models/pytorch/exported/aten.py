@@ -1,7 +1,7 @@
-"""Operators of ATen as the functions of torch that they are: what an exported program calls, in the words of a module's code.
+"""ATen operators, which an exported program calls, as the functions of torch that a module's code would call.
 
-Most are called as they are written: ``aten.linear.default(x, w, b)`` is ``F.linear(x, w, b)``, since PyTorch makes both out of one
-description. What is written otherwise stands here, with the arguments of ATen's description (native_functions.yaml).
+Most are called as they are written: ``aten.linear.default(x, w, b)`` is ``F.linear(x, w, b)``, since PyTorch makes both out of
+one description. What is written otherwise stands here, with the arguments of ATen's description (native_functions.yaml).
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ IGNORED = {"layout", "pin_memory", "non_blocking", "copy"}
 
 
 def function_of(target: Any) -> Function | None:
-    """The function of torch that an operator of a program is, to be called with the operator's arguments; None if there is none."""
+    """Return the function of torch that computes an operator of a program, to be called with the operator's arguments; None if
+    there is none."""
     if target in ON_NUMBERS:
         return target  # type: ignore[no-any-return]
     name = getattr(target, "__name__", "")
@@ -51,11 +52,11 @@ def function_of(target: Any) -> Function | None:
 
 
 def _nothing(*args: Any, **options: Any) -> None:
-    """What a check returns."""
+    """Placeholder for the result of a check."""
 
 
 def _is(*names: str) -> Callable[[Function], Function]:
-    """Decorator: operators of these names are called so."""
+    """Decorator: calls operators of these names by the decorated function."""
 
     def add(function: Function) -> Function:
         WRITTEN.update(dict.fromkeys(names, function))
@@ -65,7 +66,7 @@ def _is(*names: str) -> Callable[[Function], Function]:
 
 
 def _sizes(given: Any) -> Any:
-    """Sizes of windows as tuples; none as None."""
+    """Sizes of windows as tuples; an empty one as None."""
     return (tuple(given) or None) if isinstance(given, (tuple, list)) else given
 
 
@@ -158,7 +159,7 @@ def _convolution(
 
 
 def _activation(name: str, function: Function) -> None:
-    """An activation of torch.nn.functional with ATen's arguments, and the operator that writes into its argument."""
+    """An activation of torch.nn.functional that takes ATen's arguments, and its in-place variant."""
     _is(name)(function)
     _is(f"{name}_")(lambda *args, **options: function(*args, **options, inplace=True))
 

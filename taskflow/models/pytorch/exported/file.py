@@ -1,4 +1,4 @@
-"""Files of exported programs (``torch.export.save``), and why torch.export refuses a module."""
+"""Files of exported programs (``torch.export.save``), and the reasons why torch.export refuses a module."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _EXPORT = os.path.join(os.path.dirname(torch.__file__), "export") + os.sep
 
 
 def load_exported(file: str | Path) -> ExportedProgram:
-    """The program in a file that torch.export.save wrote. Raises FileNotFoundError, and ValueError if it is none or of another
-    version of PyTorch."""
+    """Return the program in a file that torch.export.save wrote. Raises FileNotFoundError, and ValueError if the file holds no
+    program or one of another version of PyTorch."""
     if not Path(file).is_file():
         raise FileNotFoundError(f"from_torch: there is no file {file}")
     try:
@@ -37,7 +37,8 @@ def load_exported(file: str | Path) -> ExportedProgram:
 
 
 def examples_of_batch(exported: ExportedProgram, batch: int | None) -> dict[str, torch.Tensor]:
-    """The examples of a program by name, of so many samples where it leaves their number open (its own if None)."""
+    """Return a program's example inputs by name, with this many samples if it leaves their number open. None keeps its own
+    number."""
     module = exported_module(exported)
     found = {}
     for name, example in module.examples_.items():
@@ -54,7 +55,7 @@ def examples_of_batch(exported: ExportedProgram, batch: int | None) -> dict[str,
 
 
 def why_not_exported(error: BaseException) -> str | None:
-    """Why torch.export refused a module, in one sentence with the line of the module's code; None for errors of all else."""
+    """Return why torch.export refused a module, in one sentence with the line of the module's code; None for any other error."""
     trace: TracebackType | None = error.__traceback__
     inside = False
     while trace is not None and not inside:

@@ -1,4 +1,4 @@
-"""Layers of torch.nn that keep state or have several arrays, found again in a program: batch normalisation and LSTMs."""
+"""Layers of torch.nn that keep state or have several arrays, recovered from a program: batch normalisation and LSTMs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ COUNTER = "num_batches_tracked"
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """A layer that an operator is. ``options``: of its class. ``args``: what it is called with. ``trains``: whether it is in
-    training; ``flat``: whether the operator returns several tensors where the layer returns a nest."""
+    """A layer that an operator was exported from. ``options``: arguments of its class. ``args``: arguments of its call.
+    ``trains``: True if it is in training mode. ``flat``: True if the operator returns several tensors where the layer returns a
+    nest."""
 
     path: str
     kind: type[nn.Module]
@@ -32,7 +33,7 @@ class LayerSpec:
 
 
 def base_of(target: Any) -> str:
-    """The name of an operator of ATen without its overload; nothing for all else."""
+    """Return the name of an ATen operator without its overload; empty for anything else."""
     return str(target._schema.name).partition("::")[2] if isinstance(target, torch._ops.OpOverload) else ""
 
 
@@ -50,7 +51,8 @@ def drops_nothing(module: GraphModule) -> bool:
 
 
 def layer_of_operator(node: Node, held: Mapping[str, str]) -> LayerSpec | None:
-    """The layer that an operator is, if its arrays are one layer's. ``held``: paths of parameters and buffers by their names."""
+    """Return the layer that an operator was exported from, if its arrays belong to one layer. ``held``: name in the graph ->
+    path of the parameter or buffer."""
     kind = base_of(node.target)
     if kind in NORMS:
         return _batch_norm(node, kind, held)
@@ -58,13 +60,13 @@ def layer_of_operator(node: Node, held: Mapping[str, str]) -> LayerSpec | None:
 
 
 def counts_batches(node: Node, held: Mapping[str, str]) -> bool:
-    """True for the counter of batch normalisation, which its layer counts by itself."""
+    """True for the operator that counts the batches of batch normalisation; the layer counts them by itself."""
     first = node.args[0] if node.args else None
     return base_of(node.target) in ("add", "add_") and isinstance(first, Node) and held.get(first.name, "").endswith(COUNTER)
 
 
 def _owner(values: Any, names: tuple[str, ...], held: Mapping[str, str]) -> str | None:
-    """The path of the module that has these arrays under these names."""
+    """The path of the module that holds these arrays under these names; None if there is no single one."""
     paths = [held.get(value.name, "") if isinstance(value, Node) else "" for value in values]
     owners = {path.removesuffix(f".{name}") for path, name in zip(paths, names) if path.endswith(f".{name}")}
     return owners.pop() if len(owners) == 1 and all(p.endswith(f".{n}") for p, n in zip(paths, names)) else None

@@ -1,7 +1,7 @@
-"""A module that computes what an exported program computes, by calling the functions of torch that its operators are.
+"""ExportedModule computes what an exported program computes, by calling functions of torch in place of its operators.
 
-It has the parameters and buffers of the module that was exported, under the same paths, so that it is recorded, verified and named
-as any module is.
+It has the parameters and buffers of the module that was exported, under the same paths, so that it is recorded, verified and
+named like any module.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _fits(tensor: torch.Tensor, sizes: Sizes) -> bool:
 
 
 class ExportedPart(nn.Module):
-    """A module of those that were exported: calls that stand in its code are made through it."""
+    """A submodule of the exported module. Calls that its code contained are made through it."""
 
     def forward(self, call: ProgramCall, run: Any, args: Any, kwargs: Any) -> Any:
         """Make one call."""
@@ -60,7 +60,7 @@ class ExportedPart(nn.Module):
 
 
 class ExportedModule(nn.Module):
-    """``forward`` takes the tensors that the program takes, by their names, and returns what the exported module returned."""
+    """Module whose ``forward`` takes the program's input tensors by their names, and returns what the exported module returned."""
 
     def __init__(
         self, program: AtenProgram, held: Mapping[str, str], inputs: Mapping[str, Sizes], examples: Mapping[str, torch.Tensor],
@@ -75,7 +75,7 @@ class ExportedModule(nn.Module):
         self.compare_: Compare = _unseen
 
     def run_(self, *args: Any) -> Any:
-        """What forward does."""
+        """Body of ``forward``."""
         values: dict[str, Any] = {name: self._at(path) for name, path in self.held_.items()}
         for (name, sizes), value in zip(self.inputs_.items(), args, strict=True):
             require(
@@ -113,7 +113,7 @@ class ExportedModule(nn.Module):
         return mapped(value_of, program.outputs)
 
     def _called(self, call: ProgramCall, args: Any, kwargs: Any) -> Any:
-        """One call of the program. Raises Unsupported if it returns other sizes than it was exported with."""
+        """Result of one call of the program. Raises Unsupported if its sizes differ from those at the export."""
         if call.layer is not None:
             result = at_place(call.place, self.get_submodule(call.layer.path), *args)
             result = (*leaves(result), None, None, None, None) if call.layer.flat else result
@@ -128,9 +128,8 @@ class ExportedModule(nn.Module):
 
 
 def exported_module(exported: ExportedProgram) -> ExportedModule:
-    """The module of a program, the same for the same program. Warns of dropout that evaluation has left out.
-
-    Raises ValueError for what is not understood, with its place in the code that was exported.
+    """Return the module of a program; the same module each time. Warns if evaluation has left out dropout. Raises ValueError for
+    what it does not support, with the line in the exported code.
     """
     if exported not in _MODULES:
         try:
@@ -141,7 +140,7 @@ def exported_module(exported: ExportedProgram) -> ExportedModule:
 
 
 def title_of(exported: ExportedProgram) -> str:
-    """The class of the module that was exported, as far as the program says it."""
+    """Return the class name of the module that was exported, if the program has it."""
     for node in exported.graph.nodes:
         stack = node.meta.get("nn_module_stack") or {}
         for path, kind in [*stack.values()][:1]:
@@ -203,7 +202,7 @@ def _tensor(exported: ExportedProgram, spec: Any) -> Any:
 
 
 def _user_outputs(signature: Any, program: AtenProgram, layers: Mapping[str, LayerSpec]) -> Any:
-    """What the module returned, of all that the program returns. Buffers that layers change by themselves are left out."""
+    """The outputs that the module returned. Buffers that layers update by themselves are left out."""
     found = []
     for spec, value in zip(signature.output_specs, program.outputs, strict=True):
         if spec.kind is OutputKind.USER_OUTPUT:
@@ -216,7 +215,7 @@ def _user_outputs(signature: Any, program: AtenProgram, layers: Mapping[str, Lay
 
 
 def _examples(exported: ExportedProgram, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Tensors without numbers of the shapes that the program was exported with."""
+    """Tensors without data, in the shapes that the program was exported with."""
     given = [leaf for leaf in _pytree.tree_leaves(exported.example_inputs) if isinstance(leaf, torch.Tensor)]
     found = {}
     for number, (name, tensor) in enumerate(inputs.items()):
@@ -234,7 +233,7 @@ def _known(name: str, size: Any) -> int:
 
 
 def _with_arguments(inputs: Mapping[str, Any]) -> type[ExportedModule]:
-    """The class whose forward has these arguments."""
+    """A class whose forward has these arguments."""
 
     def forward(self: ExportedModule, *args: Any, **kwargs: Any) -> Any:
         return self.run_(*forward.__signature__.bind(self, *args, **kwargs).args[1:])  # type: ignore[attr-defined]
@@ -246,7 +245,7 @@ def _with_arguments(inputs: Mapping[str, Any]) -> type[ExportedModule]:
 
 
 def _fill(made: ExportedModule, tensors: Mapping[str, Any], layers: Mapping[str, LayerSpec], paths: Sequence[str]) -> None:
-    """Give a module its parts, their layers, parameters and buffers. Names that share memory get one parameter."""
+    """Give a module its submodules, with their layers, parameters and buffers. Names that share memory get one parameter."""
     whole: dict[Any, torch.Tensor] = {}
     for path in (*(name.rpartition(".")[0] for name in tensors), *layers, *paths):
         _part(made, path, layers)

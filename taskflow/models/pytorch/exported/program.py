@@ -1,4 +1,4 @@
-"""AtenProgram: the calls of an exported program in order, as plain values that no longer hold torch's graph."""
+"""AtenProgram: the calls of an exported program in order, as plain values without references to torch's graph."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class InTraining:
-    """A value that an argument has in training; in evaluation it has another."""
+    """An argument's value in training mode; in evaluation mode it has another."""
 
     training: Any
     evaluation: Any
@@ -51,15 +51,15 @@ class InTraining:
 
 @dataclass(frozen=True, slots=True)
 class FloatKind:
-    """The float type of the program, whichever its copy has."""
+    """Stands for the program's float type, whichever a copy of the module has."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """One operator. ``target``: ATen's. ``run``: the function of torch that it is, to be called with the same arguments.
-    ``path``: of the module in whose code it stands. ``sizes``: of each tensor that it returns, None for those that are not fixed.
-    ``layer``: the layer of torch.nn that it is, which is called in place of ``run``. ``block``: the calls that it stands for,
-    ``grad``: whether with gradients (None: as around it)."""
+    """Call of one operator. ``target``: the ATen operator. ``run``: the function of torch to call with its arguments. ``path``:
+    the module whose code makes the call. ``sizes``: of each tensor that it returns, None for open ones. ``layer``: the layer of
+    torch.nn that is called in place of ``run``. ``block``: the calls that it stands for; ``grad``: whether they record
+    gradients (None: as around it)."""
 
     name: str
     target: Any
@@ -74,13 +74,13 @@ class ProgramCall:
     grad: bool | None = None
 
     def described(self) -> str:
-        """For messages."""
+        """Return it as text for messages."""
         return f"{named(self.target)}{f' in {self.path}' if self.path else ''}{said(self.place)}"
 
 
 @dataclass(frozen=True, slots=True)
 class AtenProgram:
-    """The calls. ``arguments``: names of what they are given; ``outputs``: a nest of what they return."""
+    """The calls of a program. ``arguments``: names of its inputs; ``outputs``: a nest of its results."""
 
     arguments: tuple[str, ...]
     calls: tuple[ProgramCall, ...]
@@ -92,8 +92,8 @@ class AtenProgram:
 
 @dataclass(slots=True)
 class ProgramReader:
-    """Reads graphs of torch.fx. ``floats``: the program's float type. ``held``: paths of parameters and buffers by the names that
-    the graph has for them. ``layers``: what was found."""
+    """Reads graphs of torch.fx. ``floats``: the program's float type. ``held``: name in the graph -> path of the parameter or
+    buffer. ``layers``: the layers found."""
 
     floats: torch.dtype
     held: Mapping[str, str]
@@ -101,7 +101,7 @@ class ProgramReader:
     missing: dict[str, list[str]] = field(default_factory=dict)  # operators without a function: where they stand
 
     def read(self, module: GraphModule) -> AtenProgram:
-        """The program of a graph."""
+        """Return the program of a graph."""
         arguments, calls, outputs = [], [], None
         blocks: dict[str, GraphModule] = {}
         for node in module.graph.nodes:
@@ -118,7 +118,7 @@ class ProgramReader:
         return AtenProgram(tuple(arguments), tuple(calls), outputs)
 
     def require_all_known(self) -> None:
-        """Raises Unsupported that lists the operators that are no function of torch, with their places."""
+        """Raise Unsupported, listing the operators that have no function of torch, with their lines of code."""
         if self.missing:
             named = [
                 f"{places[0]}{f' ({len(places)} times)' if len(places) > 1 else ''}" for places in self.missing.values()
@@ -172,7 +172,7 @@ class ProgramReader:
 
 
 def named(target: Any) -> str:
-    """An operator's name for messages."""
+    """Return an operator's name for messages."""
     kind = str(getattr(target, "__name__", target))
     if kind in CHOOSING:
         return f"{CHOOSING[kind]} (control flow that depends on numbers in tensors)"
@@ -180,14 +180,14 @@ def named(target: Any) -> str:
 
 
 def path_of(node: Node) -> str:
-    """The path of the module in whose code a node stands."""
+    """Return the path of the module whose code made a node."""
     stack = node.meta.get("nn_module_stack") or {}
     path = str([*stack.values()][-1][0]) if stack else ""
     return re.sub(r"@\d+", "", re.sub(r"^(L\['self'\]|L__self__|_export_root)\.?", "", path))
 
 
 def place_of(node: Node) -> CodePlace | None:
-    """The line of the module's own code that a node was recorded from: the last that is not of torch."""
+    """Return the line of the module's own code that made a node: the innermost one outside torch."""
     found = None
     for frame in FRAMES.finditer(node.meta.get("stack_trace") or ""):
         if is_theirs(frame["file"]) and not LIBRARIES.search(frame["file"]):
@@ -196,19 +196,19 @@ def place_of(node: Node) -> CodePlace | None:
 
 
 def sizes_of(node: Node) -> tuple[tuple[int | None, ...], ...]:
-    """The sizes of each tensor that a node returns, as it was exported."""
+    """Return the sizes of each tensor that a node returns, as they were exported."""
     value = node.meta.get("val")
     several = value if isinstance(value, (tuple, list)) else (value,)
     return tuple(shape_of(part) for part in several if isinstance(part, torch.Tensor))
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:
-    """A tensor's sizes; None for those that a program leaves open."""
+    """Return a tensor's sizes; None for open ones."""
     return tuple(size if type(size) is int else None for size in tensor.shape)
 
 
 def _block_of(node: Node, blocks: Mapping[str, GraphModule]) -> tuple[bool | None, GraphModule, tuple[Any, ...]] | None:
-    """Whether gradients are recorded in it, its graph and its arguments, of an operator that stands for a block of code."""
+    """Of an operator that stands for a block of code: whether gradients are recorded in it, its graph and its arguments."""
     kind = getattr(node.target, "__name__", "") if not isinstance(node.target, torch._ops.OpOverload) else ""
     args: Any = node.args
     if kind == "wrap_with_set_grad_enabled":
@@ -221,4 +221,4 @@ def _block_of(node: Node, blocks: Mapping[str, GraphModule]) -> tuple[bool | Non
 
 
 def _nothing(*args: Any, **options: Any) -> None:
-    """In place of a function."""
+    """Placeholder for a function."""

@@ -1,4 +1,4 @@
-"""Hold an exported program's calls beside the operators of ATen that they stand for, on the same numbers."""
+"""Verification that an exported program's calls return the same as the ATen operators that they stand for, on the same numbers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CLOSE = {torch.float64: 1e-10, torch.float32: 1e-4}  # of the largest number; of
 
 
 class _Differs(Exception):
-    """A call that is not what the program calls."""
+    """Raised for a call that returns something else than the program's operator."""
 
 
 def difference_to_program(module: ExportedModule, feeds: Sequence[Any]) -> str | None:
-    """The first call of a module that returns something else than the program's operator, in training and in evaluation; None if
-    there is none. ``feeds``: arguments with numbers; the module is a copy, whose buffers may change."""
+    """Return the first call of a module whose result differs from the program's operator, in training or in evaluation; None if
+    all agree. ``feeds``: arguments with data. The module is a copy, since its buffers may change."""
     before = module.training, module.compare_
     module.compare_ = _compared
     try:

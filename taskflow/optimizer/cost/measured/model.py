@@ -180,7 +180,7 @@ class MeasuredCosts(RememberedCosts):
         return max(0.0, there - self._in_one(kind, ARRAYS[kind] * runs * nbytes, None)) / runs
 
     def _in_one(self, kind: Kind, nbytes: int, rule: UpdateRule | None) -> float:
-        """Between two measured sizes on the line through them; beyond the largest in proportion."""
+        """Interpolate linearly between two measured sizes; beyond the largest, in proportion."""
         if nbytes >= SIZES[-1]:
             return self._at(kind, SIZES[-1], rule) * nbytes / SIZES[-1]
         above = SIZES[max(1, bisect_left(SIZES, nbytes))]
@@ -195,7 +195,8 @@ class MeasuredCosts(RememberedCosts):
         return self._known(key, partial(memory_action, kind, nbytes, rule, self.kernels, run)).seconds
 
     def _known(self, key: str, make: Make, kind: str | None = None) -> Measurement:
-        """Of a task of an operator of this ``kind``, or of none. Measured now, if it was not and may be (`before_measuring`)."""
+        """Measurement of a task of an operator of this ``kind``, or of none. Taken now, if there is none yet and it may be
+        (`before_measuring`)."""
         if (known := self._store.get(key)) is not None:
             return known
         may_measure()

@@ -1,4 +1,4 @@
-"""Which processors do the same: replicas, each of which has an equal share of the samples of every operator."""
+"""Replicas: which processors do the same, each replica having an equal share of the samples of every operator."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ Permutations = np.ndarray  # (replica, processor) -> processor of that replica  
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """``count`` replicas. ``images``: of each processor of the first one, those that do the same, itself first."""
+    """Groups of processors that do the same: ``count`` replicas. ``images``: for each processor of the first replica, all
+    processors that do the same, itself first."""
 
     count: int
     images: dict[int, tuple[int, ...]]
 
 
 def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iterator[Replicas]:
-    """The ways of seeing a strategy as replicas, the most first and one replica last. Samples of each micro-batch are dealt to
-    replicas in equal shares; what processor p does in the first, another one does in each of the others, for every operator."""
+    """Return the ways of seeing a strategy as replicas, those with the most replicas first and one replica last. Samples of
+    each micro-batch are divided among replicas in equal shares. For every operator, each other replica has a processor that
+    does what processor p does in the first."""
     micro_batches = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
     shares: list[int] = []
     for node in graph:
@@ -40,7 +42,7 @@ def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iter
 
 
 def _images(graph: OperatorGraph, strategy: Strategy, micro_batches: int, count: int) -> dict[int, tuple[int, ...]] | None:
-    """By processor of the first replica, those that do the same; None if some operator says otherwise than another."""
+    """For each processor of the first replica, those that do the same; None if operators disagree."""
     table = np.full((count, strategy.processors), -1)
     seen: set[tuple[object, ...]] = set()
     for node in graph:
@@ -63,7 +65,7 @@ def _images(graph: OperatorGraph, strategy: Strategy, micro_batches: int, count:
 
 
 def _by_replica(config: OpConfig, dim: int | None, micro_batches: int, count: int) -> np.ndarray:  # type: ignore[type-arg]
-    """The processors of an operator's pieces, a row a replica."""
+    """The processors of an operator's pieces, one row for each replica."""
     processors = np.asarray(config.processors)
     if count == 1 or dim is None:
         return processors.reshape(1, -1)
@@ -74,8 +76,8 @@ def _by_replica(config: OpConfig, dim: int | None, micro_batches: int, count: in
 
 
 def _alike(machine: Machine, images: dict[int, tuple[int, ...]]) -> bool:
-    """Whether processors that do the same are of the same kind, and replicas lie in nodes alike: the next replica's processors are
-    in one node where this one's are."""
+    """True if processors that do the same are of the same kind, and replicas are placed in nodes alike: two processors of one
+    replica share a node if and only if the corresponding ones of the next replica do."""
     processors = machine.processors
     following: dict[int, int] = {}
     for of in images.values():

@@ -159,6 +159,7 @@ def _folded(
     count = len(machine.processors)
     place = np.empty(len(template.tasks), np.int64)
     seconds = np.empty(len(template.tasks))
+    _wait_in_turn(tasks, whole, template)
     paced = costs.pace(tasks, fewer.strategy, template.copies)
     for i, task in enumerate(template.tasks):
         if not i % 256:
@@ -175,3 +176,14 @@ def _folded(
     for r, dense in numbers.items():
         by_number[r] = busy[count + dense]
     return FoldedStep(found, tasks, template, whole, cost, began, end, by_number, occupies)
+
+
+def _wait_in_turn(tasks: TaskGraph, whole: WholeStep, template: StepTemplate) -> None:
+    """Add to lowered tasks what they wait for that was done passes before: a pass may wait for collectives there (`pace`). Where
+    that is no earlier task, because one micro-batch stands for several, take the micro-batch before."""
+    for number, before in whole.turns:
+        if before >= number:
+            before = template.a_micro_batch_before(before)
+        if before < number:
+            task = tasks.tasks[number]
+            tasks.tasks[number] = replace(task, after=tuple(sorted({*task.after, before})))
