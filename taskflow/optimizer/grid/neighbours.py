@@ -28,7 +28,7 @@ def quick_neighbours(layered: LayeredPlan, sums: PlanSums, batch: int) -> Iterat
     seen = {layered}
     for one in (
         *_balanced(layered, sums), *_ends(layered, sums), *_computed_again(layered, sums, stages=False),
-        *_sharded(layered, sums.layers), *_ordered(layered, sums),
+        *_sharded(layered, sums.layers), *_ordered(layered),
     ):  # fmt: skip
         if one not in seen and _divides(one.plan, batch, sums.layers):
             seen.add(one)
@@ -41,7 +41,7 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
     yield from _balanced(layered, sums)
     yield from _computed_again(layered, sums)
     yield from _sharded(layered, sums.layers)
-    yield from _ordered(layered, sums)
+    yield from _ordered(layered)
     for more in DEGREES if not plan.shares else ():
         for less in DEGREES:
             degrees: dict[str, int] = {name: getattr(plan, name) or 1 for name in DEGREES}
@@ -60,7 +60,7 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
             ))
 
 
-def _ordered(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
+def _ordered(layered: LayeredPlan) -> Iterator[LayeredPlan]:
     """Other micro-batches, schedules and stages a rank."""
     plan = layered.plan
     micro_batch = plan.micro_batch or 1
@@ -68,8 +68,6 @@ def _ordered(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
         if other and not plan.shares:
             yield replace(layered, plan=replace(plan, micro_batch=other))
     for schedule in PipelineSchedule:
-        if schedule is PipelineSchedule.ZERO_BUBBLE_V and sums.tied:
-            continue  # both ends add to one gradient on the first rank, so that the step is not folded
         if schedule.chunks in (None, plan.virtual):
             yield replace(layered, plan=replace(plan, schedule=schedule))
         elif plan.pipeline > 1 and schedule is PipelineSchedule.ZERO_BUBBLE_V:
