@@ -25,35 +25,33 @@ PENALTY = 4.0  # what bytes beyond the memory count: so many times their share o
 
 
 def descend(
-    grid: PlanGrid, plans: Sequence[PricedPlan], may: Callable[[LayeredPlan, int], bool], over: Callable[[], bool]
+    grid: PlanGrid, plans: Sequence[PricedPlan], over: Callable[[], bool]
 ) -> list[PricedPlan]:
     """Return the plans at which descents from different t, c, p and e end and that are likely to fit, the cheapest first.
-    ``plans``: those of the grid that fit; ``may``: whether a plan can be simulated, given its micro-batches; ``over``: whether
-    to end."""
+    ``plans``: those of the grid that fit; ``over``: whether to end."""
     found: dict[LayeredPlan, PricedPlan] = {}
-    for start in _starts(grid, plans, may):
+    for start in _starts(grid, plans):
         if over():
             break
-        end = _descent(grid, start, may, over)
+        end = _descent(grid, start, over)
         if end is not None:
             found[end.layered] = end
     return sorted(found.values(), key=lambda one: (one.seconds, str(one.layered)))
 
 
-def _starts(grid: PlanGrid, plans: Sequence[PricedPlan], may: Callable[[LayeredPlan, int], bool]) -> list[PricedPlan]:
+def _starts(grid: PlanGrid, plans: Sequence[PricedPlan]) -> list[PricedPlan]:
     """Return the cheapest plans of each t, c, p and e: of those that fit, and of those that would if more was recomputed."""
     plain = [
         one for one in grid.refused
         if one.layered.plan.recompute == "none" and one.layered.plan.zero == 1 and one.layered.plan.virtual == 1
-        and one.memory.nbytes <= TOO_LARGE * grid.memory_bytes and may(one.layered, one.micro_batches)
+        and one.memory.nbytes <= TOO_LARGE * grid.memory_bytes
     ]  # fmt: skip
     prices = grid.prices.price([(one.layered, one.micro_batches) for one in plain])
     priced = [PricedPlan(one.layered, one.micro_batches, price, one.memory) for one, price in zip(plain, prices)]
-    fitting = [one for one in plans if may(one.layered, one.micro_batches)]
     found: dict[LayeredPlan, PricedPlan] = {}
     for penalty in (PENALTY, SMALL_PENALTY):
         of_kind: dict[tuple[int, ...], PricedPlan] = {}
-        for one in sorted((*fitting, *priced), key=lambda one: _cost(grid, one.seconds, one.memory, penalty)):
+        for one in sorted((*plans, *priced), key=lambda one: _cost(grid, one.seconds, one.memory, penalty)):
             plan = one.layered.plan
             of_kind.setdefault((plan.tensor, plan.context, plan.pipeline, plan.experts), one)
         found |= {one.layered: one for one in list(of_kind.values())[:MOST_STARTS]}
@@ -66,7 +64,7 @@ def _cost(grid: PlanGrid, seconds: float, memory: PlanMemory, penalty: float = P
 
 
 def _descent(
-    grid: PlanGrid, start: PricedPlan, may: Callable[[LayeredPlan, int], bool], over: Callable[[], bool]
+    grid: PlanGrid, start: PricedPlan, over: Callable[[], bool]
 ) -> PricedPlan | None:
     """Return the end of steepest descent from a plan; None if that does not fit."""
     batch = samples(grid.graph)
@@ -79,7 +77,7 @@ def _descent(
             if over():
                 break
             count = batch // one.plan.together
-            if one in tried or not may(one, count):
+            if one in tried:
                 continue
             tried.add(one)
             try:

@@ -102,7 +102,7 @@ class _LayeredSearch:
         if not isinstance(self.grid, PlanGrid) or trial.simulated >= self.most:
             return
         end = self.deadline.elapsed + DESCENT_SHARE * max(0.0, self.end - self.deadline.elapsed)
-        left = descend(self.grid, self.grid.fitting, trial.can, lambda: trial.over() or self.deadline.elapsed >= end)
+        left = descend(self.grid, self.grid.fitting, lambda: trial.over() or self.deadline.elapsed >= end)
         ratios: dict[object, float] = {}
         for _ in range(MOST_DESCENDED):
             expected = [(one.seconds * ratios.get(_kind(one.layered), 1.0), i) for i, one in enumerate(left)]
@@ -140,7 +140,7 @@ class _LayeredSearch:
                 if trial.simulated >= self.most or trial.over():
                     raise BudgetExhausted
                 tried.add(one)
-                if not trial.can(one, count) or not trial.room_for(one, count, self.end - self.deadline.elapsed):
+                if not trial.room_for(one, count, self.end - self.deadline.elapsed):
                     continue
                 before = trial.seconds
                 try:
