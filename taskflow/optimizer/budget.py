@@ -70,10 +70,13 @@ TEN_SECONDS = Budget(seconds=10.0)
 
 class Deadline:
     """The time at which a search must end, counted from its making. ``seconds``: of the whole search. ``stopped``: the user
-    wants it to end now. ``now``: another timer (benchmarks beside other work count the processor's time)."""
+    wants it to end now. ``now``: another timer (benchmarks beside other work count the processor's time). ``within``: the deadline of
+    a larger search of which this is a part, and which ends it, too."""
 
-    def __init__(self, seconds: float = inf, now: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds, self.stopped = seconds, False
+    def __init__(
+        self, seconds: float = inf, now: Callable[[], float] = time.perf_counter, within: Deadline | None = None
+    ) -> None:
+        self.seconds, self.stopped, self._within = seconds, False, within
         self._now, self._begin = now, now()
 
     @property
@@ -84,7 +87,8 @@ class Deadline:
     @property
     def left(self) -> float:
         """Seconds, at least 0; none once it is stopped."""
-        return 0.0 if self.stopped else max(0.0, self.seconds - self.elapsed)
+        left = 0.0 if self.stopped else max(0.0, self.seconds - self.elapsed)
+        return left if self._within is None else min(left, self._within.left)
 
     @property
     def expired(self) -> bool:
@@ -166,6 +170,13 @@ class BudgetShare:
     def proposals(self) -> float:
         """The number of proposals that it has."""
         return self._to.proposals - self._from.proposals
+
+    def part(self, share: float) -> Budget:
+        """A share of what is left of it, for a search of its own: at least a microsecond and one proposal."""
+        search, end = self._search, self._to
+        return Budget(
+            max(1e-6, share * (end.seconds - search.elapsed)), max(1.0, share * (end.proposals - search.proposals) // 1)
+        )
 
     def has(self, seconds: float, proposals: float) -> bool:
         """True if so many seconds and proposals are left of it."""

@@ -26,6 +26,7 @@ from taskflow.tasks.lower import lower
 
 if TYPE_CHECKING:
     from taskflow.optimizer.evaluate.folded import FoldedStep
+    from taskflow.optimizer.evaluate.repetition import Repetition
 
 NO_SYNCS: Mapping[str, Sync] = MappingProxyType({})
 ALGORITHMS = ("auto", "full", "delta")
@@ -58,6 +59,9 @@ class TooManyTasksError(ValueError):
 
 class Evaluator(ABC):
     """Predicts step times. ``set`` first; then any number of ``propose``, each of which may be followed by ``accept``."""
+
+    repetition: Repetition | None = None
+    """If plans are those of the machine's first processors for all of them: how they are repeated."""
 
     def __init__(
         self, graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None

@@ -29,12 +29,14 @@ class NotAlikeError(ValueError):
 class StepPart:
     """``images``: of each processor whose tasks are lowered, all processors that do the same, itself first: those of ``replicas``
     groups, each of which has an equal share of the samples of every micro-batch. ``kept``: which micro-batches are lowered.
-    ``checkpoint``: called now and then, since lowering a part takes seconds, too; what it raises ends it."""
+    ``checkpoint``: called now and then, since lowering a part takes seconds, too; what it raises ends it. ``alone``: of partial
+    values, losses and carried states the other replicas' parts are left out, where else the step could not be lowered in part."""
 
     images: Mapping[int, tuple[int, ...]]
     replicas: int
     kept: tuple[int, ...]
     checkpoint: Callable[[], object] = lambda: None
+    alone: bool = False
     known: Mapping[int, int] = field(init=False)
     """Of each processor the one that is lowered."""
 

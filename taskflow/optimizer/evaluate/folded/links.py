@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from taskflow.machine import Link, Machine, between_nodes
 from taskflow.tasks import Collective, Task, resources
 from taskflow.tasks.lower import NotAlikeError
@@ -22,14 +24,16 @@ class FoldedResources:
 
     def join(self, task: Task) -> None:
         """Note the links that a task of the first replica uses. All tasks come before `of`."""
-        if not task.kind.travels:
-            return
-        members = task.processors
-        ends = [*zip(members, (*members[1:], members[0]))] if isinstance(task.work, Collective) else [members]
+        if task.kind.travels:
+            self.join_ends(task.processors, isinstance(task.work, Collective))
+
+    def join_ends(self, members: tuple[int, ...], together: bool) -> None:
+        """Note the links of a message from one processor to another, or of a collective of all (``together``)."""
+        ends = [*zip(members, (*members[1:], members[0]))] if together else [members]
         for source, target in ends:
             if (source, target) not in self._joined:
                 self._join(source, target)
-        if isinstance(task.work, Collective) and between_nodes(self._machine, members):
+        if together and between_nodes(self._machine, members):
             for member in members:  # all cards of a node send
                 if (member, -1) not in self._joined:
                     of, _ = self._place[member]
@@ -75,7 +79,11 @@ class FoldedResources:
         return self._occupied[ends]
 
     def _occupies(self, task: Task) -> tuple[int, ...]:
+        return self.images(resources(task, self._machine))
+
+    def images(self, occupied: Iterable[int]) -> tuple[int, ...]:
+        """What replicas occupy, numbered as in `resources`: each thing by its first image, and once."""
         found: dict[int, None] = {}
-        for r in resources(task, self._machine):
+        for r in occupied:
             found[self._known[r] if r < self._first else self._first + self._find(r - self._first)] = None
         return tuple(found)
