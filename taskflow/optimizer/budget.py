@@ -70,14 +70,18 @@ TEN_SECONDS = Budget(seconds=10.0)
 
 class Deadline:
     """The time at which a search must end, counted from its making. ``seconds``: of the whole search. ``stopped``: the user
-    wants it to end now. ``now``: another timer (benchmarks beside other work count the processor's time). ``within``: the deadline of
-    a larger search of which this is a part, and which ends it, too."""
+    wants it to end now. ``now``: another timer (benchmarks beside other work count the processor's time). ``within``: the
+    deadline of a larger search of which this is a part, and which ends it, too."""
 
     def __init__(
         self, seconds: float = inf, now: Callable[[], float] = time.perf_counter, within: Deadline | None = None
     ) -> None:
         self.seconds, self.stopped, self._within = seconds, False, within
         self._now, self._begin = now, now()
+
+    def part(self, seconds: float) -> Deadline:
+        """One that comes in so many seconds from now, by the same timer, but not later."""
+        return Deadline(seconds, self._now, self)
 
     @property
     def elapsed(self) -> float:

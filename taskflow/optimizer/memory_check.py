@@ -205,7 +205,8 @@ class MemoryCheck:
             masters = summed - sum(n for read, n in sizes.items() if wider[read[0]] == 1)
             updated = summed  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
             if sync.travel is SyncAlgorithm.COLLECTIVE and sync.place is UpdatePlacement.SHARDED:
-                shares = {read: -(-n * wider[read[0]] // (alike[layer, read[0], read[1]] * self._repeats)) for read, n in sizes.items()}
+                among = {read: alike[layer, read[0], read[1]] * self._repeats for read in sizes}
+                shares = {read: -(-n * wider[read[0]] // among[read]) for read, n in sizes.items()}
                 updated = sum(shares.values())
                 masters = sum(n for read, n in shares.items() if wider[read[0]] > 1)
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk.

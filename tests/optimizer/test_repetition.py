@@ -11,18 +11,17 @@ from fast_and_slow import fast_among
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import DataParallel, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
-from taskflow.optimizer import MemoryCheck, make_evaluator
+from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.repetition import Repetition, repeated_seconds, repetition
-from taskflow.rules import SGD, Adam
-from taskflow.tasks.lower.sync_part import first_repetition
-from taskflow.tasks.lower.sync_table import SyncStep, make_sync_table
+from taskflow.rules import SGD, Adam, UpdateRule
 
 core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
+RULE = SGD(0.1, momentum=0.9)
 WAYS = [Sync(SyncAlgorithm.COLLECTIVE, place) for place in (UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)]
 PLACES = (("k80", 16, 4), ("k80", 32, 8), ("h100", 16, 4), ("h100", 8, 2), ("p100", 16, 8))
 
@@ -36,7 +35,7 @@ def networks() -> tuple[OperatorGraph, ...]:
     )
 
 
-def small_evaluator(of: Repetition, rule=SGD(0.1, momentum=0.9)):
+def small_evaluator(of: Repetition, rule: UpdateRule = RULE):  # type: ignore[no-untyped-def]
     costs = make_evaluator(of.graph, of.whole, rule=rule).costs
     return core.CompiledEvaluator(of.graph, of.machine, costs, rule, None, "full", of)
 
@@ -57,7 +56,7 @@ def random_plan(graph: OperatorGraph, size: int, random: Random) -> Strategy:
 def test_seconds_are_those_of_the_definition(seed: int) -> None:
     random = Random(seed)
     graph, (name, count, size) = random.choice(networks()), random.choice(PLACES)
-    rule = random.choice((SGD(0.1, momentum=0.9), Adam()))
+    rule = random.choice((RULE, Adam()))
     of = repetition(graph, load_machine(name, count), size)
     assert of is not None
     evaluator = small_evaluator(of, rule)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from taskflow.mapper import Strategy, sample_dim
 from taskflow.optimizer.algorithms.initial import known
-from taskflow.optimizer.budget import Budget, BudgetShare, Deadline
+from taskflow.optimizer.budget import Budget, BudgetShare
 from taskflow.optimizer.evaluate import Evaluator, Repetition, repeated, repetition
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
@@ -93,5 +93,5 @@ def _options(
 
     return SearchOptions(
         budget, run.options.seed, rivals=tuple(rivals), fits=None if run.options.fits is None else MemoryCheck(evaluator),
-        progress=told, progress_every=run.options.progress_every, deadline=Deadline(budget.seconds, within=run.deadline),
+        progress=told, progress_every=run.options.progress_every, deadline=run.deadline.part(budget.seconds),
     )

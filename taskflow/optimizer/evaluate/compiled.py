@@ -253,8 +253,8 @@ class CompiledEvaluator(Evaluator):
             self.reference.set(self.strategy)
         if self.reference is not None:
             return self.reference.propose(changes, limit, syncs, sums)
-        if self.repetition is not None and any(sync.travel is not SyncAlgorithm.COLLECTIVE for sync in syncs.values()):
-            return inf  # messages between holders know nothing of other repetitions
+        if self.repetition is not None and not self.repetition.takes(changes, syncs):
+            return inf
         self._core.begin()
         for name, config in changes.items():
             known = self._known.get(name)

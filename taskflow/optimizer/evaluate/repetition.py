@@ -10,14 +10,15 @@ the others. So its seconds are those of the whole plan but for these, and for ti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import permutations
 
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster, PartOfMachine, collective
-from taskflow.mapper import OpConfig, Strategy, sample_dim
+from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, sample_dim
 from taskflow.optimizer.cost import Costs
 from taskflow.optimizer.evaluate.folded import FoldedResources, simulate_arrays
 from taskflow.partition import Grid
@@ -45,10 +46,9 @@ class Repetition:
         count = len(self.whole.processors)
         images = {p: tuple(range(p, count, self.size)) for p in range(self.size)}
         links = FoldedResources(self.whole, images)
-        for p, q in product(range(self.size), repeat=2):
-            if p != q:
-                links.join_ends((p, q), False)
-            links.join_ends((p, self.size + q), True)
+        for p, q in permutations(range(self.size), 2):
+            links.join_ends((p, q), False)
+        links.join_ways()
         object.__setattr__(self, "machine", PartOfMachine(self.whole, tuple(range(self.size))))
         object.__setattr__(self, "part", StepPart(images, count // self.size, (0,), alone=True))
         object.__setattr__(self, "_links", links)
@@ -58,11 +58,25 @@ class Repetition:
         """How many repetitions there are."""
         return len(self.whole.processors) // self.size
 
+    def takes(self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync]) -> bool:
+        """Whether a plan with these changes can be repeated: a repetition's samples are cut into equal pieces, so that the whole
+        plan's lie in repetitions, and weights are kept equal by collectives, since messages between holders know of no others."""
+        for name, config in changes.items():
+            node = self.graph.node(name)
+            if (dim := sample_dim(node)) is not None and node.dims[dim].size // self.count % config.degrees[dim]:
+                return False
+        return all(sync.travel is SyncAlgorithm.COLLECTIVE for sync in syncs.values())
+
     def rects(self, node: Node, config: OpConfig) -> list[Rect]:
-        """The pieces of an operator in the first repetition."""
+        """The pieces of an operator in the first repetition. ValueError unless they are of equal size along the samples."""
         dim = sample_dim(node)
         if dim is None:
             return config.partition(node).rects()
+        if node.dims[dim].size // self.count % config.degrees[dim]:
+            raise ValueError(
+                f"operator {node.name}: {node.dims[dim].size // self.count} samples of a repetition are not cut into equal pieces "
+                f"by degree {config.degrees[dim]}"
+            )
         cuts = list(self.expanded(node, config).partition(node).cuts)
         cuts[dim] = cuts[dim][: config.degrees[dim] + 1]
         return Grid(cuts).rects()
@@ -96,8 +110,8 @@ class Repetition:
 
 
 def repeated(config: OpConfig, dim: int, size: int, count: int) -> OpConfig:
-    """A configuration on the first ``size`` processors, ``count`` times one after the other along dimension ``dim``, each time on the
-    next ``size`` processors. ValueError for one that has copies or uneven pieces."""
+    """A configuration on the first ``size`` processors, ``count`` times one after the other along dimension ``dim``, each time on
+    the next ``size`` processors. ValueError for one that has copies or uneven pieces."""
     if config.copies > 1 or config.weights:
         raise ValueError(f"repeated: only even pieces without copies are repeated, got {config}")
     apart = np.array(config.processors).reshape(config.degrees)
@@ -124,8 +138,8 @@ def repeated_seconds(of: Repetition, strategy: Strategy, costs: Costs, rule: Upd
 
 
 def repetition(graph: OperatorGraph, machine: object, size: int) -> Repetition | None:
-    """The first ``size`` processors of a machine for all; None where others are not like them: if they differ in kind or in links, if
-    repetitions share links, if samples do not divide evenly, or if an operator reads samples of other repetitions."""
+    """The first ``size`` processors of a machine for all; None where others are not like them: if they differ in kind or in links,
+    if repetitions share links, if samples do not divide evenly, or if an operator reads samples of other repetitions."""
     if not isinstance(machine, Cluster) or not 0 < size < len(machine.processors) or len(machine.processors) % size:
         return None
     if len({p.device for p in machine.processors}) > 1 or not _independent(graph, len(machine.processors) // size, size):

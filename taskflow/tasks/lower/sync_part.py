@@ -14,7 +14,7 @@ def first_repetition(table: SyncTable, holders: int) -> SyncTable:
     holders, since the others' messages would be missing."""
     first = table.chunks[0].pattern
     if any(row.step.is_message for row in first.rows):
-        raise ValueError("first_repetition: only collectives keep weights of several repetitions equal; got messages between holders")
+        raise ValueError("first_repetition: only collectives keep weights of repetitions equal; got messages between holders")
     pattern = _part(first, holders)
     own = table.chunks[:holders] if len(table.chunks) > 1 else table.chunks
     return SyncTable(holders, table.size, tuple(replace(chunk, pattern=pattern) for chunk in own))

@@ -50,13 +50,21 @@ class FoldedResources:
             routes.append(self._machine.route(*ends))
         self._same(routes, f"routes from {source} to {target} and from their images")
 
-    def _same(self, routes: list[tuple[Link, ...]], what: str) -> None:
+    def join_ways(self) -> None:
+        """Note the links between all processors and the network, which replicas may share: for collectives of all of them, in whose
+        price that is. Nothing on one node."""
+        if len({processor.node for processor in self._machine.processors}) > 1:
+            for images in dict.fromkeys(images for images, _ in self._place.values()):
+                for way in (self._machine.way_out, self._machine.way_in):  # type: ignore[attr-defined]
+                    self._same([way(p) for p in images], f"ways of {images[0]} and its images to the network", shared=True)
+
+    def _same(self, routes: list[tuple[Link, ...]], what: str, shared: bool = False) -> None:
         """Note that replicas use these routes, one each, in the same way."""
         if len({tuple((x.bytes_per_second, x.latency_seconds, x.occupies_endpoints) for x in route) for route in routes}) > 1:
             raise NotAlikeError(f"{what} differ")
         for links in zip(*routes):
             numbers = {link.number for link in links}
-            if len(numbers) < self._count:
+            if len(numbers) < self._count and not shared:
                 raise NotAlikeError(f"replicas share the link {links[0].name}")
             least = min(self._find(number) for number in numbers)
             for number in numbers:
