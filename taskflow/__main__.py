@@ -1,4 +1,4 @@
-"""``python -m taskflow``: the same as the command ``taskflow``."""
+"""Entry point of ``python -m taskflow``: the same as the command ``taskflow``."""
 
 from taskflow.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Asking: what several commands ask on the command line in the same way, and what they say to an answer that cannot be."""
+"""Command-line options that several commands share, with the errors for values that cannot be."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ million."""
 
 
 class Seconds(click.FloatRange):
-    """An option's finite number of seconds: click's own ranges let NaN through, which no wait ever exceeds, and infinity."""
+    """Option type: a finite number of seconds. click's own ranges accept NaN, which no wait ever exceeds, and infinity."""
 
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> float:
-        """The number; usage error that says what was required."""
+        """Return the number; otherwise raise a usage error that says what was required."""
         seconds = click.FLOAT.convert(value, param, context)
         if not isfinite(seconds) or seconds < 0 or (self.min_open and seconds == 0):
             least = "more than 0" if self.min_open else "0 (never) or more"
@@ -29,16 +29,16 @@ class Seconds(click.FloatRange):
 
 
 class FloatName(click.ParamType):  # type: ignore[type-arg]
-    """An option's float type by its name or its short name; its value is the name."""
+    """Option type: a float type by its long or short name; the option's value is the long name."""
 
     name = "float type"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """As help shows it."""
+        """Return the placeholder that help shows."""
         return f"[{'|'.join(FLOATS)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The type's name; usage error that says what there is, or what has to be installed."""
+        """Return the type's name; otherwise raise a usage error that lists the types, or says what has to be installed."""
         try:
             return float_type(str(value)).name
         except (ValueError, ImportError) as error:
@@ -46,7 +46,7 @@ class FloatName(click.ParamType):  # type: ignore[type-arg]
 
 
 def check_processors(processors: int | None, ranks: int) -> int:
-    """Return the number of processors of a run on so many ranks. ValueError if there are too many virtual ones."""
+    """Return the number of processors of a run with this many ranks. Raises ValueError if there are too many virtual ones."""
     if processors is not None and processors > max(ranks, MOST_PROCESSORS):
         raise ValueError(
             f"--processors {processors}: must be at most {MOST_PROCESSORS}. Virtual processors take turns on the cores of "

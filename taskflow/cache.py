@@ -1,4 +1,4 @@
-"""Where files are kept that can be made again: tokenised texts, measured costs, measured machines."""
+"""The cache folder, for files that can be made again: tokenised texts, measured costs, measured machines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path | None:
-    """TASKFLOW_CACHE, else taskflow in XDG_CACHE_HOME, else ~/.cache/taskflow; None without a home folder."""
+    """Return $TASKFLOW_CACHE, else taskflow in $XDG_CACHE_HOME, else ~/.cache/taskflow; None if there is no home folder."""
     if own := os.environ.get("TASKFLOW_CACHE"):
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME", "")

@@ -1,4 +1,4 @@
-"""The garbage collector, held off while a step is compiled."""
+"""Garbage collection, paused while a step is compiled."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
-    """No search for unreachable cycles meanwhile: compiling makes millions of small objects, all of which stay and none of
-    which are in cycles, and the searches would take as long as the compiling."""
+    """Pause the search for unreachable cycles. Compiling makes millions of small objects that all stay and form no cycles; the
+    searches would take as long as the compiling."""
     running = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Small SVG and HTML pieces that values draw themselves with in a notebook: escaping, colours of devices, boxes, tables."""
+"""Small SVG and HTML pieces with which values draw themselves in a notebook: escaping, colours of devices, boxes, tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FONT = "font:11px system-ui,sans-serif"
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """HTML that a notebook shows; ``str`` gives it as text."""
+    """HTML that a notebook shows; ``str`` returns its text."""
 
     html: str
 
@@ -26,13 +26,14 @@ class Drawing:
 
 
 def device_colour(number: int, count: int) -> str:
-    """A CSS colour for processor ``number`` of ``count``: the hue goes once around, and neighbours differ in lightness."""
+    """Return a CSS colour for processor ``number`` of ``count``: the hue goes once around the circle, and neighbours differ in
+    lightness."""
     hue = round(360 * number / max(1, count)) % 360
     return f"hsl({hue} 62% {(72, 82, 68, 77)[number % 4]}%)"
 
 
 def svg(width: float, height: float, parts: Iterable[str], label: str) -> str:
-    """An inline SVG image; ``label`` is what a screen reader says. Text takes the colour of the text around it."""
+    """Return an inline SVG image; ``label`` is what a screen reader says. Text has the colour of the text around the image."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(label, quote=True)}" '
         f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" '
@@ -42,7 +43,7 @@ def svg(width: float, height: float, parts: Iterable[str], label: str) -> str:
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, title: str, text: str = "") -> str:
-    """A filled rectangle with a tooltip, and ``text`` in its middle where that fits."""
+    """Return a filled rectangle with a tooltip, and ``text`` in its middle if it fits."""
     inside = ""
     if text and width >= 7 * len(text) + 2 and height >= 12:
         inside = (
@@ -55,12 +56,12 @@ def box(x: float, y: float, width: float, height: float, colour: str, title: str
 
 
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    """A line of text."""
+    """Return a line of text."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "", *, raw: bool = False) -> str:
-    """An HTML table; cells are escaped unless ``raw``. Numbers are aligned to the right."""
+    """Return an HTML table. Cells are escaped unless ``raw``. Numbers are aligned to the right."""
     parts = ["<table>", f"<caption>{escape(caption)}</caption>" if caption else "", "<thead><tr>"]
     parts += [f'<th scope="col">{escape(name)}</th>' for name in head]
     parts.append("</tr></thead><tbody>")

@@ -1,6 +1,6 @@
-"""Float types: the 16-bit ones (bfloat16, float16) beside float32 and float64, and the type that numbers of each are summed in.
+"""Float types: bfloat16 and float16 beside float32 and float64, and the type in which numbers of each are summed.
 
-numpy has no bfloat16: the package ml_dtypes brings it, and is imported when a bfloat16 is first asked for.
+numpy has no bfloat16. The package ml_dtypes has it, and is imported when bfloat16 is first asked for.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ FLOAT32_BYTES = 4
 
 
 def float_type(dtype: str | np.dtype[Any] | type) -> np.dtype[Any]:
-    """The numpy type of a name such as "float32", "bfloat16" or "bf16". ImportError if it is bfloat16 and ml_dtypes is not there;
-    ValueError if it is no type of floats."""
+    """Return the numpy type of a name such as "float32", "bfloat16" or "bf16". Raises ImportError if it is bfloat16 and
+    ml_dtypes is missing, ValueError if it is no float type."""
     name = FLOATS.get(dtype, dtype) if isinstance(dtype, str) else dtype
     if name == "bfloat16":
         return _bfloat16()
@@ -44,16 +44,16 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """True if it is a float type of 16 bits: such numbers are stored and sent, but not calculated with."""
+    """True if it is a 16-bit float type: such numbers are stored and sent, but no arithmetic is done in them."""
     return dtype.itemsize < FLOAT32_BYTES and is_float(dtype)
 
 
 def sums_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which numbers of a float type are calculated with and summed, and weights of it are updated: float32 for those of
-    16 bits, else their own."""
+    """Return the type in which numbers of a float type are computed with, summed, and updated as weights: float32 for 16-bit
+    types, else the type itself."""
     return np.dtype(np.float32) if is_narrow(dtype) else dtype
 
 
 def sum_bytes(itemsize: int) -> int:
-    """Bytes of a number of type `sums_in`, from those of a float."""
+    """Return the bytes of a number of type `sums_in`, given the bytes of the float itself."""
     return max(itemsize, FLOAT32_BYTES)

@@ -20,7 +20,7 @@ MOST_ROWS = 200  # of the table that a notebook shows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operator applied to given tensors. ``dims`` is its iteration space, which a strategy cuts."""
+    """One operator applied to given tensors. ``dims`` is its iteration space; a strategy says how it is cut."""
 
     number: int
     name: str
@@ -37,15 +37,16 @@ class Node:
         return Rect.of([dim.size for dim in self.dims])
 
     def reads(self, piece: Rect) -> Reads:
-        """The Rects of inputs and parameters that the task of ``piece`` reads in training."""
+        """Return the Rects of inputs and parameters that the task of ``piece`` reads in training."""
         return self.operator.reads_in(self.specs, piece, training=True)
 
     def writes(self, piece: Rect) -> tuple[Rect, ...]:
-        """The Rect of each output that the task of ``piece`` writes, perhaps a partial value of it."""
+        """Return the Rect of each output that the task of ``piece`` writes; its values may be partial sums."""
         return self.operator.writes(self.specs, piece)
 
     def axis(self, dim: int, rect_of: Callable[[Rect], Rect]) -> int | None:
-        """The axis along which a Rect of a piece, such as what it reads of an input, shrinks if dimension ``dim`` is halved."""
+        """Return the axis along which a Rect of a piece, such as its part of an input, shrinks when dimension ``dim`` is
+        halved."""
         high = list(self.space.hi)
         high[dim] = self.dims[dim].size // 2
         whole, half = rect_of(self.space), rect_of(Rect(self.space.lo, tuple(high)))
@@ -57,11 +58,11 @@ class Node:
 
 
 class OperatorGraph:
-    """Operators and the tensors between them, as model code builds them. Operators' builder functions
-    (``taskflow.linear(x, 10)``) find it through their tensors; ``taskflow.input(graph, ...)`` starts it.
+    """Operators and the tensors between them, as model code builds them. ``taskflow.input(graph, ...)`` makes the first tensor;
+    builder functions such as ``taskflow.linear(x, 10)`` find the graph through their tensors.
 
     Nodes are in program order, which is a topological order. ``dtype`` is the type of float inputs and parameters: float32,
-    float64, or one of 16 bits, bfloat16 or float16. Of 16-bit parameters training keeps a float32 copy, which it updates.
+    float64, or one of 16 bits, bfloat16 or float16. For 16-bit parameters training keeps and updates a float32 copy.
     """
 
     def __init__(self, dtype: str | np.dtype[Any] = "float32", name: str = "model") -> None:
@@ -115,11 +116,11 @@ class OperatorGraph:
         return tensors
 
     def parameters_of(self, tensor: Tensor) -> tuple[Parameter, ...]:
-        """The parameters of the node that produces ``tensor``: what to pass on to share them."""
+        """Return the parameters of the node that produces ``tensor``, to be shared with another node."""
         return self.nodes[tensor.node].parameters
 
     def minimize(self, *losses: Tensor) -> None:
-        """Training minimises the sum of these scalars."""
+        """Set the loss that training minimises: the sum of these scalars."""
         for loss in losses:
             if is_narrow(loss.spec.dtype):
                 raise ValueError(
@@ -130,7 +131,8 @@ class OperatorGraph:
         self.losses.extend(losses)
 
     def carry(self, state: Tensor, becomes: Tensor) -> None:
-        """``state`` (a `taskflow.state`) starts the next step with the value that ``becomes`` has in this one."""
+        """Carry state between steps: ``state`` (a `taskflow.state`) starts the next step with the value that ``becomes`` has in
+        this one."""
         if self.nodes[state.node].operator.kind != "state":
             raise ValueError(f"carry: {state.name} must come from taskflow.state, not {self.nodes[state.node].operator.kind}")
         if state.spec != becomes.spec:
@@ -138,23 +140,23 @@ class OperatorGraph:
         self.carries.append((state, becomes))
 
     def node(self, name: str) -> Node:
-        """The node of this name; KeyError names the ones there are."""
+        """Return the node of this name. Raises KeyError with the names that exist."""
         for node in self.nodes:
             if node.name == name:
                 return node
         raise KeyError(f"no operator {name!r} in {self.name}; there are {', '.join(n.name for n in self.nodes)}")
 
     def producer(self, tensor: Tensor) -> Node:
-        """The node whose output ``tensor`` is."""
+        """Return the node whose output ``tensor`` is."""
         return self.nodes[tensor.node]
 
     @property
     def parameter_count(self) -> int:
-        """How many trained numbers it has; shared parameters count once."""
+        """Return the number of trained scalars; shared parameters count once."""
         return sum(p.spec.rect.volume for p in self.parameters)
 
     def fingerprint(self) -> str:
-        """Sixteen hex digits that change when an operator, a shape, a type or an edge changes."""
+        """Return sixteen hex digits that change when an operator, a shape, a type or an edge changes."""
         text = "\n".join(
             f"{n.name}|{n.operator!r}|{[(t.node, t.index) for t in n.inputs]}|{n.specs}|{[p.name for p in n.parameters]}"
             for n in self.nodes

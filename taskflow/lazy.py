@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that importing the package starts nothing."""
+"""Lazy imports: names of a package that are imported when they are first used, so that importing the package starts nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazily(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package's ``__init__``. ``where``: name -> the module that defines it."""
+    """Return the ``__getattr__`` for a package's ``__init__``. ``where``: name -> the module that defines it."""
 
     def look_up(name: str) -> Any:
         if name not in where:

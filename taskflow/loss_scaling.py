@@ -15,8 +15,9 @@ SMALLEST_SCALE = 2.0**-24
 
 @dataclass(frozen=True, slots=True)
 class LossScaling:
-    """How the loss scale starts and changes: times ``growth`` after ``interval`` steps in a row without overflow, times ``backoff``
-    after each step with one. ``LossScaling.fixed(1024)`` never changes. Raises ValueError for numbers that make no sense."""
+    """Rule for the loss scale: its start, times ``growth`` after ``interval`` consecutive steps without overflow, times
+    ``backoff`` after each step with one. ``LossScaling.fixed(1024)`` never changes. Raises ValueError for numbers that make no
+    sense."""
 
     start: float = 65536.0
     growth: float = 2.0
@@ -32,13 +33,13 @@ class LossScaling:
 
     @classmethod
     def fixed(cls, scale: float) -> LossScaling:
-        """A scale that stays. A step with an overflow is skipped all the same."""
+        """Return a rule whose scale never changes. A step with an overflow is skipped all the same."""
         return cls(scale, 1.0, 1.0)
 
 
 @dataclass(slots=True)
 class LossScaler:
-    """The scale of a run. ``steady``: steps since it last changed."""
+    """Scale of a run. ``steady``: steps since it last changed."""
 
     rule: LossScaling
     scale: float = 0.0
@@ -48,7 +49,7 @@ class LossScaler:
         self.scale = self.scale or self.rule.start
 
     def after(self, overflowed: bool) -> None:
-        """A step is over."""
+        """Adjust the scale at the end of a step."""
         if overflowed:
             self.scale, self.steady = self.scale * self.rule.backoff, 0
             return

@@ -1,6 +1,6 @@
 """Old names and places of public modules and classes, importable for one version with a DeprecationWarning.
 
-Programs written for 0.1 go on; the warning says what to write instead. To be deleted with version 0.3.
+Programs written for 0.1 keep working; the warning says what to write instead. To be deleted with version 0.3.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 
 
 def renamed(module: str, name: str) -> str | None:
-    """Return the new name of a module's old one, with a warning; None if it never had that name."""
+    """Return the new name of a module's old name, with a warning; None if it never had that name."""
     new = NAMES.get(module, {}).get(name)
     if new is not None:
         warn(f"{module}.{name} is now called {new}; the old name goes with version 0.3", DeprecationWarning, stacklevel=4)
@@ -89,7 +89,7 @@ def renamed(module: str, name: str) -> str | None:
 
 
 class OldMember:
-    """The old name of a member of an enumeration, for one line of its class: reading it warns, and gives the new member.
+    """Old name of an enumeration's member, for one line of its class: reading it warns and returns the new member.
 
     It is a descriptor, so that the enumeration does not take it for a member of its own."""
 
@@ -106,14 +106,14 @@ class OldMember:
 
 
 class OldModules(MetaPathFinder, Loader):
-    """Finds the modules of MODULES, which look like the new ones with the old names added."""
+    """Import finder for the modules of MODULES, which are the new ones with the old names added."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """None for all others."""
+        """Return the spec of an old module; None for all others."""
         return ModuleSpec(name, self) if name in MODULES else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Warn, and look names up in the new module from now on."""
+        """Warn, and from then on look names up in the new module."""
         old, new = module.__name__, MODULES[module.__name__]
         warn(f"{old} is now {new}; the old module goes with version 0.3", DeprecationWarning, stacklevel=2)
         place = import_module(new)

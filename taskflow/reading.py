@@ -1,4 +1,4 @@
-"""JSON files of all kinds: read strictly, and what is wrong with one is said alike, with the file's name and the key's place.
+"""Strict reading of all JSON files; every error names the file and the place of the key.
 
 The form of a file is an `Entry`, a msgspec Struct. Its types and limits check what was read, and the JSON Schemas in
 docs/schema are made from it.
@@ -39,9 +39,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 # ---- JSON ------------------------------------------------------------------------------------------------------------
 def read_json(path: str | Path, what: str) -> Any:
-    """What is in the file. ``what``: which kind of file it should be ("machine file").
-
-    FileNotFoundError if there is none; ValueError if it is a folder or not JSON, as `parse_json`.
+    """Return the value of a JSON file. ``what``: the expected kind of file ("machine file"). Raises FileNotFoundError if there
+    is none, ValueError if it is a folder or not valid (`parse_json`).
     """
     path = Path(path)
     if path.is_dir():
@@ -52,8 +51,8 @@ def read_json(path: str | Path, what: str) -> Any:
 
 
 def parse_json(data: bytes | str, where: str) -> Any:
-    """The value of a JSON text in UTF-8. ValueError that begins with ``where`` if it is not JSON, or if it has two equal keys in
-    one object, a number that is not finite, or half of a surrogate pair."""
+    """Return the value of a JSON text in UTF-8. Raises ValueError that begins with ``where`` if it is not JSON, or has two
+    equal keys in one object, a number that is not finite, or half of a surrogate pair."""
     doubtful: list[object] = []
 
     def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -121,7 +120,7 @@ def _values(content: Any) -> Iterator[tuple[Place, Any]]:
 
 
 def named(place: Place) -> str:
-    """``operators.conv1.degrees[2]``."""
+    """Return the place of a key, such as ``operators.conv1.degrees[2]``."""
     parts = [
         f"[{step}]" if isinstance(step, int) else f".{step}" if re.fullmatch(r"[\w*/-]+", step) else f"[{short(step)}]"
         for step in place
@@ -130,15 +129,15 @@ def named(place: Place) -> str:
 
 
 def short(value: Any) -> str:
-    """Shorten what was given to what tells what is wrong with it."""
+    """Shorten a given value to the part that shows what is wrong with it."""
     text = str(value).lower() if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
 
 
 # ---- forms -----------------------------------------------------------------------------------------------------------
 def read_as(form: type[T], content: Any, where: str) -> T:
-    """``content``, a JSON value, as a value of type ``form``. ValueError that begins with ``where`` and says which key is wrong,
-    what is required there and what was given."""
+    """Convert ``content``, a JSON value, to the type ``form``. Raises ValueError that begins with ``where`` and says which key
+    is wrong, what is required there and what was given."""
     try:
         return msgspec.convert(content, form)
     except msgspec.ValidationError as error:
@@ -229,7 +228,7 @@ def _plain(kind: Any) -> Any:
 
 
 def required(kind: Any) -> str:
-    """What a type of msgspec's `inspect` takes, in words."""
+    """Say in words what a type of msgspec's `inspect` requires."""
     kind = _plain(kind)
     if isinstance(kind, inspect.UnionType):
         return _either([required(option) for option in kind.types])
@@ -257,7 +256,7 @@ def _either(options: list[str]) -> str:
 
 
 def schema(form: Any, title: str) -> str:
-    """The JSON Schema (2020-12) of a file's form, as text."""
+    """Return the JSON Schema (2020-12) of a file's form, as text."""
     made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_steady(msgspec.json.schema(form))}
     return json.dumps(made, indent=1) + "\n"
 

@@ -1,7 +1,7 @@
-"""Update rules: how a parameter moves along its gradient. Frozen values; the arithmetic is in the kernels.
+"""Update rules: how training changes a parameter, given its gradient. Frozen values; the arithmetic is in the kernels.
 
-A rule keeps `buffers` arrays of the weight's shape beside every weight, all zero before the first step. Whoever owns
-them (the runtime, a checkpoint) hands them to `update`, which changes weight and buffers in place.
+A rule keeps `buffers` arrays of the weight's shape beside every weight, all zero before the first step. Their owner (the
+runtime, a checkpoint) passes them to `update`, which changes weight and buffers in place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from taskflow.kernels import Array, KernelSet
 
 
 class UpdateRule(ABC):
-    """How the weights change in one step; works on flat arrays of any cut of the parameters, element by element."""
+    """Rule by which weights change in one step. It works element by element, on flat arrays of any cut of the parameters."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ class UpdateRule(ABC):
     @property
     @abstractmethod
     def buffers(self) -> int:
-        """How many arrays of the weight's shape and type it keeps from step to step (zero at the start)."""
+        """Number of arrays of the weight's shape and type that it keeps from step to step (zero at the start)."""
 
     @abstractmethod
     def update(
@@ -38,20 +38,19 @@ class UpdateRule(ABC):
         step: int,
         scale: float,
     ) -> None:
-        """Change w and the buffers in place: all flat, of one length and type; g is only read.
+        """Change w and the buffers in place. All arrays are flat, of one length and type; g is only read.
 
-        ``lr``: this step's learning rate (a schedule's answer, or the rule's own). ``step`` counts from 1.
-        ``scale`` multiplies the gradient first (gradient clipping, loss scaling). Raises ValueError for a wrong number
-        of buffers or a step below 1.
+        ``lr``: this step's learning rate (from a schedule, or the rule's own). ``step`` counts from 1. ``scale`` multiplies the
+        gradient first (gradient clipping, loss scaling). Raises ValueError for a wrong number of buffers or a step below 1.
         """
 
     @abstractmethod
     def flops(self, elements: int) -> int:
-        """Floating-point operations of one update of so many elements; a root or a division counts as one."""
+        """Return the floating-point operations of one update of ``elements`` weights; a root or a division counts as one."""
 
     def nbytes(self, elements: int, itemsize: int) -> int:
-        """Bytes of memory traffic of one update: weight and buffers are read and written, the gradient is read. With weights of 16
-        bits (``itemsize`` is theirs) that all is of float32 numbers, and the rounded weights are written besides."""
+        """Return the bytes of memory traffic of one update: weight and buffers are read and written, the gradient is read. For
+        16-bit weights (whose ``itemsize`` is given), all of these are float32, and the rounded weights are written as well."""
         wide = sum_bytes(itemsize)
         return ((3 + 2 * self.buffers) * wide + (itemsize if itemsize != wide else 0)) * elements
 
@@ -102,7 +101,7 @@ class SGD(UpdateRule):
 
 @dataclass(frozen=True, slots=True)
 class Adam(UpdateRule):
-    """Adam (Kingma and Ba, arXiv 1412.6980, algorithm 1), weight decay as a part of the gradient (torch.optim.Adam)."""
+    """Adam (Kingma and Ba, arXiv 1412.6980, algorithm 1), with weight decay added to the gradient (torch.optim.Adam)."""
 
     decoupled: ClassVar[bool] = False  # from the gradient
 
@@ -143,7 +142,7 @@ class Adam(UpdateRule):
 
 @dataclass(frozen=True, slots=True)
 class AdamW(Adam):
-    """Adam with the weights themselves decayed (Loshchilov and Hutter, arXiv 1711.05101; torch.optim.AdamW)."""
+    """Adam with weight decay applied to the weights directly (Loshchilov and Hutter, arXiv 1711.05101; torch.optim.AdamW)."""
 
     decoupled: ClassVar[bool] = True
 

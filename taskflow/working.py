@@ -1,4 +1,4 @@
-"""Working: what a person sees while something takes its time: one line that moves, on stderr."""
+"""Working: a progress line on stderr for work that takes its time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SHOWN: list[Working] = []  # those that a person may see now, the innermost las
 
 
 class Working:
-    """Context manager that says what is done while nothing else is to be seen (reading, searching, validating), on ``stream``
-    (default: stderr).
+    """Context manager that shows what is being done while there is no other output (reading, searching, validating), on
+    ``stream`` (default: stderr).
 
-    On a terminal it is a line that moves, changes with `say`, and is gone afterwards. ``elsewhere`` (a file, a pipe, a rank under
-    mpirun): "late" prints one plain line if it takes over 5 s, "each" one for everything that is said, "nothing" none.
-    ``quiet`` shows nothing anywhere.
+    On a terminal it is a moving line, which `say` changes and which vanishes afterwards. ``elsewhere`` (in a file, a pipe, or a
+    rank under mpirun): "late" prints one plain line if it takes over 5 s, "each" one for every `say`, "nothing" none. ``quiet``
+    shows nothing anywhere.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Working:
             self._later.cancel()
 
     def say(self, text: object) -> None:
-        """What is done now."""
+        """Show what is being done now."""
         self._text = str(text)
         self._show()
         if self._live is None and self._elsewhere == "each" and not self._quiet:
             self._print("")
 
     def note(self, text: str) -> None:
-        """What happens besides, behind what is done; it stays until the next note."""
+        """Show a side note after it; the note stays until the next one."""
         self._note = text
         self._show()
 
@@ -82,14 +82,14 @@ class Working:
 
 
 def note(text: str) -> None:
-    """For those who wait, of what takes time deep below (tasks are being measured): behind the innermost line that is shown."""
+    """Show a note from deep inside the work (tasks are being measured) after the innermost line that is shown."""
     if _SHOWN:
         _SHOWN[-1].note(text)
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """What the stream itself says; rich would also believe variables such as FORCE_COLOR, and fill log files with
-    control codes."""
+    """True if the stream is a terminal that takes control codes. (rich would also believe variables such as FORCE_COLOR, and
+    fill log files with control codes.)"""
     return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 

@@ -1,4 +1,4 @@
-"""Files and JSON are written alike: readers see no file, the old one or the whole new one, and no JSON that is none."""
+"""Writing of files and JSON: readers see no file, the old one or the complete new one, and only valid JSON."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """The name of a file beside ``path`` to write, which takes the place of ``path`` when the block ends.
+    """Return the name of a file to write beside ``path``, which replaces ``path`` when the block ends.
 
-    If an error ends the block, the old file stays as it was and nothing is left beside it. An OSError that names no file
-    (a full disk names none) gets the name of this one.
+    If an error ends the block, the old file is unchanged and nothing is left beside it. An OSError that names no file (a full
+    disk names none) gets the name of this one.
     """
     temporary = Path(f"{path}.{os.getpid()}.tmp")
     try:
@@ -31,6 +31,6 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def json_text(value: Any, indent: int | None = None, packed: bool = False) -> str:
-    """``value`` as JSON, ``packed``: without spaces. ValueError if a number in it is not finite: JSON has neither NaN nor
-    Infinity."""
+    """Return ``value`` as JSON; ``packed``: without spaces. Raises ValueError if a number in it is not finite, since JSON has
+    neither NaN nor Infinity."""
     return json.dumps(value, indent=indent, separators=(",", ":") if packed else None, allow_nan=False)

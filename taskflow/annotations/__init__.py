@@ -1,4 +1,4 @@
-"""Annotations of single tensors, and what follows from them for a whole network (GShard's way).
+"""Annotations of single tensors, propagated to a whole network as GShard does.
 
     from taskflow.annotations import replicate, split, weight
 

@@ -1,4 +1,4 @@
-"""Annotated: the mapper that follows annotations, and cuts what they do not reach as its neighbours are cut."""
+"""Annotated: the mapper that follows annotations; operators that they do not reach are cut like their neighbours."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from taskflow.mapper import Mapper, OpConfig
 
 
 class Annotated(Mapper):
-    """Operators are cut as the annotations of the graph's tensors say, carried on by `propagate`. What they do not reach is cut
-    as the first of its neighbours that is, in the dimensions that go together; what has no such neighbour is whole, where its
-    reader's first piece is, or on processor 0. ValueError from `prepare` if a graph has no annotations."""
+    """Mapper that cuts operators as the annotations of the graph's tensors say, after `propagate`. An operator that they do not
+    reach takes the cut of a neighbour (the first whose cut is known: a producer of its inputs, else a reader), along the
+    dimension that corresponds to it. Without such a dimension it is whole, on the neighbour's first processor; without such a
+    neighbour, on processor 0. `prepare` raises ValueError if the graph has no annotations."""
 
     name = "annotated"
 
@@ -42,7 +43,7 @@ class Annotated(Mapper):
         return self._configs[node.name].processors[piece]
 
     def _beside(self, graph: OperatorGraph, node: Node) -> OpConfig | None:
-        """The cut of a neighbour, as far as this operator's dimensions go with the tensor between them."""
+        """Return the configuration that follows from a neighbour's cut; None if no neighbour has one yet."""
         for number, tensor in enumerate(node.inputs):
             maker = graph.producer(tensor)
             if maker.name in self._configs:

@@ -1,5 +1,5 @@
-"""Annotations: what a user says of single tensors of a model, as in GShard (Lepikhin et al., arXiv 2006.16668, section
-3.1): split along a dimension, replicated, or laid out by a table of processors."""
+"""Annotations: how a user wants single tensors of a model to be laid out: split along a dimension, replicated, or placed by a
+table of processors. After GShard (Lepikhin et al., arXiv 2006.16668, section 3.1)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ T = TypeVar("T", Tensor, Weight)
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """``degrees[i]`` pieces along dimension i of the tensor called ``tensor``, piece k (the last dimension fastest) on
-    ``processors[k]``. All degrees 1 and no processors: each reader has the whole. ``said``: as the user wrote it."""
+    """Wanted layout of the tensor called ``tensor``: ``degrees[i]`` pieces along dimension i, piece k (the last dimension
+    fastest) on ``processors[k]``. If all degrees are 1 and there are no processors, each reader has the whole. ``said``: the
+    annotation as the user wrote it."""
 
     tensor: str
     degrees: tuple[int, ...]
@@ -46,7 +47,7 @@ class Annotation:
 
     @property
     def replicated(self) -> bool:
-        """True if nobody's copy may be cut."""
+        """True if every reader must have the whole tensor."""
         return not self.processors
 
     def __str__(self) -> str:
@@ -57,8 +58,9 @@ _of_graphs: WeakKeyDictionary[OperatorGraph, dict[str, Annotation]] = WeakKeyDic
 
 
 def split(tensor: T, dim: int, parts: int, processors: Sequence[int] | None = None) -> T:
-    """Say that the readers of a tensor, or of a parameter, have it cut into ``parts`` pieces along ``dim``, on processors 0,
-    1, ... (or on ``processors``). Returns the tensor. ValueError if there is no such dimension, or another annotation."""
+    """Annotate a tensor or a parameter: its readers see it cut into ``parts`` pieces along ``dim``, on processors 0, 1, ... (or
+    on ``processors``). Returns the tensor. Raises ValueError if there is no such dimension, or if the tensor has another
+    annotation."""
     at = dim % max(1, len(tensor.shape))
     if not -len(tensor.shape) <= dim < len(tensor.shape) or not 1 <= parts <= tensor.shape[at]:
         raise ValueError(f"split: {tensor.name} {list(tensor.shape)} cannot be cut into {parts} parts along dimension {dim}")
@@ -67,13 +69,13 @@ def split(tensor: T, dim: int, parts: int, processors: Sequence[int] | None = No
 
 
 def replicate(tensor: T) -> T:
-    """Say that the readers of a tensor, or of a parameter, have the whole of it. Returns the tensor."""
+    """Annotate a tensor or a parameter: each of its readers has the whole of it. Returns the tensor."""
     return _kept(tensor, (1,) * len(tensor.shape), (), "replicate")
 
 
 def shard(tensor: T, assignment: Any) -> T:
-    """Say how the readers of a tensor have it by a table of processors with as many dimensions as the tensor: its shape says
-    into how many pieces each is cut, its entries which processor has which piece. Returns the tensor."""
+    """Annotate a tensor or a parameter with a table of processors that has as many dimensions as the tensor. The table's shape
+    is the number of pieces along each dimension; its entries are the pieces' processors. Returns the tensor."""
     table = np.asarray(assignment)
     fits = table.ndim == len(tensor.shape) and all(0 < k <= n for k, n in zip(table.shape, tensor.shape))
     if not fits or table.dtype.kind not in "iu":
@@ -86,8 +88,8 @@ def shard(tensor: T, assignment: Any) -> T:
 
 
 def annotate(graph: OperatorGraph, patterns: Mapping[str, Sequence[Any]]) -> None:
-    """Annotate from outside of a model: a pattern of names of tensors and parameters (``*``, ``?`` as in a shell) ->
-    ("split", dim, parts), ("replicate",) or ("shard", table). ValueError if a pattern matches none."""
+    """Annotate from outside a model. ``patterns`` maps patterns of names of tensors and parameters (``*`` and ``?`` as in a
+    shell) to ("split", dim, parts), ("replicate",) or ("shard", table). Raises ValueError if a pattern matches nothing."""
     kinds: dict[str, Any] = {"split": split, "replicate": replicate, "shard": shard}
     there_are: dict[str, Any] = {t.name: t for node in graph for t in node.outputs}
     there_are |= {p.name: Weight(graph, p) for p in graph.parameters}
@@ -101,12 +103,12 @@ def annotate(graph: OperatorGraph, patterns: Mapping[str, Sequence[Any]]) -> Non
 
 
 def annotations_of(graph: OperatorGraph) -> dict[str, Annotation]:
-    """Return what was said of a graph's tensors and parameters, by their names."""
+    """Return the annotations of a graph's tensors and parameters, by name."""
     return dict(_of_graphs.get(graph, {}))
 
 
 def weight(tensor: Tensor, number: int = 0) -> Weight:
-    """A parameter of the operator that makes a tensor, to be annotated: `replicate(weight(scores))`."""
+    """Return a parameter of the operator that makes a tensor, to be annotated: `replicate(weight(scores))`."""
     graph = tensor.graph
     if not isinstance(graph, OperatorGraph):
         raise ValueError(f"weight: {tensor.name} belongs to no graph")

@@ -1,5 +1,5 @@
-"""CutLinks: which dimension of a tensor is cut where a dimension of an operator is, found by asking the operator what its
-pieces read and write."""
+"""CutLinks: which dimension of each tensor is cut when one dimension of an operator is cut. Found by asking the operator what
+its pieces read and write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ MIXED = -2  # pieces differ, but not as the pieces of one dimension
 
 @dataclass(frozen=True, slots=True)
 class CutLinks:
-    """Of one dimension of an operator: for each input, weight and output the dimension that is cut with it, FREE or MIXED."""
+    """The effect of cutting one dimension of an operator: for each input, weight and output, the dimension that is cut with it,
+    or FREE or MIXED."""
 
     inputs: tuple[int, ...]
     weights: tuple[int, ...]
@@ -27,7 +28,8 @@ Known = dict[tuple[Hashable, ...], CutLinks]
 
 
 def links(node: Node, dim: int, degree: int, known: Known) -> CutLinks:
-    """What is cut where ``node`` is cut into ``degree`` pieces along one of its dimensions. ``known``: of operators like it."""
+    """Return what is cut when ``node`` is cut into ``degree`` pieces along dimension ``dim``. ``known``: a cache, shared by
+    operators that are alike."""
     key = (node.operator, node.specs, dim, degree)
     if key not in known:
         known[key] = _asked(node, dim, degree)

@@ -1,7 +1,7 @@
-"""Propagation: from annotations of some tensors to the configurations of all operators (GShard, section 3.2; GSPMD, arXiv
-2105.04663, section 3.5, does the same by dimensions; here an operator takes one tensor's cut as a whole).
+"""Propagation: derives the configurations of all operators from annotations of some tensors (GShard, section 3.2).
 
-The order in which operators get their cut, the first before the last; nearer annotations before farther ones, then program
+GSPMD (arXiv 2105.04663, section 3.5) does the same dimension by dimension; here an operator takes one tensor's cut as a whole.
+Operators get their cut in this order of preference; within one kind, those nearer to an annotation come first, then program
 order:
 
 0. the operator reads a parameter that is annotated;
@@ -30,7 +30,8 @@ WAYS = ("annotated weight", "forward", "backward", "partial sums")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tensor lies: pieces along its dimensions, and the processor of each, the last dimension fastest."""
+    """Layout of a tensor: the number of pieces along each dimension, and the processor of each piece (the last dimension
+    fastest)."""
 
     degrees: tuple[int, ...]
     processors: tuple[int, ...]
@@ -42,8 +43,8 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason why an operator is cut as it is. ``origin``: the annotation that it comes from; ``through``: the tensor that
-    it came by last; ``way``: place in `WAYS`; ``hops``: operators from the annotation."""
+    """Reason why an operator is cut as it is. ``origin``: the annotation that the cut comes from. ``through``: the last tensor
+    that passed it on. ``way``: index into `WAYS`. ``hops``: operators between here and the annotation."""
 
     origin: str
     through: str
@@ -70,7 +71,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """Of a tensor: how it is made, how its annotation has it read (empty: as it is made), and why."""
+    """Row of a table of tensors: how the tensor is made, how its annotation wants it read (empty: as it is made), and why."""
 
     tensor: str
     made: str
@@ -80,8 +81,8 @@ class TensorRow:
 
 @dataclass(slots=True)
 class Propagated:
-    """All that annotations say of a graph. ``configs`` and ``reasons``: by operators that they reach. ``conflicts``: where two
-    annotations meet."""
+    """Result of `propagate`. ``configs`` and ``reasons``: of the operators that annotations reach. ``conflicts``: operators
+    where two annotations meet."""
 
     graph: OperatorGraph
     annotations: dict[str, Annotation]
@@ -92,15 +93,15 @@ class Propagated:
 
     @property
     def open(self) -> list[str]:
-        """Operators that no annotation reaches: for a search, or for `Annotated`, to decide."""
+        """Operators that no annotation reaches. A search or `Annotated` decides about them."""
         return [node.name for node in self.graph if node.name not in self.configs]
 
     def constraints(self) -> dict[str, dict[str, str]]:
-        """The configurations as a table of constraints for a search, which decides what is open."""
+        """Constraints that pin the operators with a configuration, so that a search decides only about the others."""
         return {name: {"pin": config.describe(self.graph.node(name))} for name, config in self.configs.items()}
 
     def rows(self, found: dict[str, OpConfig] | None = None) -> list[TensorRow]:
-        """A row for each tensor. ``found``: configurations of a plan, for what is open here."""
+        """Return a row for each tensor. ``found``: configurations of a plan, for operators that are open here."""
         rows = []
         for node in self.graph:
             config = self.configs.get(node.name) or (found or {}).get(node.name)
@@ -125,8 +126,9 @@ class Propagated:
 
 
 def propagate(graph: OperatorGraph, processors: int, strict: bool = False) -> Propagated:
-    """Carry the annotations of a graph's tensors on, until nothing changes. ``strict``: raise ValueError at the first conflict,
-    with both origins. ValueError if an annotation names a processor that there is not, or no operator can have it."""
+    """Propagate the annotations of a graph's tensors until nothing changes. Raises ValueError if an annotation names a
+    processor that does not exist or if no operator can have it; with ``strict``, also at the first conflict, naming both
+    origins."""
     walk = _Propagation(graph, processors)
     walk.run()
     if strict and walk.made.conflicts:
@@ -262,7 +264,8 @@ class _Propagation:
 
 
 def recut(graph: OperatorGraph, configs: dict[str, OpConfig]) -> list[str]:
-    """The tensors that processors send each other in the forward pass: some piece reads what its processor has not made."""
+    """Return the tensors that processors send each other in the forward pass, because some piece reads values that were made on
+    another processor."""
     held: dict[tuple[int, int], dict[int, list[Rect]]] = {}
     for node in graph:
         for rect, processor in configs[node.name].pieces(node):

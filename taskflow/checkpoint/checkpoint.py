@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a training run needs to go on as if it had never been stopped."""
+"""Checkpoints: everything that a training run needs to continue as if it had never been stopped."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _KEY, _VERSION = "taskflow-checkpoint", 1
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint says beside its arrays. ``step``: how many training steps were done. ``position``: what the program
-    that saved it noted about its data (anything that JSON can say)."""
+    """Metadata of a checkpoint. ``step``: number of training steps done. ``position``: where the saving program was in its data
+    (any JSON value)."""
 
     step: int
     seed: int
@@ -36,13 +36,14 @@ class Checkpoint:
 
 
 def save_checkpoint(executor: Executor, path: str | Path, *, position: Any = None) -> None:
-    """Write weights, running statistics, the update rule's arrays, carried state, step and seed to one safetensors file, with
-    ``position``. Every rank calls it; the file is whole or not there.
+    """Write weights, running statistics, the update rule's arrays, carried state, step, seed and ``position`` to one
+    safetensors file. Every rank calls it. The file appears complete or not at all.
 
-    A run that loads it under the same strategy has the same losses as one that was never stopped, bit for bit; under another
-    strategy or on other ranks up to the rounding of reordered sums. Of 16-bit weights the float32 copies are saved, so that a run
-    can go on in another precision. Its weights are also a file for `load_weights`. Not kept: the state that evaluation and
-    prediction carry. Raises, on every rank, ImportError, OSError, and ValueError for an Executor without a rule.
+    A run that loads the checkpoint under the same strategy has bit for bit the losses of a run that was never stopped. Under
+    another strategy or on other ranks they agree up to the rounding of reordered sums. For 16-bit weights the float32 copies
+    are saved, so that a run can continue in another precision. `load_weights` reads the file too. The state that evaluation and
+    prediction carry is not saved. Raises on every rank: ImportError, OSError, and ValueError if the Executor has no update
+    rule.
     """
     state, scaler = executor.state, executor.scaler
     said = Checkpoint(
@@ -59,10 +60,10 @@ def _weights(executor: Executor) -> dict[str, ArrayLayout]:
 
 
 def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
-    """Go on from a checkpoint: sets everything that `save_checkpoint` wrote, step and seed too. Every rank calls it.
+    """Restore everything that `save_checkpoint` wrote, including step and seed. Every rank calls it.
 
-    Raises, on every rank and before anything is changed, FileNotFoundError, ImportError, and ValueError if the file is not a
-    checkpoint, or made for another model or update rule, or in float64 for another float type.
+    Raises, on every rank and before anything is changed, FileNotFoundError, ImportError and ValueError. The file must be a
+    checkpoint of this model and update rule. If file or Executor is in float64, both must be.
     """
     wanted = executor.weight_holdings | executor.training_state()
 
@@ -83,12 +84,12 @@ def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read what a checkpoint says beside its arrays, to plan a run before there is an Executor. Raises as `load_checkpoint`."""
+    """Read a checkpoint's metadata, to plan a run before there is an Executor. Raises as `load_checkpoint` does."""
     return _said(read_weights(path))
 
 
 def same_sums(dtype: str, other: np.dtype[Any]) -> bool:
-    """True if training in two float types keeps its state in one: a checkpoint of one then serves the other."""
+    """True if training keeps its state in the same type for both float types, so that each can load the other's checkpoints."""
     return dtype == str(other) or (sums_in(other) == np.float32 and dtype in ("float32", "float16", "bfloat16"))
 
 

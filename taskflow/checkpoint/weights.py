@@ -1,8 +1,9 @@
-"""Weights in files: safetensors out and in, PyTorch's state_dicts in. Names and whole shapes, whatever the strategy.
+"""Weights in files: writes safetensors, reads safetensors and PyTorch's state_dicts. Names and shapes do not depend on the
+strategy.
 
-The names are those of the model's layers, as ``conv1.weight``, ``encoder.lstm0.weight_ih`` or ``bn1.running_mean``: the layer's
-name, and in it the name that PyTorch gives to the parameter. The arrays are whole, so that a file written by 4 ranks under one
-strategy is read by 2 under another. An LSTM's arrays have a dimension of their own for the four gates, (4, hidden, features).
+A name is the layer's name followed by PyTorch's name for the parameter, such as ``conv1.weight``, ``encoder.lstm0.weight_ih``
+or ``bn1.running_mean``. The arrays are whole, so that a file written by 4 ranks under one strategy is read by 2 under another.
+An LSTM's arrays have an extra first dimension for the four gates: (4, hidden, features).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Rename = Callable[["StoredWeights"], "StoredWeights"]
 
 
 class StoredWeights(Mapping[str, Array]):
-    """Arrays by name, each read when it is asked for. ``shapes`` and ``metadata`` (texts that the writer added) are known
-    beforehand."""
+    """Arrays by name, each read only when it is asked for. ``shapes`` and ``metadata`` (texts that the writer added) are read
+    at once."""
 
     def __init__(
         self, source: str, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], Array],
@@ -49,8 +50,8 @@ class StoredWeights(Mapping[str, Array]):
 
 
 def save_weights(executor: Executor, path: str | Path, *, metadata: Mapping[str, str] | None = None) -> None:
-    """Write parameters and running statistics to a safetensors file. Every rank calls it; rank 0 writes the file, whole or
-    not at all (a file that is there is replaced when the new one is complete).
+    """Write parameters and running statistics to a safetensors file. Every rank calls it, and rank 0 writes the file. An
+    existing file is replaced only when the new one is complete.
 
     ``metadata``: texts to keep in the file. Raises, on every rank, ImportError without safetensors and OSError.
     """
@@ -61,13 +62,14 @@ def save_weights(executor: Executor, path: str | Path, *, metadata: Mapping[str,
 def load_weights(
     executor: Executor, path: str | Path | StoredWeights, *, strict: bool = True, rename: Rename | None = None
 ) -> tuple[str, ...]:
-    """Set parameters and running statistics from a file: safetensors (also a checkpoint), or a state_dict that torch.save
-    wrote (``.pth``, ``.pt``, ``.bin``; needs torch); or from arrays, such as `taskflow.models.pytorch.weights_of` a module.
-    Every rank calls it; rank 0 alone reads the file, one array at a time.
+    """Set parameters and running statistics from a file or from arrays. Every rank calls it; rank 0 alone reads the file, one
+    array at a time.
 
-    ``rename`` turns what the file has into our names, such as `taskflow.models.torchvision_weights.of`. Other float types are
-    converted. Returns the names that were set. Raises, on every rank, FileNotFoundError, ImportError, and ValueError that
-    names arrays of another shape and, if ``strict``, those that are missing or too many.
+    The file is safetensors (also a checkpoint) or a state_dict that torch.save wrote (``.pth``, ``.pt``, ``.bin``; needs
+    torch). Arrays are what `taskflow.models.pytorch.weights_of` returns for a module, for example. ``rename`` maps the file's
+    names to ours, such as `taskflow.models.torchvision_weights.of`. Other float types are converted. Returns the names that
+    were set. Raises, on every rank, FileNotFoundError, ImportError, and ValueError that names arrays of another shape and, if
+    ``strict``, those that are missing or unexpected.
     """
 
     def check() -> tuple[StoredWeights, list[str]]:
@@ -83,7 +85,7 @@ def load_weights(
 
 
 def read_weights(path: str | Path) -> StoredWeights:
-    """The arrays of a safetensors file or of a PyTorch state_dict, by name. Raises FileNotFoundError, ImportError, and
+    """Return the arrays of a safetensors file or of a PyTorch state_dict, by name. Raises FileNotFoundError, ImportError, and
     ValueError for a file that is neither."""
     path = Path(path)
     if not path.is_file():
@@ -121,7 +123,7 @@ def _kept(name: str, value: Array) -> Array:
 
 
 def put_from(executor: Executor, holding: ArrayLayout, stored: Mapping[str, Array] | None) -> None:
-    """Send one array from rank 0, which has it ``stored``, to all ranks, and take each rank's parts of it."""
+    """Send an array of ``stored``, which only rank 0 has, to all ranks; each keeps its own parts of it."""
 
     def read() -> Array:
         assert stored is not None
@@ -134,7 +136,8 @@ def put_from(executor: Executor, holding: ArrayLayout, stored: Mapping[str, Arra
 def on_first_rank(
     transport: Transport, act: Callable[[], Any], send: Callable[[Any], Any] = lambda answer: answer
 ) -> Any:
-    """What ``act`` returns on rank 0; on the others what ``send`` makes of that. An error is raised on every rank."""
+    """Return what ``act`` returns on rank 0, and on the other ranks what ``send`` makes of that. An error is raised on every
+    rank."""
     answer: Any = None
     message: tuple[bool, Any] = (True, None)
     if transport.rank == 0:

@@ -1,1 +1,1 @@
-"""The command line: ``taskflow search``, ``simulate``, ``compare``, ``models``, ``machines``."""
+"""The command line: ``taskflow search``, ``simulate``, ``compare``, ``explain``, ``train`` and more."""

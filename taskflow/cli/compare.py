@@ -1,4 +1,4 @@
-"""taskflow compare: what people write beside what the searches find."""
+"""taskflow compare: strategies that people write, beside those that the searches find."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def compare_command(
 ) -> None:
     """Compare the strategies people write with those that the searches find for MODEL.
 
-    With --constraints, --pin, --pin-sync, --forbid or --limit the searches consider only plans that respect them, and the
-    others are mended to do so, which their names then say. The row "grid" is the best plan of tensor, pipeline and data
-    parallelism (and more) that divides, of networks that have such plans. Ctrl-C ends the searches and shows what there is
-    until then.
+    With --constraints, --pin, --pin-sync, --forbid or --limit the searches consider only plans that respect them. The other
+    plans are mended to respect them, and their names say so. The row "grid" is the best of a grid over degrees of tensor,
+    pipeline and data parallelism (and more), for networks that can have such plans. Ctrl-C ends the searches and shows the
+    results so far.
 
     \b
     Examples:
@@ -116,8 +116,8 @@ def compare_command(
 
 
 def grid_row(problem: Problem, limit: Budget, memory: bool, quiet: bool) -> dict[str, Any] | None:
-    """The row of the best plan of the grid; None for networks that have none (`has_grid`). Without a plan that fits, only what was
-    looked at."""
+    """Return the row of the grid's best plan; None for networks that have no grid (`has_grid`). If no plan fits, the row holds
+    only the counts of what was tried."""
     if not has_grid(problem.graph, problem.machine, problem.evaluator.rule) or problem.evaluator.costs.measures:
         return None
     lacks = problem.room if memory else lambda strategy: ""

@@ -1,4 +1,4 @@
-"""What a shell offers when Tab is pressed (click's own completion): names of models, machines and mappers, and files."""
+"""Shell completion (click's): names of models, machines and mappers, and files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def names_and_files(names: Callable[[], Sequence[str]], *endings: str) -> Complete:
-    """Completes one of ``names`` (case does not matter) or a file with one of the endings."""
+    """Complete one of ``names`` (case does not matter), or a file with one of the endings."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         found = [name for name in names() if name.lower().startswith(incomplete.lower())]

@@ -1,4 +1,4 @@
-"""--constraints, --pin, --pin-sync, --forbid and --limit: what plans must respect, on the command line."""
+"""--constraints, --pin, --pin-sync, --forbid and --limit: constraints on plans, from the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = ("constraints_file", "pins", "pin_syncs", "forbids", "limits")
 
 
 def constraint_options(command: F) -> F:
-    """The five options; `taken_from` makes constraints of what the command gets."""
+    """Add the five options to a command; `taken_from` turns their values into constraints."""
     for option in (
         click.option("--limit", "limits", multiple=True, metavar="'OPERATOR:...'",
                      help="Limit degrees, pieces or devices: 'lstm*: n<=2, pieces<=4 @ 0-3'; degree<=4 is of any dimension."),
@@ -35,7 +35,7 @@ def constraint_options(command: F) -> F:
 
 
 def target_option(command: F) -> F:
-    """--for."""
+    """Add the option --for to a command."""
     return click.option(
         "--for", "target", type=click.Choice(RESTRICTING),
         help="Only plans that this framework can express (see `taskflow export`).",
@@ -43,14 +43,15 @@ def target_option(command: F) -> F:
 
 
 def taken_from(options: dict[str, Any]) -> Constraints:
-    """Take the five options out of a command's. ValueError or FileNotFoundError if one cannot be read."""
+    """Remove the five options from a command's arguments and return the constraints that they state. Raises ValueError or
+    FileNotFoundError if one cannot be read."""
     return gathered(*[options.pop(name) for name in _NAMES])
 
 
 def gathered(
     file: str | None, pins: tuple[str, ...], syncs: tuple[str, ...], forbids: tuple[str, ...], limits: tuple[str, ...]
 ) -> Constraints:
-    """Join what a file and options say. ValueError or FileNotFoundError if one cannot be read."""
+    """Join the constraints of a file with those of the options. Raises ValueError or FileNotFoundError if one cannot be read."""
     found = Constraints.load(file) if file is not None else Constraints()
     for text in pins:
         pattern, equals, pin = text.partition("=")

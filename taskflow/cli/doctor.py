@@ -1,4 +1,4 @@
-"""taskflow doctor: what taskflow finds on this machine, and what to do about what is missing."""
+"""taskflow doctor: lists what taskflow finds on this machine, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MARKS = {OK: "ok", NOTE: "-", MEND: "missing", WRONG: "WRONG"}
 @click.command("doctor", short_help="Say what is there, and what mends what is not.")
 @output_options
 def doctor_command(as_json: bool, quiet: bool) -> None:
-    """Say what taskflow finds: Python, MPI, kernels, memory, GPUs, caches; and which command mends what is missing.
+    """Say what taskflow finds (Python, MPI, kernels, memory, GPUs, caches), and which command installs or repairs what is
+    missing.
 
-    Exit code 0 if taskflow can run (perhaps without MPI, oneDNN or a GPU), 1 if it cannot. --quiet leaves out what is in
-    order.
+    Exit code 0 if taskflow can run (perhaps without MPI, oneDNN or a GPU), 1 if it cannot. --quiet leaves out what is in order.
 
     \b
     Examples:

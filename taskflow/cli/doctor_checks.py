@@ -1,6 +1,6 @@
-"""Checks of `taskflow doctor`, none of which needs what it looks for.
+"""Checks of `taskflow doctor`. They run where everything that they look for is missing.
 
-What may be missing, hang or crash is looked for by its files, or tried in a process of its own.
+Whatever may be missing, hang or crash is looked for by its files, or tried in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from taskflow.cli.finding import MEND, NOTE, OK, WRONG, Finding, package, tried
 
 
 def findings(say: Callable[[str], object] = lambda text: None) -> list[Finding]:
-    """Everything, in the order in which people ask for it."""
+    """Yield all findings, in the order in which people ask for them."""
     result: list[Finding] = []
     for what in (_python, _processor, _memory, _kernels, _search, _trains, _mpi, gpu, _packages, _caches):
         say(f"looking at {what.__name__.strip('_')}")
@@ -59,7 +59,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def instruction_set() -> list[str]:
-    """The vector instructions that kernels can make use of, as the processor names them."""
+    """Return the vector instructions that kernels can use, as the processor names them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What `taskflow doctor` says about GPUs. It imports neither CuPy nor anything that needs a driver."""
+"""Checks of `taskflow doctor` for GPUs. They import neither CuPy nor anything that needs a driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLDEST = min(EXTRAS)  # CUDA's version that there are packages for
 
 
 def gpu() -> Iterator[Finding]:
-    """The devices, the driver, and the packages that use them."""
+    """Yield findings about the devices, the driver, and the packages that use them."""
     devices, driver = devices_found(), driver_version()
     if not devices and driver is None:
         have = [f"{name} {v}" for name in (*CUPY, *CUDNN, *NCCL) if (v := package(name))]
@@ -52,7 +52,8 @@ def gpu() -> Iterator[Finding]:
 
 
 def works(mend: str = INSTALL) -> Iterator[Finding]:
-    """Try in a process of its own whether a kernel and a product run; ``mend`` brings cuDNN where it is missing."""
+    """Try in a separate process whether a kernel and a matrix product run. ``mend``: the command that installs cuDNN where it
+    is missing."""
     code, text = tried(sys.executable, "-c", TRY, environ={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     lines = text.splitlines() or ["no message"]
     if code:
@@ -67,7 +68,8 @@ def works(mend: str = INSTALL) -> Iterator[Finding]:
 
 
 def modes(found: list[tuple[str, str, str]]) -> Iterator[Finding]:
-    """What keeps several ranks from a card, or cuts it up; of its name, compute mode and MIG mode."""
+    """Yield findings about compute modes that keep several ranks from sharing a card, and about MIG. ``found``: each card's
+    name, compute mode and MIG mode."""
     for name, compute, mig in found:
         if "exclusive" in compute.lower():
             yield Finding("GPU sharing", NOTE, f"{name}: compute mode {compute}: one process at a time; several ranks on it need "
@@ -85,7 +87,7 @@ def _installed(about: str, names: tuple[str, ...], mend: str) -> Finding:
 
 
 def devices_found() -> list[str]:
-    """What nvidia-smi lists: name, memory, driver."""
+    """Return nvidia-smi's list of cards: name, memory, driver."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -94,7 +96,7 @@ def devices_found() -> list[str]:
 
 
 def devices_and_modes() -> list[tuple[str, str, str]]:
-    """Of every card nvidia-smi's name, compute mode and MIG mode."""
+    """Return each card's name, compute mode and MIG mode, from nvidia-smi."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -104,7 +106,7 @@ def devices_and_modes() -> list[tuple[str, str, str]]:
 
 
 def driver_version() -> int | None:
-    """The newest CUDA that the driver serves, 1000 x major + 10 x minor; None without a driver."""
+    """Return the newest CUDA version that the driver supports, as 1000 x major + 10 x minor; None without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:

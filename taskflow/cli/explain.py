@@ -64,12 +64,12 @@ def explain_command(
     plan: str, operator: str | None, scenarios: tuple[str, ...], again: bool, budget: str, seed: int, top: int,
     as_json: bool, quiet: bool, **asked: Any,
 ) -> None:
-    """Explain PLAN: its critical path, what each operator costs, and what limits it. With OPERATOR: why that one is cut and
-    placed as it is, beside what the step would take if it were not.
+    """Explain PLAN: its critical path, what each operator costs, and what limits it. With OPERATOR: how that operator is cut
+    and placed, and how long the step would take with each alternative.
 
     PLAN is a strategy file, which knows its model and machine, or a mapper's name with --model. With --constraints, --pin,
-    --pin-sync, --forbid or --limit the plan is mended to respect them first, which its name then says; alternatives and
-    --search respect them too.
+    --pin-sync, --forbid or --limit the plan is first mended to respect them, and its name says so; alternatives and --search
+    respect them too.
 
     \b
     Examples:
@@ -131,7 +131,7 @@ def _known(problem: Problem, operator: str) -> None:
 
 # ---- as JSON ---------------------------------------------------------------------------------------------------------
 def as_value(found: Explanation) -> dict[str, Any]:
-    """An explanation as a JSON value."""
+    """Return an explanation as a JSON value."""
     return {
         "iteration_seconds": found.seconds,
         "critical_path_seconds": shares_as_value(found.shares),
@@ -167,7 +167,7 @@ def as_value(found: Explanation) -> dict[str, Any]:
 
 
 def shares_as_value(shares: Any) -> dict[str, float]:
-    """By what seconds are for."""
+    """Return seconds by purpose (forward, synchronisation and so on) as a JSON value."""
     return {work.name.lower(): shares[work] for work in TaskPurpose}
 
 
@@ -183,7 +183,7 @@ def _stretch(stretch: Stretch) -> dict[str, Any]:
 def _operator(
     problem: Problem, name: str, display: Working, constraints: Constraints, costs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Its configuration, what it costs (its row of ``costs``), its tasks, and the alternatives."""
+    """Describe one operator: its configuration, its row of ``costs``, its tasks, and the alternatives."""
     evaluator, node = problem.evaluator, problem.graph.node(name)
     strategy: Strategy = evaluator.strategy
     tasks, timeline = evaluator.lowered(), evaluator.timeline()

@@ -1,4 +1,4 @@
-"""Explanations for people: tables and sentences made from what `taskflow explain --json` gives."""
+"""Explanations for people: tables and sentences made from the JSON of `taskflow explain --json`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUSY = 0.75  # of the step: what is in use for less does not limit it alone
 
 
 def in_words(found: Explanation, top: int) -> str:
-    """A plan's explanation."""
+    """Return a plan's explanation as text."""
     return "\n\n".join((_limits(found), _path(found, top), _operators(found, top)))
 
 
@@ -128,7 +128,7 @@ def _operators(found: Explanation, top: int) -> str:
 
 
 def operator_in_words(value: Mapping[str, Any], top: int) -> str:
-    """One operator's explanation."""
+    """Return one operator's explanation as text."""
     tasks, alternatives = value["tasks"], value["alternatives"]
     lines = [value["is"], f"configuration: {value['configuration']}", *_cost_of(value)]
     lines += [f"weights of {layer}: synchronised by {sync}" for layer, sync in value["syncs"].items()]
@@ -205,7 +205,7 @@ def _grows(alternative: Mapping[str, Any]) -> str:
 
 
 def what_if_in_words(outcomes: Sequence[Mapping[str, Any]], now: float) -> str:
-    """What-if scenarios."""
+    """Return the results of what-if scenarios as text."""
     rows = [["as it is", seconds(now), "1.00x", "", ""]]
     for o in outcomes:
         memory = "fits" if o["fits_memory"] else "does not fit"

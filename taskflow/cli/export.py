@@ -1,4 +1,4 @@
-"""taskflow export: a plan for the framework that trains it."""
+"""taskflow export: writes a plan for another framework, which then trains it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def export_command(
 ) -> None:
     """Write PLAN as a program or as flags for the framework that trains it, or as an ONNX file.
 
-    For torch the model must have been made by taskflow.from_torch. An ONNX file has any plan, as device configurations of each
-    node. What the framework cannot express is listed operator by operator, with the nearest plan that it can and what that
-    costs; then the exit code is 1, and nothing is written unless --nearest is given.
+    For torch the model must have been made by taskflow.from_torch. An ONNX file can hold any plan, as device configurations of
+    its nodes. Operators whose cut the framework cannot express are listed, with the nearest plan that it can express and that
+    plan's cost. The exit code is then 1, and nothing is written unless --nearest is given.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Finding: one thing that `taskflow doctor` says, and how it looks without risk at what may be missing, hang or crash."""
+"""Finding: one line of `taskflow doctor`. Also safe ways to look for what may be missing, hang or crash."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SECONDS = 60.0  # after which a program that is tried counts as hanging
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``state``: ``ok``; ``note`` (not needed); ``missing`` (taskflow runs, but slower or without something); ``wrong`` (it cannot
-    run). ``mend``: the command that helps, if there is one."""
+    """One line of `taskflow doctor`. ``state``: ``ok``; ``note`` (not needed); ``missing`` (taskflow runs, but slower or
+    without some feature); ``wrong`` (it cannot run). ``mend``: the command that helps, if there is one."""
 
     about: str
     state: str
@@ -22,7 +22,7 @@ class Finding:
 
 
 def package(name: str) -> str | None:
-    """The version of an installed distribution."""
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -30,7 +30,7 @@ def package(name: str) -> str | None:
 
 
 def tried(*command: str, environ: dict[str, str] | None = None) -> tuple[int, str]:
-    """The exit code and output of a program; -1 and why if it could not be run or took more than SECONDS."""
+    """Return the exit code and output of a program; -1 and the reason if it could not be run or took more than SECONDS."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, env=environ, stdin=subprocess.DEVNULL, check=False

@@ -1,4 +1,4 @@
-"""MODEL from elsewhere: Hugging Face's config.json, and modules of PyTorch that a function returns, without their weights."""
+"""Models from elsewhere: Hugging Face's config.json, ONNX files, and PyTorch modules that a function returns, without weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS = ("loss", "verify")  # settings of every import
 
 
 def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
-    """The graph of ``hf:CONFIG.json``. ``settings``: steps, loss, verify, and entries of the config that are others."""
+    """Return the graph of ``hf:CONFIG.json``. ``settings``: steps, loss, verify, and entries of the config to override."""
     from taskflow.models.huggingface import from_config
 
     values = {key: _plain(text) for key, text in settings.items()}
@@ -32,7 +32,7 @@ def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> O
 
 
 def onnx_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
-    """The graph of an ONNX file. ``settings``: loss."""
+    """Return the graph of an ONNX file. ``settings``: loss."""
     from taskflow.models.onnx import from_onnx
 
     if other := sorted(settings.keys() - {"loss"}):
@@ -41,8 +41,8 @@ def onnx_file(name: str, batch: int | None, settings: Mapping[str, str]) -> Oper
 
 
 def without_weights(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """What a function of the user's returns. Where torch is loaded, modules that it makes have no weights, unless it imports them
-    by itself."""
+    """Return what a user's function returns. If torch is loaded, modules that the function makes have no weights, unless it
+    imports them itself."""
     if "torch" not in sys.modules:
         return function(**values)
     from taskflow.models.pytorch import NumbersWantedError, on_meta
@@ -55,7 +55,8 @@ def without_weights(function: Callable[..., Any], values: Mapping[str, Any]) -> 
 
 
 def graph_of(name: str, made: Any, options: Mapping[str, Any]) -> Any:
-    """The graph of a module of PyTorch, which a function returned alone or with examples; what is none, as it is."""
+    """Return the graph of a PyTorch module that a function returned, alone or with example inputs; anything else is returned
+    unchanged."""
     if isinstance(made, OperatorGraph) or "torch" not in sys.modules:
         return made
     from torch import nn

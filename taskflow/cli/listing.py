@@ -1,4 +1,4 @@
-"""taskflow models, taskflow machines: what there is."""
+"""taskflow models, taskflow machines: lists of the built-in ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from taskflow.models import MODELS
 @click.command("models", short_help="The networks that there are, and their sizes.")
 @output_options
 def models_command(as_json: bool, quiet: bool) -> None:
-    """The networks that there are, and the sizes that --set takes. A name such as GPT-3-1.7B stands for a network with all sizes as
-    published.
+    """List the built-in networks and the sizes that --set takes. A name such as GPT-3-1.7B stands for a network with its
+    published sizes.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def models_command(as_json: bool, quiet: bool) -> None:
 @click.command("machines", short_help="The machines that there are.")
 @output_options
 def machines_command(as_json: bool, quiet: bool) -> None:
-    """The machines that there are; any other is a JSON file.
+    """List the built-in machines; any other machine is a JSON file.
 
     \b
     Examples:

@@ -19,7 +19,7 @@ MOST_SECONDS = 60.0
 
 @click.group("machine", short_help="Measure this machine, or show any.")
 def machine_group() -> None:
-    """Measure the machine at hand, or show what is known of one."""
+    """Measure the machine at hand, or show any machine."""
 
 
 # ---- measure ---------------------------------------------------------------------------------------------------------
@@ -36,8 +36,8 @@ def measure_command(
 ) -> None:
     """Measure this machine.
 
-    Each rank is a processor. What they reach is measured while all of them compute; messages between ranks of a node and
-    between nodes while the others wait. Nothing else should run meanwhile, and ranks and threads should be those that
+    Each rank is a processor. Compute rates are measured while all ranks compute. Messages within a node and between nodes are
+    measured pair by pair, while the other ranks wait. Nothing else should run meanwhile. Use as many ranks and threads as
     training will have.
 
     \b
@@ -107,8 +107,8 @@ def show_command(machine: str, devices: int | None, as_json: bool, quiet: bool) 
 
 
 def summary(machine: Cluster) -> dict[str, Any]:
-    """A machine in numbers: kinds of devices with how many processors are of them, links of one node of each kind, and
-    routes that differ in their links' rates, with two processors that have such a route."""
+    """Return a machine in numbers: kinds of devices and their counts, the links of one node of each kind, and the routes that
+    differ in rate, each with two processors that it connects."""
     used = [p.kind for p in machine.processors]
     return {
         "name": machine.name,
@@ -169,7 +169,7 @@ def _copied_by(links: tuple[Link, ...]) -> str:
 
 
 def describe(machine: Cluster) -> str:
-    """The same for people."""
+    """Return `summary` as text for people."""
     value = summary(machine)
     lines = [str(machine) + (f" ({machine.source})" if machine.source else "")]
     for kind in value["kinds"]:

@@ -39,11 +39,11 @@ class Commands(click.Group):
     """The subcommands by name; each module is imported when its command is used, so that completion and help stay fast."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """In the order of COMMANDS."""
+        """Return the names in the order of COMMANDS."""
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """None if there is none of this name."""
+        """Return the command of this name, or None if there is none."""
         if name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[name].partition(":")
@@ -52,7 +52,7 @@ class Commands(click.Group):
         return command
 
     def invoke(self, context: click.Context) -> Any:
-        """As click has it; but Ctrl-C while a command is still being imported ends like Ctrl-C later."""
+        """Run as click does, but let Ctrl-C during the import of a command end it as Ctrl-C does later."""
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
@@ -60,8 +60,8 @@ class Commands(click.Group):
             sys.exit(INTERRUPTED)
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
-        """As click has it; of many ranks under mpirun one alone prints help and what is wrong with the arguments, and all
-        end with the same exit code."""
+        """Run as click does. Under mpirun, rank 0 alone prints help and argument errors, and all ranks end with the same exit
+        code."""
         if speaks():
             return super().main(args, *rest, **extra)
         words = list(sys.argv[1:] if args is None else args)

@@ -1,5 +1,5 @@
-"""MODEL on the command line: a built-in network by name, a function of the user's that returns an OperatorGraph or a module of
-PyTorch, or a file of another system."""
+"""MODEL on the command line: a built-in network by name, a user's function that returns an OperatorGraph or a PyTorch module,
+or a file from another system."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taskflow.models import MODELS, build, find
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
-    """``["hidden=512", "steps=20"]`` as a table; ValueError if one is not KEY=VALUE or given twice."""
+    """Return ``["hidden=512", "steps=20"]`` as a table. Raises ValueError if an entry is not KEY=VALUE or is given twice."""
     found: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -40,11 +40,12 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 def build_model(
     name: str, batch: int | None, devices: int, *, size: str = "paper", settings: Mapping[str, str] | None = None
 ) -> OperatorGraph:
-    """The graph of a built-in network, of ``package.module:function`` or ``path/to/file.py:function``, of ``hf:CONFIG.json`` or
-    of ``FILE.onnx``.
+    """Return the graph of a built-in network, of ``package.module:function`` or ``path/to/file.py:function``, of
+    ``hf:CONFIG.json``, or of ``FILE.onnx``.
 
-    ``batch``: of the whole machine; None: the network's own, a function's default. ``settings``: texts that replace single
-    sizes, keyword parameters of a function. Raises ValueError, FileNotFoundError or ImportError with what to do.
+    ``batch``: samples a step of the whole machine; None: the network's own, or the function's default. ``settings``: texts that
+    replace single sizes, or keyword arguments of a function. Raises ValueError, FileNotFoundError or ImportError with what to
+    do.
     """
     settings = dict(settings or {})
     if name.startswith(HUGGING_FACE):

@@ -1,4 +1,4 @@
-"""What the commands share: options, one-line errors, exit codes, and the row that describes a plan."""
+"""Shared parts of the commands: options, one-line errors, exit codes, and the row that describes a plan."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ RULES: Mapping[str, UpdateRule | None] = {"sgd": SGD(lr=0.1), "momentum": SGD(lr
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A model on a machine, as the command line names them, and what judges its plans. ``made``: what was asked for, as
-    strategy files record it. ``room``: judges their memory, and remembers operators that it has seen."""
+    """A model on a machine, as the command line names them, and the evaluator of its plans. ``made``: the user's choices, as
+    strategy files record them. ``room``: the memory check of plans, which caches operators that it has seen."""
 
     graph: OperatorGraph
     machine: Cluster
@@ -56,7 +56,7 @@ class Problem:
         object.__setattr__(self, "room", MemoryCheck(self.evaluator))
 
     def header(self) -> dict[str, Any]:
-        """The fields that every command's JSON starts with."""
+        """Return the fields that every command's JSON starts with."""
         return {
             "model": self.graph.name,
             "operators": len(self.graph),
@@ -79,18 +79,18 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
 
 
 def problem_options(command: F, required: bool = True, costs: str = ANALYTIC) -> F:
-    """MODEL and the options that make a `Problem`. ``costs``: the default."""
+    """Add MODEL and the options that make a `Problem`. ``costs``: the default of --costs."""
     command = click.argument("model", required=required, shell_complete=completing.models)(command)
     return _shared_options(command, machine="this", size="paper", rule="momentum", costs=costs)
 
 
 def machine_options(command: F) -> F:
-    """The options of `problem_options` without a model, with no defaults but those of a plan's file."""
+    """Add the options of `problem_options` except the model; their only defaults are those that a plan's file records."""
     return _shared_options(command, machine=None, size=None, rule=None, costs=None)
 
 
 def plan_options(command: F) -> F:
-    """--model and the options that make a `Problem`, each of which may be left to the strategy file (`plan_problem`)."""
+    """Add --model and the options that make a `Problem`; what is not given is taken from the strategy file (`plan_problem`)."""
     command = click.option(
         "--model", shell_complete=completing.models, help="A model's name or file.py:function (default: as in the plan's file)."
     )(command)
@@ -121,19 +121,20 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
 
 
 def budget_option(default: str) -> Callable[[F], F]:
-    """--budget."""
+    """Add --budget."""
     return click.option(
         "--budget", default=default, show_default=True, help="Of a search: 30s, 5m, or 20000p for proposals (reproducible)."
     )
 
 
 def seed_option(command: F) -> F:
-    """--seed."""
+    """Add --seed."""
     return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of random choices.")(command)
 
 
 def output_options(command: F) -> F:
-    """--json, --quiet and --debug; errors that the user can mend on one line, with exit code 2; Ctrl-C with 130."""
+    """Add --json, --quiet and --debug. Errors that the user can mend are shown on one line and exit with code 2, Ctrl-C with
+    130."""
 
     @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
     @click.option("--quiet", "-q", is_flag=True, help="Nothing but the result.")
@@ -161,7 +162,7 @@ def output_options(command: F) -> F:
 
 
 def _one_line(error: Exception) -> str:
-    """What an error says; of what the system refuses, in words and with the file's name."""
+    """Return an error's text on one line; for an error of the system, in words and with the file's name."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         wanted = re.sub(r"\.\d+\.tmp$", "", str(error.filename or ""))  # files are written beside and then take their place
@@ -170,7 +171,7 @@ def _one_line(error: Exception) -> str:
 
 
 def command_path(context: click.Context) -> str:
-    """``taskflow machine show``."""
+    """Return the command as it was typed, such as ``taskflow machine show``."""
     names: list[str] = []
     here: click.Context | None = context
     while here is not None and here.parent is not None:
@@ -196,8 +197,8 @@ def make_problem(
     model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, algorithm: str = "auto",
     settings: Mapping[str, str] | None = None, costs: str = ANALYTIC,
 ) -> Problem:
-    """ValueError, FileNotFoundError or ImportError if there is no such model or machine, or if costs cannot be measured for it.
-    ``settings``: by default those of --set."""
+    """Build the problem. ``settings``: by default those of --set. Raises ValueError, FileNotFoundError or ImportError if there
+    is no such model or machine, or if its costs cannot be measured here."""
     context = click.get_current_context(silent=True)
     if settings is None:
         settings = given_settings(context)
@@ -218,8 +219,8 @@ def plan_problem(
     plan: str, model: str | None, machine: str | None, devices: int | None, batch: int | None, size: str | None,
     rule: str | None, costs: str | None = None,
 ) -> Problem:
-    """The problem of a plan: what is not given is taken from the strategy file, which records what it was made for (costs only if
-    the machine is the one that it was made for). ValueError if it is in neither."""
+    """Build the problem of a plan. Options that are not given are taken from the strategy file, which records what it was made
+    for (costs only if the machine is the same). Raises ValueError if an option is in neither."""
     _a_strategy(plan)
     made = recorded(plan) if plan.endswith(".json") else {}
     context = click.get_current_context(silent=True)
@@ -238,8 +239,8 @@ def plan_problem(
 
 
 def recorded(path: str) -> dict[str, Any]:
-    """Return what a strategy file says that it was made for. Files that were not written by the command line name model, machine
-    and processors only. ValueError or FileNotFoundError if it is not a strategy file."""
+    """Return what a strategy file records about the problem that it was made for. Files that were not written by the command
+    line have only model, machine and processors. Raises ValueError or FileNotFoundError if it is not a strategy file."""
     file = read_strategy(path)
     if file.made_from is UNSET:
         found: dict[str, Any] = {"model": file.model} if file.model else {}
@@ -253,7 +254,7 @@ def recorded(path: str) -> dict[str, Any]:
 
 
 def named_strategy(problem: Problem, name: str, seed: int = 0) -> Strategy:
-    """A strategy by a mapper's name, from a file, or by a Mapper class (``package.module:Class``)."""
+    """Return a strategy by a mapper's name, from a file, or from a Mapper class (``package.module:Class``)."""
     _a_strategy(name)
     return choose(name, problem.graph, problem.machine, seed=seed)[0]
 
@@ -268,8 +269,8 @@ def _a_strategy(name: str) -> None:
 
 
 def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
-    """A plan's row: its predicted time, where that goes, and memory, as `MemoryCheck` has it. ``lacks``: what
-    memory is missing. The evaluator is at ``strategy`` afterwards."""
+    """Return a plan's row: its predicted seconds, where they go, and its memory, as `MemoryCheck` has it. ``lacks``: what
+    memory is missing. Afterwards the evaluator is at ``strategy``."""
     evaluator = problem.evaluator
     seconds = evaluator.seconds if evaluator.at(strategy) else evaluator.set(strategy)
     usage = where_time_goes(evaluator, path=False)
@@ -292,7 +293,7 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
 
 
 def trusted(problem: Problem, strategy: Strategy, seconds: float) -> dict[str, Any]:
-    """``trust``: how far a prediction by analytic costs can be trusted; nothing where no measured plan is like it at all."""
+    """Return ``trust``, how far a prediction by analytic costs can be trusted; empty if no measured plan is like this one."""
     found = trust(problem.graph, strategy, problem.machine, seconds) if problem.made.get("costs", ANALYTIC) == ANALYTIC else None
     return {} if found is None else {"trust": found.as_json()}
 
@@ -303,7 +304,7 @@ def emit(value: dict[str, Any]) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Rows of `describe` for people."""
+    """Return rows of `describe` as text."""
     data = next((row["iteration_seconds"] for row in rows if row["name"] in ("data", "data (mended)")), None)
     lines = []
     for row in rows:
@@ -324,8 +325,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def writable(path: str | None) -> None:
-    """Better to fail before the work than after it. ValueError if the file's folder is not there or closed to us, or if the
-    name is empty (a shell variable that is not set)."""
+    """Raise ValueError if the file's folder does not exist or cannot be written, or if the name is empty (an unset shell
+    variable). Called before the work, so that nobody waits for a result that cannot be saved."""
     if path == "":
         raise ValueError("the name of the file to write is empty")
     if path is not None and not os.access(Path(path).resolve().parent, os.W_OK):

@@ -1,4 +1,4 @@
-"""taskflow profile: predicted against measured times of a step, by operator, and the largest mispredictions."""
+"""taskflow profile: predicted against measured times of a step, operator by operator, and the largest mispredictions."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def profile_command(
 ) -> None:
     """Run some steps of MODEL on random data, and compare each operator's time with its prediction.
 
-    Under mpirun every rank is a processor; in one process, --devices virtual ones share it. Or read a trace that
-    any run has written.
+    Under mpirun every rank is a processor; in one process, --devices virtual ones share it. Or read a trace that an earlier run
+    has written.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Ranks: which of them runs a command that mpirun starts many times. Starts no MPI."""
+"""Ranks: which of the processes that mpirun starts runs a command. Starts no MPI."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ TOGETHER = ("taskflow profile", "taskflow machine measure")
 
 
 def works(path: str) -> bool:
-    """True if this process is to run the command ``path``, such as ``taskflow search``."""
+    """True if this process should run the command ``path``, such as ``taskflow search``."""
     return path in TOGETHER or speaks()

@@ -58,9 +58,9 @@ def search_command(
 ) -> None:
     """Find a fast strategy for MODEL.
 
-    The plan is never predicted to be slower than data parallelism, the expert strategy or model parallelism. Ctrl-C ends
-    the search and gives the best plan so far. With --constraints, --pin, --pin-sync, --forbid or --limit only plans are
-    considered that respect them, and the known strategies are mended to do so.
+    The plan is never predicted to be slower than data parallelism, the expert strategy or model parallelism. Ctrl-C ends the
+    search and gives the best plan so far. With --constraints, --pin, --pin-sync, --forbid or --limit only plans that respect
+    them are considered, and the known strategies are mended to do so.
 
     \b
     Examples:
@@ -107,8 +107,8 @@ def search_command(
 
 
 def for_target(problem: Problem, found: SearchResult, target: str, memory: bool, limit: Budget) -> SearchResult:
-    """What was found, or the fastest plan near it or of degrees that the framework can express. Plans of degrees are tried for as
-    long again as the search took."""
+    """Return the search's result if the framework can express it, else the faster of the nearest plan that it can and plans of
+    degrees. Plans of degrees are tried for as long again as the search took."""
     deadline = Deadline(limit.seconds)
     lacks = problem.room if memory else lambda strategy: ""
     with working(f"plans for {target}"):
@@ -125,7 +125,7 @@ def run_search(
     problem: Problem, algorithm: str, budget: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
     *, alone: bool = False, workers: int | None = None,
 ) -> SearchResult:
-    """Search with progress on stderr: the best time, proposals a second and how many are accepted."""
+    """Search, with progress on stderr: the best time, proposals a second, and the share that is accepted."""
     show = not quiet and sys.stderr.isatty()
     with working(f"{algorithm}: starting", show) as display:
         return search(

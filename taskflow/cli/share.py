@@ -47,9 +47,9 @@ def share_command(
 ) -> None:
     """Decide which devices of a machine each of several NETWORKS gets, and find a plan for each.
 
-    A network is a model as `taskflow search` takes it, or a strategy file FILE.json: then its model and sizes are the job's, and
-    its plan is one to begin with. A slowdown is against having all the machine alone. Jobs that share links are simulated
-    together. The result is compared with equal parts, and with taking turns. Ctrl-C gives the best division so far.
+    A network is a model as `taskflow search` takes it, or a strategy file FILE.json, whose plan is then a starting point for
+    that job. A job's slowdown is its step time relative to having the whole machine. Jobs that share links are simulated
+    together. The result is compared with equal shares and with taking turns. Ctrl-C gives the best division so far.
 
     \b
     Examples:
@@ -119,7 +119,7 @@ def _job(named: tuple[str, str], weight: float, asked: dict[str, Any], devices: 
 
 
 def in_words(found: Sharing) -> str:
-    """A table of the jobs, and what else could be done."""
+    """Return a table of the jobs, and the alternatives, as text."""
     shares_links = any(job.seconds != job.group_seconds for job in found.jobs)
     headings = ["job", "devices", "weight", "alone on all ms", "on its own ms", "beside the others ms", "slowdown"]
     rows = [

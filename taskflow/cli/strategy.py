@@ -1,4 +1,4 @@
-"""taskflow strategy: show a plan, compare two, check whether one fits."""
+"""taskflow strategy: shows a plan, compares two, checks whether one fits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from taskflow.optimizer.explain import LayerChange, difference
 
 @click.group("strategy", short_help="Show, compare (diff) and check plans.")
 def strategy_group() -> None:
-    """Show, compare and check plans: strategy files, or what mappers answer.
+    """Show, compare and check plans: strategy files or mappers' plans.
 
     A strategy file that `taskflow search --out` wrote knows its model and machine; for a mapper's name give --model.
     """
@@ -41,7 +41,7 @@ def strategy_group() -> None:
 @seed_option
 @output_options
 def show_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any) -> None:
-    """Show how PLAN cuts and places every operator, and how it keeps the weights equal.
+    """Show how PLAN cuts and places every operator, and how it synchronises the weights.
 
     \b
     Examples:
@@ -94,8 +94,9 @@ def _operator(problem: Problem, strategy: Strategy, name: str) -> dict[str, Any]
 def diff_command(first: str, second: str, seed: int, as_json: bool, quiet: bool, **asked: Any) -> None:
     """Show where the plans FIRST and SECOND differ, and what each difference does to the predicted time.
 
-    The second plan is applied to the first one layer at a time, in program order, and simulated after each; so effects add
-    up to the whole difference, and each depends on those before it. Exit code 1 if the plans differ, 0 if they do not.
+    The first plan is turned into the second one layer at a time, in program order, and simulated after each layer. So the
+    effects add up to the whole difference, and each depends on those before it. Exit code 1 if the plans differ, 0 if they do
+    not.
 
     \b
     Examples:
@@ -170,7 +171,7 @@ def _some(names: list[str]) -> str:
 @seed_option
 @output_options
 def check_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any) -> None:
-    """Check whether PLAN fits its model and machine, also in memory. Exit code 1 if it does not.
+    """Check whether PLAN fits its model, its machine and the devices' memory. Exit code 1 if it does not.
 
     \b
     Examples:

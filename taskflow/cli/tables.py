@@ -1,4 +1,4 @@
-"""Tables for people: fitted to the terminal, plain text when piped, and never with a number cut off."""
+"""Tables for people: fitted to the terminal, plain text when piped. Numbers are never cut off."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def render(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,), spare: Sequence[int] = (),
     width: int | None = None,
 ) -> str:
-    """A table as text. ``words``: the columns that hold words, which may be folded over several lines; all others hold
-    numbers, which stand at the right and stay whole even if the terminal is too narrow. ``spare``: columns that a narrow
-    terminal does without, the first of them first; a line below says so. ``width``: of the terminal (None: as it is; what
-    is not a terminal has as many columns as the variable COLUMNS says, else 120)."""
+    """Return a table as text. ``words``: the columns of words, which may be folded over several lines; all other columns hold
+    numbers, which are aligned right and stay whole even if the terminal is too narrow. ``spare``: columns that a narrow
+    terminal does without, in this order; a line below says so. ``width``: of the terminal. None: the actual width; without a
+    terminal, the variable COLUMNS, else 120."""
     terminal = sys.stdout is not None and sys.stdout.isatty()  # None: the shell closed it
     seen = width or (Console(file=sys.stdout).width if terminal else _piped_width())
     text = ""
@@ -93,7 +93,7 @@ def _printed(table: Table, width: int, terminal: bool) -> str:
 
 
 def tell(text: str) -> None:
-    """Print for people: on a terminal, sentences are broken between words; tables and what is piped stay as they are."""
+    """Print text for people. On a terminal, sentences are wrapped between words; tables and piped output stay as they are."""
     if sys.stdout is not None and sys.stdout.isatty():
         text = "\n".join(_broken(line, Console(file=sys.stdout).width) for line in text.split("\n"))
     click.echo(text)
@@ -109,7 +109,7 @@ def _broken(line: str, width: int) -> str:
 
 
 def seconds(value: float) -> str:
-    """``1.234 ms`` in the unit that suits."""
+    """Return a time such as ``1.234 ms``, in the unit that suits."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(value) >= scale:
             return f"{value / scale:.4g} {unit}"
@@ -117,7 +117,7 @@ def seconds(value: float) -> str:
 
 
 def nbytes(value: float) -> str:
-    """``12.3 MB`` in the unit that suits (powers of 1000)."""
+    """Return a size such as ``12.3 MB``, in the unit that suits (powers of 1000)."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(value) >= scale:
             return f"{value / scale:.3g} {unit}"
@@ -125,5 +125,5 @@ def nbytes(value: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """The share of a whole."""
+    """Return a share of a whole in percent."""
     return f"{part / whole:.1%}" if whole > 0 else ""

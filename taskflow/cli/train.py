@@ -1,4 +1,4 @@
-"""taskflow train: train a network on real data under any strategy, alone or under mpirun; what the examples do."""
+"""taskflow train: trains a network on real data under any strategy, alone or under mpirun. The examples call the same code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from taskflow.training.networks import NETWORKS, program
 
 
 class Programs(click.Group):
-    """The training programs by the network's name, and anybody's own as package.module:command; imported when asked for."""
+    """Training programs by the network's name, and users' own as package.module:command. Imported when they are asked for."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """The networks that come with taskflow."""
+        """Return the networks that come with taskflow."""
         return [name.lower() for name in NETWORKS]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Exit code 2 after one line if there is none."""
+        """Return the training program; exit with code 2 after one line if there is none."""
         try:
             return _own(name) if ":" in name else program(name)
         except (ValueError, ImportError) as error:
@@ -28,7 +28,7 @@ class Programs(click.Group):
             sys.exit(2)
 
     def resolve_command(self, context: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first argument; its name stays as it was written."""
+        """Return the command that the first argument names; its name stays as it was written."""
         return args[0], self.get_command(context, args[0]), args[1:]
 
 

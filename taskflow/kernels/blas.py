@@ -1,8 +1,7 @@
-"""The BLAS that numpy itself brought along: its cblas_sgemm and cblas_dgemm, for compiled code to call.
+"""numpy's own BLAS: its cblas_sgemm and cblas_dgemm, for compiled code to call.
 
-A search of numpy's extension module by symbol also searches the libraries that it is linked to, so no path and no
-second BLAS is needed. Where a numpy hides its BLAS (macOS's Accelerate, Windows), there is none to find, and callers go
-through `numpy.matmul`.
+Looking up a symbol in numpy's extension module also searches the libraries that it is linked to, so neither a path nor a second
+BLAS is needed. Some builds of numpy hide their BLAS (macOS's Accelerate, Windows); callers then use `numpy.matmul`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Blas:
 
 
 def find_blas() -> Blas | None:
-    """numpy's BLAS, or None if it offers no symbols or gives a wrong product."""
+    """Return numpy's BLAS, or None if its symbols are hidden or it computes a wrong product."""
     core = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
     try:
         library = ctypes.CDLL(import_module(f"{core}._multiarray_umath").__file__)

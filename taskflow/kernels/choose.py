@@ -1,4 +1,4 @@
-"""Choose a kernel set: the fastest that works here, one by name, or a device's."""
+"""Choice of a kernel set: the fastest that works here, one by name, or a device's."""
 
 import os
 from importlib import import_module
@@ -25,7 +25,7 @@ def native_built() -> bool:
 
 
 def onednn_missing() -> str | None:
-    """None if oneDNN's kernels can be used, else a sentence that says what is missing and which command mends it."""
+    """Return None if oneDNN's kernels can be used, else a sentence that says what is missing and which command installs it."""
     try:
         _make("onednn")
     except RuntimeError as error:
@@ -34,11 +34,11 @@ def onednn_missing() -> str | None:
 
 
 def default_kernels(threads: int | None = None) -> KernelSet:
-    """The fastest kernel set that works on this machine's CPU: oneDNN's, the compiled loops', numpy's. TASKFLOW_KERNELS=
-    onednn, native or numpy chooses one; its ``name`` says which it is. ``threads``: of its larger kernels, numpy's BLAS apart (by
-    default what OpenMP would take).
+    """Return the fastest kernel set that works on this machine's CPU: oneDNN's, else the compiled loops', else numpy's. The
+    environment variable TASKFLOW_KERNELS (onednn, native or numpy) chooses one. ``threads``: how many its larger kernels use,
+    except numpy's BLAS (default: OpenMP's).
 
-    Raises RuntimeError if one is asked for that is not there, ValueError for any other name.
+    Raises RuntimeError if the chosen set is not available, ValueError for any other name.
     """
     choice = os.environ.get("TASKFLOW_KERNELS", "")
     if choice not in ("", *CHOICES):
@@ -57,9 +57,9 @@ def default_kernels(threads: int | None = None) -> KernelSet:
 
 
 def kernels_on(device: str, threads: int | None = None) -> KernelSet:
-    """The kernels of a device: "cpu" (`default_kernels`, with so many ``threads``) or "gpu" (`taskflow.kernels.gpu.gpu_kernels`).
+    """Return the kernels of a device: "cpu" (`default_kernels` with ``threads``) or "gpu" (`taskflow.kernels.gpu.gpu_kernels`).
 
-    Raises DeviceMissing, with one sentence that says what is missing, if they are not there; ValueError for any other name.
+    Raises DeviceMissing, with a sentence that says what is missing, if they are not available; ValueError for any other name.
     """
     if device == "cpu":
         return default_kernels(threads)

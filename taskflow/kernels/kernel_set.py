@@ -1,6 +1,6 @@
-"""KernelSet: the arithmetic that operators call, arrays in and arrays out. Imports nothing of taskflow's other rooms.
+"""KernelSet: the arithmetic that operators call, arrays in and arrays out. Imports nothing of taskflow's other packages.
 
-It is put together from the groups of ``definitions/``, where each kernel is stated and defined. Sets with kernels of their own
+It is composed of the groups of ``definitions/``, where each kernel is stated and defined. Sets with kernels of their own
 (compiled loops, GPU libraries) must agree with the definitions, and a test compares them.
 """
 
@@ -38,7 +38,7 @@ class KernelSet(
     PartKernels, ConvolutionKernels, ProductKernels, PoolingKernels, ChannelKernels, PointwiseKernels, RowKernels, LossKernels,
     RandomKernels, UpdateKernels, ABC,
 ):
-    """One implementation of every kernel: its own, or the definition."""
+    """One implementation of every kernel: a faster one, or the definition itself."""
 
     __slots__ = ()
 
@@ -50,12 +50,12 @@ class KernelSet(
 
     @property
     def xp(self) -> Any:
-        """The array module of its arrays: numpy, or one with its interface."""
+        """Module that its arrays are of: numpy, or one with numpy's interface."""
         return self.device.xp
 
     def constant(self, key: Hashable, make: Callable[[], np.ndarray[Any, Any]]) -> Array:
-        """An array that operators compute on the host and only read. ``key`` says all that it depends on, so that a device
-        keeps it."""
+        """Return an array that operators compute on the host and only read. ``key`` identifies its contents, so that a device
+        can cache it."""
         return make()
 
 

@@ -13,7 +13,7 @@ _32 = np.uint64(32)
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
-    """Ten rounds on four counter words (uint64 arrays that hold 32-bit values); returns four words."""
+    """Compute ten rounds on four counter words (uint64 arrays that hold 32-bit values). Returns four words."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -24,7 +24,7 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[An
 
 
 def words_at(key: tuple[int, int], stream: int, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The 32-bit word of each position (uint64, any shape): word ``position % 4`` at counter ``position // 4``."""
+    """Return the 32-bit word of each position (uint64, any shape): word ``position % 4`` at counter ``position // 4``."""
     block = positions >> np.uint64(2)
     words = philox((block & _LOW, block >> _32, np.full_like(block, stream), np.zeros_like(block)), key)
     return np.asarray(np.choose((positions & np.uint64(3)).astype(np.intp), words))

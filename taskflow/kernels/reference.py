@@ -1,7 +1,7 @@
-"""NumpyKernels: the readable reference, which is every kernel's definition.
+"""NumpyKernels: the readable reference, which uses every kernel's definition.
 
-The groups of ``definitions/`` name their compiled twins, and the tests that hold each equal. oneDNN's kernels define nothing
-themselves: onednn/_onednn.pyx and this are held equal by tests/kernels/test_onednn_kernels.py.
+The groups of ``definitions/`` name their compiled twins and the tests that hold each pair equal. oneDNN's kernels
+(onednn/_onednn.pyx) have no definitions of their own; tests/kernels/test_onednn_kernels.py holds them equal to these.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from taskflow.kernels.kernel_set import KernelSet
 
 
 class NumpyKernels(KernelSet):
-    """Plain numpy; works wherever numpy does."""
+    """Kernels in plain numpy; work wherever numpy does."""
 
     __slots__ = ()
     name = "numpy"

@@ -17,13 +17,13 @@ PRECISIONS = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16"}  # of produ
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Processors are numbered node by node. ``layout``: (node name, how many nodes) in order. ``devices``: only the first
-    so many processors are used (None: all); the other processors of the last node are idle, its links are there.
-    ``extensible``: more nodes of the last kind may be had by asking for more devices. ``collectives``: how its collective
-    library performs; None: each collective goes around one ring.
+    """Processors are numbered node by node. ``layout``: (node name, number of nodes) in order. ``devices``: how many processors
+    are used, from the first (None: all); the last node keeps its links even if some of its processors are idle. ``extensible``:
+    asking for more devices adds nodes of the last kind. ``collectives``: performance of its collective library; None: each
+    collective goes around one ring.
 
-    A route within a node is a shortest path there; between nodes, one to the network and one from it. Routes are found
-    when first asked for. Raises ValueError if the declaration is not a machine, or one of more than MOST_DEVICES processors.
+    A route within a node is a shortest path there; between nodes, one to the network and one from it. Routes are found when
+    first asked for. Raises ValueError if the declaration is inconsistent or has more than MOST_DEVICES processors.
     """
 
     name: str
@@ -46,35 +46,35 @@ class Cluster:
         object.__setattr__(self, "processors", placed.processors)
 
     def route(self, source: int, target: int) -> tuple[Link, ...]:
-        """The links from one processor to another; IndexError if one of them does not exist."""
+        """Return the links from one processor to another. Raises IndexError if one of them does not exist."""
         return self._placed.route(source, target)
 
     def way_out(self, processor: int) -> tuple[Link, ...]:
-        """The links from a processor to the network between the nodes, of a machine of several nodes."""
+        """Return the links from a processor to the network between nodes, in a machine of several nodes."""
         return self._placed.half(processor, True)
 
     def way_in(self, processor: int) -> tuple[Link, ...]:
-        """The links to a processor from there."""
+        """Return the links from the network between nodes to a processor."""
         return self._placed.half(processor, False)
 
     def link_names(self, source: int, target: int) -> tuple[str, ...]:
-        """The names of a route's links."""
+        """Return the names of a route's links."""
         return tuple(link.name for link in self.route(source, target))
 
     @property
     def link_count(self) -> int:
-        """Link numbers are below this."""
+        """Upper bound of link numbers (exclusive)."""
         return self._placed.link_count
 
     @property
     def node_count(self) -> int:
-        """Nodes with at least one processor in use."""
+        """Number of nodes with at least one processor in use."""
         return self.processors[-1].node + 1
 
     def prefix(self, devices: int) -> Cluster:
-        """The machine of the first ``devices`` processors; with more nodes if there are too few and it is extensible.
+        """Return the machine of the first ``devices`` processors, with added nodes if there are too few and it is extensible.
 
-        Raises ValueError if there are not so many, or more than MOST_DEVICES.
+        Raises ValueError if there are not so many, or for more than MOST_DEVICES.
         """
         if devices < 1:
             raise ValueError(f"machine {self.name}: devices must be 1 or more, got {devices}")
@@ -89,8 +89,8 @@ class Cluster:
         return replace(self, layout=tuple(layout), devices=None if devices == total else devices)
 
     def multiplying_in(self, precision: str) -> Cluster:
-        """The machine whose products of float32 arrays multiply in ``precision``, a key of PRECISIONS (the GPU kernels'
-        TASKFLOW_PRECISION). Raises ValueError if that is none, or if one of its devices has no rate for it."""
+        """Return the same machine with matrix products of float32 arrays multiplied in ``precision``, a key of PRECISIONS (the
+        GPU kernels' TASKFLOW_PRECISION). Raises ValueError for any other key, or if one of the devices has no rate for it."""
         if precision not in PRECISIONS:
             raise ValueError(f"machine {self.name}: precision must be {', '.join(PRECISIONS)}, got {precision!r}")
         dtype = PRECISIONS[precision]

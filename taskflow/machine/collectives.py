@@ -1,4 +1,4 @@
-"""Channels: what a collective of a library such as NCCL costs, which sends over all links and cards of a node at once."""
+"""Channels: cost of a collective of a library such as NCCL, which uses all links and network cards of a node at once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ TREE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """How a machine's collective library performs. ``start_seconds``: from the call until the first byte moves; ``step_seconds``:
-    of a message within a node that waits for the one before; ``network_step_seconds``: of one between nodes. ``link_share`` and
-    ``network_share``: which part of a link's rate the payload gets. ``copy_bytes_per_second``: how fast a processor adds what
-    arrives to what it has, or copies it, counted in bytes of the array of an all-reduce."""
+    """Performance of a machine's collective library. ``start_seconds``: from the call until the first byte moves.
+    ``step_seconds``: latency of each message within a node that waits for the one before; ``network_step_seconds``: of each
+    between nodes. ``link_share`` and ``network_share``: the fraction of a link's rate that the payload gets.
+    ``copy_bytes_per_second``: rate at which a processor adds arriving data to its own, or copies it, counted in bytes of the
+    array of an all-reduce."""
 
     start_seconds: float
     step_seconds: float
@@ -31,7 +32,7 @@ class Collectives:
 
 
 class Around(Protocol):
-    """What a collective among some processors occupies, and how long it takes (`Ring`, `Channels`)."""
+    """Cost of a collective among some processors: the resources that it occupies, and its duration (`Ring`, `Channels`)."""
 
     @property
     def members(self) -> tuple[int, ...]: ...
@@ -43,15 +44,16 @@ class Around(Protocol):
     def copies(self) -> bool: ...
 
     def seconds(self, nbytes: int, halves: int = 2) -> float:
-        """Of an all-reduce, or of one of its ``halves``; ``nbytes``: `ring_bytes`."""
+        """Return the duration of an all-reduce, or of one of its ``halves`` (a reduce-scatter or an all-gather). ``nbytes``: as
+        `ring_bytes` counts them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """A group of processors whose library sends around several rings at once. ``nodes``: on how many nodes they are.
-    ``bytes_per_second``: of what one member sends within its node. ``network_bytes_per_second``: of what one node sends to
-    the others, over all cards that its members reach (infinite for one node). ``resources`` as of a `Ring`."""
+    """Group of processors whose library sends around several rings at once. ``nodes``: the number of nodes they are on.
+    ``bytes_per_second``: rate at which one member sends within its node. ``network_bytes_per_second``: rate at which one node
+    sends to the others, over all network cards that its members reach (infinite for one node). ``resources``: as of a `Ring`."""
 
     members: tuple[int, ...]
     resources: tuple[int, ...]
@@ -62,11 +64,11 @@ class Channels:
     copies: bool = False
 
     def seconds(self, nbytes: int, halves: int = 2) -> float:
-        """As in `Around`.
+        """Return the duration, as in `Around`.
 
-        Of an array of S bytes every member of n sends (n - 1) / n S to its neighbour in each half, on all channels
-        together. So does every node to the next one. What arrives is added (or copied) before it goes on. Between nodes
-        an all-reduce takes what is less of rings and of two trees, up and down (Sanders, Speck and Traeff, 2009).
+        In each half every one of n members sends (n - 1) / n of the array to its neighbour, over all channels together, and so
+        does every node to the next one. What arrives is added (or copied) before it is passed on. Between nodes an all-reduce
+        takes the lesser of the times of rings and of two trees, up and down (Sanders, Speck and Traeff, 2009).
         """
         count, own = len(self.members), self.library
         array = nbytes / (halves * (count - 1))
@@ -83,7 +85,7 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class PairExchange:
-    """An all-to-all of a library: messages between all pairs, as ``pairs`` has them, which it starts together."""
+    """All-to-all of a library: messages between all pairs of processors (``pairs``), which start together."""
 
     pairs: Ring
     share: float
@@ -99,12 +101,12 @@ class PairExchange:
         return self.pairs.resources
 
     def seconds(self, nbytes: int, halves: int = 0) -> float:
-        """As in `Around`; ``nbytes``: of all messages."""
+        """Return the duration, as in `Around`; ``nbytes``: of all messages."""
         return self.library.start_seconds + self.pairs.hop_seconds + nbytes / (self.pairs.bytes_per_second * self.share)
 
 
 def exchange(machine: Machine, members: Sequence[int]) -> Around:
-    """What an all-to-all among two or more processors occupies and costs."""
+    """Return the cost of an all-to-all among two or more processors."""
     pairs = all_pairs(machine, members)
     library: Collectives | None = getattr(machine, "collectives", None)
     if library is None or pairs.copies:
@@ -113,8 +115,8 @@ def exchange(machine: Machine, members: Sequence[int]) -> Around:
 
 
 def collective(machine: Machine, members: Sequence[int]) -> Around:
-    """What a collective among two or more processors, in the order given, occupies and costs: over all channels if the machine
-    says how its library performs (`Cluster.collectives`) and no processor has to copy by itself; else around one ring."""
+    """Return the cost of a collective among two or more processors, in the order given. It uses all channels if the machine
+    says how its library performs (`Cluster.collectives`) and no processor has to copy by itself; else one ring."""
     around = ring(machine, members)
     library: Collectives | None = getattr(machine, "collectives", None)
     if library is None or around.copies:
@@ -137,7 +139,7 @@ def collective(machine: Machine, members: Sequence[int]) -> Around:
 
 
 def collective_links(machine: Machine, members: Sequence[int]) -> dict[int, Link]:
-    """The links that a collective among processors in the order given occupies, by number."""
+    """Return the links, by number, that a collective among processors in the order given occupies."""
     pairs = zip(members, (*members[1:], members[0]))
     found = {link.number: link for source, target in pairs for link in machine.route(source, target)}
     if between_nodes(machine, members):
@@ -146,22 +148,23 @@ def collective_links(machine: Machine, members: Sequence[int]) -> dict[int, Link
 
 
 def between_nodes(machine: Machine, members: Sequence[int]) -> bool:
-    """Whether a collective among these processors goes over all ways between them and the network."""
+    """True if a collective among these processors uses all routes between them and the network."""
     return getattr(machine, "collectives", None) is not None and len({machine.processors[m].node for m in members}) > 1
 
 
 def _ways(machine: Machine, members: Sequence[int]) -> dict[int, Link]:
-    """The links between the members and the network."""
+    """Return the links between the members and the network, by number."""
     ways = [way(member) for member in members for way in (machine.way_out, machine.way_in)]  # type: ignore[attr-defined]
     return {link.number: link for way in ways for link in way}
 
 
 def _within(around: Ring) -> float:
-    """Bytes a second that each member of a ring sends."""
+    """Return the bytes a second that each member of a ring sends."""
     return around.bytes_per_second / len(around.members)
 
 
 def _together(ways: Iterable[Sequence[Link]]) -> float:
-    """Bytes a second over several ways between a node's processors and the network: those of the narrowest links, each once."""
+    """Return the bytes a second of several routes between a node's processors and the network together: the sum over their
+    narrowest links, each counted once."""
     narrow = {link.number: link.bytes_per_second for way in ways for link in [min(way, key=lambda k: k.bytes_per_second)]}
     return sum(narrow.values())

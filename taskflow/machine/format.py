@@ -1,4 +1,4 @@
-"""The JSON form of a machine, described in docs/guide/machines.md: from values to JSON and, checked, back."""
+"""JSON form of a machine, described in docs/guide/machines.md: writing it, and reading it with checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Reached = Annotated[float, Meta(ge=LEAST, le=1)]
 
 
 class ProgramEntry(Entry, frozen=True, kw_only=True):
-    """How a training program drives a device."""
+    """How a training program launches work on a device."""
 
     host_seconds: Annotated[NotNegative, Meta(description="What its thread needs to start a kernel; 0 for recorded steps.")]
     message_seconds: Annotated[NotNegative, Meta(description="Waiting for a message of another stage of a pipeline.")] = 0.0
@@ -102,7 +102,7 @@ class NodeEntry(Entry, frozen=True, kw_only=True):
 
 
 class CollectivesEntry(Entry, frozen=True, kw_only=True):
-    """How the collective library performs."""
+    """Performance of the collective library."""
 
     start_seconds: Annotated[NotNegative, Meta(description="From the call until the first byte moves.")]
     step_seconds: Annotated[NotNegative, Meta(description="Of a message within a node that waits for the one before.")]
@@ -114,14 +114,14 @@ class CollectivesEntry(Entry, frozen=True, kw_only=True):
 
 
 class Placing(Entry, frozen=True, kw_only=True):
-    """Some nodes of one kind."""
+    """A number of nodes of one kind."""
 
     node: Annotated[Name, Meta(description="One of the file's nodes.")]
     count: Annotated[Count, Meta(description="How many.")]
 
 
 class MachineFile(Entry, frozen=True, kw_only=True):
-    """A machine: kinds of nodes, and how many there are of each."""
+    """A machine: kinds of nodes, and the number of each."""
 
     format: Literal["taskflow-machine"]
     version: Literal[1]
@@ -139,7 +139,8 @@ class MachineFile(Entry, frozen=True, kw_only=True):
 
 # ---- from JSON -------------------------------------------------------------------------------------------------------
 def parse(content: Any, where: str) -> Cluster:
-    """The machine that a JSON value describes. ValueError begins with ``where`` and says what is wrong at which key."""
+    """Return the machine that a JSON value describes. Raises ValueError that begins with ``where`` and says what is wrong at
+    which key."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{where}: not a machine file (its format must be {FORMAT!r})")
     if content.get("version") != VERSION:
@@ -209,8 +210,8 @@ def _node(entry: NodeEntry) -> NodeTemplate:
 
 # ---- to JSON ---------------------------------------------------------------------------------------------------------
 def unparse(machine: Cluster) -> dict[str, Any]:
-    """The JSON value of a machine; `parse` gives the same machine back. ValueError if no file may say what it is, such as a link
-    of an infinite rate."""
+    """Return the JSON value of a machine, from which `parse` makes the same machine. Raises ValueError for what no file can
+    say, such as a link of infinite rate."""
     file = MachineFile(
         format="taskflow-machine", version=1, name=machine.name, source=machine.source or UNSET,
         devices=[_of_device(device) for device in machine.kinds], nodes=[_of_node(node) for node in machine.nodes],

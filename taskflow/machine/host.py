@@ -1,4 +1,4 @@
-"""The machine at hand: its cores as processors, whose copies to each other the cores make themselves; or its GPUs."""
+"""The machine at hand: its CPU cores as processors that copy for themselves, or its GPUs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ GPU = Device(
 
 
 def host(processors: int, kind: str = "cpu") -> Cluster:
-    """This machine's cores as ``processors`` equal ones, with rates typical of a CPU core and of MPI through shared memory.
+    """Return this machine's cores as ``processors`` equal processors, with rates typical of a CPU core and of MPI through
+    shared memory.
 
-    A copy between two of them occupies the receiver, which reads it out of the sender's memory: so MPICH does it on Linux.
-    For this machine's own figures see `taskflow.runtime.calibrate.machine`. ``kind`` "gpu": that many GPUs, which copy
-    to each other by themselves, with rates typical of them.
+    A copy between two of them occupies the receiver, which reads the sender's memory, as MPICH does on Linux. For measured
+    figures see `taskflow.runtime.calibrate.machine`. ``kind`` "gpu": that many GPUs instead, with typical rates, whose copies
+    occupy no processor.
     """
     if processors < 1:
         raise ValueError(f"host: needs at least 1 processor, got {processors}")

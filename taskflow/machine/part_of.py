@@ -11,8 +11,8 @@ from taskflow.machine.parts import Device, Link, Processor
 
 @dataclass(frozen=True, slots=True)
 class PartOfMachine:
-    """Processor p is the ``whole``'s processor ``members[p]``. ValueError if there are no members, or one is there twice, or not
-    at all in the whole."""
+    """Machine whose processor p is processor ``members[p]`` of the ``whole``. Raises ValueError if there are no members, or if
+    one is repeated or does not exist in the whole."""
 
     whole: Cluster
     members: tuple[int, ...]
@@ -33,22 +33,22 @@ class PartOfMachine:
 
     @property
     def kinds(self) -> tuple[Device, ...]:
-        """The whole's."""
+        """Kinds of devices of the whole."""
         return self.whole.kinds
 
     @property
     def collectives(self) -> Collectives | None:
-        """How the whole's collective library performs."""
+        """Performance of the whole's collective library."""
         return self.whole.collectives
 
     def route(self, source: int, target: int) -> tuple[Link, ...]:
-        """The whole's links between two members."""
+        """Return the whole's links between two members."""
         return self.whole.route(self.members[source], self.members[target])
 
     def way_out(self, processor: int) -> tuple[Link, ...]:
-        """The links from a member to the network between the nodes."""
+        """Return the links from a member to the network between nodes."""
         return self.whole.way_out(self.members[processor])
 
     def way_in(self, processor: int) -> tuple[Link, ...]:
-        """The links to a member from there."""
+        """Return the links from the network between nodes to a member."""
         return self.whole.way_in(self.members[processor])

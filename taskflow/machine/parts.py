@@ -1,4 +1,4 @@
-"""What a machine consists of: processors of some device kind, links, and routes over them."""
+"""Parts of a machine: processors of some device kind, links, and routes over them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _name(dtype: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostProgram:
-    """How a training program drives a device, PyTorch's eager mode for instance. ``host_seconds``: what its one thread needs to
-    start a kernel, none of which begins before; 0 where steps are recorded and replayed (CUDA graphs). ``message_seconds``: what
-    it waits in addition for a message from or to another stage of a pipeline, and ``message_bytes_per_second`` how fast the
-    message goes meanwhile (infinite: as fast as links are). ``source``: where the figures are from."""
+    """How a training program launches work on a device, for instance PyTorch's eager mode. ``host_seconds``: time that its one
+    thread needs to launch a kernel; kernels start no faster than that. 0 where steps are recorded and replayed (CUDA graphs).
+    ``message_seconds``: extra time that it waits for a message from or to another pipeline stage. ``message_bytes_per_second``:
+    the rate of such a message (infinite: the links' rate). ``source``: where the figures are from."""
 
     host_seconds: float
     message_seconds: float = 0.0
@@ -29,7 +29,7 @@ class HostProgram:
     message_bytes_per_second: float = inf
 
     def waits(self, nbytes: float) -> float:
-        """Seconds that it waits for a message of so many bytes."""
+        """Return the seconds that the program waits for a message of ``nbytes``."""
         return self.message_seconds + nbytes / self.message_bytes_per_second
 
 
@@ -37,13 +37,13 @@ class HostProgram:
 class Device:
     """A kind of processor.
 
-    ``flops_per_second``: peak rate by dtype name; a dtype that is not named runs at float32's. ``efficiency``: which part
-    of the peak a class of kernels reaches ("contraction", "convolution", "recurrent"; "memory" of the memory's rate),
-    where the cost model's own figure does not hold. ``multiprocessors``: cores that kernels must fill.
-    ``cache_bytes``: the last cache that all of them share. ``source``: where the figures are from. ``products``: the type in
-    which matrix products, convolutions and recurrent layers multiply float32 numbers, which they add, and all else keeps,
-    in float32: ``tf32`` or ``bfloat16`` on tensor cores. ``program``: what drives it, where that is more than
-    ``launch_seconds`` between two kernels; products then run in tiles, and views are free (`taskflow.optimizer.cost.library`).
+    ``flops_per_second``: peak rate by dtype name; a dtype that is not named runs at float32's rate. ``efficiency``: fraction of
+    the peak that a class of kernels reaches ("contraction", "convolution", "recurrent"; "memory": fraction of the memory's
+    rate), where it differs from the cost model's own figure. ``multiprocessors``: cores that a kernel must fill.
+    ``cache_bytes``: size of the last-level cache that they share. ``source``: where the figures are from. ``products``: the
+    type in which matrix products, convolutions and recurrent layers multiply float32 numbers: ``tf32`` or ``bfloat16`` on
+    tensor cores. Sums and everything else stay float32. ``program``: how it is driven, where ``launch_seconds`` between two
+    kernels do not describe that. Matrix products then run in tiles, and views are free (`taskflow.optimizer.cost.library`).
     """
 
     kind: str
@@ -59,7 +59,7 @@ class Device:
     program: HostProgram | None = None
 
     def rate(self, dtype: object = "float32") -> float:
-        """Peak operations a second on numbers of a type."""
+        """Return the peak operations a second on numbers of a type."""
         wanted, default = _name(dtype), 0.0
         for name, rate in self.flops_per_second:
             if name == wanted:
@@ -69,11 +69,11 @@ class Device:
         return default
 
     def product_rate(self, dtype: object) -> float:
-        """Peak operations a second where numbers of a type are multiplied and added up."""
+        """Return the peak operations a second of multiplying and adding numbers of a type."""
         return self.rate(self.products if _name(dtype) == "float32" else dtype)
 
     def reaches(self, kernels: str, default: float) -> float:
-        """Which part of the peak this class of kernels reaches."""
+        """Return the fraction of the peak that this class of kernels reaches."""
         return dict(self.efficiency).get(kernels, default)
 
 
@@ -105,20 +105,19 @@ class Processor:
 
     @property
     def overhead_seconds(self) -> float:
-        """Added to every task."""
+        """Time added to every task."""
         return self.device.launch_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction of a connection (both, if it is half duplex). A transfer occupies every link of its route, from its
-    start to its end.
+    """One direction of a connection (both, if it is half duplex). A transfer occupies every link of its route for all of its
+    duration.
 
-    ``occupies_endpoints``: which processors do the copying themselves, so that a transfer over this link occupies them too and
-    no task of theirs runs meanwhile: ``sender``, ``receiver``, both (True) or none (False). Between CPU ranks of one
-    machine MPI copies on the ranks' own cores: through shared memory on both, or, where the system lets one process read
-    another's memory, on the receiver's alone. GPUs have copy engines, and network cards read and write memory by
-    themselves.
+    ``occupies_endpoints``: which processors copy by themselves: ``sender``, ``receiver``, both (True) or none (False). A
+    transfer over this link occupies them too, so that none of their tasks runs meanwhile. Between CPU ranks of one machine MPI
+    copies on the ranks' own cores: on both through shared memory, or on the receiver's alone where the system lets a process
+    read another's memory. GPUs have copy engines, and network cards read and write memory by themselves.
     """
 
     number: int
@@ -137,7 +136,7 @@ class Link:
 
 
 class Machine(Protocol):
-    """What lowering, simulation and mapping ask of a machine."""
+    """Interface that lowering, simulation and mapping use."""
 
     @property
     def name(self) -> str: ...
@@ -146,13 +145,14 @@ class Machine(Protocol):
     def processors(self) -> tuple[Processor, ...]: ...
 
     def route(self, source: int, target: int) -> tuple[Link, ...]:
-        """The links that a transfer from one processor to another occupies, all at once; empty if they are the same."""
+        """Return the links that a transfer from one processor to another occupies, all at once; empty if the processors are the
+        same."""
         ...
 
 
 def transfer_seconds(route: Iterable[Link], nbytes: int) -> float:
-    """How long ``nbytes`` take over a route: the sum of its latencies, and the bytes at its slowest link's rate. 0 for an
-    empty route (paper, section 5, assumption A2, and latency)."""
+    """Return the duration of moving ``nbytes`` over a route: the sum of the links' latencies, plus the bytes at the slowest
+    link's rate. 0 for an empty route (paper, section 5, assumption A2, with latency added)."""
     links = tuple(route)
     if not links:
         return 0.0

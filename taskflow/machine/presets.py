@@ -1,4 +1,4 @@
-"""Machines by name or file: the described clusters of taskflow/machines, and the user's own JSON files."""
+"""Machines by name or file: the built-in clusters of taskflow/machines, and the user's own JSON files."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ HERE = ("host", "this", "this-gpu")
 
 
 def preset_names() -> tuple[str, ...]:
-    """The names that `load_machine` knows, beside files."""
+    """Return the names that `load_machine` knows."""
     return (*sorted(path.stem for path in FOLDER.glob("*.json")), *HERE)
 
 
 def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
-    """A described cluster by name, or a machine file (any path that ends in ``.json``); of it the first ``devices``
-    processors, if given. ``host`` and ``this``: the cores of the machine at hand, ``devices`` of them or all; ``this-gpu``:
-    ``devices`` GPUs (1 if not given) of typical rates, whether there are any or not. With ``:tf32`` or ``:bf16`` behind the
-    name, products of float32 arrays multiply in that, on tensor cores (`Cluster.multiplying_in`).
+    """Return a built-in cluster by name, or the machine of a file (any path that ends in ``.json``). ``devices``: only its
+    first processors. ``host`` and ``this``: the cores of the machine at hand, ``devices`` of them or all. ``this-gpu``:
+    ``devices`` GPUs (default 1) of typical rates, whether or not there are any. With ``:tf32`` or ``:bf16`` after the name,
+    matrix products of float32 arrays multiply in that type, on tensor cores (`Cluster.multiplying_in`).
 
-    Raises ValueError for an unknown name, a broken file, too many devices or a precision that they lack, FileNotFoundError for a
-    missing file.
+    Raises ValueError for an unknown name, a broken file, too many devices or a precision that they lack; FileNotFoundError for
+    a missing file.
     """
     text, _, precision = str(name).rpartition(":")
     if text and precision in PRECISIONS:
@@ -49,13 +49,13 @@ def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
 
 
 def save(machine: Cluster, path: str | Path) -> None:
-    """Write a machine file. Readers see no file, the old one or the whole new one. ValueError if no file may say what the machine
-    is (`unparse`)."""
+    """Write a machine file. Readers see the old file or the complete new one. Raises ValueError if the machine cannot be
+    written (`unparse`)."""
     content = json_text(unparse(machine), 1) + "\n"
     with replacing(path) as file:
         file.write_text(content)
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

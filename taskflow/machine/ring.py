@@ -1,4 +1,4 @@
-"""Ring: what a collective of a ring of processors occupies, and how fast it is."""
+"""Ring: resources and duration of a collective around a ring of processors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from taskflow.machine.parts import Machine
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A ring through ``members``, each of which sends to the next one and the last to the first.
+    """Ring through ``members``: each sends to the next one, and the last to the first.
 
-    ``hop_seconds``: the longest latency of a message between neighbours. ``bytes_per_second``: of what all members send
-    together, when all send at once. ``resources``: what a collective occupies, in the order of the ring: links by number,
-    counted on after the processors, and processors that copy by themselves (``copies``: whether there are such).
+    ``hop_seconds``: the longest latency of a message between neighbours. ``bytes_per_second``: total rate of all members when
+    all send at once. ``resources``: what a collective occupies, in the order of the ring: processors that copy by themselves,
+    and links, whose numbers follow those of the processors. ``copies``: whether any processor copies by itself.
     """
 
     members: tuple[int, ...]
@@ -25,15 +25,16 @@ class Ring:
     copies: bool
 
     def seconds(self, nbytes: int, halves: int = 2) -> float:
-        """Of an all-reduce, or of one of its ``halves`` (1), a reduce-scatter or an all-gather; ``nbytes``: `ring_bytes`. Of an
-        all-to-all (0, of `all_pairs`): n - 1 rounds, and all bytes at the rate of all.
+        """Return the duration of an all-reduce, or of one of its ``halves`` (1): a reduce-scatter or an all-gather. ``nbytes``:
+        as `ring_bytes` counts them. With ``halves`` 0, of an all-to-all (of `all_pairs`): n - 1 rounds, and all bytes at the
+        total rate.
 
-        Around the ring that is n - 1 rounds for each half, in which every member sends an nth of the array (Patarasuk and Yuan,
-        "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009). Libraries sum small arrays in
-        fewer rounds, so an all-reduce takes what is less of this and two binary trees, up and down, with half of the
-        array in each. These take 2 log2 n latencies, and n / (n - 1) of the bytes. NCCL has them (Sanders, Speck and
-        Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009). MPI's recursive halving
-        and doubling has as many rounds (Thakur, Rabenseifner and Gropp, 2005). Halves go around the ring, as NCCL's do.
+        Around the ring each half takes n - 1 rounds, in which every member sends an nth of the array (Patarasuk and Yuan,
+        "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009). Libraries sum small arrays in fewer
+        rounds. So an all-reduce takes the lesser of this and of two binary trees, up and down, with half of the array in each:
+        2 log2 n latencies, and n / (n - 1) of the bytes. NCCL has such trees (Sanders, Speck and Traeff, "Two-tree algorithms
+        for full bandwidth broadcast, reduction and scan", 2009). MPI's recursive halving and doubling has as many rounds
+        (Thakur, Rabenseifner and Gropp, 2005). Halves go around the ring, as NCCL's do.
         """
         count = len(self.members)
         around = max(1, halves) * (count - 1) * self.hop_seconds + nbytes / self.bytes_per_second
@@ -44,14 +45,14 @@ class Ring:
 
 
 def ring(machine: Machine, members: Sequence[int]) -> Ring:
-    """The ring through two or more processors in the order given. A round takes the longest latency of all its messages, and the
-    time of the link that has most to carry for its rate."""
+    """Return the ring through two or more processors in the order given. A round takes the longest latency of its messages,
+    plus the time of the link that takes longest for its bytes."""
     return _by_messages(machine, members, list(zip(members, (*members[1:], members[0]))))
 
 
 def all_pairs(machine: Machine, members: Sequence[int]) -> Ring:
-    """The same for an all-to-all of two or more processors, in which each sends to each. In n - 1 rounds every member sends to
-    another one, each time to one further on. ``resources``: those of all these messages."""
+    """Return the same for an all-to-all of two or more processors. In each of n - 1 rounds every member sends to one other,
+    each time to one further on. ``resources``: those of all these messages."""
     count = len(members)
     return _by_messages(machine, members, [
         (source, members[(place + further) % count]) for further in range(1, count) for place, source in enumerate(members)
@@ -79,12 +80,13 @@ def _by_messages(machine: Machine, members: Sequence[int], messages: Sequence[tu
 
 
 def ring_bytes(members: int, nbytes: int, halves: int = 2) -> int:
-    """What all members of a ring send together to sum an array of ``nbytes``: in both halves, or in one (``halves``), by which each
-    gets the sum of a share, or gets the others' shares."""
+    """Return the bytes that all members of a ring send together to sum an array of ``nbytes``. ``halves`` 2: an all-reduce; 1:
+    a reduce-scatter, by which each member gets the sum of a share, or an all-gather, by which it gets the others' shares."""
     return halves * (members - 1) * nbytes
 
 
 def ring_share(members: int, place: int, nbytes: int, halves: int = 2) -> int:
-    """What the member at ``place`` of a ring sends of that; all shares together are all of it."""
+    """Return the part of those bytes that the member at ``place`` of a ring sends; the parts of all members add up to the
+    whole."""
     total = ring_bytes(members, nbytes, halves)
     return total * (place + 1) // members - total * place // members

@@ -1,4 +1,4 @@
-"""NodeTemplate: one node of a cluster as it is declared: processors, switches and the wires between them."""
+"""NodeTemplate: declaration of one node of a cluster: processors, switches and the wires between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_DEVICES = 100_000  # processors of a machine
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """``count`` processors of one device kind, called ``name`` followed by 0, 1, ..."""
+    """Group of ``count`` processors of one device kind, called ``name`` followed by 0, 1, ..."""
 
     name: str
     device: str
@@ -24,11 +24,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A connection as it is declared.
+    """Declaration of a connection.
 
-    ``between`` two vertices, or, with ``mesh``, a wire of its own between every two of the vertices it names. A name may
-    hold ``*``: ``("gpu*", "nvswitch")`` gives one wire for every gpu. Full duplex: ``bytes_per_second`` each way, and the
-    ways do not disturb each other; half duplex: one transfer at a time.
+    It is ``between`` two vertices; with ``mesh`` there is a separate wire between every two of the named vertices. A name may
+    contain ``*``: ``("gpu*", "nvswitch")`` makes one wire for every gpu. Full duplex: ``bytes_per_second`` in each direction at
+    the same time; half duplex: one transfer at a time.
     """
 
     between: tuple[str, ...]
@@ -42,7 +42,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class NodeTemplate:
-    """A kind of node. ``network`` may be an end of its wires. ValueError for more than MOST_DEVICES processors."""
+    """A kind of node. ``network`` may be an end of its wires. Raises ValueError for more than MOST_DEVICES processors."""
 
     name: str
     processors: tuple[Group, ...]
@@ -56,7 +56,7 @@ class NodeTemplate:
 
     @property
     def count(self) -> int:
-        """How many processors it has."""
+        """Number of processors."""
         return sum(group.count for group in self.processors)
 
     @property
@@ -65,23 +65,24 @@ class NodeTemplate:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The device kind of every processor."""
+        """Device kind of every processor."""
         return tuple(g.device for g in self.processors for _ in range(g.count))
 
     @property
     def vertices(self) -> tuple[str, ...]:
-        """Processors, then switches, then the network."""
+        """Vertices: processors, then switches, then the network."""
         return (*self.processor_names, *self.switches, NETWORK)
 
     def members(self, wire: Wire) -> tuple[str, ...]:
-        """The vertices of a mesh. ValueError if it names fewer than two, or one that is not there."""
+        """Return the vertices of a mesh. Raises ValueError if it names fewer than two, or one that does not exist."""
         found = dict.fromkeys(name for pattern in wire.between for name in self._matching(pattern, wire))
         if len(found) < 2:
             raise ValueError(f"{self._who(wire)}: a mesh needs at least 2 members, got {', '.join(found)}")
         return tuple(found)
 
     def ends(self, wire: Wire) -> Iterator[tuple[str, str]]:
-        """The pairs of vertices that a wire connects. ValueError if it names one that is not there, or one twice."""
+        """Return the pairs of vertices that a wire connects. Raises ValueError if it names one that does not exist, or one
+        twice."""
         if wire.mesh:
             yield from combinations(self.members(wire), 2)
             return

@@ -1,4 +1,4 @@
-"""Topology: the directed links of one kind of node, and shortest paths over them, found when first asked for."""
+"""Topology: the directed links of one kind of node, and the shortest paths over them, found when they are first asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskflow.machine.template import NETWORK, NodeTemplate, Wire
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A link of a node kind; ``number`` counts from the node's first link."""
+    """Link of a kind of node; ``number`` counts from the node's first link."""
 
     number: int
     name: str
@@ -19,27 +19,28 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Slots from one vertex to another, and what chooses between paths: hops, then bandwidth, then latency."""
+    """Path from one vertex to another, and the figures by which paths are compared: hops, then bandwidth, then latency."""
 
     slots: tuple[Slot, ...]
     bytes_per_second: float
     latency_seconds: float
 
     def then(self, slot: Slot) -> Path:
-        """This path and one slot more."""
+        """Return this path extended by one slot."""
         return Path(
             (*self.slots, slot), min(self.bytes_per_second, slot.wire.bytes_per_second),
             self.latency_seconds + slot.wire.latency_seconds,
         )
 
     def always_better_than(self, other: Path) -> bool:
-        """Of two paths between the same vertices with the same number of hops: also if both go on in the same way."""
+        """True if this path is better than another between the same vertices with the same number of hops, however both are
+        extended."""
         if self.bytes_per_second < other.bytes_per_second or self.latency_seconds > other.latency_seconds:
             return False
         return self.latency_seconds < other.latency_seconds or self._numbers < other._numbers
 
     def key(self) -> tuple[float, float, tuple[int, ...]]:
-        """The least is the best; slot numbers break ties, so the choice never depends on chance."""
+        """Sort key; the least is the best. Slot numbers break ties, so the choice is deterministic."""
         return -self.bytes_per_second, self.latency_seconds, self._numbers
 
     @property
@@ -48,7 +49,7 @@ class Path:
 
 
 class Topology:
-    """Paths pass through switches only, never through another processor.
+    """Links and shortest paths of a kind of node. Paths pass through switches only, never through another processor.
 
     A mesh of m members has m * m slots, which are made when a path needs them.
     """
@@ -103,7 +104,8 @@ class Topology:
         return found
 
     def unconnected(self, network: bool) -> tuple[str, str] | None:
-        """Two processors without a path between them, or with ``network`` one that does not reach it; None if all do."""
+        """Return two processors without a path between them or, with ``network``, one that does not reach it; None if all are
+        connected."""
         names = self.template.processor_names
         if network:
             for name in names:
@@ -118,7 +120,7 @@ class Topology:
         return None
 
     def path(self, source: str, target: str) -> Path | None:
-        """The path with the fewest hops, among these the one with the most bandwidth; None if there is none."""
+        """Return the path with the fewest hops, and among these the most bandwidth; None if there is none."""
         if source not in self._trees:
             self._trees[source] = self._tree(source)
         return self._trees[source].get(target)

@@ -1,4 +1,4 @@
-"""Who decides how operators are cut and where pieces run."""
+"""Mappers, strategies and configurations: how operators are cut and where their pieces run."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""Alike: one operator cut as another one is (`cut_like`), and a strategy made for a graph carried over to a part of it (`alike`).
+"""Alike: cuts one operator like another (`cut_like`), and carries a strategy over from a graph to a part of it (`alike`).
 
-A `Match` says which dimensions of the two operators belong together. There are several rules for that, since operators that
-go together differ in what they have in common: names (`by_name`), names or sizes (`by_name_or_size`), classes of
-dimensions (`by_class`), only the samples (`by_samples`), or the tensor between them (`taskflow.optimizer.space.layers`).
+A `Match` says which dimensions of the two operators correspond. There are several rules, since pairs of operators have
+different things in common: names (`by_name`), names or sizes (`by_name_or_size`), classes of dimensions (`by_class`), only the
+samples (`by_samples`), or the tensor between them (`taskflow.optimizer.space.layers`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Cut = tuple[tuple[int, ...], tuple[int, ...]]  # degrees, and for each piece the
 
 
 def cut_like(dims: Sequence[Dim], match: Match, degrees: Sequence[int]) -> Cut:
-    """The cut of an operator with these ``dims`` if the other one has these ``degrees``. A piece goes with the other one's piece
-    of the same place in the dimensions that match, and with the first in dimensions that only the other one has."""
+    """Return the cut of an operator with these ``dims``, given the other one's ``degrees``. A piece goes with the other
+    operator's piece at the same place in the dimensions that match, and at the first place in dimensions that only the other
+    one has."""
     own = degrees_like(dims, match, degrees)
     weights = list(accumulate(reversed(degrees), mul, initial=1))[-2::-1]  # pieces between two neighbours in each dimension
     # Of two dimensions that go with the same one, the last says which piece.
@@ -31,15 +32,16 @@ def cut_like(dims: Sequence[Dim], match: Match, degrees: Sequence[int]) -> Cut:
 
 
 def degrees_like(dims: Sequence[Dim], match: Match, degrees: Sequence[int]) -> tuple[int, ...]:
-    """The degrees of `cut_like`: those of the other operator as far as the sizes allow, and 1 where nothing matches."""
+    """Return the degrees of `cut_like`: the other operator's as far as the sizes allow, and 1 where nothing matches."""
     return tuple([
         min(degrees[j], max(1, dim.size)) if j is not None and dim.divisible else 1 for dim, j in zip(dims, match)
     ])
 
 
 def config_like(dims: Sequence[Dim], match: Match, config: OpConfig, fill: bool = False) -> OpConfig:
-    """`cut_like`, each piece on the processor of the piece that it goes with. ``fill``: if that makes fewer pieces than the other
-    operator has, the first dimension is cut further to give its other processors work, unless it is contracted."""
+    """Return the cut of `cut_like` with each piece on the processor of the piece that it goes with. ``fill``: if there are
+    fewer pieces than the other operator has, cut the first dimension further (unless it is contracted) to give work to its
+    other processors."""
     degrees, places = cut_like(dims, match, config.degrees)
     if fill and degrees and len(places) < len(config.processors) and dims[0].soap is not Soap.REDUCTION:
         return _filled(dims, match, config, degrees)
@@ -47,7 +49,7 @@ def config_like(dims: Sequence[Dim], match: Match, config: OpConfig, fill: bool 
 
 
 def _filled(dims: Sequence[Dim], match: Match, config: OpConfig, degrees: tuple[int, ...]) -> OpConfig:
-    """Each piece is divided among the processors of all pieces of the other operator that it goes with."""
+    """Divide each piece among the processors of all the other operator's pieces that it goes with."""
     pools: dict[tuple[int, ...], list[int]] = {}
     for color, processor in zip(product(*map(range, config.degrees)), config.processors):
         place = tuple([min(color[j], d - 1) if j is not None else 0 for j, d in zip(match, degrees)])
@@ -62,14 +64,15 @@ def _filled(dims: Sequence[Dim], match: Match, config: OpConfig, degrees: tuple[
 
 
 def by_name(dims: Sequence[Dim], others: Sequence[Dim]) -> Match:
-    """Dimensions of one name go together. So do the first ones, the samples of all that is trained."""
+    """Match dimensions with the same name. First dimensions also match, since they are the samples of everything that is
+    trained."""
     names = {dim.name: j for j, dim in enumerate(others)}
     return tuple([names.get(dim.name, 0 if i == 0 and others else None) for i, dim in enumerate(dims)])
 
 
 def by_name_or_size(dims: Sequence[Dim], others: Sequence[Dim]) -> Match:
-    """Dimensions of one name go together; else those in one place with one size; else the first of that size that is not the
-    samples (a state holds one value for each channel). Contracted ones of the other operator go with none, since its
+    """Match dimensions with the same name; else those at the same place with the same size; else the first of that size, except
+    samples (a state holds one value for each channel). Contracted dimensions of the other operator match nothing, since its
     output does not have them."""
     kept = [j for j, dim in enumerate(others) if dim.soap is not Soap.REDUCTION]
     names = {others[j].name: j for j in kept}
@@ -84,7 +87,7 @@ def by_name_or_size(dims: Sequence[Dim], others: Sequence[Dim]) -> Match:
 
 
 def by_class(dims: Sequence[Dim], others: Sequence[Dim]) -> Match:
-    """Dimensions of one class go together in their order: layers one after another have other names and sizes."""
+    """Match dimensions of the same class in order, since consecutive layers differ in the names and sizes of their dimensions."""
     left: dict[Soap, list[int]] = {}
     for j, dim in enumerate(others):
         left.setdefault(dim.soap, []).append(j)
@@ -92,18 +95,18 @@ def by_class(dims: Sequence[Dim], others: Sequence[Dim]) -> Match:
 
 
 def by_samples(dims: Sequence[Dim], others: Sequence[Dim]) -> Match:
-    """Only the samples go together, if both begin with them."""
+    """Match only the samples, if both operators begin with them."""
     both = bool(dims and others) and dims[0].soap is others[0].soap is Soap.SAMPLE
     return tuple([0 if both and i == 0 else None for i in range(len(dims))])
 
 
 def alike(strategy: Strategy, trained: OperatorGraph, graph: OperatorGraph) -> Strategy:
-    """What ``strategy``, made for ``trained``, comes to for ``graph``: a part of it in other sizes, such as the decoder of a
-    trained network.
+    """Return the strategy for ``graph`` that follows from ``strategy``, made for ``trained``. ``graph`` is a part of
+    ``trained`` in other sizes, such as the decoder of a trained network.
 
-    An operator that both have, by name and kind, keeps its degrees as far as its sizes allow, and every piece its
-    processor. Another one is cut by samples as the operator that feeds it, on the same processors; one that nothing
-    feeds, by samples over all processors.
+    An operator that both have, by name and kind, keeps its degrees as far as its sizes allow, and every piece its processor.
+    Any other operator is cut by samples like the operator that feeds it, on the same processors; without such an operator, by
+    samples over all processors.
     """
     there = {node.name: node for node in trained}
     everyone = OpConfig((strategy.processors,), tuple(range(strategy.processors)))
@@ -123,8 +126,8 @@ def alike(strategy: Strategy, trained: OperatorGraph, graph: OperatorGraph) -> S
 
 
 def follow(source: Node, config: OpConfig, target: Node) -> OpConfig:
-    """``target`` cut as ``source`` is in the dimensions that they both have (`by_name`), each piece where the matching piece of
-    ``source`` runs. With equal dimensions it has the same configuration, uneven pieces included."""
+    """Return ``target`` cut like ``source`` in the dimensions that they share (`by_name`), each piece where the matching piece
+    of ``source`` runs. If all dimensions are equal, so is the configuration, including uneven pieces."""
     if source.dims == target.dims:
         return config
     return config_like(target.dims, by_name(target.dims, source.dims), config)

@@ -1,4 +1,4 @@
-"""Choose a mapper by the name a user writes: ``data``, a strategy file, or a class of their own."""
+"""Choice of a mapper by the name that a user writes: ``data``, a strategy file, or a class of their own."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ MAPPERS: dict[str, Callable[[], Mapper]] = {
 
 
 def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) -> tuple[Strategy, Mapper]:
-    """The strategy that ``name`` stands for, and the mapper that answers the runtime's other questions.
+    """Return the strategy that ``name`` stands for, and the mapper that answers the runtime's other questions.
 
     ``name`` is one of these:
 
     - one of MAPPERS
     - a plan such as ``t2 p2 mb1`` (`parse_plan`)
     - a strategy file that ends in ``.json``; the mapper then gives its default answers
-    - ``package.module:Class``, a Mapper class without required arguments; modules of the current folder are found too
+    - ``package.module:Class``, a Mapper class without required arguments; modules in the current folder are found too
+
     Raises ValueError, FileNotFoundError or ImportError with what to do.
     """
     if name.endswith(".json"):

@@ -1,4 +1,4 @@
-"""OpConfig: how one operator is cut and placed. Sync: how a layer's weights are kept equal."""
+"""OpConfig: how one operator is cut and placed. Sync: how a layer's weights are synchronised."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class OpConfig:
-    """``degrees[i]`` pieces along dimension i of the operator's iteration space; ``processors[k]`` runs piece k, pieces
-    numbered with the last dimension fastest. ``weights[i]``, if given, are the proportions of the pieces along dimension
-    i (empty: even pieces), for processors of unequal speed. ``copies``: how many processors run each piece, each of them all of
-    it and for itself, as Megatron-LM's tensor-parallel ranks do with what lies between shared layers; ``processors`` then has a
-    piece's processors one after the other."""
+    """Configuration of one operator: ``degrees[i]`` pieces along dimension i of its iteration space; ``processors[k]`` runs
+    piece k, pieces numbered with the last dimension fastest. ``weights[i]``, if given: the proportions of the pieces along
+    dimension i (empty: even pieces), for processors of unequal speed. ``copies``: how many processors compute each whole piece
+    redundantly, as Megatron-LM's tensor-parallel ranks do between shared layers. ``processors`` then lists the processors of
+    piece 0, then those of piece 1, and so on."""
 
     degrees: tuple[int, ...]
     processors: tuple[int, ...]
@@ -28,7 +28,7 @@ class OpConfig:
     copies: int = 1
 
     def partition(self, node: Node) -> Grid:
-        """The cut of ``node``'s iteration space."""
+        """Return the cut of ``node``'s iteration space."""
         sizes = [dim.size for dim in node.dims]
         weights = self.weights or ((),) * len(sizes)
         return Grid(
@@ -36,18 +36,18 @@ class OpConfig:
         )
 
     def pieces(self, node: Node) -> list[tuple[Rect, int]]:
-        """Every piece with the processor that runs it; with copies, once for each of its processors."""
+        """Return every piece with the processor that runs it; with copies, once for each of its processors."""
         rects = self.partition(node).rects()
         if self.copies > 1:
             rects = [rect for rect in rects for _ in range(self.copies)]
         return list(zip(rects, self.processors))
 
     def draw(self, node: Node) -> Drawing:
-        """The pieces of ``node``'s iteration space on their processors, as a picture for a notebook."""
+        """Draw the pieces of ``node``'s iteration space on their processors, for a notebook."""
         return self.partition(node).draw(self.processors)
 
     def verify(self, node: Node, processors: int) -> None:
-        """ValueError that says what is wrong if this does not fit the operator or the machine."""
+        """Raise ValueError that says what is wrong if this does not fit the operator or the machine."""
         who = f"operator {node.name}"
         dims = node.dims
         if len(self.degrees) != len(dims):
@@ -103,7 +103,7 @@ class OpConfig:
             raise ValueError(f"{who}: weights {self.weights} leave a piece empty; use a smaller degree")
 
     def describe(self, node: Node) -> str:
-        """One line: ``n/4 c/2 @ 0-7``, with weights ``n/3:3:1:1 @ 0-3``, or with copies ``n/2 x4 @ 0-7``."""
+        """Return one line: ``n/4 c/2 @ 0-7``, with weights ``n/3:3:1:1 @ 0-3``, or with copies ``n/2 x4 @ 0-7``."""
         weights = self.weights or ((),) * len(self.degrees)
         counts = [":".join(f"{x:g}" for x in w) if w else str(k) for k, w in zip(self.degrees, weights)]
         cuts = " ".join(f"{d.name}/{n}" for d, k, n in zip(node.dims, self.degrees, counts) if k > 1) or "whole"
@@ -111,7 +111,7 @@ class OpConfig:
 
 
 def writes_together(node: Node, dim: int) -> bool:
-    """Whether pieces along a dimension write the same elements of some output, partial values which are added."""
+    """True if pieces along a dimension write the same elements of some output: partial values, which are added."""
     return any(
         node.axis(dim, lambda piece, k=tensor.index: node.writes(piece)[k]) is None  # type: ignore[misc]
         for tensor in node.outputs
@@ -119,8 +119,8 @@ def writes_together(node: Node, dim: int) -> bool:
 
 
 class SyncAlgorithm(Enum):
-    """The way of a sum between processors: around a ring, up and down a binomial tree, or straight to its owner, each as
-    messages of our own; or as collectives of the communication library (NCCL's between GPUs, else MPI's)."""
+    """Algorithm that sums gradients between processors: around a ring, up and down a binomial tree, or straight to an owner,
+    each by messages of our own; or by collectives of the communication library (NCCL between GPUs, else MPI)."""
 
     RING = "ring"
     TREE = "tree"
@@ -131,10 +131,9 @@ class SyncAlgorithm(Enum):
 class Exchange(Enum):
     """How a tensor goes between operators that cut it differently.
 
-    It matters where those who have the tensor and those who read it are the same processors. COPIES: piece by piece,
-    from who has it to who reads it. COLLECTIVES: all of them together, by one of the communication library's
-    collectives. RING: as COLLECTIVES, but whole pieces that several of them read one by one (the keys of a context) go
-    from neighbour to neighbour.
+    It matters where the processors that have the tensor are also those that read it. COPIES: piece by piece, from each holder
+    to each reader. COLLECTIVES: all together, by a collective of the communication library. RING: as COLLECTIVES, but whole
+    pieces that each processor reads in turn (the keys of a context) go from neighbour to neighbour.
     """
 
     COPIES = "copies"
@@ -143,8 +142,8 @@ class Exchange(Enum):
 
 
 class UpdatePlacement(Enum):
-    """The place where a parameter is updated. REPLICATED: at every processor that holds it (gradients are all-reduced).
-    OWNER: at one of them, which sends new weights. SHARDED: each holder updates its share and sends that (reduce-scatter,
+    """Place where a parameter is updated. REPLICATED: on every processor that holds it (gradients are all-reduced). OWNER: on
+    one of them, which sends new weights. SHARDED: each holder updates its share and sends it to the others (reduce-scatter,
     then all-gather). The values are the words of strategy files and of `--pin-sync`."""
 
     REPLICATED = "every"
@@ -158,19 +157,19 @@ class UpdatePlacement(Enum):
 class Sync:
     """The way in which a layer's weights are synchronised among the processors that hold them.
 
-    ``chunks``: into how many parts a SHARDED update or a RING is divided (at most one a holder); 0: as many as leave each
-    at least 1 MiB. A COLLECTIVE decides by itself. REPLICATED, it is one all-reduce. SHARDED, it is one reduce-scatter
-    of the gradients, by which every holder gets the sum of one share of equal size. When each has updated its share,
-    one all-gather of the new weights follows (ZeRO's stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward
-    training trillion parameter models", arXiv 1910.02054).
+    ``chunks``: the number of parts of a SHARDED update or a RING (at most one a holder); 0: as many as leave each at least 1
+    MiB. A COLLECTIVE ignores it. A REPLICATED collective is one all-reduce. A SHARDED one is a reduce-scatter of the gradients,
+    by which every holder gets the sum of one share of equal size. After the update of the shares, one all-gather of the new
+    weights follows (ZeRO's stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models",
+    arXiv 1910.02054).
 
-    ``zero``: the stage of ZeRO, for a COLLECTIVE that is SHARDED. 2: gradients too are kept as shares only, after a
-    reduce-scatter in each backward pass. 3 (FSDP): weights too; an all-gather brings them together for each pass that reads them.
-    ``shard_group``: how many holders, neighbours in the order of their numbers, have all shares together (hybrid sharding, HSDP;
-    at most so many, since groups have one size); between groups the shares' gradients are all-reduced. 0: all holders.
-    ``prefetch``: with stage 3, how many layers ahead of the one that is computed weights are gathered.
-    ``overlap``: whether a collective sums gradients beside the backward pass, as soon as they are there; if not, it waits until
-    each holder's backward pass is over (Megatron-LM without --overlap-grad-reduce)."""
+    ``zero``: the stage of ZeRO, for a COLLECTIVE that is SHARDED. 2: gradients are also kept as shares only, after a
+    reduce-scatter in each backward pass. 3 (FSDP): so are weights; an all-gather collects them for each pass that reads them.
+    ``shard_group``: the number of neighbouring holders (by their numbers) that have all shares between them (hybrid sharding,
+    HSDP). Groups have equal sizes, at most this one. Between groups, the shares' gradients are all-reduced. 0: all holders form
+    one group. ``prefetch``: with stage 3, how many layers ahead weights are gathered. ``overlap``: whether a collective sums
+    gradients during the backward pass, as soon as they are ready. If not, it waits until each holder's backward pass is over
+    (Megatron-LM without --overlap-grad-reduce)."""
 
     travel: SyncAlgorithm = SyncAlgorithm.OWNER
     place: UpdatePlacement = UpdatePlacement.SHARDED
@@ -215,7 +214,7 @@ class Sync:
 
 
 def ranges(numbers: tuple[int, ...]) -> str:
-    """``0-3,8`` for (0, 1, 2, 3, 8)."""
+    """Return ``0-3,8`` for (0, 1, 2, 3, 8)."""
     parts: list[str] = []
     start = previous = None
     for n in (*numbers, None):

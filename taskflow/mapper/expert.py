@@ -1,4 +1,4 @@
-"""Expert: how experts cut and place networks of each kind by hand, which is what a search has to beat."""
+"""Expert: how experts cut and place each kind of network by hand. A search has to beat it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from taskflow.operators.operator import Soap, Work
 
 
 class Expert(Mapper):
-    """The experts' strategies that the paper compares with (section 8.1), and of Transformers, which it has none of, today's.
+    """Experts' strategies that the paper compares with (section 8.1), and today's for Transformers, which the paper does not
+    have.
 
     Convolutional networks (Krizhevsky, "One weird trick", 2014): data parallelism, but dense layers cut in the channel
-    dimension. Recurrent networks (Wu et al., GNMT, 2016): data parallelism between nodes and one processor a layer depth
-    within each. Networks of attention (`attends`): `Megatron`. A network with an operator whose `work` is recurrent counts as
-    recurrent; which operators are dense layers they say (`Operator.dense_dim`). ``per_node``: processors of one node, for
-    recurrent networks.
+    dimension. Recurrent networks (Wu et al., GNMT, 2016): data parallelism between nodes and one processor a layer depth within
+    each. Networks with attention (`attends`): `Megatron`. A network with an operator whose `work` is recurrent counts as
+    recurrent. Operators say themselves whether they are dense layers (`Operator.dense_dim`). ``per_node``: processors of one
+    node, for recurrent networks.
     """
 
     name = "expert"

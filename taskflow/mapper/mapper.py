@@ -1,4 +1,4 @@
-"""Mapper: every decision about performance that is not about values. Users swap mappers without touching the model."""
+"""Mapper: every decision that changes speed but no values. Users swap mappers without touching the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """``rect`` of ``tensor`` is needed on ``target``; ``candidates`` are the processors that hold it, its owner first."""
+    """A copy of ``rect`` of ``tensor`` that ``target`` needs; ``candidates`` are the processors that hold it, its owner first."""
 
     tensor: str
     rect: Rect
@@ -28,28 +28,28 @@ class CopyRequest:
 
 
 class Mapper(ABC):
-    """Answers the questions that lowering and the runtime ask, as Legion's mappers do.
+    """Decision maker that lowering and the runtime ask, as in Legion.
 
-    ``slice_task`` and ``map_task`` must be written; the other methods have answers that suit most programs and may be
-    replaced one by one. Every rank asks the same questions and must get the same answers, so an answer may depend on
-    nothing but the arguments (and the mapper's own fields, equal on all ranks).
+    ``slice_task`` and ``map_task`` must be written; the other methods have defaults that suit most programs. Every rank asks
+    the same questions and must get the same answers, so an answer may depend only on the arguments and on the mapper's own
+    fields, which must be equal on all ranks.
     """
 
     name: str = "custom"
 
     def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
-        """Called once before the other questions, with what they will be about."""
+        """Prepare for the other questions; called once, before them."""
 
     @abstractmethod
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
-        """Cut the operator: a degree for each of ``node.dims``."""
+        """Choose how the operator is cut: a degree for each of ``node.dims``."""
 
     @abstractmethod
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
-        """The processor that runs a piece (numbered with the last dimension fastest)."""
+        """Choose the processor that runs a piece (numbered with the last dimension fastest)."""
 
     def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
-        """The processors that run an operator's ``count`` pieces. Default: as `map_task` says of each by itself."""
+        """Choose the processors that run an operator's ``count`` pieces. Default: `map_task` of each piece."""
         return [self.map_task(node, piece, degrees, machine) for piece in range(count)]
 
     def select_task_sources(self, request: CopyRequest) -> int:
@@ -57,11 +57,12 @@ class Mapper(ABC):
         return request.candidates[0]
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
-        """Choose how the gradients of a layer travel between the processors that hold its weights, and where these are updated.
+        """Choose how the gradients of a layer are summed between the processors that hold its weights, and where the weights
+        are updated.
 
-        Default: between devices the library's all-reduce, and every holder updates. Between CPU ranks of one machine, which
-        copy on their own cores, gradients go straight to owners, each of which updates its share and sends that
-        (reduce-scatter, all-gather): fewer messages, no link to spare, and update state is held once.
+        Default: between devices the library's all-reduce, after which every holder updates. CPU ranks of one machine copy on
+        their own cores, so there gradients go straight to owners; each owner updates its share and sends it (reduce-scatter,
+        all-gather). That takes fewer messages, and update state is held once.
         """
         return (
             Sync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED)
@@ -70,38 +71,40 @@ class Mapper(ABC):
         )
 
     def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:
-        """Choose how partial values (of operators that are cut along a contracted dimension, or of a batch's statistics) are summed
-        between the ``processors`` that the strategy uses: `Strategy.sums`.
+        """Choose how partial values (of operators that are cut along a contracted dimension, or of a batch's statistics) are
+        summed between the ``processors`` that the strategy uses: `Strategy.sums`.
 
-        Default: between devices by the library's all-reduce, where all that have a part also need the sum. Between CPU ranks of
+        Default: between devices by the library's all-reduce, since all that have a part also need the sum. Between CPU ranks of
         one machine, which copy on their own cores, by an owner.
         """
         return SyncAlgorithm.OWNER if _copying(processors, machine) else SyncAlgorithm.COLLECTIVE
 
     def select_copies(self, node: Node, machine: Machine) -> int:
-        """How many processors run each piece, each for itself (`OpConfig.copies`). With more than one, `map_task` is asked about
-        every copy: of piece k, about the numbers from k * copies on. Default: one."""
+        """Choose how many processors compute each piece redundantly (`OpConfig.copies`). With more than one, `map_task` is
+        asked about every copy: for piece k, about the numbers from k * copies on. Default: one."""
         return 1
 
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
-        """Micro-batches, stages and the order of passes; `slice_task` and `map_task` then say how one micro-batch is cut and where
-        its pieces run. Default: none, operator after operator with the whole batch."""
+        """Choose micro-batches, stages and the order of passes. `slice_task` and `map_task` then decide how one micro-batch is
+        cut and where its pieces run. Default: none, operator after operator with the whole batch."""
         return None
 
     def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
-        """Operators whose outputs are not kept for the backward pass, but computed again. Default: none."""
+        """Choose the operators whose outputs are not kept for the backward pass, but computed again. Default: none."""
         return frozenset()
 
     def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
-        """Operators whose inputs from other processors are not kept for the backward pass, but brought again. Default: none."""
+        """Choose the operators whose inputs from other processors are not kept for the backward pass, but fetched again.
+        Default: none."""
         return frozenset()
 
     def select_exchange(self, graph: OperatorGraph, machine: Machine) -> Exchange:
-        """Choose how tensors are cut anew within a group of processors: `Strategy.exchange`. Default: by copies."""
+        """Choose how tensors are resharded within a group of processors: `Strategy.exchange`. Default: by copies."""
         return Exchange.COPIES
 
     def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
-        """Priority of a task among those that become ready at the same time; lower goes first. Default: program order."""
+        """Return the priority of a task among those that become ready at the same time; lower goes first. Default: program
+        order."""
         return 0
 
     def memoize(self, trace: str) -> bool:
@@ -109,22 +112,22 @@ class Mapper(ABC):
         return True
 
     def report_profiling(self, profile: Profile) -> None:
-        """Called after each step, and each replay of a trace of the task API, with what this rank measured. Default: nothing
-        (and then nothing is measured)."""
+        """Receive what this rank measured; called after each step and after each replay of a trace of the task API. Default:
+        nothing, and then nothing is measured."""
 
     @property
     def wants_profiling(self) -> bool:
-        """True if `report_profiling` was replaced."""
+        """True if `report_profiling` is overridden."""
         return type(self).report_profiling is not Mapper.report_profiling
 
     @property
     def orders_tasks(self) -> bool:
-        """True if `order_tasks` was replaced."""
+        """True if `order_tasks` is overridden."""
         return type(self).order_tasks is not Mapper.order_tasks
 
     @property
     def selects_sources(self) -> bool:
-        """True if `select_task_sources` was replaced."""
+        """True if `select_task_sources` is overridden."""
         return type(self).select_task_sources is not Mapper.select_task_sources
 
 
@@ -135,8 +138,8 @@ def _copying(processors: Sequence[int], machine: Machine) -> bool:
 
 
 def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strategy:
-    """Ask a mapper about every operator and every layer. ValueError names the mapper and the operator if an answer is no
-    configuration."""
+    """Ask a mapper about every operator and every layer, and return the strategy. Raises ValueError that names the mapper and
+    the operator if an answer is no configuration."""
     mapper.prepare(graph, machine)
     count = len(machine.processors)
     pipeline = mapper.select_pipeline(graph, machine)

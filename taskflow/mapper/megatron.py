@@ -1,9 +1,9 @@
-"""Megatron: how experts train Transformers: layers shared within a group of neighbours, samples dealt to the groups.
+"""Megatron: how experts train Transformers: tensor parallelism within groups of neighbours, samples divided among the groups.
 
-Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3: of two layers in a row the first is cut by its outputs and
-the second by its inputs. So what is between them (attention heads, activations) stays where it is made, and only the
-second's partial sums travel. What is between such pairs (sums, normalisation, dropout) is cut by samples over all
-processors; Korthikanti et al., arXiv 2205.05198, cut it by words, to the same end.
+Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3: of two layers in a row the first is cut by its outputs and the
+second by its inputs. So everything between them (attention heads, activations) stays where it is made, and only the second's
+partial sums travel. Operators between such pairs (sums, normalisation, dropout) are cut by samples over all processors;
+Korthikanti et al., arXiv 2205.05198, cut them along the sequence, to the same end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskflow.operators.operator import Soap, Work
 
 class Megatron(Mapper):
     """Tensor parallelism within groups, data parallelism between them. ``size``: processors of a group; None: a node's. It is
-    lowered to the next number that divides the processors."""
+    lowered to the next number that divides the number of processors."""
 
     name = "megatron"
 
@@ -53,7 +53,8 @@ class Megatron(Mapper):
         return degrees
 
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
-        """Group after group; of what is not shared, its samples are with the group that has them."""
+        """Choose a piece's processor. Processors are numbered group after group. An operator that is not shared has each sample
+        in the group that has the sample elsewhere."""
         shared, count, member = self._shared.get(node.name), len(machine.processors), 0
         group, groups = 0, 1
         for i in reversed(range(len(degrees))):
@@ -67,7 +68,7 @@ class Megatron(Mapper):
         return group * (count // groups)
 
     def shared(self, node: Node) -> int | None:
-        """The dimension of an operator that a group shares; None if none. After `prepare`."""
+        """Return the dimension of an operator along which a group shares it; None if it is not shared. Call after `prepare`."""
         return self._shared.get(node.name)
 
     def _choice(self, node: Node, axes: dict[tuple[int, int], int]) -> int | None:
@@ -95,16 +96,16 @@ class Megatron(Mapper):
 
 
 def suits(graph: OperatorGraph) -> bool:
-    """True if a network is of the kind that is trained so: matrix products, no convolutions, no recurrence."""
+    """True if tensor parallelism suits a network: it has matrix products, but no convolutions and no recurrence."""
     works = {node.operator.work for node in graph}
     return Work.CONTRACTION in works and not works & {Work.CONVOLUTION, Work.RECURRENT}
 
 
 def attends(graph: OperatorGraph) -> bool:
-    """True if a network is one of them whose activations are multiplied with each other, as attention does."""
+    """True if `suits`, and activations are multiplied with each other, as in attention."""
     return suits(graph) and any(node.operator.kind in ("matmul", "flash_attention", "attention_blocks") for node in graph)
 
 
 def node_size(machine: Machine) -> int:
-    """Processors of the first node."""
+    """Return the number of processors of the first node."""
     return sum(p.node == machine.processors[0].node for p in machine.processors)

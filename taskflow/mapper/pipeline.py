@@ -1,8 +1,7 @@
-"""Pipeline: a step taken in micro-batches, its operators in stages, and the order in which each device runs its passes.
+"""Pipeline: a step in micro-batches, its operators in stages, and the order in which each device runs its passes.
 
-A micro-batch is a range of samples. So an operator that is taken in micro-batches is one whose sample dimension is cut
-further. Its pieces of all micro-batches are pieces like any others, and numbers are those of the whole batch. What a
-pipeline adds is the order.
+A micro-batch is a range of samples. So an operator that runs in micro-batches is one whose sample dimension is cut further. Its
+pieces of all micro-batches are pieces like any others, and results are those of the whole batch. A pipeline only adds an order.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """``micro_batches``: into how many parts the samples of a step are divided. ``stages``: operator -> its stage, from 0 in the
-    order of the graph (an operator that is not named: 0). ``ranks``: groups of devices that have stages as the schedule deals
-    them (`PipelineSchedule.rank`). With one stage it is gradient accumulation. Raises ValueError for numbers that do not
-    go together."""
+    """Micro-batches, stages and schedule of a step. ``micro_batches``: the number of parts into which the samples of a step are
+    divided. ``stages``: operator -> its stage, from 0 in the order of the graph (0 if it is not named). ``ranks``: the number
+    of groups of devices; the schedule assigns stages to them (`PipelineSchedule.rank`). One stage means gradient accumulation.
+    Raises ValueError for numbers that are inconsistent."""
 
     micro_batches: int
     stages: Mapping[str, int]
@@ -48,15 +47,15 @@ class Pipeline:
         return max(self.stages.values(), default=0) + 1
 
     def stage(self, operator: str) -> int:
-        """The stage of an operator."""
+        """Return the stage of an operator."""
         return self.stages.get(operator, 0)
 
     def rank(self, operator: str) -> int:
-        """The group of devices that has an operator's stage."""
+        """Return the group of devices that runs an operator's stage."""
         return self.schedule.rank(self.stage(operator), self.ranks)
 
     def micro_batch(self, node: Node, config: OpConfig, piece: int) -> int | None:
-        """The micro-batch that a piece belongs to; None for an operator whose samples are not cut into micro-batches."""
+        """Return the micro-batch of a piece; None for an operator whose samples are not cut into micro-batches."""
         if self.micro_batches == 1:
             return 0
         dim = sample_dim(node)
@@ -68,7 +67,7 @@ class Pipeline:
         return piece % config.degrees[dim] * self.micro_batches // config.degrees[dim]
 
     def passes(self) -> list[Pass]:
-        """All passes of a step, each after those that it needs, and on each rank in the schedule's order."""
+        """Return all passes of a step, each after those that it needs, and on each rank in the schedule's order."""
         chunks = self.count // self.ranks
         left = [rank_passes(self.schedule, self.ranks, chunks, self.micro_batches, r)[::-1] for r in range(self.ranks)]
         done: set[Pass] = set()
@@ -100,16 +99,16 @@ class Pipeline:
 
 
 def sample_dim(node: Node) -> int | None:
-    """The place of the sample dimension in an operator's iteration space; None if it has none that can be cut. A constant of one
-    row, which all samples share, has no samples."""
+    """Return the index of the sample dimension in an operator's iteration space; None if it has none that can be cut. A
+    constant of one row, which all samples share, has no samples."""
     if node.operator.kind == "constant" and node.dims and node.dims[0].size == 1:
         return None
     return next((i for i, dim in enumerate(node.dims) if dim.soap is Soap.SAMPLE and dim.divisible), None)
 
 
 def in_micro_batches(node: Node, config: OpConfig, micro_batches: int) -> OpConfig:
-    """``config``, which says how one micro-batch is cut and placed, for all of them: its samples are cut into micro-batches first,
-    and each of these as before. An operator without samples stays as it is. ValueError if there are too few samples."""
+    """Return the configuration for all micro-batches, given ``config`` for one: samples are first cut into micro-batches, and
+    each of these like ``config``. An operator without samples keeps ``config``. Raises ValueError if there are too few samples."""
     dim = sample_dim(node)
     if dim is None or micro_batches == 1:
         return config
@@ -143,8 +142,8 @@ a hundred; and a plan is verified more than once."""
 
 
 def verify_pipeline(graph: OperatorGraph, configs: Mapping[str, OpConfig], pipeline: Pipeline) -> None:
-    """ValueError that names the operator if the passes of a pipeline cannot run in its order: an operator before one that it
-    reads in a later stage, or one that takes several micro-batches together."""
+    """Raise ValueError that names the operator if a pipeline's passes cannot run in its order: an operator comes before one
+    that it reads from, or it takes several micro-batches together."""
     if unknown := set(pipeline.stages) - {node.name for node in graph}:
         raise ValueError(f"pipeline: unknown operators have stages: {', '.join(sorted(unknown)[:5])}")
     if missing := set(range(pipeline.count)) - {pipeline.stage(node.name) for node in graph}:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTask:
-    """One task or wait: what it was (``forward``, ``send``, ``arrive``, ...), where and when, in seconds of the rank's clock."""
+    """One task or wait: its kind (``forward``, ``send``, ``arrive``, ...), its place, and its start and end in seconds of the
+    rank's clock."""
 
     task: int
     name: str
@@ -31,11 +32,11 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """From the first task's start to the last one's end."""
+        """Duration from the first task's start to the last one's end."""
         return self.tasks[-1].end - self.tasks[0].start if self.tasks else 0.0
 
     def by_kind(self) -> dict[str, float]:
-        """Seconds by kind of task."""
+        """Return seconds by kind of task."""
         total: dict[str, float] = {}
         for task in self.tasks:
             total[task.kind] = total.get(task.kind, 0.0) + task.seconds

@@ -16,7 +16,7 @@ from taskflow.operators.operator import Soap
 
 
 def cut_only(node: Node, soap: Soap, degree: int) -> tuple[int, ...]:
-    """Degree ``degree`` (as far as the size allows) in the first divisible dimension of this class, 1 in the others."""
+    """Return degree ``degree`` (as far as the size allows) in the first divisible dimension of this class, 1 in the others."""
     degrees, done = [], False
     for dim in node.dims:
         take = not done and dim.soap is soap and dim.divisible
@@ -26,9 +26,9 @@ def cut_only(node: Node, soap: Soap, degree: int) -> tuple[int, ...]:
 
 
 def homes(graph: OperatorGraph, processors: int) -> dict[str, int]:
-    """Processors for state that cannot be cut by samples, such as running statistics, and for the operators that make its next
-    value: one after the other takes its turn. All processors read such state in evaluation; lay all of it on one, that one would
-    send everything to everybody (ResNet-101 on 64: 13,104 messages) and compute all the next values."""
+    """Choose processors for state that cannot be cut by samples, such as running statistics, and for the operators that make
+    its next value: each processor in turn. If all of it were on one processor, that one would send everything to everybody in
+    evaluation (ResNet-101 on 64: 13,104 messages) and would compute all the next values."""
     found: dict[str, int] = {}
     turn: dict[int, int] = {}  # by the operator that makes the next value, in the order of the states
     for carried, becomes in graph.carries:
@@ -40,8 +40,8 @@ def homes(graph: OperatorGraph, processors: int) -> dict[str, int]:
 
 
 class DataParallel(Mapper):
-    """Every operator is cut in the sample dimension over all processors; every processor holds all weights. State that has no
-    samples lies on one processor, each layer's on another (`homes`)."""
+    """Data parallelism: every operator is cut in the sample dimension over all processors, and every processor holds all
+    weights. State without samples lies on one processor, a different one for each layer (`homes`)."""
 
     name = "data"
     _homes: Mapping[str, int] = MappingProxyType({})
@@ -57,8 +57,8 @@ class DataParallel(Mapper):
 
 
 class ModelParallel(Mapper):
-    """No operator is cut; each layer depth has a processor. Operators that share weights (the steps of a recurrent layer)
-    have the same depth."""
+    """Model parallelism: no operator is cut; each layer depth has a processor. Operators that share weights (the steps of a
+    recurrent layer) have the same depth."""
 
     name = "model"
 
@@ -74,7 +74,7 @@ class ModelParallel(Mapper):
 
 
 class RoundRobin(Mapper):
-    """Data-parallel cuts, whose pieces are dealt to the processors in turn, each operator starting one further on."""
+    """Data-parallel cuts whose pieces are assigned to the processors in turn; each operator starts one processor further on."""
 
     name = "round-robin"
 
@@ -86,8 +86,8 @@ class RoundRobin(Mapper):
 
 
 class RandomMapper(Mapper):
-    """Random degrees in every divisible dimension, at most as many pieces as processors, on random processors. Answers
-    depend on the seed and the operator's name only."""
+    """Random degrees in every divisible dimension (at most as many pieces as processors), on random processors. Answers depend
+    only on the seed and the operator's name."""
 
     name = "random"
 
@@ -121,10 +121,10 @@ class RandomMapper(Mapper):
 
 
 def depths(graph: OperatorGraph) -> dict[str, int]:
-    """The layer depth of every operator: how many parameterised layers lie before it on the longest path.
+    """Return the layer depth of every operator: the number of layers with parameters before it on the longest path.
 
-    Operators that share parameters form one layer with one depth, so that a recurrent layer's steps stay together; an
-    operator without parameters takes the depth of the layer that feeds it.
+    Operators that share parameters form one layer with one depth, so that a recurrent layer's steps stay together; an operator
+    without parameters takes the depth of the layer that feeds it.
     """
     layer_of = {node.name: node.parameters[0].layer for node in graph if node.parameters}
     first: dict[str, int] = {}

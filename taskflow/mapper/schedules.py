@@ -1,4 +1,4 @@
-"""Schedules of pipelines: what each rank of a pipeline does of each stage and micro-batch, and in which order, by schedule."""
+"""Schedules of pipelines: which passes of which stages and micro-batches each rank runs, and in which order."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from enum import Enum
 
 
 class PipelineSchedule(Enum):
-    """The order of passes on the devices of a pipeline, and which of them have which stage.
+    """The order of passes on a pipeline's ranks, and the assignment of stages to ranks.
 
-    GPIPE: all forward passes, then all backward passes (Huang et al., "GPipe", arXiv 1811.06965). ONE_F_ONE_B: after a
-    warm-up, forward and backward passes take turns, so that no more micro-batches are kept than there are stages left
-    (Narayanan et al., "PipeDream-2BW", arXiv 2006.09503). With several stages a device it is interleaved, as in
-    Megatron-LM (Narayanan et al., arXiv 2104.04473, section 2.2). ZERO_BUBBLE: ZB-H1; gradients of weights are passes
-    of their own, which fill what 1F1B leaves idle, with the same activations kept (Qi et al., "Zero bubble", arXiv
-    2401.10241). ZERO_BUBBLE_V: ZBV of the same paper (section 6); each rank has two stages, the second ones going back
-    from the last rank to the first.
+    GPIPE: all forward passes, then all backward passes (Huang et al., "GPipe", arXiv 1811.06965). ONE_F_ONE_B: after a warm-up,
+    forward and backward passes alternate, so that a rank keeps activations of no more micro-batches than there are stages from
+    its own to the last (Narayanan et al., "PipeDream-2BW", arXiv 2006.09503). With several stages a device it is interleaved,
+    as in Megatron-LM (Narayanan et al., arXiv 2104.04473, section 2.2). ZERO_BUBBLE: ZB-H1; gradients of weights are separate
+    passes that fill the idle time of 1F1B, with the same activations kept (Qi et al., "Zero bubble", arXiv 2401.10241).
+    ZERO_BUBBLE_V: ZBV of the same paper (section 6); each rank has two stages, the second ones going back from the last rank to
+    the first.
     """
 
     GPIPE = "gpipe"
@@ -26,28 +26,28 @@ class PipelineSchedule(Enum):
 
     @property
     def weights_apart(self) -> bool:
-        """Whether gradients of weights are passes of their own."""
+        """True if gradients of weights are separate passes."""
         return self in (PipelineSchedule.ZERO_BUBBLE, PipelineSchedule.ZERO_BUBBLE_V)
 
     @property
     def chunks(self) -> int | None:
-        """The number of stages that each rank must have; None if it may have any."""
+        """The number of stages that each rank must have; None if any number will do."""
         return {PipelineSchedule.ZERO_BUBBLE: 1, PipelineSchedule.ZERO_BUBBLE_V: 2}.get(self)
 
     def rank(self, stage: int, ranks: int) -> int:
-        """Which of the ranks has a stage."""
+        """Return the rank that has a stage."""
         chunk, at = divmod(stage, ranks)
         return ranks - 1 - at if self is PipelineSchedule.ZERO_BUBBLE_V and chunk % 2 else at
 
     def stages(self, rank: int, ranks: int, chunks: int) -> list[int]:
-        """The stages of a rank that has ``chunks`` of them, ascending."""
+        """Return the stages of a rank that has ``chunks`` of them, ascending."""
         back = ranks - 1 - rank if self is PipelineSchedule.ZERO_BUBBLE_V else rank
         return [chunk * ranks + (back if chunk % 2 else rank) for chunk in range(chunks)]
 
 
 class PassKind(Enum):
-    """The computation that a pass does of one stage for one micro-batch. Where `PipelineSchedule.weights_apart`, BACKWARD gives the
-    gradients of inputs and WEIGHTS those of weights; else BACKWARD gives both."""
+    """What a pass computes of one stage for one micro-batch. If `PipelineSchedule.weights_apart`, BACKWARD computes the
+    gradients of inputs and WEIGHTS those of weights; else BACKWARD computes both."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -67,8 +67,8 @@ class Pass:
 
 
 def rank_passes(schedule: PipelineSchedule, ranks: int, chunks: int, micro_batches: int, rank: int) -> list[Pass]:
-    """The passes of one of ``ranks`` ranks in order; it has ``chunks`` stages (`PipelineSchedule.stages`). ValueError if the
-    schedule cannot take these numbers."""
+    """Return, in order, the passes of one of ``ranks`` ranks that has ``chunks`` stages (`PipelineSchedule.stages`). Raises
+    ValueError if the schedule cannot take these numbers."""
     if schedule.chunks not in (None, chunks):
         need = "one stage" if schedule.chunks == 1 else f"{schedule.chunks} stages"
         raise ValueError(f"pipeline: schedule {schedule.value} has {need} a rank, got {chunks}; use 1f1b")

@@ -26,14 +26,14 @@ SUMS = (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)  # how partial values may
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """``configs``: operator name -> OpConfig. ``syncs``: layer name -> Sync (a layer that is not named: the default). ``sums``: how
-    partial values of one Rect that several processors computed become their sum: one of them adds and the others fetch it
-    (OWNER), or one all-reduce leaves it with all of them (COLLECTIVE). ``pipeline``: micro-batches, stages and the order of
-    passes; None: operator after operator. ``recompute``: operators whose outputs are not kept for the backward pass, but
-    computed again there. ``exchange``: how tensors are cut anew within a group of processors; with COLLECTIVES partial values that
-    `sums` adds by collectives also go as reduce-scatters, where each processor reads a share of the sum. ``regather``:
-    operators whose inputs, where they come from other processors, are not kept for the backward pass, but brought again.
-    ValueError if ``sums`` is another way to travel."""
+    """Parallelisation strategy of a graph. ``configs``: operator name -> OpConfig. ``syncs``: layer name -> Sync (a layer that
+    is not named: the default). ``sums``: how partial values that several processors computed of one Rect are added. OWNER: one
+    of them adds and the others fetch the sum. COLLECTIVE: one all-reduce leaves the sum with all of them. ``pipeline``:
+    micro-batches, stages and the order of passes; None: operator after operator. ``recompute``: operators whose outputs are not
+    kept for the backward pass, but computed again there. ``exchange``: how tensors are resharded within a group of processors.
+    With COLLECTIVES, partial values that `sums` adds by collectives become reduce-scatters where each processor reads only a
+    share of the sum. ``regather``: operators whose inputs from other processors are not kept for the backward pass, but fetched
+    again. Raises ValueError if ``sums`` is any other algorithm."""
 
     processors: int
     configs: Mapping[str, OpConfig]
@@ -57,12 +57,12 @@ class Strategy:
         return self.configs[operator]
 
     def sync(self, layer: str) -> Sync:
-        """Return the way in which the weights of a layer are kept equal."""
+        """Return how the weights of a layer are synchronised."""
         return self.syncs.get(layer, Sync())
 
     def partial(self, node: Node) -> bool:
-        """True if several processors compute partial values of one Rect of an output of ``node``: `sums` then says how these
-        become their sum."""
+        """True if several processors compute partial values of one Rect of an output of ``node``; `sums` says how these are
+        added."""
         if self[node.name].copies > 1:
             return False
         makers: dict[tuple[int, Rect], set[int]] = {}
@@ -72,7 +72,7 @@ class Strategy:
         return any(len(processors) > 1 for processors in makers.values())
 
     def verify(self, graph: OperatorGraph) -> None:
-        """ValueError that names what does not fit."""
+        """Raise ValueError that names what does not fit the graph or the machine."""
         names = {node.name for node in graph}
         missing, extra = names - set(self.configs), set(self.configs) - names
         if missing or extra:
@@ -98,11 +98,10 @@ class Strategy:
 
     @property
     def ordered(self) -> bool:
-        """True if it says more than cuts, places and sums.
+        """True if the strategy says more than cuts, places and sums.
 
-        It may say an order of passes, what is computed or brought again, or collectives that cut tensors anew. It may have
-        pieces that several processors compute. It may keep gradients or weights as shares, or not sum gradients beside
-        the backward pass.
+        That is an order of passes, recomputation or regathering, collectives that reshard tensors, pieces that several
+        processors compute, gradients or weights kept as shares, or gradients that are not summed during the backward pass.
         """
         again = bool(self.recompute | self.regather)
         shares = any(sync.zero > 1 or not sync.overlap for sync in self.syncs.values())
@@ -123,7 +122,7 @@ class Strategy:
                 )
 
     def describe(self, graph: OperatorGraph) -> str:
-        """One line an operator: ``lstm1: n/4 @ 0-3``."""
+        """Return one line for each operator: ``lstm1: n/4 @ 0-3``."""
         return "\n".join(f"{node.name}: {self[node.name].describe(node)}" for node in graph)
 
     def __repr__(self) -> str:
@@ -162,9 +161,9 @@ def save(
 ) -> None:
     """Write a strategy file. It records which graph and machine the strategy is for.
 
-    ``made_from``: what was asked for, a JSON table by which the command line makes the model and the machine again.
-    ``search``: how the strategy was found, as `Found.as_json` says it. Raises FileNotFoundError if there is no such
-    folder, and ValueError for what `load` would refuse.
+    ``made_from``: a JSON table of options from which the command line makes the model and the machine again. ``search``: how
+    the strategy was found (`SearchResult.as_json`). Raises FileNotFoundError if there is no such folder, and ValueError for
+    what `load` would refuse.
     """
     if not (folder := Path(path).absolute().parent).is_dir():
         raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
@@ -177,7 +176,7 @@ def as_content(
     strategy: Strategy, graph: OperatorGraph, machine: str, made_from: Mapping[str, Any] | None = None,
     search: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a strategy file holds, as a JSON table (`save`). ValueError for what `load` would refuse."""
+    """Return the contents of a strategy file as a JSON table (`save`). Raises ValueError for what `load` would refuse."""
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -201,7 +200,7 @@ def as_content(
 
 
 def config_entry(node: Node, config: OpConfig) -> dict[str, Any]:
-    """An operator's entry in a strategy file."""
+    """Return an operator's entry in a strategy file."""
     return {
         "dims": [dim.name for dim in node.dims],
         "degrees": list(config.degrees),
@@ -212,7 +211,8 @@ def config_entry(node: Node, config: OpConfig) -> dict[str, Any]:
 
 
 def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
-    """Read a strategy file and check that it fits. ValueError says what differs; FileNotFoundError if it is not there."""
+    """Read a strategy file and check that it fits. Raises ValueError that says what differs, FileNotFoundError if it does not
+    exist."""
     file = read_strategy(path)
     _compare(file, graph, processors, str(path))
     try:
@@ -224,7 +224,8 @@ def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
 
 
 def from_content(content: Mapping[str, Any], where: str) -> Strategy:
-    """The strategy of a table as `as_content` makes it; format and version may be left out. ValueError begins with ``where``."""
+    """Return the strategy of a table such as `as_content` makes; format and version may be left out. Raises ValueError that
+    begins with ``where``."""
     return _from_file(as_file({"format": FORMAT, "version": VERSION, **content}, where))
 
 
@@ -263,8 +264,8 @@ def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def search_of(path: str | Path) -> dict[str, Any] | None:
-    """How the plan in a strategy file was found (`Found.as_json`); None if the file does not say. ValueError if it is no
-    strategy file; FileNotFoundError if it is not there."""
+    """Return how the plan in a strategy file was found (`SearchResult.as_json`); None if the file does not say. Raises
+    ValueError if it is no strategy file, FileNotFoundError if it does not exist."""
     found = read_strategy(path).search
     return msgspec.to_builtins(found) if found else None
 

@@ -1,4 +1,4 @@
-"""The JSON form of a strategy, described in docs/guide/planning.md, and how a file of it is read."""
+"""JSON form of a strategy, described in docs/guide/planning.md, and how such a file is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Stage = Annotated[int, Meta(ge=1, le=3)]
 
 
 class OperatorEntry(Entry, frozen=True, kw_only=True):
-    """The cut and the places of one operator."""
+    """The cut of one operator, and the processors of its pieces."""
 
     dims: Annotated[list[Name], Meta(description="Names of the dimensions of its iteration space.")] | UnsetType = UNSET
     degrees: Annotated[list[Count], Meta(description="Pieces along each of these dimensions.")]
@@ -33,7 +33,7 @@ class OperatorEntry(Entry, frozen=True, kw_only=True):
 
 
 class SyncEntry(Entry, frozen=True, kw_only=True):
-    """The way in which a layer's weights are kept equal."""
+    """How a layer's weights are synchronised."""
 
     travel: Annotated[SyncAlgorithm, Meta(description="How sums of gradients travel.")]
     place: Annotated[UpdatePlacement, Meta(description="Where the weights are updated.")]
@@ -54,7 +54,7 @@ class PipelineEntry(Entry, frozen=True, kw_only=True):
 
 
 class MadeFrom(Entry, frozen=True, kw_only=True):
-    """Options of the command that made the plan. It makes the same model and machine from it again."""
+    """Options of the command that made the plan. The command makes the same model and machine from them again."""
 
     model: Annotated[Name, Meta(description="A network's name, or file.py:function.")] | UnsetType | None = UNSET
     machine: Annotated[Name, Meta(description="A machine's name or file.")] | UnsetType | None = UNSET
@@ -138,13 +138,13 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
 
 
 def read_strategy(path: str | Path) -> StrategyFile:
-    """Read a strategy file. ValueError with the file's name and the key's place if it says anything that none may say;
-    FileNotFoundError if it is not there."""
+    """Read a strategy file. Raises ValueError with the file's name and the key's place for contents that are not permitted,
+    FileNotFoundError if it does not exist."""
     return as_file(read_json(path, "strategy file"), str(path))
 
 
 def as_file(content: Any, where: str) -> StrategyFile:
-    """The form of a JSON value. ValueError that begins with ``where``."""
+    """Return the file of a JSON value. Raises ValueError that begins with ``where``."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{where}: not a strategy file (its format must be {FORMAT!r})")
     if content.get("version") != VERSION:

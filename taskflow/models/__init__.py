@@ -62,8 +62,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A network's builder and its sizes: ``paper``, whose batch is of one device, and ``small``, the same structure in
-    miniature, whose batch is of the whole machine. ``sizes``: others like ``paper`` that are published, by name."""
+    """A network's builder and its sizes. ``paper``: sizes whose batch is of one device. ``small``: the same structure in
+    miniature, whose batch is of the whole machine. ``sizes``: other published sizes like ``paper``, by name."""
 
     builder: Callable[..., OperatorGraph]  # (config, dtype)
     paper: Any  # of the model's frozen config class
@@ -91,8 +91,8 @@ MODELS: dict[str, Model] = {
 
 
 def find(name: str) -> tuple[str, Model]:
-    """A model and how its name is written, such as "Llama", or with the name of a size "Llama-70B", which is then its ``paper``;
-    case, hyphens and underscores do not matter. ValueError names those there are."""
+    """Return a model and its name as it is written, such as "Llama". With the name of a size ("Llama-70B"), that size is the
+    model's ``paper``. Case, hyphens and underscores do not matter. Raises ValueError that lists the models."""
     for known, model in MODELS.items():
         if _plain(known) == _plain(name):
             return known, model
@@ -112,11 +112,11 @@ def build(
     dtype: str = "float32",
     **sizes: Any,
 ) -> OperatorGraph:
-    """The graph of a model by name.
+    """Return the graph of a model by name.
 
-    ``batch`` is of the whole machine; if not given, the paper's for each of ``devices`` devices (AlexNet 256, others
-    64). ``preset``: "paper" or "small" sizes; ``sizes`` replace single ones (fields of the model's config class).
-    Raises ValueError that names what there is.
+    ``batch``: samples of the whole machine; by default the paper's for each of ``devices`` devices (AlexNet 256, others 64).
+    ``preset``: "paper" or "small" sizes. ``sizes`` replace single ones (fields of the model's config class). Raises ValueError
+    that lists what exists.
     """
     known, model = find(name)
     if preset not in ("paper", "small"):

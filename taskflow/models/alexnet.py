@@ -25,14 +25,15 @@ class AlexNetConfig:
 
     @staticmethod
     def small() -> AlexNetConfig:
-        """The same layers for small images, to try out and to test."""
+        """Return the same layers for small images, to try out and to test."""
         return AlexNetConfig(
             batch=8, image=63, classes=10, channels=(8, 12, 16, 12, 12), pooled=2, hidden=32, dropout=0.1
         )
 
 
 def alexnet(config: AlexNetConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``images`` (batch, 3, image, image) and ``labels`` (batch) int64; minimises the mean cross-entropy in nats."""
+    """Build AlexNet. Inputs: ``images`` (batch, 3, image, image) and ``labels`` (batch) int64. Minimises the mean cross-entropy
+    in nats."""
     c = config
     graph = OperatorGraph(dtype, "AlexNet")
     x, labels = image_inputs(graph, c.batch, 3, c.image)

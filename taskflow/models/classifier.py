@@ -1,4 +1,4 @@
-"""What the image classifiers share: their inputs and their loss."""
+"""Inputs and loss that the image classifiers share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from taskflow.operators.tensor import Tensor
 
 
 def image_inputs(graph: OperatorGraph, batch: int, channels: int, image: int) -> tuple[Tensor, Tensor]:
-    """``images`` (batch, channels, image, image) floats and ``labels`` (batch) int64."""
+    """Add the inputs ``images`` (batch, channels, image, image) floats and ``labels`` (batch) int64."""
     images = ops.input(graph, (batch, channels, image, image), name="images")
     return images, ops.input(graph, (batch,), "int64", name="labels")
 

@@ -1,4 +1,4 @@
-"""GPT: a decoder of attention layers that says the next word (Radford et al., "Language models are unsupervised multitask
+"""GPT: a decoder of attention layers that predicts the next token (Radford et al., "Language models are unsupervised multitask
 learners", 2019: GPT-2), normalised before each layer. The embedding and the last layer share one matrix."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ STD = 0.02  # of embeddings and positions at the beginning
 @dataclass(frozen=True, slots=True)
 class GPTConfig:
     """Sizes of the network; the defaults are those of the smallest GPT-2 (124 million parameters). ``batch`` is of the whole
-    machine; ``steps`` words of context; feed-forward layers are four times ``hidden`` wide. ``dropout``: of embedded words, of
-    attention's weights and of what each layer adds."""
+    machine. ``steps``: tokens of context. Feed-forward layers are four times ``hidden`` wide. ``dropout``: of embeddings, of
+    attention weights and of each layer's output before it is added."""
 
     batch: int = 8
     steps: int = 1024
@@ -30,7 +30,7 @@ class GPTConfig:
 
     @staticmethod
     def small() -> GPTConfig:
-        """The same layers, narrow and short."""
+        """Return the same layers, narrow and short."""
         return GPTConfig(batch=4, steps=5, vocabulary=17, hidden=8, heads=2, layers=2)
 
 
@@ -54,8 +54,9 @@ Brown et al., arXiv 2005.14165), with the vocabulary and the context that both h
 
 
 def gpt(config: GPTConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean cross-entropy of the
-    next token in nats. Names are those of the published weights, but queries, keys and values are layers of their own."""
+    """Build GPT. Inputs: ``tokens``, and ``targets``, the token after each, both (batch, steps) int64. Minimises the mean
+    cross-entropy of the next token in nats. Names are those of the published weights, except that queries, keys and values are
+    separate layers."""
     c = config
     graph = OperatorGraph(dtype, "GPT-2")
     tokens, targets = (ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("tokens", "targets"))

@@ -14,8 +14,8 @@ from taskflow.operators.window import Pair
 
 @dataclass(frozen=True, slots=True)
 class InceptionConfig:
-    """Sizes of the network; the defaults are Inception-v3's. ``batch`` is of the whole machine, ``image`` the height and
-    width of its images, at least 75. ``divide``: every layer has so many times fewer channels."""
+    """Sizes of the network; the defaults are Inception-v3's. ``batch`` is of the whole machine, ``image`` the height and width
+    of its images, at least 75. ``divide``: the number of channels of every layer is divided by this."""
 
     batch: int = 64
     image: int = 299
@@ -26,13 +26,13 @@ class InceptionConfig:
 
     @staticmethod
     def small() -> InceptionConfig:
-        """All modules, narrow, for the smallest images that they take."""
+        """Return all modules, narrow, for the smallest images that they take."""
         return InceptionConfig(batch=4, image=75, classes=10, divide=16, dropout=0.1)
 
 
 def inception_v3(config: InceptionConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``images`` (batch, 3, image, image) and ``labels`` (batch) int64; minimises the mean cross-entropy in nats,
-    with smoothed labels."""
+    """Build Inception-v3. Inputs: ``images`` (batch, 3, image, image) and ``labels`` (batch) int64. Minimises the mean
+    cross-entropy in nats, with smoothed labels."""
     c = config
     graph = OperatorGraph(dtype, "Inception-v3")
     x, labels = image_inputs(graph, c.batch, 3, c.image)

@@ -12,8 +12,8 @@ from taskflow.models.classifier import classify, image_inputs
 
 @dataclass(frozen=True, slots=True)
 class LeNetConfig:
-    """Sizes of the network. ``batch`` is of the whole machine, ``image`` the height and width of its images; below 32 they
-    are padded to it in the first convolution, as for MNIST's 28."""
+    """Sizes of the network. ``batch`` is of the whole machine, ``image`` the height and width of its images. The first
+    convolution pads images below 32 to 32, such as MNIST's 28."""
 
     batch: int = 64
     image: int = 28
@@ -22,13 +22,13 @@ class LeNetConfig:
 
     @staticmethod
     def small() -> LeNetConfig:
-        """A small batch of images as small as scikit-learn's digits, 8 x 8."""
+        """Return a small batch of images as small as scikit-learn's digits, 8 x 8."""
         return LeNetConfig(batch=6, image=8)
 
 
 def lenet(config: LeNetConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``images`` (batch, channels, image, image) and ``labels`` (batch) int64; minimises the mean cross-entropy in
-    nats."""
+    """Build LeNet-5. Inputs: ``images`` (batch, channels, image, image) and ``labels`` (batch) int64. Minimises the mean
+    cross-entropy in nats."""
     c = config
     graph = OperatorGraph(dtype, "LeNet")
     x, labels = image_inputs(graph, c.batch, c.channels, c.image)

@@ -1,4 +1,4 @@
-"""Llama: a decoder with RMS normalisation, rotary positions, shared key heads and gated feed-forward layers (Touvron et
+"""Llama: a decoder with RMS normalisation, rotary positions, grouped-query attention and gated feed-forward layers (Touvron et
 al., arXiv 2302.13971; sizes: Grattafiori et al., "The Llama 3 herd of models", arXiv 2407.21783, table 3)."""
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ STD = 0.02  # of the embedding at the beginning
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """Sizes of the network; the defaults are those of Llama 3.1 8B. ``batch`` is of the whole machine; ``steps`` words
-    of context; ``inner`` of the feed-forward layers; ``key_heads`` that ``heads`` share. ``window``: how many words
-    back attention sees (None: all). ``key_blocks``: attention in so many blocks of keys, by which it can be cut (None:
-    it cannot)."""
+    """Sizes of the network; the defaults are those of Llama 3.1 8B. ``batch`` is of the whole machine. ``steps``: tokens of
+    context. ``inner``: width of the feed-forward layers. ``key_heads``: heads of keys and values, which the ``heads`` of
+    queries share. ``window``: how many tokens back attention sees (None: all). ``key_blocks``: blocks of keys along which
+    attention can be cut (None: it cannot)."""
 
     batch: int = 1
     steps: int = 8192
@@ -37,7 +37,7 @@ class LlamaConfig:
 
     @staticmethod
     def small() -> LlamaConfig:
-        """The same layers, narrow and short."""
+        """Return the same layers, narrow and short."""
         return LlamaConfig(batch=4, steps=6, vocabulary=17, hidden=8, inner=12, heads=4, key_heads=2, layers=2)
 
 
@@ -49,7 +49,7 @@ SIZES = {
 
 
 def llama(config: LlamaConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean
+    """Build Llama. Inputs: ``tokens``, and ``targets``, the token after each, both (batch, steps) int64. Minimises the mean
     cross-entropy of the next token in nats. Names are those of the published weights."""
     c = config
     graph = OperatorGraph(dtype, "Llama")
@@ -63,7 +63,7 @@ def llama(config: LlamaConfig, dtype: str = "float32") -> OperatorGraph:
 
 
 def attend(c: LlamaConfig, x: Tensor, name: str) -> Tensor:
-    """x (N, T, H) with what its words tell each other."""
+    """Add self-attention to x (N, T, H)."""
     each = c.hidden // c.heads
     y = ops.rms_norm(x, c.eps, name=f"{name}.input_layernorm")
 
@@ -83,7 +83,7 @@ def attend(c: LlamaConfig, x: Tensor, name: str) -> Tensor:
 
 
 def score(graph: OperatorGraph, c: LlamaConfig, x: Tensor, targets: Tensor) -> None:
-    """Normalise x (N, T, H), score all words, and minimise the cross-entropy of ``targets``."""
+    """Normalise x (N, T, H), compute scores of all words, and minimise the cross-entropy of ``targets``."""
     x = ops.rms_norm(x, c.eps, name="norm")
     scores = ops.linear(x, c.vocabulary, False, name="lm_head")
     graph.minimize(ops.cross_entropy(scores, targets, blocks=blocks_of(c.vocabulary), name="loss"))

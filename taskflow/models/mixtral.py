@@ -1,5 +1,5 @@
-"""Mixtral: Llama's decoder, in which each word chooses two of eight feed-forward layers, without a capacity (Jiang et
-al., "Mixtral of experts", arXiv 2401.04088; sizes: the published configurations)."""
+"""Mixtral: Llama's decoder, in which each token is routed to two of eight feed-forward layers, without a capacity limit (Jiang
+et al., "Mixtral of experts", arXiv 2401.04088; sizes: the published configurations)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from taskflow.operators.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class MixtralConfig(LlamaConfig):
-    """Sizes of the network; the defaults are those of Mixtral 8x7B. Beside Llama's: ``experts`` of a layer, of which a
-    word takes ``chosen``; ``balance``: weight of the loss that is 1 for an even load and grows with the unevenness."""
+    """Sizes of the network; the defaults are those of Mixtral 8x7B. Beyond Llama's: ``experts`` of a layer, of which each token
+    uses ``chosen``. ``balance``: weight of the load-balancing loss, which is 1 for an even load."""
 
     vocabulary: int = 32_000
     theta: float = 1_000_000.0
@@ -26,7 +26,7 @@ class MixtralConfig(LlamaConfig):
 
     @staticmethod
     def small() -> MixtralConfig:
-        """The same layers, narrow and short."""
+        """Return the same layers, narrow and short."""
         return MixtralConfig(
             batch=4, steps=6, vocabulary=17, hidden=8, inner=12, heads=4, key_heads=2, layers=2, experts=4, balance=0.01
         )
@@ -39,10 +39,9 @@ SIZES = {
 
 
 def mixtral(config: MixtralConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64. Minimises the mean
-    cross-entropy of the next token in nats, and for each layer the loss of an uneven load (Fedus, Zoph, Shazeer, arXiv
-    2101.03961, equation 4, over all choices). Names are those of the published weights, but the experts of a layer are
-    one array."""
+    """Build Mixtral. Inputs: ``tokens``, and ``targets``, the token after each, both (batch, steps) int64. Minimises the mean
+    cross-entropy of the next token in nats, plus each layer's load-balancing loss (Fedus, Zoph, Shazeer, arXiv 2101.03961,
+    equation 4, over all choices). Names are those of the published weights, but the experts of a layer are one array."""
     c = config
     graph = OperatorGraph(dtype, "Mixtral")
     tokens, targets = (ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("tokens", "targets"))

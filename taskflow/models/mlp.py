@@ -11,7 +11,7 @@ from taskflow.models.classifier import classify
 
 @dataclass(frozen=True, slots=True)
 class MLPConfig:
-    """Sizes of the network. ``batch`` is of the whole machine, ``hidden`` the widths of the layers between."""
+    """Sizes of the network. ``batch`` is of the whole machine, ``hidden`` the widths of the hidden layers."""
 
     batch: int = 64
     features: int = 784
@@ -20,12 +20,13 @@ class MLPConfig:
 
     @staticmethod
     def small() -> MLPConfig:
-        """The same layers, narrow."""
+        """Return the same layers, narrow."""
         return MLPConfig(batch=6, features=9, hidden=(8, 7), classes=5)
 
 
 def mlp(config: MLPConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``features`` (batch, features) and ``labels`` (batch) int64; minimises the mean cross-entropy in nats."""
+    """Build an MLP. Inputs: ``features`` (batch, features) and ``labels`` (batch) int64. Minimises the mean cross-entropy in
+    nats."""
     c = config
     graph = OperatorGraph(dtype, "MLP")
     x = ops.input(graph, (c.batch, c.features), name="features")

@@ -1,5 +1,5 @@
-"""MoE: GShard's Transformer, in which every other feed-forward layer is one of experts (Lepikhin et al., "GShard",
-arXiv 2006.16668, section 2). Theirs translates; this is a decoder of the same layers, which says the next word."""
+"""MoE: GShard's Transformer, in which every other feed-forward layer is one of experts (Lepikhin et al., "GShard", arXiv
+2006.16668, section 2). GShard's network translates; this one is a decoder of the same layers, which predicts the next token."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from taskflow.operators.top_k_routing import capacity_of
 
 @dataclass(frozen=True, slots=True)
 class MoEConfig:
-    """Sizes of the network; the defaults are those of the largest, of 600 thousand million parameters. ``batch`` is of
-    the whole machine; ``steps`` words of context; ``inner`` of the feed-forward layers; ``heads`` of ``head_size``
-    features.
+    """Sizes of the network; the defaults are those of GShard's largest, with 600 billion parameters. ``batch`` is of the whole
+    machine. ``steps``: tokens of context. ``inner``: width of the feed-forward layers. ``heads`` of ``head_size`` features
+    each.
 
-    ``experts`` of every other layer; ``group``: words that are routed together (None: a row of the batch); ``factor``:
-    places of all experts over words of a group (`capacity_of`); ``count_all``: `top2_gating`'s convention. ``balance``:
-    weight of the auxiliary loss, which is 1 for an even load. ``einsums``: with the arrays (groups, words, experts,
-    places) that GShard prints, for comparison."""
+    ``experts``: of every other layer. ``group``: tokens that are routed together (None: a row of the batch). ``factor``: the
+    capacity factor, places of all experts divided by tokens of a group (`capacity_of`). ``count_all``: `top2_gating`'s
+    convention. ``balance``: weight of the load-balancing loss, which is 1 for an even load. ``einsums``: use the arrays
+    (groups, words, experts, places) of GShard's paper, for comparison."""
 
     batch: int = 2
     steps: int = 1024
@@ -41,7 +41,7 @@ class MoEConfig:
 
     @staticmethod
     def small() -> MoEConfig:
-        """The same layers, narrow and short."""
+        """Return the same layers, narrow and short."""
         return MoEConfig(batch=4, steps=6, vocabulary=17, hidden=8, inner=12, heads=2, head_size=6, layers=2, experts=4, factor=1.0)
 
 
@@ -57,9 +57,9 @@ SIZES = {
 
 
 def moe(config: MoEConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``tokens`` and ``targets``, the token after each, both (batch, steps) int64; minimises the mean
-    cross-entropy of the next token in nats, and for each layer of experts the auxiliary loss. The embedding and the
-    last layer share one matrix.
+    """Build GShard's MoE Transformer. Inputs: ``tokens``, and ``targets``, the token after each, both (batch, steps) int64.
+    Minimises the mean cross-entropy of the next token in nats, plus each expert layer's load-balancing loss. The embedding and
+    the last layer share one matrix.
 
     Raises ValueError unless ``group`` divides the words of a batch."""
     c = config

@@ -15,12 +15,11 @@ from taskflow.operators.tensor import Parameter, Tensor
 
 @dataclass(frozen=True, slots=True)
 class NMTConfig:
-    """Sizes of the network; the defaults are the paper's. ``batch`` is of the whole machine; ``steps`` of source and of
-    target sentences; ``layers`` of the encoder and of the decoder. ``steps_per_operator``: how many steps of a layer one
-    operator covers; they share weights and may be cut and placed differently.
+    """Sizes of the network; the defaults are the paper's. ``batch`` is of the whole machine. ``steps``: words of source and of
+    target sentences. ``layers``: of the encoder, and of the decoder. ``steps_per_operator``: how many steps of a layer one
+    operator covers; a layer's operators share weights and may be cut and placed differently.
 
-    ``padding``: the word that fills rows of ``source`` up to ``steps``. None: every row is full, as in the paper's
-    measurements."""
+    ``padding``: the word with which rows of ``source`` are filled. None: every row is full, as in the paper's measurements."""
 
     batch: int = 64
     steps: int = 40
@@ -33,18 +32,18 @@ class NMTConfig:
 
     @staticmethod
     def small() -> NMTConfig:
-        """The same layers, narrow and short."""
+        """Return the same layers, narrow and short."""
         return NMTConfig(batch=6, steps=6, vocabulary=19, hidden=6, dropout=0.1, steps_per_operator=2)
 
 
 def nmt(config: NMTConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``source``, ``target`` (what the decoder is given) and ``labels`` (what it shall say), all (batch, steps)
-    int64; minimises the sum of the labels' cross-entropies in nats, divided by batch and steps. Labels of -100 are left
-    out of the sum.
+    """Build NMT. Inputs: ``source``, ``target`` (the decoder's input) and ``labels`` (its expected output), all (batch, steps)
+    int64. Minimises the sum of the labels' cross-entropies in nats, divided by batch and steps. Labels of -100 are left out of
+    the sum.
 
     The decoder starts from the encoder's last states; its last layer's outputs attend to all of the encoder's. With
-    ``padding``, nothing depends on how far rows are filled up. The encoder's states stay as they are where the source
-    is padding, and nobody attends to that. The loss is divided by the number of labels that are not -100.
+    ``padding``, results do not depend on the amount of padding: the encoder's states do not change at padding, nothing attends
+    to it, and the loss is divided by the number of labels that are not -100.
     """
     c = config
     graph = OperatorGraph(dtype, "NMT")
@@ -84,7 +83,7 @@ class NMTEncoder:
 
 
 def nmt_encoder(config: NMTConfig, dtype: str = "float32") -> NMTEncoder:
-    """The part that runs once a sentence to translate; without dropout."""
+    """Build the encoder, which runs once for each sentence; without dropout."""
     graph = OperatorGraph(dtype, "NMT encoder")
     source = ops.input(graph, (config.batch, config.steps), "int64", name="source")
     memory, state = _encode(config, SharedLayers(), source, 0.0)
@@ -95,9 +94,9 @@ def nmt_encoder(config: NMTConfig, dtype: str = "float32") -> NMTEncoder:
 class NMTDecoder:
     """One step of the decoder for ``beams`` translations of each sentence, with nmt's names.
 
-    Inputs ``words`` and ``parents`` (batch, beams) int64: the word that each translation ends with, and which of the
-    sentence's translations of the step before it goes on from. ``memory``, ``source`` and ``state`` are states: what
-    they hold before the first step comes from the encoder."""
+    Inputs: ``words`` and ``parents`` (batch, beams) int64: the last word of each translation, and which of the sentence's
+    translations of the previous step it continues. ``memory``, ``source`` and ``state`` are states, which the encoder
+    initialises."""
 
     graph: OperatorGraph
     memory: Tensor  # (batch, steps, hidden)
@@ -107,7 +106,7 @@ class NMTDecoder:
 
 
 def nmt_decoder(config: NMTConfig, beams: int, dtype: str = "float32") -> NMTDecoder:
-    """The part that runs once a word to say; without dropout."""
+    """Build the decoder, which runs once for each word; without dropout."""
     c = config
     graph = OperatorGraph(dtype, "NMT decoder")
     words, parents = (ops.input(graph, (c.batch, beams), "int64", name=name) for name in ("words", "parents"))

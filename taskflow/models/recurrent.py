@@ -1,4 +1,4 @@
-"""What the recurrent networks share: a stack of LSTM layers that advances by some steps at a time."""
+"""A stack of LSTM layers that advances by some steps at a time, shared by the recurrent networks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ State = tuple[Tensor, Tensor]  # h and c, each (N, hidden)
 
 
 class SharedLayers:
-    """Layers whose operators, one for each chunk of steps, share parameters. The first chunk's operator has the layer's
-    name and declares them, so that their names do not depend on how the steps are cut."""
+    """Layers whose operators, one for each chunk of steps, share parameters. The first chunk's operator has the layer's name
+    and declares the parameters, so that their names do not depend on how the steps are cut."""
 
     def __init__(self) -> None:
         self._parameters: dict[str, tuple[Parameter, ...]] = {}
@@ -25,15 +25,15 @@ class SharedLayers:
 
 
 class Layers:
-    """LSTM layers, one above the other, with the state that each has reached."""
+    """Stack of LSTM layers, with the state that each has reached."""
 
     def __init__(self, shared: SharedLayers, hidden: int, start: Sequence[State], dropout: float, name: str) -> None:
         self.shared, self.hidden, self.dropout, self.name = shared, hidden, dropout, name
         self.state = list(start)
 
     def advance(self, x: Tensor, chunk: int, padding: tuple[Tensor, int] | None = None) -> Tensor:
-        """x (N, T, features): the next chunk of steps -> the last layer's output (N, T, hidden). ``padding``: the chunk's
-        words (N, T), and the one at which the states stay as they are."""
+        """Advance by the next chunk of steps: x (N, T, features) -> the last layer's output (N, T, hidden). ``padding``: the
+        chunk's words (N, T), and the word at which states do not change."""
         for layer in range(len(self.state)):
             if self.dropout:
                 x = ops.dropout(x, self.dropout, name=part(f"{self.name}.drop{layer}", chunk))
@@ -52,17 +52,17 @@ class Layers:
 
 
 def part(name: str, chunk: int) -> str:
-    """The name of a layer's operator for a chunk."""
+    """Return the name of a layer's operator for a chunk."""
     return f"{name}.{chunk}" if chunk else name
 
 
 def chunks(tokens: Tensor, steps: int) -> tuple[Tensor, ...]:
-    """(N, T) tokens in parts of ``steps`` steps."""
+    """Cut (N, T) tokens into parts of ``steps`` steps."""
     return (tokens,) if steps >= tokens.shape[1] else ops.split(tokens, steps, 1, name=f"{tokens.name}.split")
 
 
 def zeros(graph: Builder, batch: int, hidden: int, layers: int, name: str) -> list[State]:
-    """The states (h, c) of every layer before the first step."""
+    """Return the states (h, c) of every layer before the first step."""
     return [
         (
             ops.state(graph, (batch, hidden), name=f"{name}.h{layer}"),

@@ -1,5 +1,5 @@
-"""ResNet with bottleneck blocks: He, Zhang, Ren and Sun, "Deep residual learning for image recognition" (arXiv 1512.03385);
-the stride lies in a block's 3 x 3 convolution, and layers are named as in torchvision."""
+"""ResNet with bottleneck blocks: He, Zhang, Ren and Sun, "Deep residual learning for image recognition" (arXiv 1512.03385); the
+stride is in a block's 3 x 3 convolution, and layers are named as in torchvision."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from taskflow.operators.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ResNetConfig:
-    """Sizes of the network; the defaults are ResNet-101's. ``batch`` is of the whole machine, ``image`` the height and
-    width of its images, ``blocks`` how many each of the four stages has, ``width`` the first stage's inner channels."""
+    """Sizes of the network; the defaults are ResNet-101's. ``batch`` is of the whole machine, ``image`` the height and width of
+    its images, ``blocks`` the number of blocks in each of the four stages, ``width`` the first stage's inner channels."""
 
     batch: int = 64
     image: int = 224
@@ -24,12 +24,13 @@ class ResNetConfig:
 
     @staticmethod
     def small() -> ResNetConfig:
-        """Every kind of block once or twice, for small images."""
+        """Return a network with every kind of block once or twice, for small images."""
         return ResNetConfig(batch=4, image=32, classes=10, blocks=(1, 2, 1, 1), width=4)
 
 
 def resnet(config: ResNetConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``images`` (batch, 3, image, image) and ``labels`` (batch) int64; minimises the mean cross-entropy in nats."""
+    """Build a ResNet. Inputs: ``images`` (batch, 3, image, image) and ``labels`` (batch) int64. Minimises the mean
+    cross-entropy in nats."""
     c = config
     depth = 3 * sum(c.blocks) + 2
     graph = OperatorGraph(dtype, f"ResNet-{depth}")

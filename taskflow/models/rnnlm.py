@@ -25,17 +25,18 @@ class RNNLMConfig:
 
     @staticmethod
     def small() -> RNNLMConfig:
-        """The same layers, narrow and short."""
+        """Return the same layers, narrow and short."""
         return RNNLMConfig(batch=6, steps=6, vocabulary=13, hidden=6, dropout=0.1, steps_per_operator=2)
 
     @staticmethod
     def two_steps() -> RNNLMConfig:
-        """RNNLM-2: so few steps that the best strategy can be proved (the paper's section 8.4)."""
+        """Return RNNLM-2, which has so few steps that the best strategy can be proved (the paper's section 8.4)."""
         return RNNLMConfig(steps=2, steps_per_operator=1)
 
 
 def rnnlm(config: RNNLMConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``tokens`` and ``targets`` (batch, steps) int64; minimises the mean cross-entropy of the next token in nats.
+    """Build RNNLM. Inputs: ``tokens`` and ``targets`` (batch, steps) int64. Minimises the mean cross-entropy of the next token
+    in nats.
 
     The state of every layer is carried from batch to batch.
     """

@@ -11,8 +11,8 @@ from taskflow.models.recurrent import Layers, SharedLayers, chunks, part, zeros
 
 @dataclass(frozen=True, slots=True)
 class RNNTCConfig:
-    """Sizes of the network; the defaults are the paper's, with the vocabulary of the movie reviews. ``batch`` is of the
-    whole machine. ``steps_per_operator``: how many steps of a layer one operator covers; they share weights and may be
+    """Sizes of the network; the defaults are the paper's, with the vocabulary of the movie reviews. ``batch`` is of the whole
+    machine. ``steps_per_operator``: how many steps of a layer one operator covers; a layer's operators share weights and may be
     cut and placed differently."""
 
     batch: int = 64
@@ -26,13 +26,13 @@ class RNNTCConfig:
 
     @staticmethod
     def small() -> RNNTCConfig:
-        """The same layers, narrow and short."""
+        """Return the same layers, narrow and short."""
         return RNNTCConfig(batch=6, steps=6, vocabulary=17, hidden=6, classes=3, dropout=0.1, steps_per_operator=2)
 
 
 def rnntc(config: RNNTCConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``tokens`` (batch, steps) and ``labels`` (batch), int64; minimises the mean cross-entropy in nats of the
-    classes that the last layer's last state gives. Short texts are padded in front."""
+    """Build RNNTC. Inputs: ``tokens`` (batch, steps) and ``labels`` (batch), int64. Minimises the mean cross-entropy in nats of
+    the classes scored from the last layer's last state. Short texts are padded in front."""
     c = config
     graph = OperatorGraph(dtype, "RNNTC")
     tokens = ops.input(graph, (c.batch, c.steps), "int64", name="tokens")

@@ -1,6 +1,6 @@
-"""Weights that torchvision's AlexNet, ResNet and Inception-v3 were trained to, for the networks of the same names here.
+"""Conversion of torchvision's trained weights of AlexNet, ResNet and Inception-v3 for the networks of the same names here.
 
-These networks name their layers as torchvision does, and store every array in the same layout, so little is to be done:
+These networks name their layers as torchvision does, and store every array in the same layout, so little has to be done:
 
     graph = build("Inception-v3", batch=8)                     # 299 x 299 images
     run = taskflow.Executor(graph, strategy)
@@ -27,12 +27,12 @@ _SCALE, _SHIFT = _DEVIATIONS / 0.5, (_MEANS - 0.5) / 0.5
 
 
 def of(stored: StoredWeights, *, transform_input: bool = False) -> StoredWeights:
-    """A torchvision state_dict (AlexNet, ResNet-50, -101, -152, Inception-v3) under our names: all but what only training
-    uses.
+    """Return a torchvision state_dict (AlexNet, ResNet-50, -101, -152, Inception-v3) under our names, without what only
+    training uses.
 
-    ``transform_input``: images are normalised as torchvision's other models want them, which its Inception-v3 with published
-    weights turns into what it was trained with. The first convolution has no padding, so this goes into its weights and the
-    running mean behind it. ValueError if the file is no Inception-v3 then.
+    ``transform_input``: images are normalised as for torchvision's other models; its published Inception-v3 was trained with
+    another normalisation. The difference is folded into the first convolution's weights, which is exact as it has no padding,
+    and into the running mean after it. Raises ValueError if the file is then not an Inception-v3.
     """
     shapes = {n: s for n, s in stored.shapes.items() if not n.startswith(_TRAINING_ONLY) and not n.endswith(_COUNTER)}
     read: Callable[[str], Any] = stored.__getitem__

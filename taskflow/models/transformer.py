@@ -15,10 +15,10 @@ Pair = tuple[Tensor, Tensor]  # keys and values
 
 @dataclass(frozen=True, slots=True)
 class TransformerConfig:
-    """Sizes of the network; the defaults are the base model's. ``batch`` is of the whole machine; ``steps`` of source and
-    of target sentences; ``layers`` of the encoder and of the decoder; ``inner`` of the feed-forward layers.
+    """Sizes of the network; the defaults are the base model's. ``batch`` is of the whole machine. ``steps``: words of source
+    and of target sentences. ``layers``: of the encoder, and of the decoder. ``inner``: width of the feed-forward layers.
 
-    ``padding``: the word that fills rows of ``source`` up to ``steps``. None: every row is full."""
+    ``padding``: the word with which rows of ``source`` are filled. None: every row is full."""
 
     batch: int = 64
     steps: int = 40
@@ -33,16 +33,17 @@ class TransformerConfig:
 
     @staticmethod
     def small() -> TransformerConfig:
-        """The same layers, narrow and short."""
+        """Return the same layers, narrow and short."""
         return TransformerConfig(batch=4, steps=5, vocabulary=17, hidden=8, inner=12, heads=2, layers=2)
 
 
 def transformer(config: TransformerConfig, dtype: str = "float32") -> OperatorGraph:
-    """Inputs ``source``, ``target`` (what the decoder is given) and ``labels`` (what it shall say), all (batch, steps)
-    int64; minimises the mean cross-entropy of the labels in nats, with smoothed labels; those of -100 add nothing.
+    """Build the Transformer. Inputs: ``source``, ``target`` (the decoder's input) and ``labels`` (its expected output), all
+    (batch, steps) int64. Minimises the mean cross-entropy of the labels in nats, with label smoothing; labels of -100 add
+    nothing.
 
-    With ``padding``, nothing depends on how far rows are filled up: nobody attends to source words that are padding,
-    and the mean is over the labels that are not -100.
+    With ``padding``, results do not depend on the amount of padding: nothing attends to it, and the mean is over the labels
+    that are not -100.
     """
     c = config
     graph = OperatorGraph(dtype, "Transformer")
@@ -68,14 +69,15 @@ def transformer(config: TransformerConfig, dtype: str = "float32") -> OperatorGr
 
 @dataclass(frozen=True, slots=True)
 class TransformerEncoder:
-    """The encoder, and what the decoder's layers need of it, with transformer's names: input ``source`` (batch, steps) int64."""
+    """Encoder, and the keys and values that the decoder's layers read from it, with transformer's names. Input: ``source``
+    (batch, steps) int64."""
 
     graph: OperatorGraph
     heard: tuple[Pair, ...]  # of every decoder layer the keys and values, each (batch, heads, steps, hidden / heads)
 
 
 def transformer_encoder(config: TransformerConfig, dtype: str = "float32") -> TransformerEncoder:
-    """The part that runs once a sentence to translate; without dropout."""
+    """Build the encoder, which runs once for each sentence; without dropout."""
     c = replace(config, dropout=0.0)
     graph = OperatorGraph(dtype, "Transformer encoder")
     source = ops.input(graph, (c.batch, c.steps), "int64", name="source")
@@ -88,11 +90,11 @@ def transformer_encoder(config: TransformerConfig, dtype: str = "float32") -> Tr
 class TransformerDecoder:
     """One step of the decoder for ``beams`` translations of each sentence, with transformer's names.
 
-    Inputs: ``words`` and ``parents`` (batch, beams) int64: the word that each translation ends with, and which of the sentence's
-    translations of the step before it goes on from. Further inputs say where in the sentence the step is, for all rows
-    of batch * beams alike. ``waves`` (rows, 1, hidden): what `positional_encoding` adds there. ``now`` (rows, steps): 1
-    there and 0 elsewhere. ``lengths`` (rows) int64: how many words there are with this one. ``heard`` and ``source``
-    are states that come from the encoder; ``said`` states of the decoder's own, zeros at the beginning of a
+    Inputs: ``words`` and ``parents`` (batch, beams) int64: the last word of each translation, and which of the sentence's
+    translations of the previous step it continues. Further inputs give the position of the step in the sentence, the same for
+    all batch * beams rows. ``waves`` (rows, 1, hidden): what `positional_encoding` adds at that position. ``now`` (rows,
+    steps): 1 at that position and 0 elsewhere. ``lengths`` (rows) int64: the number of words including this one. ``heard`` and
+    ``source`` are states that come from the encoder; ``said`` are the decoder's own states, zeros at the beginning of a
     sentence."""
 
     graph: OperatorGraph
@@ -103,7 +105,8 @@ class TransformerDecoder:
 
 
 def transformer_decoder(config: TransformerConfig, beams: int, dtype: str = "float32") -> TransformerDecoder:
-    """The part that runs once a word to say; without dropout. Keys and values of earlier words are carried from step to step."""
+    """Build the decoder, which runs once for each word; without dropout. Keys and values of earlier words are carried from step
+    to step."""
     c = replace(config, dropout=0.0)
     graph = OperatorGraph(dtype, "Transformer decoder")
     rows, each = c.batch * beams, c.hidden // c.heads

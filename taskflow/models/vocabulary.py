@@ -1,4 +1,4 @@
-"""What networks that say words share: how their loss divides a vocabulary into blocks, by which it can be cut."""
+"""Blocks of a vocabulary: how the loss of networks that predict words divides it, so that the loss can be cut."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ LEAST = 4
 
 
 def blocks_of(vocabulary: int) -> int:
-    """Into how many blocks the loss divides so many words (`taskflow.cross_entropy`). It depends on the network alone, so that
-    losses do not depend on how it is cut."""
+    """Return the number of blocks into which the loss divides a vocabulary (`taskflow.cross_entropy`). It depends on the
+    network alone, so that losses do not depend on how it is cut."""
     return max(1, min(BLOCKS, vocabulary // LEAST))

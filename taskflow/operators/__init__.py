@@ -1,4 +1,4 @@
-"""Operators, one kind a file, and the functions that add them to a graph. Importing this fills the registry."""
+"""Operators, one kind in each file, and the functions that add them to a graph. Importing this fills the registry."""
 
 from taskflow.operators.adaptive_avg_pool2d import adaptive_avg_pool2d
 from taskflow.operators.attention import attention, multi_head_attention

@@ -1,4 +1,4 @@
-"""adaptive_avg_pool2d: means over as many windows as the output is to have (PyTorch:
+"""adaptive_avg_pool2d: means over windows, as many as the output has elements (PyTorch:
 torch.nn.functional.adaptive_avg_pool2d)."""
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ NO_PADDING = ((0, 0), (0, 0))
 @register("adaptive_avg_pool2d")
 @dataclass(frozen=True, slots=True)
 class AdaptiveAvgPool2d(Operator):
-    """x (N, C, H, W) -> y (N, C, Ho, Wo): output i of a dimension is the mean of inputs i H // Ho up to, not including,
-    ceil((i + 1) H / Ho). As y = A x B with the matrices of these means. A dimension with one output (global pooling) is
-    contracted: its input can be cut, and the pieces' sums add up."""
+    """x (N, C, H, W) -> y (N, C, Ho, Wo): output i of a dimension is the mean of inputs i H // Ho up to, not including, ceil((i
+    + 1) H / Ho). Computed as y = A x B with the matrices of these means. A dimension with one output (global pooling) is
+    contracted: its input can be cut, and the pieces' partial sums are added."""
 
     size: Pair
 
@@ -148,10 +148,10 @@ def _matrix(outputs: int, size: int) -> np.ndarray[Any, Any]:
 def adaptive_avg_pool2d(
     input: Tensor, output_size: int | Sequence[int], *, name: str | None = None
 ) -> Tensor:
-    """Means over windows that share the image out as evenly as they can.
+    """Take means over windows that divide the image as evenly as possible.
 
-    Args: input (N, C, H, W); ``output_size`` (height, width), or one integer for both; 1 is global pooling. Returns (N,
-    C, height, width).
+    Args: input (N, C, H, W); ``output_size`` (height, width), or one integer for both; 1 is global pooling. Returns (N, C,
+    height, width).
     """
     operator = AdaptiveAvgPool2d(pair("adaptive_avg_pool2d", "output_size", output_size, 1))
     return input.graph.apply(operator, (input,), name=name)[0]

@@ -1,4 +1,4 @@
-"""attention: sums of values, weighted by how well keys answer queries; composed of products, softmax and linear layers."""
+"""attention: sums of values, weighted by how well keys match queries; composed of matrix products, softmax and linear layers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ def attention(
 
         weights = softmax(input W_in memory^T),  output = tanh([weights memory; input] W_out)
 
-    Args: input (N, T, H), such as a decoder's states; memory (N, S, H), such as an encoder's outputs. ``padding``: the
-    memory's tokens (N, S) integers, and the one that stands for nothing: such positions get no weight. Returns the
-    output (N, T, H), and the parameters of ``name.linear_in`` and ``name.linear_out``, which ``parameters`` of another
-    call shares.
+    Args: input (N, T, H), such as a decoder's states; memory (N, S, H), such as an encoder's outputs. ``padding``: the memory's
+    tokens, (N, S) integers, and the padding token, whose positions get no weight. Returns the output (N, T, H), and the
+    parameters of ``name.linear_in`` and ``name.linear_out``, which another call shares if they are its ``parameters``.
     """
     name = name or "attention"
     if input.ndim != 3 or memory.ndim != 3 or input.shape[::2] != memory.shape[::2]:
@@ -61,10 +60,10 @@ def multi_head_attention(
 ) -> Tensor:
     """Scaled dot-product attention in parallel heads (Vaswani et al., arXiv 1706.03762, section 3.2).
 
-    Args: query (N, T, H), memory (N, S, H), the same tensor for self-attention; ``num_heads`` divides H. ``causal``:
-    position t of the query sees the memory up to t + S - T. ``padding``: the memory's tokens (N, S) integers, and the one
-    that stands for nothing: such positions get no weight. ``dropout``: of the weights. Returns (N, T, H). Linear layers
-    ``name.q_proj``, ``k_proj``, ``v_proj``, ``out_proj``.
+    Args: query (N, T, H), memory (N, S, H), the same tensor for self-attention; ``num_heads`` divides H. ``causal``: position t
+    of the query sees the memory up to t + S - T. ``padding``: the memory's tokens, (N, S) integers, and the padding token,
+    whose positions get no weight. ``dropout``: of the weights. Returns (N, T, H). Its linear layers are ``name.q_proj``,
+    ``k_proj``, ``v_proj`` and ``out_proj``.
     """
     name = name or "attention"
     positive(name, num_heads=num_heads)
@@ -79,8 +78,8 @@ def multi_head_attention(
 
 
 def attention_heads(x: Tensor, num_heads: int, which: str, *, bias: bool = True, name: str) -> Tensor:
-    """x (N, T, H) -> (N, num_heads, T, H / num_heads): its queries, keys or values (``which``: q, k, v) for `attend_heads`, by the
-    linear layer ``name.q_proj``, ``k_proj`` or ``v_proj``; queries scaled by the root of their features."""
+    """Project x (N, T, H) to queries, keys or values (``which``: q, k, v) for `attend_heads`: (N, num_heads, T, H / num_heads).
+    The linear layer is ``name.q_proj``, ``k_proj`` or ``v_proj``; queries are divided by the root of their number of features."""
     samples, steps, width = x.shape
     projected = linear(x, width, bias, name=f"{name}.{which}_proj")
     parts = reshape(projected, (samples, steps, num_heads, width // num_heads), name=f"{name}.{which}_heads")
@@ -92,9 +91,9 @@ def attend_heads(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, padding: tuple[Tensor, int] | None = None,
     lengths: Tensor | None = None, dropout: float = 0.0, bias: bool = True, name: str,
 ) -> Tensor:
-    """Attend as `multi_head_attention` does once queries q (N, heads, T, F), keys and values k, v (N, heads, S, F) are there,
-    such as those of earlier positions that a decoder keeps. ``lengths`` (N) integers: sample n has so many keys, the others
-    are nothing. Returns (N, T, heads F), through the linear layer ``name.out_proj``."""
+    """Attend as `multi_head_attention` does, given queries q (N, heads, T, F), keys and values k, v (N, heads, S, F), such as
+    those of earlier positions that a decoder keeps. ``lengths`` (N) integers: sample n has this many keys; the rest is padding.
+    Returns (N, T, heads F), through the linear layer ``name.out_proj``."""
     samples, heads, steps, each = q.shape
     scores = _masked(matmul(q, k, transpose_other=True, name=f"{name}.scores"), padding, name)
     weights = softmax(scores, -1, causal=causal, lengths=lengths, name=f"{name}.softmax")

@@ -1,5 +1,5 @@
-"""attention_blocks: what each block of keys says to a query, so that attention can be cut by keys; `merge_attention`
-joins the blocks."""
+"""attention_blocks: attention to each block of keys by itself, so that attention can be cut by keys; `merge_attention` joins
+the blocks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from taskflow.regions import Rect
 @register("attention_blocks")
 @dataclass(frozen=True, slots=True)
 class AttentionBlocks(TiledAttention):
-    """-> y (N, Lq, H, B, E), the attention of each query to each of ``blocks`` blocks of the keys by itself, and the
-    logarithm of its sum of exponentials (N, Lq, H, B). Both are 0 where it sees nothing of the block. Block b is [b Lk
-    / B, (b + 1) Lk / B), rounded down: fixed by the model, not by the strategy. A piece whose queries see nothing of
-    its blocks reads nothing."""
+    """Inputs of `TiledAttention` -> y (N, Lq, H, B, E), the attention of each query to each of ``blocks`` blocks of the keys by
+    itself, and the logarithm of its sum of exponentials (N, Lq, H, B). Both are 0 where a query sees nothing of the block.
+    Block b is [b Lk / B, (b + 1) Lk / B), rounded down: fixed by the model, not by the strategy. A piece whose queries see
+    nothing of its blocks reads nothing."""
 
     blocks: int = 2
 
@@ -118,10 +118,11 @@ def attention_blocks(
     dropout: float = 0.0,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention to each of ``blocks`` blocks of keys by itself; `flash_attention` builds it and what merges the blocks.
+    """Attend to each of ``blocks`` blocks of keys by itself. `flash_attention` builds this operator and the one that merges the
+    blocks.
 
-    Args: as `flash_attention` has them. Returns (N, Lq, H, blocks, E), and the logarithms of the sums of exponentials
-    (N, Lq, H, blocks).
+    Args: as for `flash_attention`. Returns (N, Lq, H, blocks, E), and the logarithms of the sums of exponentials (N, Lq, H,
+    blocks).
     """
     inputs = (query, key, value) if lengths is None else (query, key, value, lengths)
     y, sums = query.graph.apply(AttentionBlocks(scale, causal, window, dropout, blocks=blocks), inputs, name=name)

@@ -1,4 +1,4 @@
-"""AttentionScope: which keys a query sees, by position alone; the counting of pairs that costs and Rects rest on."""
+"""AttentionScope: which keys a query sees, by position alone, and the number of such pairs, from which costs and Rects follow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Span = tuple[int, int]  # from, to below
 
 @dataclass(frozen=True, slots=True)
 class AttentionScope:
-    """Query t of ``queries`` stands beside key t + keys - queries: the last query beside the last key. ``causal``: it
-    sees the keys up to that one. ``window``: of these the last so many. What it sees is one span of keys."""
+    """Keys that each query sees, which are one span. Query t of ``queries`` is aligned with key t + keys - queries: the last
+    query with the last key. ``causal``: it sees the keys up to that one. ``window``: of these only the last ones, this many."""
 
     queries: int
     keys: int
@@ -19,7 +19,7 @@ class AttentionScope:
     window: int | None = None
 
     def keys_of(self, rows: Span) -> Span:
-        """The span of keys that some query of ``rows`` sees."""
+        """Return the span of keys that some query of ``rows`` sees."""
         if not self.causal or rows[1] <= rows[0]:
             return 0, self.keys if rows[1] > rows[0] else 0
         first = 0 if self.window is None else max(0, rows[0] + self._shift - self.window + 1)
@@ -27,7 +27,7 @@ class AttentionScope:
         return first, max(first, last)
 
     def queries_of(self, keys: Span) -> Span:
-        """The span of queries that see some key of ``keys``."""
+        """Return the span of queries that see some key of ``keys``."""
         if keys[1] <= keys[0]:
             return 0, 0
         if not self.causal:
@@ -37,14 +37,14 @@ class AttentionScope:
         return first, max(first, last)
 
     def within(self, rows: Span, keys: Span) -> tuple[Span, Span]:
-        """The queries of ``rows`` that see a key of ``keys``, and the keys of ``keys`` that they see; both empty if
+        """Return the queries of ``rows`` that see a key of ``keys``, and the keys of ``keys`` that they see; both empty if
         there are none."""
         rows = _common(rows, self.queries_of(keys))
         keys = _common(keys, self.keys_of(rows))
         return (rows, keys) if rows[1] > rows[0] and keys[1] > keys[0] else ((0, 0), (0, 0))
 
     def pairs(self, rows: Span, keys: Span) -> int:
-        """How many (query, key) of two spans see each other."""
+        """Return the number of (query, key) pairs of two spans that see each other."""
         if not self.causal:
             return max(0, rows[1] - rows[0]) * max(0, keys[1] - keys[0])
         after = self._before(rows, keys[0]) - self._before(rows, keys[1])
@@ -53,7 +53,7 @@ class AttentionScope:
         return after - self._before(rows, keys[0] + self.window) + self._before(rows, keys[1] + self.window)
 
     def first_key(self, row: int, keys: Span) -> int | None:
-        """The first key of ``keys`` that a query sees; None if it sees none of them."""
+        """Return the first key of ``keys`` that a query sees; None if it sees none of them."""
         first, last = _common(keys, self.keys_of((row, row + 1)))
         return first if last > first else None
 
@@ -67,19 +67,19 @@ class AttentionScope:
 
 
 def blocks_of(keys: int, blocks: int) -> list[Span]:
-    """The keys in ``blocks`` blocks, as even as can be."""
+    """Divide the keys into ``blocks`` blocks, as evenly as possible."""
     edges = [b * keys // blocks for b in range(blocks + 1)]
     return list(zip(edges, edges[1:]))
 
 
 def tiles_of(span: Span, size: int) -> list[Span]:
-    """A span in tiles of ``size``."""
+    """Divide a span into tiles of ``size``."""
     return [(at, min(span[1], at + size)) for at in range(span[0], span[1], size)]
 
 
 def heads_and_groups(heads: Span, per_group: int) -> Sequence[tuple[slice, slice]]:
-    """Runs of ``heads`` that share their key heads evenly: those of a first group that is cut, of whole groups, of a
-    last one. Slices among these heads and among the key heads that they need."""
+    """Divide ``heads`` into runs that share their key heads evenly: those of a first group that is cut, of whole groups, and of
+    a last one. Returns slices among these heads and among the key heads that they need."""
     found, at, first = [], heads[0], heads[0] // per_group
     while at < heads[1]:
         if at % per_group == 0 and heads[1] - at >= per_group:

@@ -1,8 +1,8 @@
-"""The arithmetic of fused attention: softmax(q k^T) v in tiles of queries and keys, with running maximum and sum, so
-that the matrix of scores is never there as a whole.
+"""Arithmetic of fused attention: softmax(q k^T) v in tiles of queries and keys, with running maximum and sum, so that the whole
+matrix of scores never exists.
 
-Dao, Fu, Ermon, Rudra, Ré, "FlashAttention", arXiv 2205.14135, algorithms 1 and 4; Milakov and Gimelshein, "Online
-normalizer calculation for softmax", arXiv 1805.02867.
+Dao, Fu, Ermon, Rudra, Ré, "FlashAttention", arXiv 2205.14135, algorithms 1 and 4; Milakov and Gimelshein, "Online normalizer
+calculation for softmax", arXiv 1805.02867.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOGETHER = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Dropout of weights: element (n, h, t, s) of an array ``shape`` has the random number of its position."""
+    """Dropout of weights: element (n, h, t, s) of an array of ``shape`` has the random number of its position."""
 
     key: Key
     stream: int
@@ -36,8 +36,8 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """One piece's attention. ``samples``, ``heads``, ``rows``, ``keys``: the spans that its arrays hold of the whole
-    tensors: q (samples, rows, heads, D), k and v (samples, keys, their key heads, D or E)."""
+    """Attention of one piece. ``samples``, ``heads``, ``rows``, ``keys``: the spans of the whole tensors that its arrays hold:
+    q (samples, rows, heads, D), k and v (samples, keys, their key heads, D or E)."""
 
     kernels: KernelSet
     scope: AttentionScope
@@ -52,8 +52,8 @@ class Tiles:
     drop: Drop | None
 
     def forward(self, q: Array, k: Array, v: Array, rows: Span, keys: Span, out: Array, sums: Array) -> None:
-        """For the queries ``rows`` and the keys ``keys``, both within this piece's: out (samples, rows, heads, E), the
-        mean of values, and sums (samples, rows, heads), the logarithm of the sum of exp(score). Both 0 where nothing is
+        """Compute, for the queries ``rows`` and the keys ``keys``, both within this piece: out (samples, rows, heads, E), the
+        mean of values, and sums (samples, rows, heads), the logarithm of the sum of exp(score). Both are 0 where nothing is
         seen."""
         xp = self.kernels.xp
         for n, hs, gs in self._parts():
@@ -85,7 +85,7 @@ class Tiles:
         self, q: Array, k: Array, v: Array, rows: Span, keys: Span, out: Array, sums: Array, dout: Array | None,
         dsums: Array | None, into: tuple[Target | None, ...],
     ) -> None:
-        """Add what the gradients of `forward`'s results (None: zero) give to the arrays of ``into``, for q, k and v."""
+        """Add the gradients of q, k and v that follow from those of `forward`'s results (None: zero) to the arrays of ``into``."""
         xp, kernels = self.kernels.xp, self.kernels
         dq, dk, dv = (None if target is None else target.array for target in into)
         for n, hs, gs in self._parts():

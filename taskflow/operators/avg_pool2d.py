@@ -18,8 +18,8 @@ from taskflow.regions import Rect
 @register("avg_pool2d")
 @dataclass(frozen=True, slots=True)
 class AvgPool2d(Operator):
-    """x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos. ``count_include_pad``: padding counts as
-    zeros; else the mean is over what lies in the image."""
+    """x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos. ``count_include_pad``: padding counts as zeros; else the
+    mean is over elements of the image only."""
 
     kernel: Pair
     stride: Pair
@@ -104,11 +104,11 @@ def avg_pool2d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The mean of each window.
+    """Take the mean of each window.
 
-    Args: input (N, C, H, W). ``kernel_size``, ``stride`` (the kernel's size if not given), ``padding`` (at most half of
-    the kernel): one integer, or (height, width). ``count_include_pad``: padding counts as zeros. ``ceil_mode``: a last
-    window that begins in the image counts even if it reaches beyond the padding. Returns (N, C, Ho, Wo).
+    Args: input (N, C, H, W). ``kernel_size``, ``stride`` (the kernel's size if not given), ``padding`` (at most half of the
+    kernel): one integer, or (height, width). ``count_include_pad``: padding counts as zeros. ``ceil_mode``: a last window that
+    begins in the image counts even if it reaches beyond the padding. Returns (N, C, Ho, Wo).
     """
     kernel = pair("avg_pool2d", "kernel_size", kernel_size, 1)
     step = kernel if stride is None else pair("avg_pool2d", "stride", stride, 1)

@@ -27,12 +27,12 @@ def batch_norm(
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) weight + bias of every channel; in evaluation with the running statistics.
+    """Normalise every channel: (x - mean) / sqrt(variance + eps) weight + bias; in evaluation with the running statistics.
 
-    Args: input (N, C, ...). ``samples``: statistics of every group of so many samples (a divisor of N) in place of the
-    whole batch's ("ghost batches", Hoffer et al., arXiv 1705.08741). Where processors hold whole groups, no statistics
-    travel, and the numbers still do not depend on the split. ``parameters`` shares another layer's (weight, bias).
-    Returns the same shape. Adds the states ``name.running_mean`` and ``name.running_var``.
+    Args: input (N, C, ...). ``samples``: statistics of every group of this many samples (a divisor of N) instead of the whole
+    batch ("ghost batches", Hoffer et al., arXiv 1705.08741). If processors hold whole groups, no statistics travel, and results
+    still do not depend on the split. ``parameters`` shares another layer's (weight, bias). Returns the same shape. Adds the
+    states ``name.running_mean`` and ``name.running_var``.
     """
     name = name or "batch_norm"
     graph, size = input.graph, input.shape[0] if samples is None else samples

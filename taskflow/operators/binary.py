@@ -30,7 +30,7 @@ from taskflow.regions import Rect
 
 
 class Binary(Operator):
-    """a, b -> y of the shape that both broadcast to: of equal dimensions counted from the last; a missing one or one of
+    """a, b -> y of the shape that both broadcast to. Dimensions are matched from the last one; a missing dimension or one of
     size 1 is repeated, and its gradient is the sum over the repetitions. Dimension 0 of y is the sample dimension."""
 
     __slots__ = ()
@@ -126,7 +126,7 @@ class Mul(Binary):
 
 
 def seen_by(shape: tuple[int, ...], piece: Rect) -> Rect:
-    """What of an operand of ``shape`` the Rect ``piece`` of the output is computed from."""
+    """Return the part of an operand of ``shape`` from which the Rect ``piece`` of the output is computed."""
     skip = piece.ndim - len(shape)
     return Rect(
         tuple(0 if size == 1 else low for size, low in zip(shape, piece.lo[skip:])),

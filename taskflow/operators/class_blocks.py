@@ -1,4 +1,5 @@
-"""class_blocks: what each block of a classifier's classes adds to its cross-entropy, so that the loss can be cut by classes."""
+"""class_blocks: contribution of each block of a classifier's classes to its cross-entropy, so that the loss can be cut by
+classes."""
 
 from __future__ import annotations
 
@@ -36,13 +37,14 @@ DOUBLE = np.dtype(np.float64)
 class ClassBlocks(Operator):
     """x (N, ..., C), target (N, ...) integers -> y (N, ..., B, 2) float64.
 
-    The first number is, for each of ``blocks`` blocks of the classes, the logarithm of the sum of exp(x). The second is
-    what lies in the block of the score that is to be high: (1 - e) x[target] and e / C of the sum of all scores, with
-    ``label_smoothing`` e. Zeros where the target is ``ignore_index``.
+    For each of ``blocks`` blocks of the classes, the first number is the logarithm of the sum of exp(x). The second is the
+    block's part of (1 - e) x[target] + e / C times the sum of all scores, with ``label_smoothing`` e. Both are zero where the
+    target is ``ignore_index``.
 
-    Block b is [b C / B, (b + 1) C / B), rounded down: fixed by the model, not by the strategy, so that numbers do not depend
-    on it. A layer whose scores are cut by classes keeps them where they are, if the loss is cut by blocks like that: of
-    each block only a pair goes on. In double precision: a logarithm rounded in single would make the loss of high scores inexact.
+    Block b is [b C / B, (b + 1) C / B), rounded down: fixed by the model, not by the strategy, so that results do not depend on
+    the strategy. If a layer's scores are cut by classes and the loss is cut by blocks likewise, the scores stay where they are:
+    only a pair for each block is sent on. Pairs are in double precision, since a logarithm rounded to single precision would
+    make the loss of high scores inexact.
     """
 
     dense_dim: ClassVar[str | None] = "c"
@@ -134,9 +136,9 @@ def class_blocks(
     label_smoothing: float = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """What `cross_entropy_of_blocks` makes the loss of scores and right classes from; `cross_entropy` builds both.
+    """Compute the pairs from which `cross_entropy_of_blocks` makes the loss; `cross_entropy` builds both operators.
 
-    Args: input (N, ..., C), classes last; target (N, ...) integers below C, or ``ignore_index``; ``blocks``, at most C.
-    Returns (N, ..., blocks, 2) float64.
+    Args: input (N, ..., C), classes last; target (N, ...) integers below C, or ``ignore_index``; ``blocks``, at most C. Returns
+    (N, ..., blocks, 2) float64.
     """
     return input.graph.apply(ClassBlocks(blocks, ignore_index, label_smoothing), (input, target), name=name)[0]

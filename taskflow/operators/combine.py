@@ -1,5 +1,5 @@
-"""combine: what the experts make of a token, weighted. GShard, arXiv 2006.16668, algorithm 2: the einsum GSEC,GECM->GSM
-with the combine weights, without the array of them."""
+"""combine: weighted sums of the experts' outputs for each token. GShard, arXiv 2006.16668, algorithm 2: the einsum
+GSEC,GECM->GSM with the combine weights, without building that array."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from taskflow.regions import Rect
 @register("combine")
 @dataclass(frozen=True, slots=True)
 class CombineExperts(Operator):
-    """x (G, E, C, M), weights (G, S, k), slots (G, S, k) integers, expert * C + place -> y (G, S, M): of each token the
-    weighted sum over its slots; others, such as -1, add nothing. G, S and M can be cut; E is contracted: a piece of E
-    adds what its experts say. A piece reads all places of its groups' experts."""
+    """x (G, E, C, M), weights (G, S, k), slots (G, S, k) integers, expert * C + place -> y (G, S, M): for each token the
+    weighted sum over its slots; other slots, such as -1, add nothing. G, S and M can be cut; E is contracted: a piece of E adds
+    its experts' part. A piece reads all places of its groups' experts."""
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("combine", inputs, 3)
@@ -92,9 +92,9 @@ class CombineExperts(Operator):
 
 
 def combine(input: Tensor, weights: Tensor, slots: Tensor, *, name: str | None = None) -> Tensor:
-    """Add up what the experts make of each token, weighted; zeros for a token that no expert took.
+    """Add up the experts' outputs for each token, weighted; zeros for a token that no expert took.
 
-    Args: input (G, E, C, M), of the experts' places; weights and slots (G, S, k) of `top2_gating` or `top_k_routing`
-    with capacity C. Returns (G, S, M).
+    Args: input (G, E, C, M), of the experts' places; weights and slots (G, S, k) of `top2_gating` or `top_k_routing` with
+    capacity C. Returns (G, S, M).
     """
     return input.graph.apply(CombineExperts(), (input, weights, slots), name=name)[0]

@@ -1,5 +1,5 @@
-"""combine_weights: routing as the arrays (G, S, E, C) that GShard prints, for `einsum`; `dispatch` and `combine` do
-without."""
+"""combine_weights: routing as the arrays (G, S, E, C) of GShard's paper, for `einsum`; `dispatch` and `combine` need no such
+arrays."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class CombineWeights(Operator):
 def combine_weights(
     weights: Tensor, slots: Tensor, experts: int, capacity: int, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The combine weights and the dispatch mask (G, S, experts, capacity) of weights and slots (G, S, k), for einsums
+    """Return the combine weights and the dispatch mask (G, S, experts, capacity) for weights and slots (G, S, k), for einsums
     such as "GSEC,GSM->EGCM" and "GSEC,GECM->GSM"."""
     found, mask = weights.graph.apply(CombineWeights(experts, capacity), (weights, slots), name=name)
     return found, mask

@@ -1,4 +1,4 @@
-"""compare: 1 where numbers stand in a relation, else 0 (PyTorch: torch.eq, ne, lt, le, gt, ge, as floats)."""
+"""compare: 1 where a relation between numbers holds, else 0 (PyTorch: torch.eq, ne, lt, le, gt, ge, as floats)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ RELATIONS: dict[str, Any] = {
 @register("compare")
 @dataclass(frozen=True, slots=True)
 class Compare(Operator):
-    """Integers a, and a number or integers b that broadcast with them -> y floats of ``dtype``: 1 where a and b stand in
-    the relation, 0 elsewhere. Every dimension can be cut. There is no gradient."""
+    """Integers a, and a number or integers b that broadcast with them -> y floats of ``dtype``: 1 where the relation between a
+    and b holds, 0 elsewhere. Every dimension can be cut. There is no gradient."""
 
     relation: str
     number: int | None
@@ -84,7 +84,7 @@ class Compare(Operator):
 
 
 def compare(input: Tensor, relation: str, other: Tensor | int, *, name: str | None = None) -> Tensor:
-    """1.0 where integers stand in a relation ("eq", "ne", "lt", "le", "gt", "ge") to a number, or to other integers that
-    broadcast with them, else 0.0; in the graph's float type. For masks."""
+    """Return 1.0 where a relation ("eq", "ne", "lt", "le", "gt", "ge") holds between integers and a number, or other integers
+    that broadcast with them, else 0.0; in the graph's float type. For masks."""
     number, inputs = (None, (input, other)) if isinstance(other, Tensor) else (int(other), (input,))
     return input.graph.apply(Compare(relation, number, np.dtype(input.graph.dtype)), inputs, name=name)[0]

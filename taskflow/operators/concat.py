@@ -28,8 +28,8 @@ from taskflow.regions import Rect
 @register("concat")
 @dataclass(frozen=True, slots=True)
 class Concat(Operator):
-    """x_0, x_1, ... equal in all dimensions but ``dim`` -> y. Every dimension can be cut, also ``dim``: a piece reads
-    of each input what falls into its range, which may be nothing."""
+    """x_0, x_1, ... equal in all dimensions but ``dim`` -> y. Every dimension can be cut, including ``dim``: a piece reads the
+    part of each input that falls into its range, which may be nothing."""
 
     calculates: ClassVar[bool] = False
 
@@ -104,7 +104,7 @@ class Concat(Operator):
 
 
 def concat(tensors: Sequence[Tensor], dim: int = 0, *, name: str | None = None) -> Tensor:
-    """Join tensors along ``dim``; their other dimensions are equal. One tensor at least."""
+    """Join at least one tensor along ``dim``; the other dimensions must be equal."""
     if not tensors:
         raise ValueError("concat: takes at least 1 tensor, got none")
     return tensors[0].graph.apply(Concat(dim), tuple(tensors), name=name)[0]

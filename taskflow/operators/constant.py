@@ -30,8 +30,8 @@ from taskflow.regions import Rect
 @register("constant")
 @dataclass(frozen=True, slots=True)
 class ConstantArray(Operator):
-    """-> (N, ...): each piece takes its Rect of ``values``. Two are equal if their ``digest`` is, which says shape, type and
-    numbers."""
+    """-> (N, ...): each piece takes its Rect of ``values``. Two are equal if their ``digest`` is, which covers shape, type and
+    values."""
 
     calculates: ClassVar[bool] = False
 
@@ -70,7 +70,7 @@ class ConstantArray(Operator):
 
     @classmethod
     def of(cls, values: Any) -> ConstantArray:
-        """The operator of an array, which is copied."""
+        """Return the operator of an array, which is copied."""
         array = np.array(values)
         first = array.reshape(-1)[:1]
         if array.ndim and bool((array == first).all()):  # such as zeros: one number is kept
@@ -89,7 +89,8 @@ class ConstantArray(Operator):
 
 
 def constant(graph: Builder, values: Any, *, name: str | None = None) -> Tensor:
-    """An array (N, ...) of numbers that are not trained: positions, masks, tables. It is copied, and is a part of the graph.
+    """Add an array (N, ...) of numbers that are not trained: positions, masks, tables. It is copied, and becomes part of the
+    graph.
 
     Raises ValueError for a single number; `scale` and `shift` take those.
     """

@@ -1,4 +1,4 @@
-"""conv_transpose2d: images made larger by filters, the gradient of a convolution (PyTorch: torch.nn.ConvTranspose2d)."""
+"""conv_transpose2d: enlarges images by filters, the gradient of a convolution (PyTorch: torch.nn.ConvTranspose2d)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ConvTranspose2d(Convolution):
     dilation (kh - 1) + output_padding + 1.
 
     Input i and element j of the kernel add to output i stride - padding + dilation j, so this is `conv2d`'s gradient of its
-    input, and calls the same kernels. A piece of h and w reads the inputs that add to it (a halo) and the elements by which
-    they do. K cuts the weights (parameter) and C is contracted; both can be cut if there is one group.
+    input, and calls the same kernels. A piece of h and w reads the inputs that add to it (a halo), and only the kernel elements
+    by which they do. K cuts the weights (parameter) and C is contracted; both can be cut if there is one group.
     """
 
     cuts_groups: ClassVar[bool] = False
@@ -141,9 +141,9 @@ class ConvTranspose2d(Convolution):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Along one dimension: inputs low:high and elements of the kernel first:last that add to a range of outputs, both as few as
-    possible, by so many ``products``. Outputs ``inside`` of the range lie between the first and the last that all of these
-    reach; ``padding``: how many more they reach on each side, which are others' or nobody's."""
+    """Effect of a range of outputs along one dimension. Inputs low:high and kernel elements first:last add to it, both as few
+    as possible, by ``products`` products. ``inside``: the outputs of the range between the first and the last that all of these
+    reach. ``padding``: how many outputs on each side they also reach, which belong to other pieces or to none."""
 
     low: int
     high: int
@@ -188,13 +188,13 @@ def conv_transpose2d(
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
-    """Make images larger by filters: each input adds its multiple of the kernel to the output.
+    """Enlarge images by filters: each input adds its multiple of the kernel to the output.
 
-    Args: input (N, C, H, W). ``kernel_size``, ``stride``, ``dilation``: one integer, or (height, width). ``padding``: so much of
-    the output's border is left out on each side; ``output_padding``: rows and columns added at the end (fewer than the stride or
-    the dilation). ``groups``: output channels see only the input channels of their group; channels are then not cut.
-    ``parameters`` shares another layer's (weight, bias).
-    Returns (N, out_channels, Ho, Wo), Ho = (H - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
+    Args: input (N, C, H, W). ``kernel_size``, ``stride``, ``dilation``: one integer, or (height, width). ``padding``: rows and
+    columns cut off on each side of the output. ``output_padding``: rows and columns added at the end (fewer than the stride or
+    the dilation). ``groups``: output channels see only the input channels of their group; channels then cannot be cut.
+    ``parameters`` shares another layer's (weight, bias). Returns (N, out_channels, Ho, Wo), Ho = (H - 1) stride - 2 padding +
+    dilation (kernel - 1) + output_padding + 1.
     """
     operator = ConvTranspose2d(
         out_channels,

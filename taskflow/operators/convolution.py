@@ -1,4 +1,4 @@
-"""Convolution: what conv2d and conv_transpose2d share: images and groups of channels, an optional bias, the dimensions."""
+"""Convolution: shared base of conv2d and conv_transpose2d: images and groups of channels, an optional bias, the dimensions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Convolution(Operator):
 
     @abstractmethod
     def channels(self, given: int) -> Pair:
-        """The first two sizes of the weight, for ``given`` input channels; PyTorch's start goes by the second one."""
+        """Return the first two sizes of the weight, for ``given`` input channels. PyTorch's initial values depend on the
+        second."""
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
         rows, each = self.channels(inputs[0].shape[1])
@@ -70,7 +71,7 @@ class Convolution(Operator):
 
     @final
     def image(self, inputs: Sequence[Spec]) -> Spec:
-        """The only input. Raises ValueError unless it is images with channels that the groups divide."""
+        """Return the only input. Raises ValueError unless it is images whose channels the groups divide."""
         takes(self.kind, inputs, 1)
         (x,) = inputs
         positive(self.kind, out_channels=self.out_channels, groups=self.groups)
@@ -85,7 +86,7 @@ class Convolution(Operator):
 
     @final
     def reading(self, x: Rect, weight: Rect, piece: Rect) -> Reads:
-        """These and the bias: of the pieces that share an output, the first alone adds it."""
+        """Return these reads and the bias; of the pieces that share an output, only the first adds the bias."""
         if not self.bias:
             return Reads((x,), (weight,))
         first = piece.lo[4] == 0
@@ -93,12 +94,12 @@ class Convolution(Operator):
 
     @final
     def added(self, call: Call) -> Array | None:
-        """The bias that this piece adds, if any."""
+        """Return the bias that this piece adds, if any."""
         return call.weights[1] if self.bias and call.weights[1].size else None
 
     @final
     def bias_gradient(self, call: Call) -> None:
-        """Give the bias its gradient, if the piece adds one and somebody wants it."""
+        """Compute the gradient of the bias, if the piece adds it and the gradient is wanted."""
         if self.bias and call.reads.weights[1].volume and (db := call.grad_weights[1]) is not None:
             flat = call.grad.reshape(*call.grad.shape[:2], -1)
             call.kernels.channel_sums(flat, out=db.array, accumulate=db.accumulate)

@@ -20,16 +20,15 @@ from taskflow.regions import Rect
 @register("cross_entropy")
 @dataclass(frozen=True, slots=True)
 class CrossEntropy(Loss):
-    """x (N, ..., C), target (N, ...) integers -> a scalar: the sum over targets of -log softmax(x)[target], or their
-    mean.
+    """x (N, ..., C), target (N, ...) integers -> a scalar: the sum over targets of -log softmax(x)[target], or their mean.
 
-    A piece computes the part of its samples, so pieces give partial sums. Targets equal to ``ignore_index`` add
-    nothing. The mean divides by the number of all targets, ignored ones too. PyTorch leaves those out, but how many
-    there are is known only once all pieces have looked, and the loss of one piece must not wait for the data of
-    another. Where targets are ignored and this matters, take the sum and scale it.
+    A piece computes the part of its samples, so pieces give partial sums. Targets equal to ``ignore_index`` add nothing. The
+    mean divides by the number of all targets, including ignored ones. PyTorch leaves those out, but their number depends on all
+    data, and the loss of one piece must not wait for the data of another. Where that matters, take the sum and divide it
+    (`per_label`).
 
-    With ``label_smoothing`` e, the right class has the weight 1 - e and all C classes share e (Szegedy et al., arXiv
-    1512.00567, section 7).
+    With ``label_smoothing`` e, the right class has the weight 1 - e, and e is spread evenly over all C classes (Szegedy et al.,
+    arXiv 1512.00567, section 7).
     """
 
     ignore_index: int = -100
@@ -99,16 +98,15 @@ def cross_entropy(
     blocks: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The cross-entropy of unnormalised scores and right classes, in nats.
+    """Compute the cross-entropy of unnormalised scores and right classes, in nats.
 
-    Args: input (N, ..., C), classes last (PyTorch has them second); target (N, ...) integers below C, or
-    ``ignore_index``. ``reduction``: "mean" divides by the number of all targets, ignored ones too; "sum" does not.
-    ``label_smoothing``: the weight that the right class gives to all classes in equal shares.
-    Returns a scalar ().
+    Args: input (N, ..., C), classes last (PyTorch has them second); target (N, ...) integers below C, or ``ignore_index``.
+    ``reduction``: "mean" divides by the number of all targets, including ignored ones; "sum" does not. ``label_smoothing``: the
+    part of the right class's weight that is spread evenly over all classes. Returns a scalar ().
 
-    ``blocks``: the same loss in two operators, of which the first (``name``.blocks) can be cut by so many blocks of classes
-    too. A layer with many classes that is cut by channels then keeps its scores where they are: of each block only two
-    numbers are sent on. At most C.
+    ``blocks`` (at most C): the same loss in two operators, of which the first (``name``.blocks) can also be cut by this many
+    blocks of classes. If a layer with many classes is cut by channels, its scores then stay where they are: only two numbers
+    for each block are sent on.
     """
     if blocks is not None:
         pairs = class_blocks(

@@ -1,4 +1,4 @@
-"""cross_entropy_of_blocks: the cross-entropy from what `class_blocks` says of each block of classes."""
+"""cross_entropy_of_blocks: the cross-entropy from `class_blocks`' pair of numbers for each block of classes."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def cross_entropy_of_blocks(
     dtype: str = "float32",
     name: str | None = None,
 ) -> Tensor:
-    """The cross-entropy in nats from the pairs of `class_blocks`; `cross_entropy` builds both.
+    """Compute the cross-entropy in nats from the pairs of `class_blocks`; `cross_entropy` builds both operators.
 
-    Args: input (N, ..., B, 2); target (N, ...) integers. ``reduction``: as `cross_entropy` has it. Returns a scalar ().
+    Args: input (N, ..., B, 2); target (N, ...) integers. ``reduction``: as for `cross_entropy`. Returns a scalar ().
     """
     return input.graph.apply(CrossEntropyOfBlocks(ignore_index, reduction, dtype), (input, target), name=name)[0]

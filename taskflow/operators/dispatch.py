@@ -1,5 +1,5 @@
-"""dispatch: tokens in the places of the experts that they are sent to. GShard, arXiv 2006.16668, algorithm 2: the
-einsum GSEC,GSM->GECM with the dispatch mask, without that mask."""
+"""dispatch: puts tokens into the places of the experts that they are sent to. GShard, arXiv 2006.16668, algorithm 2: the einsum
+GSEC,GSM->GECM with the dispatch mask, without building that mask."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from taskflow.regions import Rect
 @register("dispatch")
 @dataclass(frozen=True, slots=True)
 class Dispatch(Operator):
-    """x (G, S, M), slots (G, S, k) integers, expert * capacity + place -> y (G, E, C, M): each token in its places,
-    zeros where there is none; other slots, such as -1, are left out. G, E and M can be cut. Which tokens an expert gets
-    only the data say, so a piece of E reads all tokens of its groups; cut by G, nothing moves, and what moves then is
-    what the experts read."""
+    """x (G, S, M), slots (G, S, k) integers, expert * capacity + place -> y (G, E, C, M): each token in its places, zeros where
+    there is none; other slots, such as -1, are left out. G, E and M can be cut. The data decide which tokens an expert gets, so
+    a piece of E reads all tokens of its groups. If this operator is cut by G instead, its inputs stay where they are, and its
+    outputs move to the experts that read them."""
 
     experts: int
     capacity: int
@@ -91,7 +91,7 @@ class Dispatch(Operator):
 def dispatch(input: Tensor, slots: Tensor, experts: int, capacity: int, *, name: str | None = None) -> Tensor:
     """Put tokens into the places of their experts.
 
-    Args: input (G, S, M); slots (G, S, k) of `top2_gating` or `top_k_routing` with this ``capacity``. Returns (G,
-    experts, capacity, M), zeros in places that nobody has.
+    Args: input (G, S, M); slots (G, S, k) of `top2_gating` or `top_k_routing` with this ``capacity``. Returns (G, experts,
+    capacity, M), with zeros in empty places.
     """
     return input.graph.apply(Dispatch(experts, capacity), (input, slots), name=name)[0]

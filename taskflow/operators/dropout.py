@@ -1,7 +1,7 @@
-"""dropout: zero elements at random and scale the others up (PyTorch: torch.nn.functional.dropout).
+"""dropout: zeroes elements at random and scales the others up (PyTorch: torch.nn.functional.dropout).
 
-Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov, "Dropout: a simple way to prevent neural networks from
-overfitting", JMLR 15 (2014).
+Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov, "Dropout: a simple way to prevent neural networks from overfitting",
+JMLR 15 (2014).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Dropout(Operator):
 
 
 def generator_key(state: StepState, name: str) -> tuple[int, int]:
-    """The generator's key: the seed and a checksum of the name (Python's hash differs from process to process)."""
+    """Return the generator's key: the seed and a checksum of the name (Python's hash differs from process to process)."""
     return state.seed & 0xFFFFFFFF, (crc32(name.encode()) ^ (state.seed >> 32)) & 0xFFFFFFFF
 
 

@@ -1,4 +1,4 @@
-"""einsum: products summed over letters that their subscripts name (PyTorch: torch.einsum)."""
+"""einsum: sums of products over the letters of the operands' subscripts (PyTorch: torch.einsum)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from taskflow.regions import Rect
 @register("einsum")
 @dataclass(frozen=True, slots=True)
 class Einsum(Operator):
-    """One operand, summed and turned ("abc->ca"), or the product of two ("nik,nkj->nij"): every letter that is not in the
-    output is summed over. No operand repeats a letter, and of two, each letter is in the output or in both.
+    """One operand, summed and transposed ("abc->ca"), or the product of two ("nik,nkj->nij"). Every letter that is not in the
+    output is summed over. No operand repeats a letter, and with two operands each letter is in the output or in both.
 
     The letters are the iteration space: those of the output cut it, the others are contracted.
     """
@@ -198,14 +198,13 @@ def _matrix(kernels: KernelSet, letters: str, array: Array, batch: str, rows: st
 
 
 def einsum(equation: str, *operands: Tensor, name: str | None = None) -> Tensor:
-    """Sums of products of the operands' elements, as numpy.einsum and torch.einsum write them.
+    """Compute sums of products of the operands' elements, written as for numpy.einsum and torch.einsum.
 
-    Args: ``equation`` such as "nik,nkj->nij": the letters of each operand's dimensions and of the output's; letters
-    that are not in the output are summed over; without "->", the output has the letters that occur once, in
-    alphabetical order. "..." stands for as many dimensions in every operand that has it. Equal letters have equal
-    sizes, and no operand repeats one. Operands: one or more float tensors. Three or more are multiplied two at a time, in
-    the order that numpy.einsum_path finds cheapest, as operators of their own. Returns the output; its first letter is
-    the sample dimension.
+    Args: ``equation`` such as "nik,nkj->nij": the letters of each operand's dimensions and of the output's; letters that are
+    not in the output are summed over. Without "->", the output has the letters that occur once, in alphabetical order. "..."
+    stands for the same number of dimensions in every operand that has it. Equal letters have equal sizes, and no operand
+    repeats one. Operands: one or more float tensors. Three or more are multiplied two at a time, in the order that
+    numpy.einsum_path finds cheapest, as operators of their own. Returns the output; its first letter is the sample dimension.
     """
     terms, out = _parse(equation, operands)
     left = dict(enumerate(zip(terms, operands)))

@@ -15,18 +15,18 @@ from taskflow.operators.unary import Unary, example
 
 
 class Elementary(Unary):
-    """x -> y = `value` of x; the derivative is `slope` of x or of y."""
+    """x -> y = `value` of x, element by element; the derivative is `slope` of x or of y."""
 
     __slots__ = ()
 
     positive: ClassVar[bool] = False  # whether it is defined for positive numbers only
 
     def value(self, x: Array) -> Array:
-        """What it makes of x."""
+        """Return the function's value at x."""
         raise NotImplementedError
 
     def slope(self, x: Array, y: Array) -> Array:
-        """Its derivative, from what `keeps` leaves of x and y."""
+        """Return its derivative, from the array that `keeps` leaves, x or y."""
         raise NotImplementedError
 
     def forward(self, call: Call) -> None:
@@ -131,7 +131,7 @@ class Cos(Elementary):
 @register("abs")
 @dataclass(frozen=True, slots=True)
 class Abs(Elementary):
-    """y = x without its sign; the derivative at 0 is 0."""
+    """y = absolute value of x; the derivative at 0 is 0."""
 
     keeps_output: ClassVar[bool] = False
     keeps_input: ClassVar[bool] = True
@@ -196,7 +196,7 @@ def cos(input: Tensor, *, name: str | None = None) -> Tensor:
 
 
 def abs(input: Tensor, *, name: str | None = None) -> Tensor:
-    """Every element without its sign. Any shape in, the same shape out."""
+    """The absolute value of every element. Any shape in, the same shape out."""
     return input.graph.apply(Abs(), (input,), name=name)[0]
 
 

@@ -32,9 +32,8 @@ from taskflow.regions import Rect
 @register("embedding")
 @dataclass(frozen=True, slots=True)
 class Embedding(Operator):
-    """x (N, ...) integers, weight (V, E) -> y (N, ..., E). E cuts the table by columns (parameter); V cuts it by rows
-    and counts as contracted: a piece gives zeros for indices outside its rows, so the sum of the pieces is the
-    whole."""
+    """x (N, ...) integers, weight (V, E) -> y (N, ..., E). E cuts the table by columns (parameter). V cuts it by rows and
+    counts as contracted: a piece gives zeros for indices outside its rows, so the pieces' outputs add up to the whole."""
 
     num_embeddings: int
     embedding_dim: int
@@ -119,8 +118,8 @@ def embedding(
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
-    """Look up rows of a table (num_embeddings, embedding_dim) that starts normal with standard deviation ``std``, in the
-    graph's float type.
+    """Look up rows of a table (num_embeddings, embedding_dim), in the graph's float type. Initial values are normal with
+    standard deviation ``std``.
 
     Args: input (N, ...) integers below ``num_embeddings``. ``padding``: a row that is not trained. Returns (N, ...,
     embedding_dim). ``parameters`` shares another embedding's table.

@@ -1,4 +1,4 @@
-"""expand: dimensions of size 1, or missing ones before the first, repeated (PyTorch: torch.Tensor.expand)."""
+"""expand: repeats dimensions of size 1, or adds dimensions before the first (PyTorch: torch.Tensor.expand)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from taskflow.regions import Rect
 @register("expand")
 @dataclass(frozen=True, slots=True)
 class Expand(Operator):
-    """x -> y of a shape that x broadcasts to; the gradient is the sum over the repetitions. Every dimension of y can be
-    cut; where it repeats, each piece reads the same of x."""
+    """x -> y of a shape that x broadcasts to; the gradient is the sum over the repetitions. Every dimension of y can be cut;
+    along a repeated one, each piece reads the same part of x."""
 
     shape: tuple[int, ...]
 

@@ -34,9 +34,9 @@ from taskflow.regions import Rect
 @register("expert_linear")
 @dataclass(frozen=True, slots=True)
 class ExpertLinear(Operator):
-    """x (G, E, C, M), weight (E, H, M) -> y (G, E, C, H): at the places of expert e, x W_e^T. E and H cut the weights,
-    M is contracted. Expert parallelism is a cut of E: a processor has the weights of its experts, and reads their
-    places of all groups."""
+    """x (G, E, C, M), weight (E, H, M) -> y (G, E, C, H): x W_e^T at the places of expert e. E and H cut the weights, M is
+    contracted. Expert parallelism is a cut of E: a processor has the weights of its experts, and reads their places from all
+    groups."""
 
     work: ClassVar[Work] = Work.CONTRACTION
 
@@ -118,7 +118,7 @@ def _multiply(kernels: KernelSet, rows: Array, by: Array, out: Array, accumulate
 def expert_linear(
     input: Tensor, out_features: int, *, name: str | None = None, parameters: Sequence[Parameter] | None = None
 ) -> Tensor:
-    """Multiply what lies in each expert's places by that expert's weight (out_features, in_features).
+    """Multiply the tokens in each expert's places by that expert's weight (out_features, in_features).
 
     Args: input (G, E, C, in_features). Returns (G, E, C, out_features). The weight is (E, out_features, in_features).
     """

@@ -1,4 +1,4 @@
-"""What `dispatch` and `combine` share: slots as rows of the part of the experts' places that a piece holds."""
+"""Slots as rows of the part of the experts' places that a piece holds; shared by `dispatch` and `combine`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from taskflow.operators.operator import Array, Call, Spec, positive
 
 
 def rows_of(call: Call, slots: Array, first: int, last: int, capacity: int) -> Array:
-    """slots (G, S, k), expert * capacity + place -> rows (G S k) of an array (G, experts from ``first`` to below
-    ``last``, capacity), -1 for those that lie elsewhere."""
+    """Convert slots (G, S, k), expert * capacity + place, to rows (G S k) of an array (G, experts from ``first`` to below
+    ``last``, capacity); -1 for slots outside it."""
     groups, held = slots.shape[0], (last - first) * capacity
     number = call.kernels.constant(("groups of slots", groups, held), lambda: _starts(groups, held))
     here = (slots >= first * capacity) & (slots < last * capacity)
@@ -21,7 +21,7 @@ def _starts(groups: int, held: int) -> Array:
 
 
 def check_slots(kind: str, slots: Spec, groups: int, experts: int, capacity: int) -> None:
-    """ValueError unless slots are integers (groups, tokens, k)."""
+    """Raise ValueError unless slots are integers (groups, tokens, k)."""
     positive(kind, experts=experts, capacity=capacity)
     if len(slots.shape) != 3 or slots.shape[0] != groups or slots.dtype.kind not in "iu":
         raise ValueError(f"{kind}: slots must be integers (groups, tokens, k) with {groups} groups, got {slots}")

@@ -19,9 +19,9 @@ from taskflow.regions import Rect
 @register("flash_attention")
 @dataclass(frozen=True, slots=True)
 class FlashAttention(TiledAttention):
-    """-> y (N, Lq, H, E) = softmax(scale q k^T) v over the keys that a query sees, 0 where it sees none. Samples,
-    queries and heads can be cut; keys in `attention_blocks`. Saved is the logarithm of each row's sum of exponentials,
-    from which backward computes the weights again, tile by tile."""
+    """Inputs of `TiledAttention` -> y (N, Lq, H, E) = softmax(scale q k^T) v over the keys that a query sees, 0 where it sees
+    none. Samples, queries and heads can be cut; keys only with `attention_blocks`. Forward saves the logarithm of each row's
+    sum of exponentials, from which backward computes the weights again, tile by tile."""
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         self.check(inputs)
@@ -97,16 +97,15 @@ def flash_attention(
     key_blocks: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Sums of values, weighted by the softmax of scale times the products of queries and keys, without the matrix of
+    """Sum values, weighted by the softmax of scale times the products of queries and keys, without building the matrix of
     weights.
 
-    Args: query (N, Lq, H, D), key (N, Lk, G, D), value (N, Lk, G, E); H a multiple of G: heads in groups of H / G share
-    a key head. ``scale``: 1 / sqrt(D) if not given. ``causal``: query t sees the keys up to t + Lk - Lq (the last query
-    stands beside the last key, as in `softmax`; PyTorch's ``is_causal`` puts the first beside the first). ``window``:
-    of these the last so many, itself included. ``lengths`` (N) integers: sample n has so many keys, the others are
-    padding. ``dropout``: of the weights, while training. ``key_blocks``: the same in two operators, of which the first
-    can be cut by so many blocks of keys too; the second (``name``.merge) joins them. Returns (N, Lq, H, E); zeros for
-    queries that see nothing.
+    Args: query (N, Lq, H, D), key (N, Lk, G, D), value (N, Lk, G, E); H a multiple of G: heads in groups of H / G share a key
+    head. ``scale``: 1 / sqrt(D) if not given. ``causal``: query t sees the keys up to t + Lk - Lq (the last query is aligned
+    with the last key, as in `softmax`; PyTorch's ``is_causal`` aligns the first ones). ``window``: of these only the last ones,
+    this many, including its own. ``lengths`` (N) integers: sample n has this many keys; the others are padding. ``dropout``: of
+    the weights, while training. ``key_blocks``: the same in two operators, of which the first can also be cut by this many
+    blocks of keys; the second (``name``.merge) joins them. Returns (N, Lq, H, E), with zeros for queries that see nothing.
     """
     scale = query.shape[-1] ** -0.5 if scale is None and query.ndim else scale
     inputs = (query, key, value) if lengths is None else (query, key, value, lengths)

@@ -1,5 +1,5 @@
-"""add_weight, mul_weight, expand_weight: a trained array of its own, added to a tensor, multiplied with it, or repeated to be
-one (in PyTorch a torch.nn.Parameter in an expression: positions, layer scales, class tokens). They share most rules."""
+"""add_weight, mul_weight, expand_weight: a trained array that is added to a tensor, multiplied with it, or expanded to a tensor
+(in PyTorch a torch.nn.Parameter in an expression: positions, layer scales, class tokens). They share most rules."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ ZEROS, ONES = Init("constant", 0.0), Init("constant", 1.0)
 
 @dataclass(frozen=True, slots=True)
 class FreeWeight(Operator):
-    """A weight of a ``shape`` that broadcasts to the output's: a missing dimension or one of size 1 is repeated, and its gradient
-    is the sum over the repetitions. To cut a repeated dimension is SAMPLE (the first) or ATTRIBUTE, others cut the weight."""
+    """A weight of a ``shape`` that broadcasts to the output's: a missing dimension or one of size 1 is repeated, and its
+    gradient is the sum over the repetitions. Repeated dimensions are SAMPLE (the first) or ATTRIBUTE; the others cut the
+    weight."""
 
     shape: tuple[int, ...]
     init: Init
@@ -69,7 +70,7 @@ class FreeWeight(Operator):
         return tuple(Dim(f"a{i}" if i else "n", size, soap) for i, (size, soap) in enumerate(zip(whole.shape, kinds)))
 
     def seen(self, piece: Rect) -> Rect:
-        """What of the weight a piece needs."""
+        """Return the part of the weight that a piece needs."""
         skip = piece.ndim - len(self.shape)
         return Rect(
             tuple(0 if size == 1 else low for size, low in zip(self.shape, piece.lo[skip:])),
@@ -132,7 +133,7 @@ class MulWeight(FreeWeight):
 @register("expand_weight")
 @dataclass(frozen=True, slots=True)
 class ExpandWeight(FreeWeight):
-    """-> y (N, ...), the weight repeated to the shape ``whole``."""
+    """-> y (N, ...), the weight expanded to the shape ``whole``."""
 
     whole: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -191,10 +192,11 @@ def add_weight(
     input: Tensor, shape: Sequence[int], *, init: Init = ZEROS, name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
-    """input + a trained array of ``shape``, which is repeated where it has size 1 or no dimension: (N, T, C) with (1, T, C).
+    """Add a trained array of ``shape`` to the input. It is repeated where its size is 1 or a dimension is missing: (N, T, C)
+    with (1, T, C).
 
-    The array has the operator's name. Returns the input's shape. ``parameters`` shares another's. Raises ValueError if the
-    shape does not broadcast to the input's.
+    The array has the operator's name. Returns the input's shape. ``parameters`` shares another operator's array. Raises
+    ValueError if the shape does not broadcast to the input's.
     """
     return input.graph.apply(AddWeight(tuple(shape), init), (input,), name=name, parameters=parameters)[0]
 
@@ -203,8 +205,8 @@ def mul_weight(
     input: Tensor, shape: Sequence[int], *, init: Init = ONES, name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
-    """input times a trained array of ``shape``, element by element, which is repeated where it has size 1 or no dimension:
-    (N, C, H, W) with (C, 1, 1). Names, sharing and errors as in `add_weight`."""
+    """Multiply the input by a trained array of ``shape``, element by element. It is repeated where its size is 1 or a dimension
+    is missing: (N, C, H, W) with (C, 1, 1). Names, sharing and errors as in `add_weight`."""
     return input.graph.apply(MulWeight(tuple(shape), init), (input,), name=name, parameters=parameters)[0]
 
 
@@ -212,7 +214,7 @@ def expand_weight(
     graph: Builder, shape: Sequence[int], whole: Sequence[int], *, init: Init = ZEROS, name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
-    """A trained array of ``shape`` as a tensor ``whole`` (N, ...), repeated where it has size 1 or no dimension: a class token
-    (1, 1, C) for each of N samples, (N, 1, C). Names, sharing and errors as in `add_weight`."""
+    """Expand a trained array of ``shape`` to a tensor ``whole`` (N, ...). It is repeated where its size is 1 or a dimension is
+    missing: a class token (1, 1, C) for each of N samples, (N, 1, C). Names, sharing and errors as in `add_weight`."""
     operator = ExpandWeight(tuple(shape), init, tuple(whole), np.dtype(graph.dtype))
     return graph.apply(operator, (), name=name, parameters=parameters)[0]

@@ -29,8 +29,8 @@ from taskflow.regions import Rect
 @register("gather")
 @dataclass(frozen=True, slots=True)
 class Gather(Operator):
-    """x (N, B, ...), index (N, K) integers below B -> y (N, K, ...): y[n, k] = x[n, index[n, k]]. Every dimension of y can
-    be cut; which of the B entries a piece needs is known only from the data, so it reads them all."""
+    """x (N, B, ...), index (N, K) integers below B -> y (N, K, ...): y[n, k] = x[n, index[n, k]]. Every dimension of y can be
+    cut. Only the data tell which of the B entries a piece needs, so it reads them all."""
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("gather", inputs, 2)
@@ -91,7 +91,7 @@ def _samples(call: Call, index: Array) -> Array:
 
 
 def gather(input: Tensor, index: Tensor, *, name: str | None = None) -> Tensor:
-    """Of every sample the entries that ``index`` names, such as the beams that a beam search goes on with.
+    """Choose the entries of every sample that ``index`` names, such as the beams that a beam search continues.
 
     Args: input (N, B, ...); index (N, K) integers below B, which may repeat. Returns (N, K, ...).
     """

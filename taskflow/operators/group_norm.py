@@ -36,9 +36,9 @@ from taskflow.regions import Rect
 @register("group_norm")
 @dataclass(frozen=True, slots=True)
 class GroupNorm(Operator):
-    """x (N, C, ...), weight and bias (C) -> y = (x - mean) / sqrt(variance + eps) weight + bias, mean and variance those of a
-    sample's group of C / groups channels and all positions. Samples and groups can be cut (groups cut the weights: parameter),
-    what lies within a group cannot. Saved are mean and 1 / sqrt(variance + eps) of each sample's groups."""
+    """x (N, C, ...), weight and bias (C) -> y = (x - mean) / sqrt(variance + eps) weight + bias, with the mean and variance of
+    a sample's group of C / groups channels over all positions. Samples and groups can be cut (groups cut the weights:
+    parameter), but nothing within a group. Forward saves mean and 1 / sqrt(variance + eps) of each sample's groups."""
 
     groups: int
     eps: float

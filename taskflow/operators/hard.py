@@ -1,4 +1,4 @@
-"""hardtanh, hardsigmoid, hardswish: activations of straight pieces (PyTorch: torch.nn.functional.hardtanh, hardsigmoid,
+"""hardtanh, hardsigmoid, hardswish: activations made of straight lines (PyTorch: torch.nn.functional.hardtanh, hardsigmoid,
 hardswish; relu6 is hardtanh between 0 and 6). They share every rule of `unary` but the arithmetic.
 
 Hard swish: Howard et al., "Searching for MobileNetV3", arXiv 1905.02244, section 5.2.
@@ -99,9 +99,9 @@ def _rise(x: Array, out: Array) -> Array:
 
 
 def hardtanh(input: Tensor, low: float = -1.0, high: float = 1.0, *, name: str | None = None) -> Tensor:
-    """Every element, or the bound that it is beyond. Any shape in, the same shape out. Raises ValueError unless low < high.
+    """Clamp every element between two bounds. Any shape in, the same shape out. Raises ValueError unless low < high.
 
-    Of a 16-bit tensor the bounds are numbers of its type, the nearest ones."""
+    For a 16-bit tensor the bounds are rounded to its type."""
     if is_narrow(input.dtype):  # the derivative asks whether the rounded result is at a bound
         low, high = (float(input.dtype.type(bound)) for bound in (low, high))
     return input.graph.apply(Hardtanh(float(low), float(high)), (input,), name=name)[0]

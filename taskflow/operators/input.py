@@ -1,4 +1,4 @@
-"""input: where a step's data enters the network."""
+"""input: a step's data, which enter the network here."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Input(Operator):
 def input(
     graph: Builder, shape: Sequence[int], dtype: str | np.dtype[Any] | None = None, *, name: str
 ) -> Tensor:
-    """A tensor (N, ...) that every step is given under ``name`` (if that is taken, under the returned tensor's name).
+    """Add a tensor (N, ...) that every step is given under ``name`` (if that is taken, under the returned tensor's name).
 
     Args: ``shape`` is of the whole batch, over all processors; ``dtype`` is the graph's unless given.
     """

@@ -34,8 +34,8 @@ from taskflow.regions import Rect
 @register("layer_norm")
 @dataclass(frozen=True, slots=True)
 class LayerNorm(Operator):
-    """x (N, ..., C), weight and bias (C) -> y = (x - mean) / sqrt(variance + eps) weight + bias over C, which cannot be
-    cut. Saved are mean and 1 / sqrt(variance + eps)."""
+    """x (N, ..., C), weight and bias (C) -> y = (x - mean) / sqrt(variance + eps) weight + bias over C, which cannot be cut.
+    Forward saves mean and 1 / sqrt(variance + eps)."""
 
     eps: float
 

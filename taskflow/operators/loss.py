@@ -1,4 +1,4 @@
-"""Loss: what the losses share. Each is a scalar to which every piece of the targets adds its part."""
+"""Loss: base of the losses. Each is a scalar to which every piece of the targets adds its part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TARGET = 1  # the input that says how it should be
 
 
 class Loss(Operator):
-    """Base of operators of an input and of targets (N, ...) that give the sum over all targets, or their mean."""
+    """Base of operators of an input and targets (N, ...) that compute the sum over all targets, or their mean."""
 
     __slots__ = ()
 
@@ -28,11 +28,11 @@ class Loss(Operator):
         return Keeps(inputs=False, weights=False, outputs=False)
 
     def factor(self, call: Call) -> float:
-        """What a piece's sum is multiplied by: 1, or 1 over the number of all targets, not the piece's."""
+        """Return the factor of a piece's sum: 1, or 1 over the number of all targets (not just the piece's)."""
         return 1 / prod(call.specs[TARGET].shape) if self.reduction == "mean" else 1.0
 
     def pair(self, inputs: Sequence[Spec]) -> tuple[Spec, Spec]:
-        """The two inputs. Raises ValueError if there are more or fewer, or if ``reduction`` is unknown."""
+        """Return the two inputs. Raises ValueError if there are more or fewer, or if ``reduction`` is unknown."""
         takes(self.kind, inputs, 2)
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"{self.kind}: reduction must be 'mean' or 'sum', got {self.reduction!r}")

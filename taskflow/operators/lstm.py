@@ -47,12 +47,11 @@ class LSTM(Operator):
         c = f c + i g
         h = o tanh(c)
 
-    Weights hold the four gates in this order in their first dimension; reshaped to (4 H, ...) they are PyTorch's. H
-    cuts the weights (parameter), but over several steps each needs the whole h of the one before, so H can be cut only
-    if T = 1.
+    The first dimension of the weights is the four gates in this order; reshaped to (4 H, ...) they are PyTorch's. H cuts the
+    weights (parameter). But each step needs the whole h of the previous one, so H can be cut only if T = 1.
 
-    With ``padding`` there is a fourth input, tokens (N, T) integers: where the token is ``padding``, h and c stay as the
-    step before left them, so that a sentence's last state does not depend on what fills its row.
+    With ``padding`` there is a fourth input, tokens (N, T) integers. Where the token is ``padding``, h and c keep the values of
+    the previous step, so that a sentence's last state does not depend on the padding of its row.
     """
 
     work: ClassVar[Work] = Work.RECURRENT
@@ -108,7 +107,7 @@ class LSTM(Operator):
         return Keeps(outputs=inputs[0].shape[1] > 1)  # y holds the h that each step but the first started from
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
-        """Activations of the gates (T, N, 4, h) and cells (T, N, h), steps first: what a step uses is then
+        """Save activations of the gates (T, N, 4, h) and cells (T, N, h), steps first, so that the data of one step are
         contiguous."""
         steps, dtype = inputs[0].shape[1], inputs[0].dtype
         samples, hidden = piece.shape
@@ -254,12 +253,11 @@ def lstm_layer(
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One operator: one layer over all steps of ``input``.
+    """Add one operator: one layer over all steps of ``input``.
 
-    Args: input (N, T, I); hx: the states (h0, c0), each (N, hidden_size), that the first step starts from. ``padding``:
-    tokens (N, T) integers, and the one that stands for nothing: at such steps the states stay as they are. Returns y
-    (N, T, hidden_size) and the states after the last step, each (N, hidden_size). ``parameters`` shares another layer's
-    (weight_ih, weight_hh, bias_ih, bias_hh).
+    Args: input (N, T, I); hx: the states (h0, c0), each (N, hidden_size), from which the first step starts. ``padding``: tokens
+    (N, T) integers, and the padding token, at which the states do not change. Returns y (N, T, hidden_size) and the states
+    after the last step, each (N, hidden_size). ``parameters`` shares another layer's (weight_ih, weight_hh, bias_ih, bias_hh).
     """
     tokens, value = padding or (None, None)
     inputs = (input, *hx) if tokens is None else (input, *hx, tokens)
@@ -277,16 +275,16 @@ def lstm(
     dropout: float = 0.0,
     name: str | None = None,
 ) -> tuple[Tensor, tuple[list[Tensor], list[Tensor]]]:
-    """Layers of LSTM, one above the other.
+    """Add LSTM layers, one above the other.
 
     Args: input (N, T, I). ``state``: for every layer h, for every layer c, each (N, hidden_size); zeros if not given.
-    ``steps``: how many steps one operator covers, all if not given; a layer's operators share its parameters, and each
-    can be cut and placed by itself. ``dropout``: probability of zeroing, between layers.
-    Returns the last layer's output (N, T, hidden_size), and for every layer h and c after the last step.
+    ``steps``: how many steps one operator covers (default: all); a layer's operators share its parameters, and each can be cut
+    and placed independently. ``dropout``: probability of zeroing, between layers. Returns the last layer's output (N, T,
+    hidden_size), and for every layer h and c after the last step.
 
-    Operators are added chunk by chunk and within a chunk layer by layer, so that program order is a wavefront's: layer
-    k can work on chunk j while layer k + 1 works on chunk j - 1. The first chunk's operator is named ``name.l<layer>``
-    and declares the parameters, whatever ``steps`` is; later ones are ``name.l<layer>.<chunk>``.
+    Operators are added chunk by chunk and within a chunk layer by layer. So program order is that of a wavefront: layer k can
+    work on chunk j while layer k + 1 works on chunk j - 1. The first chunk's operator is named ``name.l<layer>`` and declares
+    the parameters, whatever ``steps`` is; later ones are ``name.l<layer>.<chunk>``.
     """
     name = name or "lstm"
     if input.ndim != 3:

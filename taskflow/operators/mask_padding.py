@@ -1,5 +1,5 @@
-"""mask_padding: scores of positions that are only padding become so low that softmax gives them no weight (PyTorch:
-torch.masked_fill, or the key_padding_mask of its attention)."""
+"""mask_padding: makes scores of padding so low that softmax gives them no weight (PyTorch: torch.masked_fill, or the
+key_padding_mask of its attention)."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def _beside(hidden: Array, x: Array) -> Array:
 
 
 def mask_padding(input: Tensor, tokens: Tensor, padding: int, *, name: str | None = None) -> Tensor:
-    """Scores for softmax over positions some of which are padding.
+    """Mask the scores of padding before a softmax.
 
-    Args: input (N, ..., S); tokens (N, S) integers: position s of sample n is padding if its token is ``padding``.
-    Returns the input with -1e9 there.
+    Args: input (N, ..., S); tokens (N, S) integers: position s of sample n is padding if its token is ``padding``. Returns the
+    input with -1e9 there.
     """
     return input.graph.apply(MaskPadding(padding), (input, tokens), name=name)[0]

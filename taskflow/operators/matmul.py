@@ -31,8 +31,8 @@ from taskflow.regions import Rect
 @register("matmul")
 @dataclass(frozen=True, slots=True)
 class MatMul(Operator):
-    """a (N, ..., M, K), b (N, ..., K, P) -> y (N, ..., M, P), or (M, K), (K, P) -> (M, P). K is contracted.
-    With ``transpose_other`` b is (N, ..., P, K) and is multiplied as it lies."""
+    """a (N, ..., M, K), b (N, ..., K, P) -> y (N, ..., M, P), or (M, K), (K, P) -> (M, P). K is contracted. With
+    ``transpose_other``, b is (N, ..., P, K); it is not copied."""
 
     work: ClassVar[Work] = Work.CONTRACTION
 
@@ -98,9 +98,9 @@ class MatMul(Operator):
 
 
 def matmul(input: Tensor, other: Tensor, *, transpose_other: bool = False, name: str | None = None) -> Tensor:
-    """Matrix products over the last two dimensions.
+    """Multiply matrices over the last two dimensions.
 
-    Args: input (N, ..., M, K), other (N, ..., K, P), or (N, ..., P, K) with ``transpose_other``; the leading dimensions
-    equal (or none). Returns (N, ..., M, P).
+    Args: input (N, ..., M, K), other (N, ..., K, P), or (N, ..., P, K) with ``transpose_other``; the leading dimensions are
+    equal (or absent). Returns (N, ..., M, P).
     """
     return input.graph.apply(MatMul(transpose_other), (input, other), name=name)[0]

@@ -17,8 +17,8 @@ from taskflow.regions import Rect
 @register("max_pool2d")
 @dataclass(frozen=True, slots=True)
 class MaxPool2d(Operator):
-    """x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos. Saved is which element of each window was the
-    largest (the first of equals), one byte if the window has at most 256."""
+    """x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos. Forward saves which element of each window was the
+    largest (the first of equals), in one byte if the window has at most 256."""
 
     kernel: Pair
     stride: Pair
@@ -85,11 +85,11 @@ def max_pool2d(
     ceil_mode: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The largest value of each window.
+    """Take the largest value of each window.
 
-    Args: input (N, C, H, W). ``kernel_size``, ``stride`` (the kernel's size if not given), ``padding`` (which never
-    wins; at most half of the kernel), ``dilation``: one integer, or (height, width). ``ceil_mode``: a last
-    window that begins in the image counts even if it reaches beyond the padding. Returns (N, C, Ho, Wo).
+    Args: input (N, C, H, W). ``kernel_size``, ``stride`` (the kernel's size if not given), ``padding`` (never the maximum; at
+    most half of the kernel), ``dilation``: one integer, or (height, width). ``ceil_mode``: a last window that begins in the
+    image counts even if it reaches beyond the padding. Returns (N, C, Ho, Wo).
     """
     kernel = pair("max_pool2d", "kernel_size", kernel_size, 1)
     step = kernel if stride is None else pair("max_pool2d", "stride", stride, 1)

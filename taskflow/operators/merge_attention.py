@@ -1,4 +1,4 @@
-"""merge_attention: attention to all keys from that to each block of them, weighted by the blocks' sums of
+"""merge_attention: joins the attention to each block of keys into attention to all keys, weighted by the blocks' sums of
 exponentials."""
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from taskflow.regions import Rect
 @register("merge_attention")
 @dataclass(frozen=True, slots=True)
 class MergeAttention(Operator):
-    """x (N, Lq, H, B, E), sums (N, Lq, H, B), and lengths (N) integers if there is padding -> y (N, Lq, H, E). That is
-    the mean of x with the weights softmax(sums) over the blocks of which the query sees something; 0 if there are none.
-    The blocks that no query of a piece sees are not read. The weights are saved."""
+    """x (N, Lq, H, B, E), sums (N, Lq, H, B), and lengths (N) integers if there is padding -> y (N, Lq, H, E). y is the mean of
+    x with the weights softmax(sums) over the blocks of which the query sees something; 0 if there are none. Blocks that no
+    query of a piece sees are not read. Forward saves the weights."""
 
     uniform: ClassVar[bool] = False  # how many blocks are seen depends on where the piece lies
 
@@ -171,9 +171,9 @@ def merge_attention(
     lengths: Tensor | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The attention to ``keys`` keys from what `attention_blocks` gives for blocks of them.
+    """Merge the outputs of `attention_blocks` into attention to all ``keys`` keys.
 
-    Args: input (N, Lq, H, B, E), sums (N, Lq, H, B); the others as `flash_attention` has them. Returns (N, Lq, H, E).
+    Args: input (N, Lq, H, B, E), sums (N, Lq, H, B); the others as for `flash_attention`. Returns (N, Lq, H, E).
     """
     inputs = (input, sums) if lengths is None else (input, sums, lengths)
     return input.graph.apply(MergeAttention(keys, causal, window), inputs, name=name)[0]

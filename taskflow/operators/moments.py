@@ -32,11 +32,11 @@ DOUBLE = np.dtype(np.float64)
 @register("moments")
 @dataclass(frozen=True, slots=True)
 class Moments(Operator):
-    """x (N, C, ...) -> y (G, 2, C) float64: the sums of x and of its square, over each group of ``samples`` samples and all
-    positions. Zeros in evaluation, which does not look at the batch.
+    """x (N, C, ...) -> y (G, 2, C) float64: the sums of x and of x squared, over each group of ``samples`` samples and all
+    positions. Zeros in evaluation, which ignores the batch.
 
-    Pieces give partial sums; with several groups a piece holds whole ones. Double precision keeps the variance exact that
-    is the difference of these two: where float32 values lie 10,000 standard deviations from zero, to a part in a million.
+    Pieces give partial sums; with several groups a piece holds whole groups. The variance is a difference of these sums; double
+    precision keeps it accurate to one part in a million even where values are 10,000 standard deviations from zero.
     """
 
     samples: int
@@ -114,7 +114,7 @@ def _split(x: Array, groups: int) -> Array:
 
 
 def moments(input: Tensor, samples: int, *, name: str | None = None) -> Tensor:
-    """Sums of input and of its square over groups of ``samples`` samples.
+    """Sum the input and its square over groups of ``samples`` samples.
 
     Args: input (N, C, ...). Returns (N / samples, 2, C) float64.
     """

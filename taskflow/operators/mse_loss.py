@@ -59,5 +59,5 @@ class MSELoss(Loss):
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", name: str | None = None) -> Tensor:
-    """The mean ("sum": the sum) of the squared differences of two tensors (N, ...) of one shape. Returns a scalar ()."""
+    """Compute the mean ("sum": the sum) of the squared differences of two tensors (N, ...) of one shape. Returns a scalar ()."""
     return input.graph.apply(MSELoss(reduction), (input, target), name=name)[0]

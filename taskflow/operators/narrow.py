@@ -84,13 +84,13 @@ class Narrow(Operator):
 
 
 def narrow(input: Tensor, dim: int, start: int, length: int, *, name: str | None = None) -> Tensor:
-    """``length`` elements of ``dim`` from ``start`` on (which counts from the end if it is negative)."""
+    """Take ``length`` elements of ``dim``, beginning with ``start`` (which counts from the end if it is negative)."""
     first = start if start >= 0 else start + input.shape[axis("narrow", dim, input.ndim)]
     return input.graph.apply(Narrow(dim, first, length), (input,), name=name)[0]
 
 
 def select(input: Tensor, dim: int, index: int, *, name: str | None = None) -> Tensor:
-    """Element ``index`` of ``dim``, which is left out: the last time step of (N, T, H) is ``select(x, 1, -1)``."""
+    """Take element ``index`` of ``dim``, and drop that dimension: the last time step of (N, T, H) is ``select(x, 1, -1)``."""
     one = narrow(input, dim, index, 1, name=name and f"{name}.narrow")
     at = axis("select", dim, input.ndim)
     return reshape(one, (*input.shape[:at], *input.shape[at + 1 :]), name=name or "select")

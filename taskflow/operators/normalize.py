@@ -44,10 +44,10 @@ class _Group:
 @register("normalize")
 @dataclass(frozen=True, slots=True)
 class Normalize(Operator):
-    """x (N, C, ...), moments (G, 2, C), running mean and variance (C), weight and bias (C) ->
-    y = (x - mean) / sqrt(variance + eps) weight + bias.
+    """x (N, C, ...), moments (G, 2, C), running mean and variance (C), weight and bias (C) -> y = (x - mean) / sqrt(variance +
+    eps) weight + bias.
 
-    In training mean and variance are those of a sample's group of ``samples`` samples, as `moments` tells; in evaluation the
+    In training, mean and variance are those of a sample's group of ``samples`` samples, from `moments`; in evaluation, the
     running ones. C cuts the weights (parameter).
     """
 
@@ -180,7 +180,7 @@ def normalize(
     name: str | None = None,
     parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
-    """Normalise by what `moments` summed; in evaluation by the running statistics.
+    """Normalise by the sums of `moments`; in evaluation by the running statistics.
 
     Args: input (N, C, ...). Returns the same shape. ``parameters`` shares another layer's (weight, bias).
     """

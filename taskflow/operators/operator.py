@@ -1,9 +1,9 @@
-"""Operator: what one node of a network means, wherever its pieces run. One concrete operator is one file of this room.
+"""Operator: the meaning of one node of a network, wherever its pieces run. Each concrete operator is one file of this package.
 
-An operator is cut over its *iteration space*: one dimension for each dimension along which its work can be divided
-(SOAP: sample, attribute, parameter) plus the contracted ones (reduction). A piece is a Rect of that space. `writes` and
-`reads` map a piece to the Rects of outputs, inputs and weights that its task touches; everything else (copies, halos,
-gradient sums, weight synchronisation, memory, cost) is derived from these two maps.
+An operator is cut over its *iteration space*: one dimension for each dimension along which its work can be divided (SOAP:
+sample, attribute, parameter) plus the contracted ones (reduction). A piece is a Rect of that space. `writes` and `reads` map a
+piece to the Rects of outputs, inputs and weights that its task touches; everything else (copies, halos, gradient sums, weight
+synchronisation, memory, cost) is derived from these two maps.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Spec:
 
 
 class Soap(Enum):
-    """The class of a dimension of an operator's iteration space (paper, section 4; REDUCTION: a contracted dimension)."""
+    """Class of a dimension of an operator's iteration space (paper, section 4; REDUCTION: a contracted dimension)."""
 
     SAMPLE = "sample"
     ATTRIBUTE = "attribute"
@@ -60,7 +60,7 @@ class Soap(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """One dimension of an iteration space. One that is not divisible always has degree 1."""
+    """One dimension of an iteration space. If it is not divisible, its degree is always 1."""
 
     name: str
     size: int
@@ -70,7 +70,7 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """How a parameter starts: ``uniform`` in [-scale, scale), ``normal`` with standard deviation scale, or ``constant``
+    """Initial values of a parameter: ``uniform`` in [-scale, scale), ``normal`` with standard deviation scale, or ``constant``
     scale. Values come from a counter-based generator indexed by position, never from how the parameter is cut."""
 
     kind: str
@@ -79,8 +79,8 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class WeightSpec:
-    """A parameter that an operator needs: its name within the layer (as PyTorch calls it), shape and start. The only
-    weight of an operator may have no name (""): it is called as the operator is."""
+    """A parameter that an operator needs: its name within the layer (PyTorch's), shape and initial values. The only weight of
+    an operator may have no name (""); it then has the operator's name."""
 
     name: str
     shape: tuple[int, ...]
@@ -89,7 +89,7 @@ class WeightSpec:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What one piece reads: a Rect per input and per weight (an empty Rect: nothing of it)."""
+    """Rects that one piece reads, one for each input and weight (an empty Rect: nothing of it)."""
 
     inputs: tuple[Rect, ...]
     weights: tuple[Rect, ...] = ()
@@ -97,7 +97,7 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Keeps:
-    """Which arrays of the forward task the backward task reads again, so that the others' memory is free earlier."""
+    """The arrays of the forward task that the backward task reads again; the memory of all others is freed earlier."""
 
     inputs: bool = True
     weights: bool = True
@@ -106,7 +106,7 @@ class Keeps:
 
 @dataclass(slots=True)
 class Target:
-    """Where a gradient goes: the first task to reach ``array`` replaces what is there, later ones add to it."""
+    """Destination of a gradient: the first task to reach ``array`` replaces its contents, later ones add to it."""
 
     array: Array
     accumulate: bool
@@ -120,16 +120,16 @@ class Target:
 
 
 class Scaling(Protocol):
-    """What the gradients of a step are multiplied by, so that float16 can hold the small ones."""
+    """Factor of the gradients of a step, so that float16 can hold the small ones."""
 
     @property
     def scale(self) -> float:
-        """This step's."""
+        """Factor of this step."""
 
 
 @dataclass(slots=True)
 class StepState:
-    """What changes from step to step; all tasks of a run share one."""
+    """Values that change from step to step; all tasks of a run share one."""
 
     seed: int = 0
     step: int = 0
@@ -145,7 +145,7 @@ class StepState:
 @dataclass(slots=True)
 class Call:
     """The arguments of one task, bound once when the step is compiled. Every array holds exactly the Rect of its entry in
-    ``reads`` or ``writes``; an empty Rect, and an input that this step does not read, comes as an array with no elements."""
+    ``reads`` or ``writes``. For an empty Rect, and for an input that this step does not read, it has no elements."""
 
     name: str
     specs: tuple[Spec, ...]  # the whole inputs
@@ -165,24 +165,24 @@ class Call:
     rooms: tuple[Array | None, ...] = ()  # for each weight: see `room`
 
     def stamp(self, weight: int) -> object:
-        """Equal for as long as this weight's memory holds the same numbers; None if that is not known."""
+        """Return a version of this weight's memory, which is equal as long as its contents are the same; None if that is not
+        known."""
         return (self.state.identity, self.state.run) if self.steady and self.steady[weight] else None
 
     def room(self, weight: int) -> Array | None:
-        """Bytes in which a kernel may lay this weight out, if the operator says that it does so (`Operator.lays_out`)
-        and the step has planned for it. What lies there stays from the first forward task of the step with this weight
-        to the last."""
+        """Return memory in which a kernel may prepack this weight, if the operator asks for it (`Operator.lays_out`) and the
+        step has planned for it. Its contents last from the step's first forward task with this weight to the last."""
         return self.rooms[weight] if self.rooms else None
 
     @property
     def grad(self) -> Array:
-        """The gradient of the only output. There is one: backward is not called without any."""
+        """Return the gradient of the only output. It exists: backward is not called without any gradient."""
         return self.grad_outputs[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An operator with inputs small enough to try every cut of; the property suite draws many."""
+    """An operator with inputs so small that every cut can be tried; the property suite draws many."""
 
     operator: Operator
     inputs: tuple[Spec, ...]
@@ -191,7 +191,7 @@ class Example:
 
 
 class Work(Enum):
-    """Classes of kernels by what limits them; machine files name them in ``efficiency``."""
+    """Classes of kernels by what limits their speed; machine files name them in ``efficiency``."""
 
     CONTRACTION = "contraction"  # matrix products
     CONVOLUTION = "convolution"
@@ -200,8 +200,8 @@ class Work(Enum):
 
 
 class Operator(ABC):
-    """Base of all operators. Subclasses are frozen dataclasses whose fields are the attributes; they hold no shapes and no
-    state, so one object may serve many nodes. ``inputs`` below are always the specs of the whole input tensors."""
+    """Base of all operators. Subclasses are frozen dataclasses whose fields are the operator's attributes. They hold no shapes
+    and no state, so one object may serve many nodes. ``inputs`` are always the specs of the whole input tensors."""
 
     __slots__ = ()
 
@@ -222,28 +222,28 @@ class Operator(ABC):
 
     @abstractmethod
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        """The outputs' specs. Raises ValueError that says what was required and given if the inputs do not fit."""
+        """Return the outputs' specs. Raises ValueError that says what was required and given if the inputs do not fit."""
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
-        """The parameters it needs, of the type of its first output."""
+        """Return the parameters it needs, of the type of its first output."""
         return ()
 
     @abstractmethod
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        """The iteration space."""
+        """Return the iteration space."""
 
     @abstractmethod
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        """What the task of ``piece`` reads: no more than it needs."""
+        """Return what the task of ``piece`` reads: no more than it needs."""
 
     def unread(self, training: bool) -> tuple[int, ...]:
-        """Which inputs `forward` (and in training `backward`) does not look at: they come as arrays with no elements, nothing is
-        moved for them, and what computes only them does not run in evaluation."""
+        """Return the inputs that `forward` (and in training `backward`) does not use. They come as arrays without elements,
+        nothing is moved for them, and operators that compute only them do not run in evaluation."""
         return ()
 
     @final
     def reads_in(self, inputs: Sequence[Spec], piece: Rect, training: bool) -> Reads:
-        """What the task of ``piece`` reads in training or in evaluation: `reads` without what is `unread` there."""
+        """Return what the task of ``piece`` reads in training or in evaluation: `reads` without what is `unread` there."""
         reads, unread = self.reads(inputs, piece), self.unread(training)
         if not unread:
             return reads
@@ -252,29 +252,29 @@ class Operator(ABC):
 
     @abstractmethod
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        """What it writes of each output. Two pieces write disjoint Rects or the same Rect; pieces that write the same Rect
-        each write a partial value, and the output is their sum."""
+        """Return what the task of ``piece`` writes of each output. Two pieces write disjoint Rects or the same Rect. Pieces
+        that write the same Rect each write a partial value, and the output is their sum."""
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        """Which forward arrays `backward` reads."""
+        """Return which forward arrays `backward` reads."""
         return Keeps()
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
-        """Buffers that `forward` fills and `backward` reads."""
+        """Return the buffers that `forward` fills and `backward` reads."""
         return ()
 
     def lays_out(self, inputs: Sequence[Spec], piece: Rect) -> tuple[int, ...]:
-        """Weights that `forward` multiplies by so often that kernels may lay them out anew: they get `Call.room` for it."""
+        """Return the weights that `forward` multiplies by so often that prepacking pays; kernels get `Call.room` for them."""
         return ()
 
     def picks(self, inputs: Sequence[Spec], piece: Rect) -> Mapping[int, int]:
-        """Weights of which the data choose what a task looks at, such as rows of a table: at most how many elements, by the
-        weight's number. The gradient is zero elsewhere. Predicted costs count these instead of all that `reads` names."""
+        """Return, by the weight's number, the most elements of a weight that a task uses if the data choose them, such as rows
+        of a table. The gradient is zero elsewhere. Predicted costs count these instead of everything in `reads`."""
         return {}
 
     def integers_below(self, inputs: Sequence[Spec]) -> int | None:
-        """Its integer inputs hold numbers from 0 to below this (rows of a table, classes); None if it takes others too. Made-up
-        data, for measuring and profiling, keep to it."""
+        """Return the upper bound (exclusive) of its integer inputs (rows of a table, classes), which are at least 0; None if
+        others are permitted too. Random data, for measuring and profiling, respect it."""
         return None
 
     @abstractmethod
@@ -283,27 +283,29 @@ class Operator(ABC):
 
     @abstractmethod
     def backward(self, call: Call) -> None:
-        """Put the gradients into ``call.grad_inputs`` and ``call.grad_weights``, over the same Rects as forward reads.
-        ``call.grad_outputs`` has those of the outputs, over the same Rects as forward writes. Inputs are taken in their
-        order: where two are one tensor, the first replaces its gradient and the second adds to it."""
+        """Put the gradients into ``call.grad_inputs`` and ``call.grad_weights``, for the Rects that forward reads.
+        ``call.grad_outputs`` has those of the outputs, for the Rects that forward writes. Inputs are handled in order: if two
+        are the same tensor, the first replaces its gradient and the second adds to it."""
 
     def computes_in(self, inputs: Sequence[Spec]) -> np.dtype[Any]:
-        """The type that most of its arithmetic is in: that of its first float output, or else input (float32 if none is)."""
+        """Return the type of most of its arithmetic: that of its first float output, else of its first float input, else
+        float32."""
         types = (s.dtype for s in (*self.output(inputs), *inputs) if s.differentiable)
         return next(types, np.dtype(np.float32))
 
     @abstractmethod
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        """Floating-point operations of the forward task; the pieces' sum is the whole's."""
+        """Return the floating-point operations of the forward task; the sum over pieces is that of the whole."""
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        """Those of the backward task; for a contraction there are two of the forward's size."""
+        """Return the floating-point operations of the backward task; for a contraction there are two products of the forward's
+        size."""
         return 2 * self.flops(inputs, piece)
 
     @classmethod
     @abstractmethod
     def example(cls, random: Random) -> Example:
-        """A small random instance for the property suite: odd sizes, every attribute varied."""
+        """Draw a small random instance for the property suite: odd sizes, every attribute varied."""
 
 
 REGISTRY: dict[str, type[Operator]] = {}
@@ -311,7 +313,7 @@ O = TypeVar("O", bound=type[Operator])
 
 
 def register(kind: str) -> Callable[[O], O]:
-    """Class decorator: names the operator's kind and puts it in the registry."""
+    """Class decorator that names the operator's kind and puts it in the registry."""
 
     def add(cls: O) -> O:
         if kind in REGISTRY:
@@ -324,7 +326,7 @@ def register(kind: str) -> Callable[[O], O]:
 
 
 def iteration_space(operator: Operator, inputs: Sequence[Spec]) -> Rect:
-    """The whole iteration space as a Rect."""
+    """Return the whole iteration space as a Rect."""
     return Rect.of([dim.size for dim in operator.dims(inputs)])
 
 
@@ -334,8 +336,9 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 
 def cost_key(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool) -> Hashable:
-    """What the cost of a task depends on: kind, attributes, local shapes, type, direction, and flops where these do not follow
-    (`Operator.uniform`). Pieces with equal keys cost the same (paper, section 5: a task's time is independent of its contents)."""
+    """Return everything that the cost of a task depends on: kind, attributes, local shapes, type, direction, and flops where
+    these do not follow (`Operator.uniform`). Pieces with equal keys cost the same (paper, section 5: a task's time is
+    independent of its contents)."""
     return (*_cost_shapes(operator, tuple(inputs), piece), "backward" if backward else "forward")
 
 
@@ -354,13 +357,13 @@ def _cost_shapes(operator: Operator, inputs: tuple[Spec, ...], piece: Rect) -> t
 
 @lru_cache(maxsize=1 << 12)
 def outputs_of(operator: Operator, inputs: tuple[Spec, ...]) -> tuple[Spec, ...]:
-    """`Operator.output`, worked out once."""
+    """Return `Operator.output`, cached."""
     return operator.output(inputs)
 
 
 @lru_cache(maxsize=1 << 12)
 def computes_in(operator: Operator, inputs: tuple[Spec, ...]) -> np.dtype[Any]:
-    """`Operator.computes_in`, worked out once."""
+    """Return `Operator.computes_in`, cached."""
     return operator.computes_in(inputs)
 
 
@@ -372,21 +375,21 @@ def positive(name: str, **values: int) -> None:
 
 
 def takes(name: str, inputs: Sequence[Spec], count: int) -> None:
-    """Raise ValueError unless an operator got ``count`` inputs."""
+    """Raise ValueError unless an operator was given ``count`` inputs."""
     if len(inputs) != count:
         given = ", ".join(map(str, inputs)) or "none"
         raise ValueError(f"{name}: takes {count} input{'s' * (count != 1)}, got {len(inputs)} ({given})")
 
 
 def axis(name: str, dim: int, rank: int) -> int:
-    """``dim`` counted from 0 (negative ones count from the end, as in PyTorch); ValueError if there is none."""
+    """Return ``dim`` counted from 0 (negative ones count from the end, as in PyTorch). Raises ValueError if it does not exist."""
     if not -rank <= dim < rank:
         raise ValueError(f"{name}: dim must be between {-rank} and {rank - 1} for {rank} dimensions, got {dim}")
     return dim % rank
 
 
 def sample_and_attributes(shape: Sequence[int], fixed: int | None = None) -> tuple[Dim, ...]:
-    """Dimensions that cut no weights: the first is SAMPLE, others ATTRIBUTE; number ``fixed`` is not divisible."""
+    """Return dimensions that cut no weights: the first is SAMPLE, others ATTRIBUTE; number ``fixed`` is not divisible."""
     return tuple(
         Dim(f"a{i}" if i else "n", size, Soap.ATTRIBUTE if i else Soap.SAMPLE, divisible=i != fixed)
         for i, size in enumerate(shape)

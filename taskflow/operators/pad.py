@@ -27,8 +27,8 @@ from taskflow.regions import Rect
 @register("pad")
 @dataclass(frozen=True, slots=True)
 class Pad(Operator):
-    """x -> y with (before, after) more elements in every dimension, which hold ``value``. A piece reads what lies inside
-    of x, which may be nothing."""
+    """x -> y with (before, after) more elements in every dimension, which hold ``value``. A piece reads its part of x, which
+    may be nothing."""
 
     edges: tuple[tuple[int, int], ...]
     value: float

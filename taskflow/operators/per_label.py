@@ -1,5 +1,5 @@
-"""per_label: a sum of losses divided by how many labels it is over, which only the data says (PyTorch: what the mean of
-torch.nn.functional.cross_entropy does with ignore_index)."""
+"""per_label: divides a sum of losses by its number of labels, which depends on the data (as PyTorch's mean of
+torch.nn.functional.cross_entropy with ignore_index does)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from taskflow.regions import Rect
 @register("per_label")
 @dataclass(frozen=True, slots=True)
 class PerLabel(Operator):
-    """x of any shape, labels of any shape, integers -> x divided by the number of labels that are not ``ignore_index``
-    (by 1 if there is none). Every piece counts all labels by itself: they are data, so nothing has to be waited for."""
+    """x of any shape, labels of any shape, integers -> x divided by the number of labels that are not ``ignore_index`` (by 1 if
+    there is none). Every piece counts all labels by itself; they are input data, so there is nothing to wait for."""
 
     ignore_index: int = -100
 
@@ -76,6 +76,6 @@ class PerLabel(Operator):
 
 
 def per_label(input: Tensor, labels: Tensor, *, ignore_index: int = -100, name: str | None = None) -> Tensor:
-    """The input (any shape, such as the sum of a batch's losses) divided by the number of ``labels`` (any shape, integers)
-    that are not ``ignore_index``. Returns the input's shape."""
+    """Divide the input (any shape, such as the sum of a batch's losses) by the number of ``labels`` (any shape, integers) that
+    are not ``ignore_index``. Returns the input's shape."""
     return input.graph.apply(PerLabel(ignore_index), (input, labels), name=name)[0]

@@ -1,4 +1,4 @@
-"""positional_encoding: adds waves that tell positions apart (Vaswani et al., arXiv 1706.03762, section 3.5)."""
+"""positional_encoding: adds waves that distinguish positions (Vaswani et al., arXiv 1706.03762, section 3.5)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class PositionalEncoding(Operator):
 
 @lru_cache(maxsize=16)
 def waves(steps: int, features: int, dtype: str) -> np.ndarray[Any, Any]:
-    """What is added, (steps, features)."""
+    """Return the waves that are added, (steps, features)."""
     rates = 10000.0 ** (-2 * (np.arange(features) // 2) / features)
     angles = np.arange(steps)[:, None] * rates
     return np.where(np.arange(features) % 2, np.cos(angles), np.sin(angles)).astype(dtype)

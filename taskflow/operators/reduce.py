@@ -17,8 +17,8 @@ from taskflow.regions import Rect
 @register("reduce")
 @dataclass(frozen=True, slots=True)
 class Reduce(Operator):
-    """x -> its sum, or mean, over ``over``, which are left out of y or kept with size 1. These dimensions are contracted
-    and can be cut as all others: pieces give partial sums."""
+    """x -> its sum, or mean, over the dimensions ``over``, which are left out of y or kept with size 1. They are contracted,
+    and can be cut like all others: pieces give partial sums."""
 
     over: tuple[int, ...]
     keepdim: bool
@@ -92,14 +92,14 @@ class Reduce(Operator):
 def sum(
     input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """The sum over ``dim``, over all dimensions if not given. They are left out, or kept with size 1 (``keepdim``)."""
+    """Sum over ``dim`` (default: all dimensions), which is left out, or kept with size 1 (``keepdim``)."""
     return input.graph.apply(Reduce(_dims(input, dim), keepdim, False), (input,), name=name or "sum")[0]
 
 
 def mean(
     input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, name: str | None = None
 ) -> Tensor:
-    """The mean over ``dim``, over all dimensions if not given. They are left out, or kept with size 1 (``keepdim``)."""
+    """Average over ``dim`` (default: all dimensions), which is left out, or kept with size 1 (``keepdim``)."""
     return input.graph.apply(Reduce(_dims(input, dim), keepdim, True), (input,), name=name or "mean")[0]
 
 

@@ -35,11 +35,10 @@ Group = tuple[list[int], list[int]]  # dimensions of the input and of the output
 class Reshape(Operator):
     """x -> y of ``shape``.
 
-    A piece must be a box in both shapes. Input and output dimensions are matched from the left into the smallest
-    groups of equal product (dimensions of size 1 stay out); in each group the outermost dimensions can be cut, in as
-    many parts as divide both. Example: (6, 4, 5) -> (3, 8, 5) has the groups (6, 4) -> (3, 8) and (5) -> (5). The
-    first is cut in up to gcd(6, 3) = 3 parts: rows 0:2 of the input hold the elements of row 0 of the output. The
-    iteration space is (3, 5).
+    A piece must be a box in both shapes. Input and output dimensions are matched from the left into the smallest groups of
+    equal product (dimensions of size 1 are ignored). In each group the outermost dimensions can be cut, into any number of
+    parts that divides both. Example: (6, 4, 5) -> (3, 8, 5) has the groups (6, 4) -> (3, 8) and (5) -> (5). The first is cut in
+    up to gcd(6, 3) = 3 parts: rows 0:2 of the input hold the elements of row 0 of the output. The iteration space is (3, 5).
     """
 
     calculates: ClassVar[bool] = False

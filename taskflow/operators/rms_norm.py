@@ -34,8 +34,8 @@ from taskflow.regions import Rect
 @register("rms_norm")
 @dataclass(frozen=True, slots=True)
 class RMSNorm(Operator):
-    """x (N, ..., C), weight (C) -> y = x / sqrt(mean of x^2 over C + eps) weight. C cannot be cut: each piece needs the
-    whole row's mean. Saved is 1 / sqrt(mean + eps) of every row."""
+    """x (N, ..., C), weight (C) -> y = x / sqrt(mean of x^2 over C + eps) weight. C cannot be cut: each piece needs the whole
+    row's mean. Forward saves 1 / sqrt(mean + eps) of every row."""
 
     eps: float
 

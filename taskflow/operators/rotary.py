@@ -37,9 +37,9 @@ Scaling = tuple[float, float, float, int]
 @register("rotary")
 @dataclass(frozen=True, slots=True)
 class Rotary(Operator):
-    """x (N, T, ..., D) -> y of the same shape: at position t, elements i and i + D / 2 are turned by the angle (t +
-    offset) theta^(-2 i / D). The position is that in the whole tensor, so T may be cut; D cannot, since each element
-    needs its partner half of D away. Nothing is saved: backward turns the other way."""
+    """x (N, T, ..., D) -> y of the same shape: at position t, elements i and i + D / 2 are rotated by the angle (t + offset)
+    theta^(-2 i / D). The position is that in the whole tensor, so T may be cut. D cannot, since each element needs its partner
+    at the distance D / 2. Nothing is saved: backward rotates the other way."""
 
     theta: float
     offset: int = 0
@@ -117,14 +117,14 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=64)
 def angles(start: int, end: int, features: int, theta: float, scaling: Scaling | None, dtype: str) -> np.ndarray[Any, Any]:
-    """Cosines and sines (2, end - start, features / 2) of the positions from ``start`` to below ``end``."""
+    """Return cosines and sines (2, end - start, features / 2) for positions from ``start`` to below ``end``."""
     turned = np.arange(start, end)[:, None] * frequencies(features, theta, scaling)
     return np.stack((np.cos(turned), np.sin(turned))).astype(dtype)
 
 
 def frequencies(features: int, theta: float, scaling: Scaling | None = None) -> np.ndarray[Any, Any]:
-    """Radians a position of each pair, (features / 2). With ``scaling``, waves longer than context / low are slowed by
-    the factor, those shorter than context / high are not, and those between are mixed."""
+    """Return the radians a position of each pair, (features / 2). With ``scaling``, waves longer than context / low are slowed
+    by the factor, waves shorter than context / high are not, and those between are interpolated."""
     rates: np.ndarray[Any, Any] = theta ** (-np.arange(0, features, 2) / features)
     if scaling is None:
         return rates
@@ -136,11 +136,11 @@ def frequencies(features: int, theta: float, scaling: Scaling | None = None) -> 
 def rotary(
     input: Tensor, theta: float = 10_000.0, *, offset: int = 0, scaling: Scaling | None = None, name: str | None = None
 ) -> Tensor:
-    """Turn pairs of features by angles that grow with the position, so that products of queries and keys depend on how
-    far they are apart.
+    """Rotate pairs of features by angles that grow with the position, so that products of queries and keys depend on their
+    distance.
 
-    Args: input (N, T, ..., D), such as (N, T, heads, D); D even. Pairs are elements i and i + D / 2 (Llama's
-    ``rotate_half``). ``theta``: the base of the wave lengths. ``offset``: the position of the first element.
-    ``scaling``: (factor, low, high, context) as Llama 3.1 has it. Returns the same shape.
+    Args: input (N, T, ..., D), such as (N, T, heads, D); D even. Pairs are elements i and i + D / 2 (Llama's ``rotate_half``).
+    ``theta``: the base of the wave lengths. ``offset``: the position of the first element. ``scaling``: (factor, low, high,
+    context) as in Llama 3.1. Returns the same shape.
     """
     return input.graph.apply(Rotary(float(theta), offset, scaling), (input,), name=name)[0]

@@ -34,10 +34,10 @@ from taskflow.regions import Rect
 @register("routed_linear")
 @dataclass(frozen=True, slots=True)
 class RoutedLinear(Operator):
-    """x (G, S, k, M), or (G, S, M) for all k choices, chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S,
-    k, H) = x W_chosen^T. A choice outside of the experts, such as -1, gives zeros. G, S, k and H can be cut, and what
-    is contracted: M, and E, as an embedding's rows are. A piece of E gives zeros for tokens of others' experts, so
-    tokens stay where they are, and the sum of the pieces is the whole."""
+    """x (G, S, k, M), or (G, S, M) for all k choices, chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S, k, H) = x
+    W_chosen^T. A choice that is no expert, such as -1, gives zeros. G, S, k and H can be cut, and so can the contracted
+    dimensions M and E (like an embedding's rows). A piece of E gives zeros for tokens of other experts. So tokens stay where
+    they are, and the pieces' outputs add up to the whole."""
 
     work: ClassVar[Work] = Work.CONTRACTION
     uniform: ClassVar[bool] = False  # see `flops`
@@ -133,7 +133,7 @@ class RoutedLinear(Operator):
                 yield e - first, rows
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        """As if the tokens of a group chose the experts in turn."""
+        """Count flops as if the tokens of a group chose the experts in turn."""
         (_, s0, _, _, e0, _), (_, s1, _, _, e1, _) = piece.lo, piece.hi
         turns = sum(_multiples(s1, e, self.experts) - _multiples(s0, e, self.experts) for e in range(e0, e1))
         return 2 * piece.shape[0] * piece.shape[2] * piece.shape[3] * piece.shape[5] * turns

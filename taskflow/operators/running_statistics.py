@@ -29,8 +29,8 @@ from taskflow.regions import Rect
 @register("running_statistics")
 @dataclass(frozen=True, slots=True)
 class RunningStatistics(Operator):
-    """moments (G, 2, C), mean (C), variance (C) -> the mean and variance moved by ``momentum`` towards those of the
-    batch: averages over the groups, each of ``count`` elements, the variances unbiased. Unmoved in evaluation."""
+    """moments (G, 2, C), mean (C), variance (C) -> the mean and variance moved by ``momentum`` towards those of the batch,
+    which are averages over the groups, each of ``count`` elements, with unbiased variances. Unchanged in evaluation."""
 
     count: int
     momentum: float
@@ -101,7 +101,8 @@ class RunningStatistics(Operator):
 def running_statistics(
     moments: Tensor, mean: Tensor, variance: Tensor, count: int, momentum: float, *, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The next running mean and variance, each (C), from moments (G, 2, C), each group of ``count`` elements a channel."""
+    """Compute the next running mean and variance, each (C), from moments (G, 2, C), with ``count`` elements a channel in each
+    group."""
     new_mean, new_variance = moments.graph.apply(
         RunningStatistics(count, momentum), (moments, mean, variance), name=name
     )

@@ -1,7 +1,7 @@
 """Tasks on 16-bit arrays: the operator computes in float32, and each result is rounded once.
 
 This is the only place that converts. Operators and kernels see float32 arrays, and need no variant of their own. On the host
-the copies in float32 live as long as the task; they are no part of the memory plan, as little as numpy's temporaries are.
+the copies in float32 live as long as the task; like numpy's temporaries, they are not in the memory plan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Action = Callable[[], object]
 
 
 def task_action(operator: Operator, call: Call, backward: bool) -> Action:
-    """What runs the forward or backward task of a call."""
+    """Return the function that runs the forward or backward task of a call."""
     action = operator.backward if backward else operator.forward
     if not operator.calculates or not any(is_narrow(array.dtype) for array in _arrays(call)):
         return partial(action, call)
@@ -67,18 +67,18 @@ def _in_float32(action: Callable[[Call], None], call: Call, backward: bool) -> N
 
 
 def wide(array: Array) -> Array:
-    """A 16-bit array as float32, every other one as it is."""
+    """Return a 16-bit array as float32, any other one unchanged."""
     return array.astype(np.float32) if is_narrow(array.dtype) else array
 
 
 def round_into(value: Array, out: Array) -> None:
-    """Round to the nearest of ``out``'s numbers, of two the even one. What is too large for float16 becomes infinite."""
+    """Round to the nearest number of ``out``'s type, ties to even. Values too large for float16 become infinite."""
     with np.errstate(over="ignore"):
         out[...] = value
 
 
 def add_up(total: Array, others: Sequence[Array], fresh: bool = False) -> None:
-    """Add 16-bit arrays to one in float32, in their order, and round once; ``fresh``: what is in ``total`` does not count."""
+    """Add 16-bit arrays to one in float32, in order, and round once; ``fresh``: the contents of ``total`` are ignored."""
     first, *rest = others if fresh else (total, *others)
     value = wide(first)
     with np.errstate(invalid="ignore", over="ignore"):  # gradients may have overflowed, which is noticed at the step's end

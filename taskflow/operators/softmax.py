@@ -31,9 +31,8 @@ from taskflow.regions import Rect
 class Softmax(Operator):
     """x -> exp(x) / sum of exp(x) over ``dim``, of the same shape. Every dimension but ``dim`` can be cut.
 
-    ``causal``: of (..., T, S), row t ends at column t + S - T; what lies behind counts as minus infinity, is not read,
-    and gives 0. A second input, lengths (N) integers, ends the rows of sample n at column lengths[n]; where nothing is
-    left, the row is 0.
+    ``causal``: row t of (..., T, S) ends at column t + S - T; later columns count as minus infinity, are not read, and give 0.
+    A second input, lengths (N) integers, ends the rows of sample n before column lengths[n]; an empty row is 0.
     """
 
     dim: int
@@ -163,11 +162,10 @@ def _rows(array: Array) -> Array:
 def softmax(
     input: Tensor, dim: int = -1, *, causal: bool = False, lengths: Tensor | None = None, name: str | None = None
 ) -> Tensor:
-    """Positive values that add up to 1 over ``dim``. Any shape in, the same shape out.
+    """Compute positive values that add up to 1 over ``dim``. Any shape in, the same shape out.
 
-    ``causal``: of (..., T, S), row t sees the columns up to t + S - T only (the mask of a decoder's attention).
-    ``lengths`` (N) integers: of (N, ..., S), sample n has so many columns, the others are padding; a sample with none
-    gives zeros.
+    ``causal``: row t of (..., T, S) sees only the columns up to t + S - T (the mask of a decoder's attention). ``lengths`` (N)
+    integers: sample n of (N, ..., S) has this many columns; the others are padding, and a sample with none gives zeros.
     """
     inputs = (input,) if lengths is None else (input, lengths)
     return input.graph.apply(Softmax(dim, causal), inputs, name=name)[0]

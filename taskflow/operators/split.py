@@ -31,8 +31,8 @@ from taskflow.regions import Rect
 @register("split")
 @dataclass(frozen=True, slots=True)
 class Split(Operator):
-    """x -> one output for each of ``sections``, its size along ``dim``. Every dimension but ``dim`` can be cut, so each
-    piece writes some of every output."""
+    """x -> one output for each of ``sections``, its size along ``dim``. Every dimension but ``dim`` can be cut, so each piece
+    writes a part of every output."""
 
     calculates: ClassVar[bool] = False
 

@@ -30,9 +30,9 @@ from taskflow.regions import Rect
 @register("state")
 @dataclass(frozen=True, slots=True)
 class State(Operator):
-    """-> (N, ...): ``start`` in the first step, later what ``graph.carry`` says. The runtime holds the value, so there is
-    nothing to do here. A ``lasting`` one belongs to the trained network, such as running statistics: it has no sample
-    dimension, and evaluation starts from the value that training left."""
+    """-> (N, ...): ``start`` in the first step, later the value that ``graph.carry`` gives it. The runtime holds the value, so
+    there is nothing to compute. A ``lasting`` state belongs to the trained network, such as running statistics: it has no
+    sample dimension, and evaluation starts from the value that training left."""
 
     calculates: ClassVar[bool] = False
 
@@ -86,12 +86,12 @@ def state(
     lasting: bool = False,
     name: str,
 ) -> Tensor:
-    """A tensor (N, ...) full of ``start``; ``graph.carry(it, becomes)`` gives it the last value of ``becomes`` in every
-    later step.
+    """Add a tensor (N, ...) filled with ``start``; ``graph.carry(it, becomes)`` gives it, in every later step, the previous
+    value of ``becomes``.
 
-    Without a carry it stays as it is. Gradients do not flow through it (truncated backpropagation). ``lasting``: it
-    belongs to the network as its parameters do, and has no sample dimension; evaluation begins with training's value.
-    Otherwise training and evaluation each have their own.
+    Without a carry it never changes. Gradients do not flow through it (truncated backpropagation). ``lasting``: it belongs to
+    the network as its parameters do, and has no sample dimension; evaluation begins with training's value. Otherwise training
+    and evaluation each have their own value.
     """
     kind = np.dtype(graph.dtype if dtype is None else dtype)
     return graph.apply(State(tuple(shape), kind, float(start), lasting), (), name=name)[0]

@@ -1,4 +1,4 @@
-"""stochastic_depth: leave whole samples out of a branch at random (torchvision.ops.stochastic_depth, mode "row").
+"""stochastic_depth: leaves whole samples out of a branch at random (torchvision.ops.stochastic_depth, mode "row").
 
 Huang, Sun, Liu, Sedra, Weinberger, "Deep networks with stochastic depth", arXiv 1603.09382.
 """
@@ -27,8 +27,8 @@ from taskflow.regions import Rect
 @register("stochastic_depth")
 @dataclass(frozen=True, slots=True)
 class StochasticDepth(Dropout):
-    """x (N, ...) -> y of the same shape: in training a whole sample is 0 with probability p, else x / (1 - p); in
-    evaluation x. Which samples stay depends on what `dropout`'s elements depend on. Saved is one byte a sample."""
+    """x (N, ...) -> y of the same shape: in training a whole sample is 0 with probability p, else x / (1 - p); in evaluation x.
+    As for `dropout`, the choice depends on position, name, seed and step. Forward saves one byte for each sample."""
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("stochastic_depth", inputs, 1)
@@ -72,10 +72,10 @@ def _as_samples(numbers: Array, x: Array) -> Array:
 
 
 def stochastic_depth(input: Tensor, p: float, *, name: str | None = None) -> Tensor:
-    """Zero each sample with probability ``p`` while training and scale the others by 1 / (1 - p): for branches that are added
-    to what goes past them.
+    """Zero each sample with probability ``p`` while training and scale the others by 1 / (1 - p): for branches beside a skip
+    connection.
 
-    Args: input (N, ...). Returns the same shape. Another name, seed or step leaves out other samples. Raises ValueError
-    unless 0 <= p < 1.
+    Args: input (N, ...). Returns the same shape. Another name, seed or step leaves out other samples. Raises ValueError unless
+    0 <= p < 1.
     """
     return input.graph.apply(StochasticDepth(float(p)), (input,), name=name)[0]

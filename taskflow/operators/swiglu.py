@@ -28,8 +28,8 @@ from taskflow.regions import Rect
 @register("swiglu")
 @dataclass(frozen=True, slots=True)
 class SwiGLU(Operator):
-    """gate, x of one shape -> y = gate / (1 + exp(-gate)) x. As one operator it keeps two arrays for backward; as
-    `silu` and `mul` it would keep three."""
+    """gate, x of one shape -> y = gate / (1 + exp(-gate)) x. This one operator keeps two arrays for backward; `silu` and `mul`
+    would keep three."""
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("swiglu", inputs, 2)

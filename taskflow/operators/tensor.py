@@ -12,7 +12,7 @@ from taskflow.operators.operator import Init, Operator, Spec
 
 
 class Builder(Protocol):
-    """What a builder function needs of the graph that it adds to (implemented by taskflow.graph.OperatorGraph)."""
+    """What a builder function needs of the graph to which it adds (implemented by taskflow.graph.OperatorGraph)."""
 
     dtype: np.dtype[Any]
 
@@ -28,11 +28,11 @@ class Builder(Protocol):
         ...
 
     def parameters_of(self, tensor: Tensor) -> tuple[Parameter, ...]:
-        """The parameters of the node that produces ``tensor``: what to pass on to share them."""
+        """Return the parameters of the node that produces ``tensor``, to be shared with another node."""
         ...
 
     def carry(self, state: Tensor, becomes: Tensor) -> None:
-        """``state`` starts the next step with the value that ``becomes`` has in this one."""
+        """Carry state: ``state`` starts the next step with the value that ``becomes`` has in this one."""
         ...
 
 
@@ -64,8 +64,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """A trained array. Operators that share one hold the same object. ``layer`` is the node that declared it; the
-    parameters of one layer are synchronised together."""
+    """Trained array. Operators that share one hold the same object. ``layer``: the node that declared it; the parameters of one
+    layer are synchronised together."""
 
     name: str
     layer: str

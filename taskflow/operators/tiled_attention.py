@@ -1,4 +1,4 @@
-"""TiledAttention: what `flash_attention` and `attention_blocks` share: inputs, what a piece sees of them,
+"""TiledAttention: base of `flash_attention` and `attention_blocks`: their inputs, what a piece sees of them, and the
 arithmetic."""
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class TiledAttention(Operator):
-    """Queries (N, Lq, H, D), keys (N, Lk, G, D), values (N, Lk, G, E), and lengths (N) integers if there is padding. H
-    is a multiple of G: heads [g H / G, (g + 1) H / G) share key head g. ``tile``: how many queries and keys are
-    multiplied at once; it changes the rounding and the memory, nothing else."""
+    """Queries (N, Lq, H, D), keys (N, Lk, G, D), values (N, Lk, G, E), and lengths (N) integers if there is padding. H is a
+    multiple of G: heads [g H / G, (g + 1) H / G) share key head g. ``tile``: how many queries and keys are multiplied at once;
+    it changes only rounding and memory."""
 
     work: ClassVar[Work] = Work.CONTRACTION
     uniform: ClassVar[bool] = False  # how many pairs see each other depends on where the piece lies
@@ -32,7 +32,7 @@ class TiledAttention(Operator):
     tile: int = 128
 
     def check(self, inputs: Sequence[Spec]) -> None:
-        """ValueError unless attributes and inputs fit."""
+        """Raise ValueError unless attributes and inputs fit."""
         if len(inputs) != 4:
             takes(self.kind, inputs, 3)
         q, k, v = inputs[:3]
@@ -53,11 +53,11 @@ class TiledAttention(Operator):
             raise ValueError(f"{self.kind}: lengths must be integers (N,), got {inputs[3]} for {q}")
 
     def scope(self, inputs: Sequence[Spec]) -> AttentionScope:
-        """Which keys a query sees."""
+        """Return which keys a query sees."""
         return AttentionScope(inputs[0].shape[1], inputs[1].shape[1], self.causal, self.window)
 
     def rects(self, inputs: Sequence[Spec], piece: Rect, rows: Span, keys: Span) -> Reads:
-        """The queries ``rows`` and keys ``keys`` of the samples and heads of a piece (n, query, head, ...)."""
+        """Return the Rects of queries ``rows`` and keys ``keys``, for the samples and heads of a piece (n, query, head, ...)."""
         if rows[1] <= rows[0]:
             return Reads(tuple(Rect((0,) * len(s.shape), (0,) * len(s.shape)) for s in inputs))
         (n0, _, h0), (n1, _, h1) = piece.lo[:3], piece.hi[:3]
@@ -74,12 +74,12 @@ class TiledAttention(Operator):
         return inputs[1].shape[1] + 1 if len(inputs) == 4 else None
 
     def pair_flops(self, inputs: Sequence[Spec], backward: bool) -> int:
-        """Floating-point operations of one head's query and key: products, and five or nine for the weight."""
+        """Return the floating-point operations for one head's query and key: products, and five or nine for the weight."""
         width, value = inputs[0].shape[3], inputs[2].shape[3]
         return 2 * (3 * width + 2 * value) + 9 if backward else 2 * (width + value) + 5
 
     def tiles(self, call: Call) -> Tiles:
-        """The arithmetic of a task that reads something."""
+        """Return the arithmetic of a task that reads something."""
         q, k = call.reads.inputs[:2]
         (samples, queries, heads, _), (_, keys, groups, _) = call.specs[0].shape, call.specs[1].shape
         drop = None
@@ -99,7 +99,7 @@ class TiledAttention(Operator):
 
     @staticmethod
     def start(call: Call) -> None:
-        """Set the gradients that do not add to what is there to zero."""
+        """Zero the gradients that do not add to earlier values."""
         for target in call.grad_inputs:
             if target is not None and not target.accumulate:
                 target.array[...] = 0
@@ -112,7 +112,7 @@ def _span(rect: Rect, dim: int) -> Span:
 def random_inputs(
     samples: int, queries: int, keys: int, groups: int, each: int, width: int, value: int, lengths: bool
 ) -> tuple[Spec, ...]:
-    """Inputs of an example."""
+    """Return inputs of an example."""
     real = np.dtype(np.float64)
     q = Spec((samples, queries, groups * each, width), real)
     k, v = (Spec((samples, keys, groups, w), real) for w in (width, value))

@@ -1,4 +1,4 @@
-"""top_k: the largest numbers of the last dimension and where they stand (PyTorch: torch.topk)."""
+"""top_k: the largest numbers of the last dimension and their positions (PyTorch: torch.topk)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INTEGER = np.dtype(np.int64)
 @register("top_k")
 @dataclass(frozen=True, slots=True)
 class TopK(Operator):
-    """x (N, ..., E) -> values (N, ..., k) in falling order, and their places (N, ..., k), integers below E. Of equal
+    """x (N, ..., E) -> values (N, ..., k) in descending order, and their positions (N, ..., k), integers below E. Of equal
     numbers the first is taken first. Every dimension but E can be cut."""
 
     k: int
@@ -97,7 +97,7 @@ def _numbers(call: Call, count: int) -> Array:
 
 
 def top_k(input: Tensor, k: int, *, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """The k largest numbers of the last dimension of (N, ..., E), in falling order, and their places: (N, ..., k) of the
-    input's type, which gradients go through, and (N, ..., k) int64."""
+    """Return the k largest numbers of the last dimension of (N, ..., E) in descending order, (N, ..., k) of the input's type,
+    through which gradients flow, and their positions, (N, ..., k) int64."""
     values, places = input.graph.apply(TopK(k), (input,), name=name)
     return values, places

@@ -1,7 +1,7 @@
-"""top_k_routing, top2_gating: which experts each token goes to, with which weights, and how evenly.
+"""top_k_routing, top2_gating: the experts that each token goes to, their weights, and how even the load is.
 
-Lepikhin et al., "GShard", arXiv 2006.16668, algorithm 1; Shazeer et al., arXiv 1701.06538 (k experts); Jiang et al.,
-"Mixtral of experts", arXiv 2401.04088 (without capacity).
+Lepikhin et al., "GShard", arXiv 2006.16668, algorithm 1; Shazeer et al., arXiv 1701.06538 (k experts); Jiang et al., "Mixtral
+of experts", arXiv 2401.04088 (without capacity).
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ INTEGER = np.dtype(np.int64)
 @register("top_k_routing")
 @dataclass(frozen=True, slots=True)
 class TopKRouting(Operator):
-    """x (G, S, E), the scores of E experts for the S tokens of G groups -> for each token's ``k`` choices, best first:
-    weights (G, S, k), and slots (G, S, k) integers. Of each group it also gives the auxiliary loss (G), the tokens that
-    each expert takes (G, E) integers and the tokens that find their choice full (G, k) integers.
+    """x (G, S, E), the scores of E experts for the S tokens of G groups -> for each token's ``k`` choices, best first: weights
+    (G, S, k), and slots (G, S, k) integers. Further outputs for each group: the auxiliary loss (G), the number of tokens that
+    each expert takes (G, E), and the number of tokens whose choice was full (G, k).
 
-    A slot is e C + c, place c of expert e, which has C = ``capacity`` places; -1 if the token is not dispatched, and
-    its weight is then 0. Places are given first choices first, each in the order of the tokens. Without a capacity
-    everyone is dispatched and the slot is the expert's number.
+    A slot is e C + c, place c of expert e, which has C = ``capacity`` places; -1 if the token is not dispatched, and its weight
+    is then 0. Places are assigned to all first choices, then to all second choices and so on, each in the order of the tokens.
+    Without a capacity every token is dispatched, and the slot is the expert's number.
 
-    Weights are softmax(x), divided by the sum of the token's k if ``normalize``. ``random``, for k = 2: in training the
-    second choice is taken only if twice its weight exceeds a random number, which depends on the token's place in (G,
-    S), the operator's name, the seed and the step. ``count_all``: a choice counts among the expert's tokens, as
-    GShard's algorithm is printed, even if it is not dispatched; else only if it is. The auxiliary loss is (1 / E) sum_e
-    (c_e / S) m_e, of the mean m_e of softmax(x) and the number c_e of tokens that have e among their first ``balance``
-    choices, full or not. Its gradient goes through m_e alone.
+    Weights are softmax(x), divided by the sum of the token's k if ``normalize``. ``random``, for k = 2: in training the second
+    choice is taken only if twice its weight exceeds a random number, which depends on the token's place in (G, S), the
+    operator's name, the seed and the step. ``count_all``: a choice takes up a place even if it is not dispatched, as GShard's
+    algorithm is printed; else only if it is. The auxiliary loss is (1 / E) sum_e (c_e / S) m_e, of the mean m_e of softmax(x)
+    and the number c_e of tokens that have e among their first ``balance`` choices, full or not. Its gradient goes through m_e
+    alone.
 
-    Only G can be cut: places within a group are counted from its first token on.
+    Only G can be cut, since places within a group are counted from its first token.
     """
 
     k: int
@@ -235,24 +235,24 @@ def top_k_routing(
 ) -> Routing:
     """Send each token to the k experts with the best scores.
 
-    Args: scores (G, S, E): of S tokens in each of G groups. ``capacity``: how many tokens of a group an expert takes at
-    most; None: as many as there are ("dropless"). ``normalize``: a token's weights add up to 1; else they are those of
-    the softmax over all experts.
+    Args: scores (G, S, E): of S tokens in each of G groups. ``capacity``: the most tokens of a group that an expert takes;
+    None: no limit ("dropless"). ``normalize``: a token's weights add up to 1; else they are those of the softmax over all
+    experts.
 
-    Returns five tensors. Weights (G, S, k). Slots (G, S, k) integers for `dispatch` and `combine`: expert * capacity +
-    place, or -1 for a token that found no place; without a capacity the expert for `routed_linear`. The auxiliary loss
-    (G), (1 / E) sum_e (c_e / S) m_e with the c_e tokens that chose e and its mean gate m_e. The load (G, E), tokens
-    that each expert takes. The overflow (G, k), tokens that found their first, second, ... choice full.
+    Returns five tensors. Weights (G, S, k). Slots (G, S, k) integers for `dispatch` and `combine`: expert * capacity + place,
+    or -1 for a token that found no place; without a capacity, the expert, for `routed_linear`. The auxiliary loss (G), (1 / E)
+    sum_e (c_e / S) m_e, where c_e tokens chose e and m_e is its mean gate. The load (G, E), tokens that each expert takes. The
+    overflow (G, k), tokens that found their first, second, ... choice full.
     """
     return _built(scores, TopKRouting(k, capacity, normalize=normalize, balance=k), name)
 
 
 def top2_gating(scores: Tensor, capacity: int, *, count_all: bool = True, name: str | None = None) -> Routing:
-    """GShard's gating, by algorithm 1 of its paper: the best expert, and at random the second best.
+    """Route tokens by algorithm 1 of GShard's paper: to the best expert, and at random to the second best.
 
-    Args and results as `top_k_routing` has them, with k = 2; the auxiliary loss counts first choices. ``count_all``: as
-    printed, where a second choice uses up a place even if the token does not go there; False: as in lingvo, GShard's
-    published code, where it does not. In evaluation the second choice is always taken if there is a place.
+    Args and results as for `top_k_routing` with k = 2; the auxiliary loss counts first choices. ``count_all``: a second choice
+    takes up a place even if the token does not go there, as in the paper; False: it does not, as in lingvo, GShard's published
+    code. In evaluation the second choice is always taken if there is a place.
     """
     return _built(scores, TopKRouting(2, capacity, random=True, count_all=count_all), name)
 
@@ -263,6 +263,6 @@ def _built(scores: Tensor, operator: TopKRouting, name: str | None) -> Routing:
 
 
 def capacity_of(tokens: int, experts: int, factor: float) -> int:
-    """Places of an expert for ``tokens`` tokens of a group, as in lingvo: factor times an even share, at least 4,
+    """Return the places of an expert for ``tokens`` tokens of a group, as in lingvo: factor times an even share, at least 4,
     rounded up to a multiple of 4."""
     return -(-max(4, int(tokens * factor / experts)) // 4) * 4

@@ -1,4 +1,4 @@
-"""transpose: two dimensions change places (PyTorch: torch.transpose)."""
+"""transpose: swaps two dimensions (PyTorch: torch.transpose)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from taskflow.regions import Rect
 @register("transpose")
 @dataclass(frozen=True, slots=True)
 class Transpose(Operator):
-    """x (..., A, ..., B, ...) -> y (..., B, ..., A, ...). What comes to dimension 0 is the output's sample
-    dimension."""
+    """x (..., A, ..., B, ...) -> y (..., B, ..., A, ...). The new dimension 0 is the output's sample dimension."""
 
     calculates: ClassVar[bool] = False
 
@@ -80,5 +79,5 @@ class Transpose(Operator):
 
 
 def transpose(input: Tensor, dim0: int, dim1: int, *, name: str | None = None) -> Tensor:
-    """Swap two dimensions. Dimension 0 of the result, whatever it was, is its sample dimension."""
+    """Swap two dimensions. Dimension 0 of the result is its sample dimension, whatever it was before."""
     return input.graph.apply(Transpose(dim0, dim1), (input,), name=name)[0]

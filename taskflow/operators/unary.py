@@ -57,7 +57,7 @@ class Unary(Operator):
 
 
 class Activation(Unary):
-    """One of the functions of `KernelSet.activate`, named as its kind is."""
+    """One of the functions of `KernelSet.activate`, named by its kind."""
 
     __slots__ = ()
 
@@ -147,8 +147,8 @@ class Sigmoid(Activation):
 @register("gelu")
 @dataclass(frozen=True, slots=True)
 class GELU(Unary):
-    """y = x Phi(x), Phi the standard normal distribution (Hendrycks and Gimpel, arXiv 1606.08415), or with
-    ``approximate`` "tanh" their approximation of it."""
+    """y = x Phi(x), Phi the standard normal distribution (Hendrycks and Gimpel, arXiv 1606.08415), or with ``approximate``
+    "tanh" the paper's approximation of it."""
 
     approximate: str = "none"
     keeps_output: ClassVar[bool] = False
@@ -169,7 +169,7 @@ class GELU(Unary):
 
 
 def example(operator: Operator, random: Random) -> Example:
-    """Any shape, numbers that `Example` describes."""
+    """Draw any shape, with numbers that `Example` describes."""
     shape = tuple(random.randint(1, 5) for _ in range(random.randint(0, 4)))
     return Example(operator, (Spec(shape, np.dtype(np.float64)),))
 

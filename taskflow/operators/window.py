@@ -1,5 +1,5 @@
-"""Window: how convolution and pooling slide along one dimension, and what a piece of their output sees of the input; and
-the rules that the kinds of pooling share."""
+"""Windows: how convolution and pooling slide along one dimension, and what a piece of their output sees of the input. Also the
+rules that the kinds of pooling share."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """Output o sees the input positions o stride - before + dilation j for j in range(kernel); those outside the input
-    are padding. ``ceil``: a last window that begins in the input counts even if it reaches beyond the padding."""
+    """Window that slides along one dimension. Output o sees the input positions o stride - before + dilation j for j in
+    range(kernel); those outside the input are padding. ``ceil``: a last window that begins in the input counts even if it
+    reaches beyond the padding."""
 
     kernel: int
     stride: int = 1
@@ -30,11 +31,11 @@ class SlidingWindow:
 
     @property
     def reach(self) -> int:
-        """How many positions lie between the first and the last that an output sees, with both."""
+        """Number of positions from the first to the last that an output sees, inclusive."""
         return self.dilation * (self.kernel - 1) + 1
 
     def outputs(self, size: int) -> int:
-        """How many outputs an input of ``size`` gives; zero or less if it is smaller than the window."""
+        """Return the number of outputs for an input of ``size``; zero or less if it is smaller than the window."""
         steps = size + self.before + self.after - self.reach
         if not self.ceil:
             return steps // self.stride + 1
@@ -42,14 +43,14 @@ class SlidingWindow:
         return count - ((count - 1) * self.stride >= size + self.before)
 
     def sees(self, size: int, low: int, high: int) -> Seen:
-        """What outputs low:high see of an input of ``size``."""
+        """Return what outputs low:high see of an input of ``size``."""
         return _sees(self, size, low, high)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Input positions low:high and kernel elements first:last that meet there, both as few as possible; and how many
-    positions the windows of those elements reach beyond low:high, which are padding."""
+    """Input positions low:high and kernel elements first:last that meet there, both as few as possible. Also the number of
+    positions by which the windows of those elements reach beyond low:high, which are padding."""
 
     low: int
     high: int
@@ -85,7 +86,7 @@ def _sees(window: SlidingWindow, size: int, low: int, high: int) -> Seen:
 
 
 def pair(name: str, key: str, value: int | Sequence[int], least: int) -> Pair:
-    """``value`` for (height, width): one integer for both, or two. ValueError if one is below ``least``."""
+    """Return ``value`` for (height, width): one integer for both, or two. Raises ValueError if one is below ``least``."""
     given = (value, value) if isinstance(value, int) else tuple(value)
     if len(given) != 2 or not all(isinstance(v, int) and v >= least for v in given):
         raise ValueError(f"{name}: {key} must be one or two integers of at least {least}, got {value!r}")
@@ -93,8 +94,8 @@ def pair(name: str, key: str, value: int | Sequence[int], least: int) -> Pair:
 
 
 def pads(name: str, value: int | Sequence[int | Sequence[int]]) -> tuple[Pair, Pair]:
-    """``padding`` as ((top, bottom), (left, right)): one integer for all sides, one for each of (height, width), or a pair
-    (before, after) for each."""
+    """Return ``padding`` as ((top, bottom), (left, right)): given is one integer for all sides, one for each of (height,
+    width), or a pair (before, after) for each."""
     sides = (value, value) if isinstance(value, int) else tuple(value)
     if len(sides) != 2:
         raise ValueError(f"{name}: padding must be an integer or one entry for each of height and width, got {value!r}")
@@ -103,7 +104,7 @@ def pads(name: str, value: int | Sequence[int | Sequence[int]]) -> tuple[Pair, P
 
 
 def pool_output(name: str, inputs: Sequence[Spec], windows: Sequence[SlidingWindow]) -> Spec:
-    """The output of a pooling operator; ValueError if its input does not fit."""
+    """Return the output of a pooling operator. Raises ValueError if its input does not fit."""
     takes(name, inputs, 1)
     (x,) = inputs
     if len(x.shape) != 4 or not x.differentiable:
@@ -118,13 +119,13 @@ def pool_output(name: str, inputs: Sequence[Spec], windows: Sequence[SlidingWind
 
 
 def pool_dims(shape: Sequence[int]) -> tuple[Dim, ...]:
-    """The iteration space of a pooling operator with an output of ``shape``."""
+    """Return the iteration space of a pooling operator with an output of ``shape``."""
     names = zip("nchw", shape)
     return tuple(Dim(name, size, Soap.SAMPLE if name == "n" else Soap.ATTRIBUTE) for name, size in names)
 
 
 def pool_sees(windows: Sequence[SlidingWindow], x: Spec, piece: Rect) -> tuple[Rect, tuple[Pair, Pair]]:
-    """What a piece of the output sees of the input, and the padding around it."""
+    """Return what a piece of the output sees of the input, and the padding around it."""
     lo, hi, padding = list(piece.lo), list(piece.hi), []
     for i, window in enumerate(windows, 2):
         seen = window.sees(x.shape[i], lo[i], hi[i])
@@ -136,7 +137,7 @@ def pool_sees(windows: Sequence[SlidingWindow], x: Spec, piece: Rect) -> tuple[R
 
 
 def pool_example(random: Random, dilated: bool) -> tuple[Sequence[SlidingWindow], Spec]:
-    """Windows and an input for the property suite; every output sees something of it."""
+    """Draw windows and an input for the property suite; every output sees something of it."""
     while True:
         ceil = random.random() < 0.4
         windows, sizes = [], []

@@ -1,19 +1,18 @@
-"""Find a fast strategy for a graph on a machine.
+"""Optimizer: searches for a fast strategy for a graph on a machine.
 
-``search`` is the entry. Time limits, the search's state and its result are modules of this folder; the rest is in
-packages:
+``search`` is the entry. This folder has time limits, the search's state and its result; the rest is in packages:
 
-- ``space``: which strategies there are
+- ``space``: the strategies that exist
 - ``algorithms``: how they are searched
-- ``evaluate``: how long a step takes under one
-- ``cost``: how long a task takes
-- ``memory``: how much a device needs
-- ``bounds``: what no strategy beats
-- ``traffic``: what moves, by links
-- ``explain``: why a step takes as long as it does
-- ``grid``: plans with micro-batches and stages, in closed form, and the search that goes on from them
+- ``evaluate``: simulated time of a step
+- ``cost``: time of a task
+- ``memory``: memory that a device needs
+- ``bounds``: lower bounds of a step's time
+- ``traffic``: bytes over each link
+- ``explain``: where a step's time goes
+- ``grid``: plans with micro-batches and stages, in closed form, and the search that continues from them
 - ``sharing``: several jobs on one machine
-- ``trust``: how far measured plans were off
+- ``trust``: how far predictions of measured plans were off
 """
 
 from taskflow.optimizer.budget import Budget, Deadline

@@ -1,8 +1,9 @@
-"""How long a search may take, and who gets which part of it.
+"""Budgets: how long a search may take, and how its time is shared among phases.
 
-A search has one `Deadline` for all its phases and threads. Whatever may take long asks `SearchSession.checkpoint` now and then,
-also in the middle of an evaluation (`Evaluator.checkpoint`), and is broken off when the time is over. So nothing has to be
-estimated beforehand. A phase has a `BudgetShare`, and a `Restart` searches within one as if nothing better were known.
+A search has one `Deadline` for all its phases and threads. Everything that may take long calls `SearchSession.checkpoint` now
+and then, even in the middle of an evaluation (`Evaluator.checkpoint`), and is aborted when the time is over. So no durations
+have to be estimated in advance. A phase has a `BudgetShare`, and a `Restart` searches within one as if no better plan were
+known.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class BudgetExhausted(Exception):
-    """The budget is spent; `SearchSession.conduct` ends the search."""
+    """Exception for a spent budget; `SearchSession.conduct` catches it and ends the search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The seconds or proposals that a search may spend, or both (whichever ends first). A budget of proposals alone makes a
-    search reproducible bit for bit."""
+    """Seconds or proposals that a search may spend, or both (whichever ends first). A budget of proposals alone makes a search
+    reproducible bit for bit."""
 
     seconds: float = inf
     proposals: float = inf
@@ -42,8 +43,8 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str | float | Budget) -> Budget:
-        """``30`` or ``30s``, ``500ms``, ``5m``, ``1h``, ``20000p`` (proposals), or two of them: ``30s,20000p``. ValueError
-        if it is none of these."""
+        """Parse ``30`` or ``30s``, ``500ms``, ``5m``, ``1h``, ``20000p`` (proposals), or two of them: ``30s,20000p``. Raises
+        ValueError for anything else."""
         if isinstance(text, Budget):
             return text
         seconds = proposals = inf
@@ -69,9 +70,9 @@ TEN_SECONDS = Budget(seconds=10.0)
 
 
 class Deadline:
-    """The time at which a search must end, counted from its making. ``seconds``: of the whole search. ``stopped``: the user
-    wants it to end now. ``now``: another timer (benchmarks beside other work count the processor's time). ``within``: the
-    deadline of a larger search of which this is a part, and which ends it, too."""
+    """Time at which a search must end, counted from the creation of this object. ``seconds``: of the whole search. ``stopped``:
+    the user wants it to end now. ``now``: another timer (benchmarks that run beside other work use the processor's time).
+    ``within``: the deadline of a larger search that this one is a part of; when it ends, the part ends too."""
 
     def __init__(
         self, seconds: float = inf, now: Callable[[], float] = time.perf_counter, within: Deadline | None = None
@@ -85,12 +86,13 @@ class Deadline:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was made. Whatever is held against what is left is measured by this, not by another timer."""
+        """Seconds since its creation. Anything that is compared with what is left must be measured by this, not by another
+        timer."""
         return self._now() - self._begin
 
     @property
     def left(self) -> float:
-        """Seconds, at least 0; none once it is stopped."""
+        """Seconds left, at least 0; none once it is stopped."""
         left = 0.0 if self.stopped else max(0.0, self.seconds - self.elapsed)
         return left if self._within is None else min(left, self._within.left)
 
@@ -102,34 +104,34 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of something: after so many seconds or so many proposals of its search, whichever comes first."""
+    """End of a part of a search: after this many seconds or proposals of its search, whichever comes first."""
 
     seconds: float = inf
     proposals: float = inf
 
     def within(self, seconds: float, proposals: float) -> End:
-        """The earlier of this end and another one."""
+        """Return the earlier of this end and another one."""
         return End(min(self.seconds, seconds), min(self.proposals, proposals))
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A part of a search that begins from a plan of its own, as if nothing better were known.
+    """Part of a search that begins from a plan of its own, as if no better plan were known.
 
-    ``strategy``: the best plan since it began, at first the one that it begins from. ``seconds``: of that plan; infinite as long as
-    none has been found that fits the memory. ``end``: of its own share of the budget."""
+    ``strategy``: the best plan since it began; at first the one that it begins from. ``seconds``: of that plan; infinite until
+    one has been found that fits the memory. ``end``: of its own share of the budget."""
 
     strategy: Strategy
     end: End
     seconds: float = inf
 
     def after(self, strategy: Strategy, seconds: float) -> Restart:
-        """The same when a plan that fits the memory has been found: with it, if it takes fewer seconds."""
+        """Return the restart after a plan that fits the memory has been found: with that plan, if it takes fewer seconds."""
         return Restart(strategy, self.end, seconds) if seconds < self.seconds else self
 
 
 class Spending(Protocol):
-    """Anything that has a budget: a `taskflow.optimizer.session.SearchSession`."""
+    """Interface of anything that has a budget, such as a `taskflow.optimizer.session.SearchSession`."""
 
     proposals: int
 
@@ -139,7 +141,7 @@ class Spending(Protocol):
 
     @property
     def end(self) -> End:
-        """The end of the budget, or of the restart that it is at."""
+        """End of the budget, or of the current restart."""
 
     @property
     def expired(self) -> bool:
@@ -147,7 +149,7 @@ class Spending(Protocol):
 
 
 class BudgetShare:
-    """A share of what is left of a search's budget, or of the restart that it is at, for one of its phases."""
+    """Share, for one phase, of what is left of a search's budget or of its current restart."""
 
     def __init__(self, search: Spending, share: float) -> None:
         self._search, end = search, search.end
@@ -159,20 +161,20 @@ class BudgetShare:
 
     @property
     def used(self) -> float:
-        """The share of it that is spent, 0 to 1: of its seconds or its proposals, whichever is more."""
+        """Fraction that is spent, 0 to 1: of its seconds or its proposals, whichever is more."""
         first, last = self._from.proposals, self._to.proposals
         proposals = (self._search.proposals - first) / (last - first) if first < last < inf else last <= first
         return min(1.0, max(self.time, proposals))
 
     @property
     def time(self) -> float:
-        """The share of its time that is spent, 0 to 1; 0 if that is endless."""
+        """Fraction of its time that is spent, 0 to 1; 0 if its time is unlimited."""
         first, last = self._from.seconds, self._to.seconds
         return min(1.0, (self._search.elapsed - first) / (last - first)) if first < last < inf else float(last <= first)
 
     @property
     def proposals(self) -> float:
-        """The number of proposals that it has."""
+        """Number of its proposals."""
         return self._to.proposals - self._from.proposals
 
     def part(self, share: float) -> Budget:
@@ -183,7 +185,7 @@ class BudgetShare:
         )
 
     def has(self, seconds: float, proposals: float) -> bool:
-        """True if so many seconds and proposals are left of it."""
+        """True if this many seconds and proposals are left of it."""
         search, end = self._search, self._to
         return search.elapsed + seconds <= end.seconds and search.proposals + proposals <= end.proposals
 
@@ -195,10 +197,11 @@ class BudgetShare:
 
 
 class Admission:
-    """Refuses plans that need more messages than there is memory for, before they are lowered. They would be far slower anyway: on
-    a thousand processors a layer of which every piece reads what all others write needs a million messages for each tensor.
+    """Filter that refuses plans with more messages than fit in this process's memory, before they are lowered. They would be
+    far slower anyway: on a thousand processors, a layer whose pieces each read what all others write needs a million messages
+    for each tensor.
 
-    Only on many processors, and only where the time is limited, so that a budget of proposals alone is spent on all plans alike."""
+    It acts only on many processors, and only if time is limited, so that a budget of proposals alone treats all plans alike."""
 
     def __init__(self, evaluator: Evaluator, timed: bool) -> None:
         self._evaluator = evaluator
@@ -207,7 +210,7 @@ class Admission:
 
     @property
     def counts(self) -> bool:
-        """True if it has to be asked at all."""
+        """True if it may refuse anything at all."""
         return self._messages is not None
 
     def allows(self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync] = NO_SYNCS) -> bool:
@@ -215,7 +218,7 @@ class Admission:
         return self._messages is None or self._few(self._messages, self._evaluator.strategy.configs, changes, syncs)
 
     def allows_whole(self, strategy: Strategy) -> bool:
-        """True if a strategy of which nothing is the same as now may be evaluated."""
+        """True if a strategy that shares nothing with the current one may be evaluated."""
         return self._messages is None or self._few(self._messages, {}, strategy.configs, NO_SYNCS)
 
     @staticmethod
@@ -227,7 +230,7 @@ class Admission:
 
 
 class SharedIncumbent:
-    """The best plan of several searches for the same plan, which run in threads."""
+    """Best plan of several searches that run in threads and share it."""
 
     def __init__(self) -> None:
         self.best: Strategy | None = None
@@ -235,7 +238,7 @@ class SharedIncumbent:
         self._lock = threading.Lock()
 
     def publish(self, strategy: Strategy, seconds: float) -> None:
-        """Called for every new best plan of a worker that fits the memory."""
+        """Offer a new best plan of a worker, which fits the memory."""
         with self._lock:
             if seconds < self.best_seconds:
                 self.best, self.best_seconds = strategy, seconds

@@ -1,4 +1,4 @@
-"""Room: whether a strategy fits the memory, decided cheaply, since a search asks at every new best plan."""
+"""Memory check: whether a strategy fits the devices' memory, decided cheaply, since a search asks for every new best plan."""
 
 from __future__ import annotations
 
@@ -55,14 +55,13 @@ class _Piece:
 
 
 class MemoryCheck:
-    """Calling it with a strategy gives what memory it lacks, empty if it fits. Search, commands and reports all ask it, so
-    that a plan that one of them refuses does not fit for another.
+    """Check of plans: a call with a strategy returns what memory it lacks, empty if it fits. Search, commands and reports all
+    use it, so that they agree on which plans fit.
 
-    First a cautious estimate: every array that the tasks of a step touch, as if all lived at once. If that exceeds a
-    processor's memory and the step is small, it is lowered and its memory planned as the runtime does it. A larger step
-    is estimated, with `SPARE` of the memory left free. Its gradients are taken to live from the backward task that
-    makes them to the one that uses them, in program order. So a search on many devices may refuse plans that would just
-    fit.
+    First comes a cautious estimate: every array that the tasks of a step touch, as if all lived at once. If that exceeds a
+    processor's memory and the step is small, the step is lowered and its memory planned as the runtime does. A larger step is
+    estimated more closely (`in_order`), with `SPARE` of the memory left free. So a search on many devices may refuse plans that
+    would just fit.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
@@ -108,7 +107,7 @@ class MemoryCheck:
         )
 
     def peaks(self, strategy: Strategy) -> tuple[list[int], bool]:
-        """Bytes by processor, and whether they are planned as the runtime plans them, not estimated."""
+        """Return bytes by processor, and whether they are planned as the runtime plans them (else estimated)."""
         if self._plannable(strategy):
             return [use.nbytes for use in self._plan(strategy)], True
         if (folded := self._folded(strategy)) is not None:
@@ -143,7 +142,7 @@ class MemoryCheck:
         return self._estimated[1]
 
     def at_most(self, strategy: Strategy) -> list[int]:
-        """The estimate: bytes by processor."""
+        """Return the cautious estimate: bytes by processor."""
         total = [0] * len(self.machine.processors)
         for node in self.graph:
             for processor, nbytes in self._held(node, strategy).activations.items():
@@ -151,9 +150,9 @@ class MemoryCheck:
         return self._with_weights(strategy, total)
 
     def in_order(self, strategy: Strategy) -> list[int]:
-        """Bytes by processor if every processor runs its tasks in program order. A value lives to the end of the
-        forward pass if some backward task needs it, else to its last reader. A gradient lives from the task that makes
-        it to the one that uses it."""
+        """Return bytes by processor if every processor runs its tasks in program order. A value lives to the end of the forward
+        pass if some backward task needs it, else to its last reader. A gradient lives from the task that makes it to the one
+        that uses it."""
         count = len(self.machine.processors)
         kept, live, most = [0] * count, [0] * count, [0] * count
         for node in self.graph:

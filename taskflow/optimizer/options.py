@@ -1,4 +1,4 @@
-"""SearchOptions: what every search takes."""
+"""SearchOptions: the arguments of every search algorithm."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from taskflow.optimizer.space import SpaceOptions
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What every search takes.
+    """Arguments of every search algorithm.
 
-    ``starts``: where to start, instead of the search's own choice. ``rivals``: strategies that the result must not be
-    slower than (they may be outside the space). ``fits``: given a strategy, what memory it lacks (empty: it fits).
-    ``progress``: called about every ``progress_every`` seconds. ``tolerance``: exact search may leave undone what is not
-    faster than its plan by more than this share. ``incumbent``: what the workers of a portfolio share.
-    ``deadline``: of the budget's seconds (by default counted from the search's own beginning). ``bound``: asked for a lower
-    bound, told how to ask whether its share of the time is over. ``answered``: there is a plan already, so that the search
-    ends with the time even if it has found none.
+    ``starts``: where to start, instead of the search's own choice. ``rivals``: strategies that the result must not be slower
+    than (they may be outside the space). ``fits``: a function that returns what memory a strategy lacks (empty: it fits).
+    ``progress``: called about every ``progress_every`` seconds. ``tolerance``: exact search may skip plans that are not faster
+    than its own by more than this share. ``incumbent``: the best plan that the workers of a portfolio share. ``deadline``: of
+    the budget's seconds (by default counted from the beginning of this search). ``bound``: a function that returns a lower
+    bound; its argument says whether its share of the time is over. ``answered``: another search already has a plan, so that
+    this one ends on time even if it has found none.
     """
 
     budget: Budget = TEN_SECONDS

@@ -12,7 +12,7 @@ from taskflow.mapper import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Improvement:
-    """A new best: after how many proposals, how many seconds of search, and the step's predicted seconds."""
+    """A new best plan: the number of proposals and the seconds of search before it, and the step's predicted seconds."""
 
     proposal: int
     elapsed: float
@@ -21,7 +21,7 @@ class Improvement:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a running search tells its caller now and then."""
+    """Report of a running search to its caller, now and then."""
 
     algorithm: str
     phase: str
@@ -48,10 +48,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What an exact search did. ``strategies``: how many there are in the space. ``renumberings``: of the processors, under
-    which plans were taken as one. ``partial_plans``: looked at. ``pruned``: partial plans given up, by the argument of the bound
-    that said so. ``simulated``: complete plans. ``tolerance``: no strategy is faster by more than this share. ``complete``: whether
-    nothing was left undone."""
+    """Figures of an exact search. ``strategies``: the number of strategies in the space. ``renumberings``: the number of
+    renumberings of the processors under which plans count as one. ``partial_plans``: looked at. ``pruned``: partial plans that
+    were given up, by the bound's argument. ``simulated``: complete plans. ``tolerance``: no strategy is faster by more than
+    this share. ``complete``: whether nothing was left undone."""
 
     strategies: int
     renumberings: int
@@ -62,7 +62,7 @@ class Proof:
     complete: bool
 
     def as_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """Return it as a JSON value."""
         return {
             "strategies": self.strategies,
             "renumberings": self.renumberings,
@@ -78,11 +78,11 @@ class Proof:
 class SearchResult:
     """The result of a search.
 
-    ``seconds``: predicted time of a step under ``strategy``. ``starts``: the same for each strategy it started from or was
-    told to beat, by name. ``lower_bound``: no strategy is faster than that (0: not known). ``optimal``: proved to be the
+    ``seconds``: predicted time of a step under ``strategy``. ``starts``: the same for each strategy from which it started or
+    that it had to beat, by name. ``lower_bound``: no strategy takes fewer seconds (0: not known). ``optimal``: proved to be the
     fastest in the space that was searched. ``local``: no change of a single operator from the candidate list is faster.
-    ``refused``: how many better plans did not fit the memory. ``proof``: what an exact search did. ``stopped``: why it
-    ended (``budget``, ``finished``, ``stalled``, ``interrupted``). ``left_out``: what was not done, and why.
+    ``refused``: the number of better plans that did not fit the memory. ``proof``: figures of an exact search. ``stopped``: why
+    it ended (``budget``, ``finished``, ``stalled``, ``interrupted``). ``left_out``: what was not done, and why.
     """
 
     strategy: Strategy
@@ -104,15 +104,15 @@ class SearchResult:
 
     @property
     def gap(self) -> float | None:
-        """By what share of the plan's time the bound lies below it; None if there is no bound."""
+        """Share of the plan's time by which the lower bound is below it; None if there is no bound."""
         return 1 - self.lower_bound / self.seconds if self.lower_bound > 0 else None
 
     def speedup(self, start: str) -> float:
-        """How many times faster than one of the starts."""
+        """Return how many times faster the plan is than one of the starts."""
         return self.starts[start] / self.seconds
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the strategy, with units in the keys."""
+        """Return everything but the strategy, with units in the keys."""
         return {
             "algorithm": self.algorithm,
             "seed": self.seed,

@@ -65,24 +65,25 @@ def search(
     constraints: Constraints | Mapping[str, Any] | str | Path | None = None,
     workers: int | None = None,
 ) -> SearchResult:
-    """The fastest strategy found for training ``graph`` on ``machine``, never one predicted to be slower than data
-    parallel, expert and model parallel ones or ``starts``.
+    """Search for a strategy with which training ``graph`` on ``machine`` is fast. The result is never predicted to be slower
+    than data parallelism, the expert strategy, model parallelism, or ``starts``.
 
-    ``budget``: seconds, or text such as ``30s`` and ``20000p`` (proposals; makes the result depend on nothing but the seed).
-    Seconds are of the whole call, the lower bound included. Data parallelism is evaluated in any case; what of the rest there was
-    no time for is named in ``SearchResult.left_out``, also other known strategies and ``starts``.
-    ``algorithm``: one of ALGORITHMS. ``costs``: by default the analytic model of the machine; ``measured`` times tasks on the
-    processor at hand when their costs are first asked for (`choose_costs`), within the budget. ``rule``: the update rule
-    that training will use (its arrays need memory and its tasks time). ``memory``: refuse plans that do not fit (a `MemoryCheck`
-    of ``use`` keeps what it learns for later questions). ``use``: an evaluator instead of machine, costs, rule and
-    clip_norm. ``alone``: report what the algorithm itself found, even if a known strategy is faster (to compare
-    algorithms). ``constraints``: what single operators and layers may have (a table as `Constraints.parse` describes it, or
-    a file's name); the known strategies and ``starts`` are then repaired to fit them before they count. ``workers``: threads
-    of the guided search; by default one a core, if the budget is in seconds and the step large enough for threads to help,
-    else one; under costs that measure one, since others would disturb what it measures. Ctrl-C returns the best so far.
+    ``budget``: seconds, or text such as ``30s`` and ``20000p`` (proposals; the result then depends only on the seed). Seconds
+    are of the whole call, including the lower bound. Data parallelism is always evaluated. ``SearchResult.left_out`` names
+    everything else for which there was no time, including other known strategies and ``starts``. ``algorithm``: one of
+    ALGORITHMS. ``costs``: by default the analytic model of the machine; ``measured`` times tasks on the processor at hand when
+    their costs are first needed (`choose_costs`), within the budget. ``rule``: the update rule that training will use (its
+    arrays need memory and its tasks time). ``memory``: refuse plans that do not fit. A `MemoryCheck` of ``use`` may be given,
+    which keeps its cache. ``use``: an evaluator instead of machine, costs, rule and clip_norm. ``alone``: return the
+    algorithm's own plan even if a known strategy is faster (to compare algorithms). ``constraints``: on operators and layers,
+    as a table (`Constraints.parse`) or a file's name; known strategies and ``starts`` are first repaired to respect them.
+    ``workers``: threads of the guided search. By default one for each core, if the budget is in seconds and the step large
+    enough for threads to help, else one. With measured costs it is one, since others would disturb measurements. Ctrl-C returns
+    the best plan so far.
 
-    The guided search of a large network of layers (`has_grid`), without constraints, first searches plans with micro-batches,
-    stages, recomputation and sharded state (`layered_search`), never slower than the best of the grid that it simulates.
+    For a large network of layers (`has_grid`) without constraints, the guided search first searches plans with micro-batches,
+    stages, recomputation and sharded state (`layered_search`). Its result is never slower than the best simulated plan of the
+    grid.
 
     Raises ValueError if an argument is wrong, constraints contradict each other, or no plan was found that fits the memory.
     """
@@ -192,8 +193,8 @@ def make_evaluator(
     clip_norm: float | None = None,
     algorithm: str = "auto",
 ) -> Evaluator:
-    """The evaluator that `search` uses: with the analytic costs of a described machine (of one that is not, its roofline), unless
-    others are given, or named (`choose_costs`)."""
+    """Return the evaluator that `search` uses, with the given or named costs (`choose_costs`). By default they are analytic for
+    a described machine, and the machine's roofline for any other."""
     if isinstance(costs, str) and costs != ANALYTIC:
         costs = choose_costs(costs, graph, machine, rule)
     if costs is None or isinstance(costs, str):

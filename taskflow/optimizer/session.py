@@ -1,4 +1,5 @@
-"""SearchSession: the state that all searches share: counts of proposals, the best plan and its history, memory and progress."""
+"""SearchSession: the state that all searches share: counts of proposals, the best plan and its history, memory checks and
+progress."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
 
 
 class NothingFits(ValueError):
-    """No plan was found that fits the memory. There may be some."""
+    """Error: no plan was found that fits the memory (there may be some)."""
 
 
 class SearchSession:
@@ -59,19 +60,21 @@ class SearchSession:
 
     @property
     def expired(self) -> bool:
-        """True if there is no time left. Whoever works for long asks, which also shows progress."""
+        """True if there is no time left. Long-running code must read it regularly, since it also shows progress."""
         self._tell()
         return self.deadline.expired
 
     def go_on(self) -> bool:
-        """False while there is time; raises `BudgetExhausted` when there is none. For what cannot end by itself."""
+        """Return False while there is time; raise `BudgetExhausted` when there is none. A deadline callback for code that
+        cannot end by itself."""
         if self.expired:
             raise BudgetExhausted
         return False
 
     def checkpoint(self) -> None:
-        """The same, but only once there is a plan, or another search's (`SearchOptions.answered`). Called in the middle of whatever
-        may take long: evaluations, checks of memory, measurements. What was measured until then is kept."""
+        """Raise `BudgetExhausted` when there is no time left, but only once this search or another one
+        (`SearchOptions.answered`) has a plan. Called in the middle of whatever may take long: evaluations, memory checks,
+        measurements. Earlier measurements are kept."""
         if self.best is not None or self.options.answered:
             self.go_on()
         else:
@@ -83,23 +86,23 @@ class SearchSession:
         return self.expired or self.proposals >= self.options.budget.proposals
 
     def enter(self, phase: str) -> None:
-        """Say what the search does now."""
+        """Set the phase of the search, for progress."""
         self.phase = phase
         self._tell()
 
     def leave_out(self, what: str) -> None:
-        """Remember what was not done, and why, for the result."""
+        """Record in the result what was not done, and why."""
         if what not in self.left_out:
             self.left_out.append(what)
 
     @property
     def strategy(self) -> Strategy:
-        """The current one."""
+        """Current strategy."""
         return self.evaluator.strategy
 
     def set(self, strategy: Strategy, *, start: bool = False) -> float:
-        """Go to a strategy; ``start``: remember its seconds as one that the result must not exceed.
-        What the constraints do not permit is repaired first."""
+        """Go to a strategy, repaired first if the constraints do not permit it. ``start``: the result must not be slower than
+        it."""
         if self.permitted or self.syncs or self.row:
             strategy = repaired_strategy(self.permitted, self.syncs, strategy, self.row)
         self.seconds = self.evaluator.seconds if self.evaluator.at(strategy) else self.evaluator.set(strategy)
@@ -115,8 +118,8 @@ class SearchSession:
         return self.seconds
 
     def try_set(self, strategy: Strategy, *, start: bool = False) -> bool:
-        """`set`, unless the strategy is too large: False then, and the result says that it was left out. So it does if there is no
-        time, or the time ends meanwhile, which raises `BudgetExhausted`. The first strategy of all is always set."""
+        """Go to a strategy as `set` does. Returns False if the strategy is too large, and raises `BudgetExhausted` if there is
+        no time or it ends meanwhile; either way the result says that it was left out. The first strategy of all is always set."""
         if self.starts and not self.admission.allows_whole(strategy):
             self.leave_out(f"{strategy.name} (too many messages)")
             return False
@@ -142,8 +145,8 @@ class SearchSession:
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
         sums: SyncAlgorithm | None = None,
     ) -> bool:
-        """Try changes to the current strategy and accept them if it then takes at most ``limit`` seconds; those that the
-        constraints do not permit are repaired first. Raises `BudgetExhausted` instead if there is no budget left."""
+        """Try changes to the current strategy, and accept them if the step then takes at most ``limit`` seconds. Changes that
+        the constraints do not permit are repaired first. Raises `BudgetExhausted` if there is no budget left."""
         if self.spent:
             raise BudgetExhausted
         self.proposals += 1
@@ -175,9 +178,9 @@ class SearchSession:
         return True
 
     def restart(self, strategy: Strategy, seconds: float = inf, proposals: float = inf) -> bool:
-        """Go to a strategy and search from it as if nothing better were known, for so many seconds and proposals: until
-        `end_restart`, `back_to_best` goes back to the best plan found since. False, and nothing has begun, if the strategy is too
-        large; raises `BudgetExhausted` if there is no time for it."""
+        """Go to a strategy and search from it as if no better one were known, for this many seconds and proposals. Until
+        `end_restart`, `back_to_best` then goes to the best plan found since. Returns False, without beginning, if the strategy
+        is too large; raises `BudgetExhausted` if there is no time for it."""
         self._restart = Restart(strategy, self._budget.within(self.elapsed + seconds, self.proposals + proposals))
         begun = False
         try:
@@ -193,12 +196,12 @@ class SearchSession:
         return self._restart is not None
 
     def end_restart(self) -> None:
-        """Search from the best plan of all again."""
+        """End the restart: search from the best plan of all again."""
         self._restart = None
 
     @property
     def end(self) -> End:
-        """When the restart in progress is over; without one the budget."""
+        """End of the current restart, else of the budget."""
         return self._restart.end if self._restart is not None else self._budget
 
     @property
@@ -206,8 +209,8 @@ class SearchSession:
         return End(self.options.budget.seconds, self.options.budget.proposals)
 
     def walked(self, proposals: int, accepted: int, now: float) -> None:
-        """So many proposals were made and accepted in C++ (`mcmc_compiled`), none of them better than the best; the current plan
-        takes ``now`` seconds."""
+        """Count proposals that were made, and those accepted, in C++ (`mcmc_compiled`), none of which beat the best plan. The
+        current plan takes ``now`` seconds."""
         self.proposals += proposals
         self.accepted += accepted
         if accepted:
@@ -215,8 +218,8 @@ class SearchSession:
         self._tell()
 
     def conduct(self, body: Callable[[], str]) -> SearchResult:
-        """Run the search; ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always
-        evaluated, the others if there is time, and so is the lower bound."""
+        """Run the search. ``body`` returns why it ended, if neither the budget nor the user ends it. The first rival is always
+        evaluated; the others, and the lower bound, if there is time."""
         try:
             with self.evaluator.interruptible(self.checkpoint), before_measuring(self.checkpoint):
                 for rival in self.options.rivals:
@@ -274,7 +277,7 @@ class SearchSession:
             self.options.incumbent.publish(strategy, self.seconds)
 
     def back_to_best(self) -> None:
-        """Go to the best plan that is known, also to others who search for it; in a restart to its own best."""
+        """Go to the best known plan, including those of searches that share it; in a restart, to the restart's own best."""
         if self._restart is not None:
             if self.seconds != self._restart.seconds:
                 self._go(self._restart.strategy)

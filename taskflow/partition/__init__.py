@@ -1,4 +1,4 @@
-"""How a region is cut into pieces."""
+"""Partitions: how a region is cut into pieces."""
 
 from taskflow.partition.grid import Grid, Tile, Weighted, even_cuts, weighted_cuts
 from taskflow.partition.partition import Color, Partition, overlaps

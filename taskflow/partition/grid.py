@@ -12,14 +12,14 @@ from taskflow.regions import Rect
 
 
 def even_cuts(size: int, degree: int) -> tuple[int, ...]:
-    """The ``degree + 1`` positions that cut ``size`` points into pieces that differ by at most one, larger ones
+    """Return the ``degree + 1`` positions that cut ``size`` points into pieces whose sizes differ by at most one, larger ones
     first."""
     whole, extra = divmod(size, degree)
     return tuple(i * whole + min(i, extra) for i in range(degree + 1))
 
 
 def weighted_cuts(size: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """The positions that cut ``size`` points in proportion to ``weights``, each rounded to the nearest point."""
+    """Return the positions that cut ``size`` points in proportion to ``weights``, each rounded to the nearest point."""
     total = float(sum(weights))
     cuts, running = [0], 0.0
     for weight in weights:
@@ -30,7 +30,8 @@ def weighted_cuts(size: int, weights: Sequence[float]) -> tuple[int, ...]:
 
 
 class Grid(Partition):
-    """Cuts every dimension at given positions; the pieces are the cells, so they are disjoint and complete.
+    """Partition that cuts every dimension at given positions. The pieces are the cells of the grid, so they are disjoint and
+    complete.
 
     ``cuts[i]`` are the positions along dimension ``i``, from ``space.lo[i]`` to ``space.hi[i]``, not decreasing.
     """
@@ -81,7 +82,7 @@ def _degrees_or_fail(shape: Sequence[int], degrees: Sequence[int], who: str) -> 
 
 
 class Tile(Grid):
-    """Cuts an array of ``shape`` into ``degrees[i]`` pieces along dimension ``i``, sizes that differ by at most one."""
+    """Partition of an array of ``shape`` into ``degrees[i]`` pieces along dimension ``i``, whose sizes differ by at most one."""
 
     __slots__ = ()
 
@@ -91,7 +92,7 @@ class Tile(Grid):
 
 
 class Weighted(Grid):
-    """Cuts dimension ``i`` of ``shape`` in proportion to ``weights[i]``, for processors of unequal speed.
+    """Partition that cuts dimension ``i`` of ``shape`` in proportion to ``weights[i]``, for processors of unequal speed.
 
     A dimension that is not cut has one weight, for instance ``(1,)``.
     """

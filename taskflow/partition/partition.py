@@ -12,9 +12,9 @@ Color = tuple[int, ...]
 
 
 class Partition(ABC):
-    """How ``space`` is cut: each color of the color space ``Rect.of(colors)`` names one Rect of it.
+    """Division of ``space`` into pieces: each color of the color space ``Rect.of(colors)`` names one Rect of it.
 
-    Pieces may overlap (halos, replicas) and need not hold every point; ask ``disjoint`` and ``complete``.
+    Pieces may overlap (halos, replicas) and need not cover every point; see ``disjoint`` and ``complete``.
     """
 
     __slots__ = ()
@@ -24,12 +24,12 @@ class Partition(ABC):
 
     @abstractmethod
     def rect(self, color: Color) -> Rect:
-        """The piece of this color."""
+        """Return the piece of this color."""
 
     @abstractmethod
     def overlapping(self, rect: Rect) -> Iterator[Color]:
-        """The colors whose pieces share a point with ``rect``, in color order, at a cost that grows with how many there
-        are and not with how many pieces the partition has."""
+        """Return the colors whose pieces share a point with ``rect``, in color order. The cost grows with their number, not
+        with the number of pieces."""
 
     @property
     @abstractmethod
@@ -48,11 +48,11 @@ class Partition(ABC):
         return Rect.of(self.colors).volume
 
     def rects(self) -> list[Rect]:
-        """Every piece, in color order."""
+        """Return every piece, in color order."""
         return [self.rect(color) for color in self]
 
     def draw(self, processors: Sequence[int] | None = None) -> Drawing:
-        """The pieces as a picture for a notebook, coloured by the processor that has each (see `picture.picture`)."""
+        """Draw the pieces for a notebook, coloured by the processor that has each (see `picture.picture`)."""
         from taskflow.partition.picture import picture
 
         return Drawing(picture(self, processors))
@@ -66,7 +66,7 @@ class Partition(ABC):
 
 
 def overlaps(left: Partition, right: Partition) -> Iterator[tuple[Color, Color, Rect]]:
-    """Every pair of pieces that share points, with the points they share, in color order of ``left``."""
+    """Yield every pair of pieces that share points, with these points, in color order of ``left``."""
     for a in left:
         piece = left.rect(a)
         if not piece.empty:

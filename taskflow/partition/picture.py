@@ -17,11 +17,11 @@ MOST_PANELS, MOST_PIECES = 8, 1024
 
 
 def picture(partition: Partition, processors: Sequence[int] | None = None) -> str:
-    """HTML: a line of text and the pieces. ``processors[k]`` has piece k, in color order (default: piece k is coloured as
-    k). Of more than two dimensions the two that are cut most are drawn, in a panel for each place in the others; pieces that
-    overlap (halos, replicas) get a panel each, those of a line a row each.
+    """Return HTML: a line of text and a drawing of the pieces. ``processors[k]`` has piece k, in color order (default: piece k
+    is coloured as processor k). With more than two dimensions, the two that are cut most are drawn, in one panel for each place
+    in the others. Pieces that overlap (halos, replicas) get a panel each, or in one dimension a row each.
 
-    ValueError if there is not a processor for every piece.
+    Raises ValueError unless there is a processor for every piece.
     """
     pieces = list(partition)
     if processors is not None and len(processors) != len(pieces):

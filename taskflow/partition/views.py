@@ -9,7 +9,7 @@ from taskflow.regions import Rect, RectIndex, covers
 
 
 class Replicate(Partition):
-    """``copies`` pieces that each are the whole of an array of ``shape``."""
+    """Partition of ``copies`` pieces, each of which is the whole of an array of ``shape``."""
 
     __slots__ = ("colors", "space")
 
@@ -38,10 +38,10 @@ class Replicate(Partition):
 
 
 class Image(Partition):
-    """The pieces of ``source`` seen through ``access``: color -> ``access(source.rect(color))``, clipped to ``space``.
+    """Image of the partition ``source`` under ``access``: color -> ``access(source.rect(color))``, clipped to ``space``.
 
-    ``access`` maps the Rect that a task writes to the Rect that it reads: a halo widens it, a broadcast drops a
-    dimension. Example: ``Image(Tile((10,), (2,)), lambda r: Rect((r.lo[0] - 1,), (r.hi[0] + 1,)), Rect.of((10,)))``.
+    ``access`` maps the Rect that a task writes to the Rect that it reads: a halo widens it, a broadcast drops a dimension.
+    Example: ``Image(Tile((10,), (2,)), lambda r: Rect((r.lo[0] - 1,), (r.hi[0] + 1,)), Rect.of((10,)))``.
     """
 
     __slots__ = ("_index", "_rects", "colors", "space")

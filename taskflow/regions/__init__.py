@@ -1,5 +1,4 @@
-"""What is cut and who may touch it: index spaces, regions, privileges and the dependence analysis over task
-launches."""
+"""Regions and who may touch them: index spaces, privileges and the dependence analysis over task launches."""
 
 from taskflow.regions.check import PrivilegeError, check_index_launch, check_privileges
 from taskflow.regions.dependence import Analysis, Launched

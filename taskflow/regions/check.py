@@ -1,4 +1,5 @@
-"""Launches that could not mean one thing are refused: arguments, or point tasks, that interfere with each other."""
+"""Checks of launches: refused are those whose arguments or point tasks interfere with each other, so that their meaning would
+depend on chance."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ _Use = tuple[Point, int, Requirement]  # point task, argument, requirement
 
 
 class PrivilegeError(ValueError):
-    """A launch whose requirements conflict with each other."""
+    """Error for a launch whose requirements conflict with each other."""
 
 
 def check_privileges(task: str, requirements: Sequence[Requirement], arguments: Sequence[str] = ()) -> None:
     """Raise PrivilegeError if two arguments of one launch of ``task`` overlap and their privileges interfere.
 
-    ``arguments`` are their names, for the message; without them, arguments are numbered.
+    ``arguments``: names of the arguments, for the message; without them they are numbered.
     """
     for j, later in enumerate(requirements):
         for i, earlier in enumerate(requirements[:j]):
@@ -36,8 +37,8 @@ def check_index_launch(
 ) -> None:
     """Raise PrivilegeError if some point task's arguments interfere with each other or with another point task's.
 
-    Point tasks of an index launch have no order, so what one writes no other may touch, and what one reduces into no
-    other may read or write. Costs about as much as there are overlaps between pieces, not pairs of pieces.
+    Point tasks of an index launch have no order. So no other task may touch what one writes, or read or write what one reduces
+    into. The cost grows with the number of overlapping pieces, not of all pairs of pieces.
     """
     seen: dict[tuple[LogicalRegion, Privilege], RectIndex[_Use]] = {}
     for point, requirements in points.items():

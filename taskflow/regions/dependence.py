@@ -1,31 +1,29 @@
-"""Dependence analysis over launches in program order: what a launch waits for, and what must move before it runs.
+"""Dependence analysis over launches in program order: which launches each one waits for, and which data must move before it
+runs.
 
-The semantics, which graph lowering must reproduce and traces may replay:
+Its semantics, which graph lowering must reproduce and traces may replay:
 
-*Order* (`ordering`). Two launches conflict if some of their requirements do (`Requirement.conflicts`). Dependences
-lead from earlier to later launches such that every conflicting pair is joined by a path; what a newer epoch hides is
-not listed again.
-
-*Values* (`movement`). Each point of a region has an owner instance: the one that the latest write or sum went to (at
-first: the region's initial contents, on processor INITIAL). A READ or READ_WRITE of Rect R on processor d uses an
-instance on d:
-
-- ``exact=True`` (the rule of operator graphs): the owner instance, if it is on d and holds all of R
-  (``contiguous=True``: as one run of memory). Otherwise the instance (region, R, d), shared by all launches on d that
-  read exactly R.
-- ``exact=False`` (iterative programs): of the instances on d that contain R, the one that misses the fewest points,
-  of these the smallest (READ_WRITE: the largest); if none contains R, a new one of exactly R.
-
-Points of R that are not valid there are copied from their owners: one copy per (launch that made the values, owner
-instance), or a few if these points are no Rect. A WRITE of W goes to (region, W, d) if exact, otherwise to the
-largest instance on d that contains W, or a new one. Writing makes an instance the owner of the points written and
-every other instance invalid there; an instance with no valid point is dropped if exact, otherwise kept to be filled
+*Order* (`ordering`). Two launches conflict if some of their requirements do (`Requirement.conflicts`). Dependences lead from
+earlier to later launches such that every conflicting pair is joined by a path; those that a newer epoch implies are not listed
 again.
 
-*Reductions.* A REDUCE over R on d adds to the partial instance (region, R, d), in program order (kind ORDER), after
-its new points were cleared. Partial instances of other processors or Rects are independent. A READ or READ_WRITE that
-overlaps pending partial sums has them added, in the order of each partial instance's first launch, to the instance
-that it reads, which then owns these points: the next reader copies from there. A WRITE discards what it covers.
+*Values* (`movement`). Each point of a region has an owner instance: the one that the latest write or sum went to (at first: the
+region's initial contents, on processor INITIAL). A READ or READ_WRITE of Rect R on processor d uses an instance on d:
+
+- ``exact=True`` (the rule of operator graphs): the owner instance, if it is on d and holds all of R (``contiguous=True``: as
+  one run of memory). Otherwise the instance (region, R, d), shared by all launches on d that read exactly R.
+- ``exact=False`` (iterative programs): of the instances on d that contain R, the one that misses the fewest points, of these
+  the smallest (READ_WRITE: the largest); if none contains R, a new one of exactly R.
+
+Points of R that are not valid there are copied from their owners: one copy per (launch that made the values, owner instance),
+or a few if these points are no Rect. A WRITE of W goes to (region, W, d) if exact, otherwise to the largest instance on d that
+contains W, or a new one. Writing makes an instance the owner of the points written and every other instance invalid there; an
+instance with no valid point is dropped if exact, otherwise kept to be filled again.
+
+*Reductions.* A REDUCE over R on d adds to the partial instance (region, R, d), in program order (kind ORDER), after its new
+points were cleared. Partial instances of other processors or Rects are independent. A READ or READ_WRITE that overlaps pending
+partial sums has them added, in the order of each partial instance's first launch, to the instance that it reads, which then
+owns these points: the next reader copies from there. A WRITE discards what it covers.
 
 *Steps.* With launches and movements (copies and sums, numbered) as nodes, any order is correct that keeps:
 
@@ -53,10 +51,10 @@ from taskflow.regions.region import Instance, LogicalRegion
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What the analysis found for one launch.
+    """Result of the analysis for one launch.
 
-    ``shares`` are the numbers of movements that earlier launches asked for and that this one needs too. ``instances``
-    is the memory of each requirement, in their order: None for an empty Rect.
+    ``shares``: numbers of the movements that earlier launches asked for and this one needs too. ``instances``: the memory of
+    each requirement, in order; None for an empty Rect.
     """
 
     number: int
@@ -70,7 +68,7 @@ class Launched:
 
     @property
     def movements(self) -> tuple[CopyNeed | ReduceNeed, ...]:
-        """Its copies and reductions by number: an order in which they may be done."""
+        """Copies and reductions of the launch, sorted by number; they may be done in this order."""
         return tuple(sorted((*self.copies, *self.reductions), key=lambda movement: movement.number))
 
     def __str__(self) -> str:
@@ -82,10 +80,10 @@ class Launched:
 
 
 class Analysis:
-    """The state of all regions after the launches so far; see the module for what it means.
+    """State of all regions after the launches so far. The module's docstring defines it.
 
-    Args: ``exact`` the operator graphs' instance rule instead of the reuse of containing instances; ``contiguous``
-    (with ``exact``) an owner's piece serves a smaller Rect only if that is one run of its memory.
+    Args: ``exact``: use the operator graphs' rule for instances, instead of reusing instances that contain a Rect.
+    ``contiguous`` (with ``exact``): an owner's piece serves a smaller Rect only if the Rect is contiguous in it.
     """
 
     def __init__(self, *, exact: bool = False, contiguous: bool = False) -> None:
@@ -99,12 +97,12 @@ class Analysis:
 
     @property
     def launches(self) -> int:
-        """How many launches there were: the number of the next one."""
+        """Number of launches so far, which is the number of the next one."""
         return self._launches
 
     def launch(self, requirements: Sequence[Requirement], processor: int) -> Launched:
-        """Add the next launch in program order. Raises ValueError, and changes nothing, if a Rect is not in its
-        region, the processor is negative, or the requirements conflict with each other."""
+        """Add the next launch in program order, and return what it needs. Raises ValueError, and changes nothing, if a Rect is
+        outside its region, the processor is negative, or the requirements conflict with each other."""
         self._check(requirements, processor)
         plan = Plan(self._launches, processor, self._movements)
         dependences: list[Dependence] = []
@@ -125,24 +123,24 @@ class Analysis:
         )
 
     def snapshot(self, only: Collection[LogicalRegion] | None = None) -> Hashable:
-        """Owners, valid points and pending partial sums of every region (or of ``only`` these), without launch numbers. Two equal
-        snapshots of one Analysis mean that the same launches would ask for the same copies and sums after either, up
-        to the numbers of launches and movements. Regions that no launch has touched do not count."""
+        """Return owners, valid points and pending partial sums of every region (or of ``only`` these), without launch numbers.
+        If two snapshots of one Analysis are equal, the same launches would need the same copies and sums after either, up to
+        the numbers of launches and movements. Regions that no launch has touched are left out."""
         return frozenset(
             (region, memory.state()) for region, (_, memory) in self._regions.items() if only is None or region in only
         )
 
     def contents(self, region: LogicalRegion) -> Contents:
-        """Where the present values of a region are. Changes nothing: no launch is added and nothing is copied."""
+        """Return where the current values of a region are. Changes nothing: no launch is added and nothing is copied."""
         return self._of(region)[1].contents()
 
     def initialise(self, region: LogicalRegion) -> None:
-        """The region has new initial contents: every earlier value and partial sum of it is void."""
+        """Give the region new initial contents: every earlier value and partial sum of it becomes void."""
         self._of(region)[1].initialise()
 
     def forget(self, below: int) -> None:
-        """Launches numbered under ``below`` have ended: later launches do not wait for them. Values stay where they
-        are. Without this, a region that is only read or only reduced keeps the number of every launch that did."""
+        """Forget launches numbered below ``below``, which have ended: later launches do not wait for them. Values stay where
+        they are. Without this, a region that is only read or only reduced keeps the number of every launch that did so."""
         for ordering, _ in self._regions.values():
             ordering.forget(below)
 

@@ -1,9 +1,8 @@
-"""Where the values of a region are and what must move: the physical half of the dependence analysis.
+"""Physical half of the dependence analysis: where the values of a region are, and what must move.
 
-The state of a region is which instance owns each point (the one that the latest write or sum went to) and which points
-of which instance are valid (equal to the owner's). It also has the partial sums (REDUCE) that are still to be added to
-each point. Movements (copies and sums) carry serial numbers in program order, so that a launch that uses what an
-earlier one had moved can name it.
+The state of a region says which instance owns each point: the one that the latest write or sum went to. It also says which
+points of each instance are valid (equal to the owner's), and which partial sums (REDUCE) are still to be added to each point.
+Movements (copies and sums) are numbered in program order, so that a later launch that uses one can name it.
 """
 
 from __future__ import annotations
@@ -62,13 +61,13 @@ class RegionMemory:
         return self._fill(plan, rect, writing=False).instance
 
     def read_write(self, plan: Plan, rect: Rect) -> Instance:
-        """Make ``rect`` valid on the plan's processor and then its own; return the instance."""
+        """Make ``rect`` valid on the plan's processor and make the instance there its owner; return the instance."""
         held = self._fill(plan, rect, writing=True)
         self._own(plan, rect, held)
         return held.instance
 
     def write(self, plan: Plan, rect: Rect) -> Instance:
-        """Give the plan's launch ``rect`` of an instance on its processor to fill; return the instance."""
+        """Give the plan's launch an instance on its processor in which to fill ``rect``; return the instance."""
         held = self._largest(rect, plan.processor) or self._at(rect, plan.processor)
         self._pending.carve(rect)
         self._own(plan, rect, held)
@@ -96,7 +95,7 @@ class RegionMemory:
         return partial
 
     def state(self) -> Hashable:
-        """Owners, valid points and partial sums, without launch or movement numbers."""
+        """Return owners, valid points and partial sums, without launch or movement numbers."""
         owners: dict[_Owner, list[Rect]] = {}  # one entry is one copy, so launches count, though their numbers do not
         for rect, owner in self._owners.items():
             owners.setdefault(owner, []).append(rect)
@@ -111,7 +110,7 @@ class RegionMemory:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def contents(self) -> Contents:
-        """Where every point's value is, and what is still to be added."""
+        """Return where every point's value is, and which partial sums are still to be added."""
         owners = [(rect, owner.instance) for rect, owner in self._owners.items()]
         owners += [(rect, self._home.instance) for rect in self._owners.gaps(self._region.rect)]
         return Contents(tuple(sorted(owners, key=lambda part: part[0])), _contributions(self._pending.items()))

@@ -1,4 +1,4 @@
-"""What the physical analysis asks for: copies, sums and clears, and the Plan of one launch that collects them."""
+"""Needs of a launch as the physical analysis finds them: copies, sums and clears, and the Plan that collects them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ INITIAL = -1
 class CopyNeed:
     """Copy ``rect`` from instance ``origin`` to instance ``target`` before the launch that asks for it runs.
 
-    ``source`` is the launch that made the values (by its task, or by a sum that was made for it), INITIAL for the
-    region's initial contents, whose origin is the whole region on processor INITIAL. The copy waits for launch
-    ``source`` if that is neither INITIAL nor a sum's, and for the movements ``after``: then the sum that made the
-    values.
+    ``source``: the launch that made the values, by its task or by a sum made for it; or INITIAL for the region's initial
+    contents, whose origin is the whole region on processor INITIAL. The copy waits for launch ``source`` if its task made the
+    values; if a sum did, the sum is in the movements ``after``, for which the copy waits.
     """
 
     number: int
@@ -50,7 +49,7 @@ class CopyNeed:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """``rect`` of the partial ``instance``, to which ``launches`` have added, one after the other."""
+    """Partial sums in ``rect`` of the partial ``instance``, to which ``launches`` have added, one after the other."""
 
     rect: Rect
     instance: Instance
@@ -61,9 +60,9 @@ class Contribution:
 class ReduceNeed:
     """Add the contributions, in this order, to the values in ``target``, before the launch that asks for it runs.
 
-    ``rect`` is what that launch reads; points of it in no contribution stay as they are. Waits for the contributions'
-    launches and for the movements ``after`` (which brought the base values). Contributions are in the order
-    of their first launch, so the order of every point's sum depends on program order only.
+    ``rect``: what that launch reads; its points in no contribution stay as they are. The sum waits for the contributions'
+    launches and for the movements ``after``, which brought the values to add to. Contributions are in the order of their first
+    launch, so the order of every point's sum depends only on program order.
     """
 
     number: int
@@ -87,8 +86,8 @@ class ReduceNeed:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The values of a region: each Rect of ``owners`` as its instance has it (INITIAL: the initial contents), and then the
-    ``pending`` contributions added in this order, which is the order in which a reader's sum would add them."""
+    """Values of a region: each Rect of ``owners`` as its instance has it (INITIAL: the initial contents), plus the ``pending``
+    contributions, added in this order, as a reader's sum would add them."""
 
     owners: tuple[tuple[Rect, Instance], ...]
     pending: tuple[Contribution, ...]
@@ -96,7 +95,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Set ``rect`` of the partial ``instance`` to zero before the launch that asks for it adds to it."""
+    """Zeroing of ``rect`` of the partial ``instance``, before the launch that needs it adds to it."""
 
     rect: Rect
     instance: Instance
@@ -104,7 +103,7 @@ class Clear:
 
 @dataclass(slots=True)
 class Plan:
-    """What one launch needs, filled in requirement by requirement. Movements number from ``first``."""
+    """Needs of one launch, filled in requirement by requirement. Movements are numbered from ``first``."""
 
     launch: int
     processor: int
@@ -117,5 +116,5 @@ class Plan:
 
     @property
     def next(self) -> int:
-        """The number of the next movement."""
+        """Number of the next movement."""
         return self.first + len(self.copies) + len(self.reductions)

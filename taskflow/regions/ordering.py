@@ -1,13 +1,12 @@
-"""Which earlier launches a launch must wait for: the logical half of the dependence analysis.
+"""Logical half of the dependence analysis: which earlier launches a launch must wait for.
 
-After Legion (Bauer, Treichler, Slaughter, Aiken: "Legion: Expressing Locality and Independence with Logical Regions",
-SC 2012), on Rects instead of region trees.
+After Legion (Bauer, Treichler, Slaughter, Aiken: "Legion: Expressing Locality and Independence with Logical Regions", SC 2012),
+on Rects instead of region trees.
 
-For every point of a region the launches that touched it form epochs: runs of launches that do not interfere with each
-other (one writer, or readers, or reducers). A launch joins the current epoch if it does not interfere with it, and
-then waits for the epoch before; otherwise it waits for the current epoch and begins a new one. So every launch of an
-epoch waits for every launch of the epoch before, which gives a path between any two launches that conflict, and older
-epochs may be forgotten.
+For every point of a region the launches that touched it form epochs: sequences of launches that do not interfere with each
+other (one writer, or readers, or reducers). A launch joins the current epoch if it does not interfere with it, and then waits
+for the epoch before; otherwise it waits for the current epoch and begins a new one. So every launch of an epoch waits for every
+launch of the epoch before, which gives a path between any two launches that conflict, and older epochs may be forgotten.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from taskflow.regions.segments import DisjointMap, canonical
 
 
 class DependenceKind(Enum):
-    """Why a launch waits for another."""
+    """Reason why a launch waits for another."""
 
     TRUE = "true"  # it reads what the earlier one wrote or reduced
     ANTI = "anti"  # it writes or reduces what the earlier one read
@@ -33,7 +32,7 @@ class DependenceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dependence:
-    """Launch ``later`` must start after launch ``earlier`` has ended, because both touch ``rect`` of ``region``."""
+    """Order between two launches: ``later`` must start after ``earlier`` has ended, because both touch ``rect`` of ``region``."""
 
     earlier: int
     later: int
@@ -59,7 +58,7 @@ _Found = dict[tuple[int, DependenceKind], list[Rect]]
 
 
 class Ordering:
-    """The epochs of one region."""
+    """Epochs of one region."""
 
     __slots__ = ("_epochs", "_region")
 
@@ -68,8 +67,8 @@ class Ordering:
         self._epochs: DisjointMap[_Epoch] = DisjointMap()
 
     def record(self, launch: int, requirement: Requirement) -> list[Dependence]:
-        """Note that ``launch`` (not below any noted before) makes this requirement; return what it must wait for, by
-        rising number of the earlier launch, the Rects of one pair and kind disjoint."""
+        """Record that ``launch`` (not below any earlier one) makes this requirement. Returns what it must wait for, sorted by
+        the number of the earlier launch; the Rects of one pair and kind are disjoint."""
         found: _Found = {}
         privilege, rect = requirement.privilege, requirement.rect
         if privilege.writes:
@@ -104,7 +103,7 @@ class Ordering:
         self._epochs.update(requirement.rect, change)
 
     def forget(self, below: int) -> None:
-        """No longer wait for launches with a number under ``below``."""
+        """Stop waiting for launches with a number below ``below``."""
         self._epochs.replace(lambda e: _Epoch(e.use, _from(e.users, below), e.before_use, _from(e.before, below)))
 
 

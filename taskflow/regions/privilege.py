@@ -1,4 +1,4 @@
-"""What a task may do with a Rect of a region, and when two such permissions interfere (Legion's privileges)."""
+"""Privileges: what a task may do with a Rect of a region, and when two privileges interfere (Legion's terms)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from taskflow.regions.region import LogicalRegion
 
 
 class Privilege(Enum):
-    """READ sees values; WRITE replaces every value of the Rect without seeing it; READ_WRITE sees and replaces; REDUCE
-    adds to values that it does not see, so that several reductions may happen in any order or at once."""
+    """Kind of access. READ sees values. WRITE replaces every value of the Rect without seeing it. READ_WRITE sees and replaces.
+    REDUCE adds to values that it does not see, so that several reductions may happen in any order or at once."""
 
     READ = "read"
     WRITE = "write"
@@ -39,7 +39,7 @@ def interferes(earlier: Privilege, later: Privilege) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One argument of a task: which Rect of which region it touches, and how."""
+    """One argument of a task: the Rect of a region that it touches, and the privilege."""
 
     region: LogicalRegion
     rect: Rect

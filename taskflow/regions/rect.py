@@ -9,10 +9,10 @@ from itertools import product
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rect:
-    """The points ``p`` with ``lo[i] <= p[i] < hi[i]`` for every dimension ``i``. All Rects in taskflow are half-open.
+    """Box of the points ``p`` with ``lo[i] <= p[i] < hi[i]`` for every dimension ``i``. All Rects in taskflow are half-open.
 
-    A Rect of no dimensions holds exactly one point (a scalar's index space). One with ``hi[i] <= lo[i]`` in any
-    dimension is empty.
+    A Rect without dimensions holds exactly one point (a scalar's index space). One with ``hi[i] <= lo[i]`` in any dimension is
+    empty.
     """
 
     lo: tuple[int, ...]
@@ -20,7 +20,7 @@ class Rect:
 
     @staticmethod
     def of(shape: Sequence[int]) -> Rect:
-        """The Rect of all indices of an array of this shape."""
+        """Return the Rect of all indices of an array of this shape."""
         return Rect((0,) * len(shape), tuple(shape))
 
     @property
@@ -33,7 +33,7 @@ class Rect:
 
     @property
     def volume(self) -> int:
-        """How many points it holds."""
+        """Number of points."""
         points = 1
         for lo, hi in zip(self.lo, self.hi):
             if hi <= lo:
@@ -60,7 +60,7 @@ class Rect:
         return inside
 
     def intersect(self, other: Rect) -> Rect:
-        """The points in both; check ``.empty``."""
+        """Return the points in both; check ``.empty``."""
         return Rect(
             tuple([a if a > b else b for a, b in zip(self.lo, other.lo)]),
             tuple([a if a < b else b for a, b in zip(self.hi, other.hi)]),
@@ -75,7 +75,7 @@ class Rect:
         return True
 
     def bound(self, other: Rect) -> Rect:
-        """The smallest Rect that holds both."""
+        """Return the smallest Rect that holds both."""
         if self.empty:
             return other
         if other.empty:
@@ -85,19 +85,19 @@ class Rect:
         )
 
     def shift(self, offset: Sequence[int]) -> Rect:
-        """The Rect moved by ``offset``."""
+        """Return the Rect moved by ``offset``."""
         return Rect(tuple(a + o for a, o in zip(self.lo, offset)), tuple(a + o for a, o in zip(self.hi, offset)))
 
     def relative_to(self, base: Rect) -> Rect:
-        """The same points, counted from ``base.lo``."""
+        """Return the same points, counted from ``base.lo``."""
         return self.shift([-o for o in base.lo])
 
     def slices(self, base: Rect) -> tuple[slice, ...]:
-        """What indexes this Rect in an array that holds ``base``."""
+        """Return the slices that index this Rect in an array that holds ``base``."""
         return tuple(slice(lo - b, hi - b) for lo, hi, b in zip(self.lo, self.hi, base.lo))
 
     def minus(self, other: Rect) -> list[Rect]:
-        """The points of this Rect that are not in ``other``, as disjoint Rects (at most two a dimension)."""
+        """Return the points of this Rect that are not in ``other``, as disjoint Rects (at most two a dimension)."""
         middle = self.intersect(other)
         if middle.empty:
             return [] if self.empty else [self]
@@ -112,7 +112,7 @@ class Rect:
         return pieces
 
     def points(self) -> Iterator[tuple[int, ...]]:
-        """Every point, last dimension fastest."""
+        """Yield every point, last dimension fastest."""
         return product(*(range(lo, hi) for lo, hi in zip(self.lo, self.hi)))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""LogicalRegion: an index space with a type, no memory. Instance: memory on one processor for a Rect of a region."""
+"""LogicalRegion: an index space with a type, without memory. Instance: memory on one processor for a Rect of a region."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taskflow.regions.rect import Rect
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogicalRegion:
-    """A named n-dimensional collection of values. Two regions are the same only if they are the same object."""
+    """Named n-dimensional collection of values. Two regions are the same only if they are the same object."""
 
     name: str
     rect: Rect
@@ -27,8 +27,8 @@ class LogicalRegion:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Memory on ``processor`` that holds ``rect`` of ``region``: values, or (``partial``) sums that are still to be
-    added to values."""
+    """Memory on ``processor`` that holds ``rect`` of ``region``: values, or (if ``partial``) sums that are still to be added to
+    values."""
 
     region: LogicalRegion
     rect: Rect

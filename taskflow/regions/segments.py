@@ -1,4 +1,5 @@
-"""Collections of Rects with look-up by overlap: RectIndex (any Rects), DisjointMap (a value per point), canonical."""
+"""Collections of Rects with look-up by overlap: RectIndex (any Rects) and DisjointMap (a value for each point). Also
+`canonical`, a normal form of disjoint Rects."""
 
 from __future__ import annotations
 
@@ -13,13 +14,12 @@ _Key = tuple[int, ...]
 
 
 class RectIndex(Generic[V]):
-    """A dict from non-empty Rects (of one number of dimensions) to values that also finds Rects by overlap.
+    """Dict from non-empty Rects (all with the same number of dimensions) to values that also finds Rects by overlap.
 
-    Rects are sorted by size class (per dimension, the power of two that holds their extent). A class is a grid of
-    buckets as wide as the class, found by the Rects' lower corners, kept as a tree of one dimension a level (sorted
-    keys). A Rect of a class that overlaps ``rect`` has its lower corner less than one bucket below ``rect.lo``. So a
-    look-up visits few buckets and few Rects besides those that it finds, in any number of dimensions and whichever of
-    them are cut. A handful of Rects is just looked through.
+    Rects are sorted by size class: for each dimension, the power of two that holds their extent. A class is a grid of buckets
+    as wide as the class, indexed by the Rects' lower corners, and kept as a tree with one dimension a level (sorted keys). If a
+    Rect of a class overlaps ``rect``, its lower corner is less than one bucket below ``rect.lo``. So a look-up visits few
+    buckets, and few Rects besides those that it finds, whatever dimensions are cut. A handful of Rects is simply scanned.
     """
 
     __slots__ = ("_levels", "_values")
@@ -29,7 +29,7 @@ class RectIndex(Generic[V]):
         self._levels: dict[_Key, _Buckets] | None = None
 
     def get(self, rect: Rect) -> V | None:
-        """The value of exactly this Rect, or None."""
+        """Return the value of exactly this Rect, or None."""
         return self._values.get(rect)
 
     def __getitem__(self, rect: Rect) -> V:
@@ -37,7 +37,7 @@ class RectIndex(Generic[V]):
         return self._values[rect]
 
     def setdefault(self, rect: Rect, make: Callable[[], V]) -> V:
-        """The value of exactly this Rect; ``make()`` is put there first if it has none."""
+        """Return the value of exactly this Rect; if it has none, ``make()`` is stored first."""
         value = self._values.get(rect)
         if value is None:
             value = self[rect] = make()
@@ -67,7 +67,7 @@ class RectIndex(Generic[V]):
                 del self._levels[level]
 
     def overlapping(self, rect: Rect) -> list[tuple[Rect, V]]:
-        """Every Rect that shares a point with ``rect``, with its value, in the order of the Rects."""
+        """Return every Rect that shares a point with ``rect``, with its value, in the order of the Rects."""
         if rect.empty:
             return []
         values = self._values
@@ -83,7 +83,7 @@ class RectIndex(Generic[V]):
         return iter(self._values)
 
     def items(self) -> Iterable[tuple[Rect, V]]:
-        """Every Rect and its value, in the order in which they were put in."""
+        """Yield every Rect and its value, in insertion order."""
         return self._values.items()
 
     def __len__(self) -> int:
@@ -177,10 +177,10 @@ class _Buckets:
 
 
 class DisjointMap(Generic[V]):
-    """A value for every point, kept as disjoint Rects ("segments"); points that were never set have none.
+    """Map from points to values, kept as disjoint Rects ("segments"); points that were never set have no value.
 
-    A segment that is asked for or replaced exactly costs one dict look-up; any other Rect costs as much as it overlaps.
-    Values are shared between the parts of a split segment, so they must be immutable.
+    Reading or replacing exactly one segment costs one dict look-up; for any other Rect the cost grows with the segments that it
+    overlaps. Values are shared between the parts of a split segment, so they must be immutable.
     """
 
     __slots__ = ("_segments",)
@@ -189,21 +189,20 @@ class DisjointMap(Generic[V]):
         self._segments: RectIndex[V] = RectIndex()
 
     def within(self, rect: Rect) -> list[tuple[Rect, V]]:
-        """The points of ``rect`` that have a value: disjoint Rects, clipped to ``rect``, in the order of their
-        segments."""
+        """Return the points of ``rect`` that have a value: disjoint Rects, clipped to ``rect``, in the order of their segments."""
         exact = self._segments.get(rect)
         if exact is not None:
             return [(rect, exact)]
         return [(segment.intersect(rect), value) for segment, value in self._segments.overlapping(rect)]
 
     def gaps(self, rect: Rect) -> list[Rect]:
-        """The points of ``rect`` that have no value, as disjoint Rects."""
+        """Return the points of ``rect`` that have no value, as disjoint Rects."""
         if rect in self._segments:
             return []
         return _minus_all(rect, [segment for segment, _ in self._segments.overlapping(rect)])
 
     def carve(self, rect: Rect) -> bool:
-        """Take the values of ``rect`` away; the rest of each segment stays. True if there were any."""
+        """Remove the values of ``rect``; the rest of each segment stays. Returns True if there were any."""
         if rect in self._segments:
             del self._segments[rect]
             return True
@@ -223,8 +222,8 @@ class DisjointMap(Generic[V]):
         self._segments[rect] = value
 
     def update(self, rect: Rect, change: Callable[[Rect, V | None], V]) -> None:
-        """Replace the value of every part of ``rect`` by ``change(part, old value)``; None stands for no value.
-        Segments are split at the border of ``rect``."""
+        """Replace the value of every part of ``rect`` by ``change(part, old value)``; None means no value. Segments are split
+        at the border of ``rect``."""
         parts: list[tuple[Rect, V | None]] = [*self.within(rect)]
         if rect not in self._segments:
             if sum(part.volume for part, _ in parts) < rect.volume:
@@ -234,7 +233,7 @@ class DisjointMap(Generic[V]):
             self._segments[part] = change(part, value)
 
     def items(self) -> Iterable[tuple[Rect, V]]:
-        """Every segment and its value."""
+        """Yield every segment and its value."""
         return self._segments.items()
 
     def replace(self, change: Callable[[V], V]) -> None:
@@ -255,8 +254,8 @@ def _minus_all(whole: Rect, rects: Iterable[Rect]) -> list[Rect]:
 
 
 def canonical(rects: Iterable[Rect]) -> tuple[Rect, ...]:
-    """The same points as these disjoint Rects, in a form that depends on the set of points only: maximal slabs along
-    dimension 0, each cut likewise along the next, in order. Points that form one Rect come back as that Rect."""
+    """Return the same points as these disjoint Rects, in a form that depends only on the set of points: maximal slabs along
+    dimension 0, each cut likewise along the next dimension, in order. Points that form one Rect come back as that Rect."""
     given = [rect for rect in rects if not rect.empty]
     if len(given) <= 1:
         return tuple(given)

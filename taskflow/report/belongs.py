@@ -1,4 +1,4 @@
-"""Belongs: which operator each task of a step works for, and which piece of it; the page selects and filters by that."""
+"""Task owners: the operator that each task of a step works for, and which piece of it. The page selects and filters by them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NONE = -1
 
 
 def operator_of(tasks: TaskGraph, graph: OperatorGraph) -> NDArray[np.int64]:
-    """By task: the number of its operator; of messages and sums the one that made the tensor, or the layer's first; NONE
-    for what serves all layers (clipping)."""
+    """Return for each task the number of its operator. A message or sum belongs to the operator that made the tensor, or to the
+    layer's first operator; a task that serves all layers (clipping) has NONE."""
     numbers = {node.name: node.number for node in graph}
     return np.array([numbers.get(task.topic.name, NONE) for task in tasks], np.int64)
 
 
 def piece_of(tasks: TaskGraph, graph: OperatorGraph, strategy: Strategy) -> NDArray[np.int64]:
-    """By task: the piece of its operator, 0 for tasks that are no piece's."""
+    """Return for each task the piece of its operator; 0 for tasks that belong to no piece."""
     pieces: dict[tuple[int, Rect], int] = {}
     for node in graph:
         for index, (rect, _) in enumerate(strategy[node.name].pieces(node)):

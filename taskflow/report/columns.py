@@ -21,8 +21,8 @@ Numbers = NDArray[np.int64]
 
 
 def pack(value: Mapping[str, Any], columns: Mapping[str, Numbers]) -> str:
-    """One text of letters, digits, ``+/=``: safe in HTML whatever it holds. ValueError if a column has negative numbers
-    or numbers of 2^53 and more, which a browser's numbers do not hold."""
+    """Return one text of letters, digits and ``+/=``, which is safe in HTML. Raises ValueError if a column has negative numbers
+    or numbers of 2^53 and more, which a browser cannot represent."""
     specs, planes = [], []
     for name, column in columns.items():
         spec, data = _column(name, np.asarray(column, np.int64))
@@ -34,7 +34,7 @@ def pack(value: Mapping[str, Any], columns: Mapping[str, Numbers]) -> str:
 
 
 def unpack(text: str) -> tuple[dict[str, Any], dict[str, Numbers]]:
-    """What `pack` was given (the browser's side of it, in Python)."""
+    """Return what `pack` was given (the browser's side of it, in Python)."""
     raw = gzip.decompress(base64.b64decode(text))
     (length,) = struct.unpack_from("<I", raw)
     value = json.loads(raw[4 : 4 + length])

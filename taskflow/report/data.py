@@ -1,4 +1,4 @@
-"""report_data: a plan and everything that is known about it, as one value that holds nothing but JSON and columns of numbers."""
+"""report_data: a plan and everything that is known about it, as one value of JSON and columns of numbers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ MOST_TICKS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``value``: JSON-able, with units in the keys (seconds, bytes). ``columns``: the timeline's rows (see
-    `taskflow.report.thin.Rows`) and memory curves, times in ticks of ``value["tick_seconds"]``."""
+    """Contents of a report. ``value``: JSON-able, with units in the keys (seconds, bytes). ``columns``: the timeline's rows
+    (see `taskflow.report.thin.Rows`) and memory curves, with times in ticks of ``value["tick_seconds"]``."""
 
     value: dict[str, Any]
     columns: dict[str, NDArray[np.int64]]
@@ -50,13 +50,13 @@ def report_data(
     room: MemoryCheck | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> Report:
-    """Everything that the report's page shows.
+    """Return everything that the report's page shows.
 
     ``evaluator``: predicts the step, and is at ``strategy`` afterwards. ``search``: how the plan was found, as
-    `Found.as_json` gives it. ``most_rows``: more tasks than that are joined in the timeline (totals stay). ``room``, by default one
-    made here: says whether plans fit the memory. The devices' curves are of this step as the runtime plans it, also where
-    ``room`` estimates. ``say`` is told what goes on, which may take seconds on many devices. Raises ValueError if the strategy
-    does not suit the graph.
+    `SearchResult.as_json` gives it. ``most_rows``: more tasks than this are joined in the timeline (totals stay). ``room``: says
+    whether plans fit the memory; by default one is made here. The devices' memory curves are of this step as the runtime plans
+    it, even where ``room`` estimates. ``say`` is told about progress, since this may take seconds on many devices. Raises
+    ValueError if the strategy does not suit the graph.
     """
     graph, machine = evaluator.graph, evaluator.machine
     say("simulate")

@@ -1,4 +1,4 @@
-"""Machine: devices and links with how busy each is in the step, and the routes between devices, as JSON values."""
+"""Machine: devices and links with their busy time in the step, and the routes between devices, as JSON values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from taskflow.tasks import message_resources
 
 
 def machine_value(machine: Machine, spans: Spans) -> dict[str, Any]:
-    """``devices`` and ``links`` (those in use, in order of their numbers) with busy seconds and bytes; ``routes``: by
-    "source processor" the places in ``links`` that a message occupies; ``copies``: by the same pair which ends copy it."""
+    """Return the machine as JSON. ``devices`` and ``links`` (those in use, by number) have busy seconds and bytes. ``routes``:
+    "source processor" -> indices into ``links`` that a message occupies. ``copies``: for the same pair, which ends copy the
+    message."""
     count = len(machine.processors)
     split = device_split(spans, machine)
     messages = spans.message

@@ -1,4 +1,4 @@
-"""Memory: the use of each device over the step, thinned for drawing with every peak kept."""
+"""Memory: use of each device's memory over the step, thinned for drawing with every peak kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POINTS = 600  # of one device's curve
 
 
 def memory_values(profiles: Sequence[MemoryProfile], machine: Machine) -> list[dict[str, Any]]:
-    """By device: what it needs, by kind, and how much it has, in bytes."""
+    """Return for each device what it needs, by kind, and how much it has, in bytes."""
     return [
         {
             "weights": p.use.weights, "state": p.use.state, "buffers": p.use.buffers, "packed": p.use.packed,
@@ -26,7 +26,7 @@ def memory_values(profiles: Sequence[MemoryProfile], machine: Machine) -> list[d
 
 
 def memory_columns(profiles: Sequence[MemoryProfile], tick: float) -> dict[str, NDArray[np.int64]]:
-    """Curves of all devices one after the other: times in ticks, bytes, and how many points each curve has."""
+    """Return the curves of all devices one after the other: times in ticks, bytes, and the number of points of each curve."""
     curves = [_thin(np.round(p.seconds / tick).astype(np.int64), p.nbytes) for p in profiles]
     return {
         "memory_points": np.array([len(t) for t, _ in curves], np.int64),

@@ -1,4 +1,4 @@
-"""Operators: each with its configuration, what its tasks cost, and what it moves, as JSON values."""
+"""Operators: configuration, cost of tasks, and bytes moved of each, as JSON values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SOAP = {"sample": "S", "attribute": "A", "parameter": "P", "reduction": "R"}
 def operator_values(
     graph: OperatorGraph, strategy: Strategy, spans: Spans, operator: NDArray[np.int64]
 ) -> list[dict[str, Any]]:
-    """One value an operator, in the graph's order. ``seconds`` and ``bytes`` are by category, summed over its tasks (so
-    over all devices); ``piece_seconds``: the longest forward and backward task."""
+    """Return one value for each operator, in the graph's order. ``seconds`` and ``bytes`` are by category, summed over its
+    tasks (so over all devices). ``piece_seconds``: the longest forward and backward task."""
     count, kinds = len(graph), len(CATEGORIES)
     known = (operator >= 0) & spans.first
     place = operator[known] * kinds + spans.category[known]

@@ -1,4 +1,4 @@
-"""page: the report as one HTML file that needs nothing else: styles, scripts and data are in it."""
+"""page: the report as one HTML file that contains its styles, scripts and data."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def page(report: Report) -> str:
-    """The whole page. It opens no connection (its content policy forbids any); names of models and operators are text in it,
-    whatever they hold."""
+    """Return the whole page. It opens no connection (its content policy forbids any). Names of models and operators are
+    escaped."""
     value = report.value
     blanks = {
         "title": escape(title(value)),
@@ -61,7 +61,7 @@ def _small(columns: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int
 
 
 def title(value: dict[str, Any]) -> str:
-    """Model, machine and plan in one line."""
+    """Return model, machine and plan in one line."""
     devices = len(value["machine"]["devices"])
     return (
         f"{value['model']['name']} on {value['machine']['name']}, {devices} device{'s' * (devices != 1)}: "
@@ -70,7 +70,8 @@ def title(value: dict[str, Any]) -> str:
 
 
 def write_page(report: Report, path: str | Path) -> int:
-    """Write the page; its size in bytes. An interrupted write leaves no half a page. OSError if the file cannot be written."""
+    """Write the page and return its size in bytes. An interrupted write leaves no partial page. Raises OSError if the file
+    cannot be written."""
     data = page(report).encode()
     with replacing(path) as file:
         file.write_bytes(data)

@@ -12,8 +12,8 @@ from taskflow.report.spans import CATEGORIES, Spans
 
 
 def path_value(path: Sequence[int], spans: Spans, operator: NDArray[np.int64]) -> dict[str, Any]:
-    """``stretches``: [category, operator, seconds, tasks] of neighbours of one category and operator, in order;
-    ``seconds`` by category. Each task of the path starts when the one before ends, so they add up to the makespan."""
+    """Return the critical path. ``stretches``: [category, operator, seconds, tasks] of neighbours of one category and operator,
+    in order. ``seconds``: by category. Each task of the path starts when the one before ends, so they add up to the makespan."""
     stretches: list[list[Any]] = []
     by_category = np.zeros(len(CATEGORIES))
     for task in path:

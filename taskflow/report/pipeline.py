@@ -1,4 +1,5 @@
-"""Pipeline: the passes of a step as lanes of stages, for the page and for notebooks: micro-batches as colours, bubbles hatched."""
+"""Pipeline: the passes of a step in one lane for each rank, for the page and for notebooks: micro-batches as colours, bubbles
+hatched."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ LEFT, WIDTH, ROW, TOP = 190, 960, 22, 22
 
 
 def micro_batches_of(tasks: TaskGraph) -> NDArray[np.int64]:
-    """By task: its micro-batch plus 1; 0 for what belongs to none (updates), and in a step without passes."""
+    """Return for each task its micro-batch plus 1; 0 for tasks without one (updates), and in a step without passes."""
     found = np.zeros(len(tasks), np.int64)
     for one, first, last in tasks.passes:
         found[first:last] = one.micro_batch + 1
@@ -32,9 +33,10 @@ def micro_batches_of(tasks: TaskGraph) -> NDArray[np.int64]:
 
 
 def pipeline_value(strategy: Strategy, tasks: TaskGraph, timeline: Timeline) -> dict[str, Any] | None:
-    """The pipeline of a simulated step as JSON; None without several stages. ``lanes``: devices that run the same stages, with the
-    ``idle_share`` of the busiest of them, ``shown``, and its ``blocks``: [number in `KINDS`, micro-batch, stage, start, end in
-    seconds], each a stretch of one pass without a gap. With more than `MOST_BLOCKS`, lanes are left out from the middle."""
+    """Return the pipeline of a simulated step as JSON; None unless it has several stages. ``lanes``: devices that run the same
+    stages, with the ``idle_share`` and ``blocks`` of the busiest of them, ``shown``. A block is [number in `KINDS`,
+    micro-batch, stage, start, end in seconds]: a part of one pass without a gap. With more than `MOST_BLOCKS`, lanes are left
+    out from the middle."""
     pipeline = strategy.pipeline
     found = bubble(pipeline, tasks, timeline)
     if pipeline is None or found is None:
@@ -93,7 +95,7 @@ def _by_device(pipeline: Pipeline, tasks: TaskGraph, timeline: Timeline) -> dict
 
 
 def colour(micro_batch: int, count: int, kind: int) -> str:
-    """The colour of a micro-batch of ``count``; darker from forward to backward to gradients of weights."""
+    """Return the colour of a micro-batch of ``count``; darker from forward to backward to gradients of weights."""
     if kind == TOGETHER:
         return "#94a3b8"
     hue = 360 * micro_batch / count if count <= 12 else micro_batch * 137.508
@@ -101,7 +103,7 @@ def colour(micro_batch: int, count: int, kind: int) -> str:
 
 
 def pipeline_chart(value: Mapping[str, Any]) -> str:
-    """The chart of `pipeline_value` as inline SVG. A lane is of the busiest of the devices that run the same stages."""
+    """Return the chart of `pipeline_value` as inline SVG. Each lane shows the busiest of the devices that run the same stages."""
     begin, end, count = value["begin_seconds"], value["end_seconds"], value["micro_batches"]
     scale = WIDTH / ((end - begin) or 1.0)
     parts = [
@@ -139,7 +141,7 @@ def _axis(begin: float, end: float, scale: float, bottom: float) -> Iterator[str
 
 
 def pipeline_section(value: Mapping[str, Any] | None) -> str:
-    """The page's section about the pipeline; empty without one."""
+    """Return the page's section about the pipeline; empty without one."""
     if value is None:
         return ""
     left = value["all_lanes"] - len(value["lanes"])

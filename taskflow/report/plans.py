@@ -19,8 +19,9 @@ LABELS = {"data": "data parallel", "model": "model parallel", "expert": "expert"
 def plan_value(
     name: str, spans: Spans, machine: Machine, samples: int, room: MemoryCheck, strategy: Strategy
 ) -> dict[str, Any]:
-    """One row of the comparison. ``split``: mean seconds of a device by `PARTS`; ``bytes``: moved by category. ``lacks``: what
-    memory is missing, as ``room`` judges it, whose evaluator is at ``strategy``: by one rule with the search and all commands."""
+    """Return one row of the comparison. ``split``: mean seconds of a device by `PARTS`. ``bytes``: moved, by category.
+    ``lacks``: what memory is missing by the judgement of ``room``, whose evaluator is at ``strategy``; searches and all
+    commands use the same rule."""
     seconds = spans.makespan
     peaks, planned = room.peaks(strategy)
     lacks = room(strategy)
@@ -43,8 +44,8 @@ def plan_value(
 
 
 def baseline_values(evaluator: Evaluator, samples: int, room: MemoryCheck | None = None) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of data, model and expert parallelism, less those that are the plan itself, whose names come second. Their
-    memory is as ``room``, by default one of its own, judges it. The evaluator is back at its strategy afterwards."""
+    """Return the rows of data, model and expert parallelism, and the names of those that equal the plan and so have no row.
+    ``room``, by default one of its own, judges their memory. Afterwards the evaluator is back at its strategy."""
     here, room = evaluator.strategy, room or MemoryCheck(evaluator)
     rows, same = [], []
     for name in BASELINES:
@@ -59,10 +60,10 @@ def baseline_values(evaluator: Evaluator, samples: int, room: MemoryCheck | None
 
 
 def samples_of(evaluator: Evaluator) -> int:
-    """The batch: samples that one step trains on."""
+    """Return the batch: the number of samples that one step trains on."""
     return evaluator.graph.nodes[0].space.shape[0]
 
 
 def known_as(strategy: Strategy) -> str:
-    """What the page calls a plan."""
+    """Return the page's name for a plan."""
     return LABELS.get(strategy.name, strategy.name) if strategy.name in MAPPERS else strategy.name

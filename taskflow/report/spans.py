@@ -1,4 +1,4 @@
-"""Spans: the tasks of one simulated step as columns, each in the category that the page colours it by."""
+"""Spans: the tasks of one simulated step as columns, each with the category by which the page colours it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """One row a task, of a collective one for each two neighbours in its ring: its category, processor, the processor that sends it
-    (else the same), seconds, bytes, and the ``task``'s number. A message is on its way from ``begun``, when it gets hold of the
-    first thing of its route; it keeps each for ``end - start``."""
+    """One row for each task; a collective has one for each two neighbours in its ring. A row has its category, processor, the
+    processor that sends it (else the same one), seconds, bytes, and the ``task``'s number. A message is under way from
+    ``begun``, when it gets the first resource of its route; it keeps each for ``end - start``."""
 
     category: NDArray[np.int64]
     processor: NDArray[np.int64]
@@ -52,12 +52,12 @@ class Spans:
 
     @property
     def message(self) -> NDArray[np.bool_]:
-        """Which rows are messages between processors."""
+        """Mask of the rows that are messages between processors."""
         return self.category >= VALUES
 
     @property
     def first(self) -> NDArray[np.bool_]:
-        """Which rows are their task's first."""
+        """Mask of the rows that are the first of their task."""
         return np.diff(self.task, prepend=-1) > 0
 
     @property
@@ -70,7 +70,7 @@ class Spans:
 
 
 def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
-    """Of a lowered step. Tasks are in program order: what follows the last backward task synchronises weights."""
+    """Return the spans of a lowered step. Tasks are in program order: those after the last backward task synchronise weights."""
     number = {kind: i for i, kind in enumerate(_ORDER)}
     kinds = np.array([number[task.kind] for task in tasks], np.int64)
     new = np.array([task.topic.purpose is Purpose.NEW_WEIGHTS for task in tasks], bool)
@@ -87,8 +87,8 @@ def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
 
 
 def spans_at(evaluator: Evaluator) -> Spans:
-    """Of the strategy that an evaluator is at; of a compiled one without lowering in Python, so new weights are told from
-    weight gradients by whether an update came before in program order."""
+    """Return the spans of the strategy that an evaluator is at. A compiled evaluator is read without lowering in Python; new
+    weights are then told from weight gradients by whether an update came before in program order."""
     if CompiledEvaluator is None or not isinstance(evaluator, CompiledEvaluator) or evaluator.reference is not None:
         return spans_of(evaluator.lowered(), evaluator.timeline())
     table = evaluator.task_table()

@@ -20,7 +20,7 @@ PARTS = (
 
 
 def device_split(spans: Spans, machine: Machine) -> NDArray[np.float64]:
-    """(devices, PARTS): seconds. Each row adds up to the step's time, up to rounding."""
+    """Return seconds (devices, PARTS). Each row adds up to the step's time, up to rounding."""
     count = len(machine.processors)
     sends, receives = copying_ends(spans, machine)
     result = np.zeros((count, len(PARTS)))
@@ -74,7 +74,7 @@ def _first_of(makespan: float, layers: tuple[Layer, ...]) -> NDArray[np.float64]
 
 
 def copying_ends(spans: Spans, machine: Machine) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which messages occupy their sender, and which their receiver."""
+    """Return which messages occupy their sender, and which their receiver."""
     sends, receives = np.zeros(len(spans), bool), np.zeros(len(spans), bool)
     for rows, source, target in _by_route(spans, machine):
         occupied = message_resources(source, target, machine)
@@ -83,7 +83,7 @@ def copying_ends(spans: Spans, machine: Machine) -> tuple[NDArray[np.bool_], NDA
 
 
 def link_use(spans: Spans, machine: Machine) -> Mapping[int, tuple[str, float, int, int]]:
-    """By number of each link in use: its name, busy seconds, bytes and messages."""
+    """Return for each link in use, by number, its name, busy seconds, bytes and messages."""
     found: dict[int, tuple[str, float, int, int]] = {}
     took, count = spans.end - spans.start, len(machine.processors)
     for rows, source, target in _by_route(spans, machine):

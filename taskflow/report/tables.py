@@ -14,7 +14,7 @@ LINKS = 400  # rows of the table of links, the busiest ones; the page says how m
 
 
 def headline(value: dict[str, Any]) -> str:
-    """The figures to see first."""
+    """Return the most important figures."""
     plan = value["plan"]
     cards = [
         ("step", seconds(plan["seconds"]), "predicted"),
@@ -38,7 +38,7 @@ def headline(value: dict[str, Any]) -> str:
 
 
 def facts(value: dict[str, Any]) -> str:
-    """List what was planned, for what, and where the figures come from."""
+    """List what was planned, for which machine, and where the figures come from."""
     model, machine = value["model"], value["machine"]
     same = f" (the same as {' and '.join(value['same_as'])})" if value["same_as"] else ""
     entries = [
@@ -80,7 +80,7 @@ def _estimated(value: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def comparison(value: dict[str, Any]) -> str:
-    """The plan and the baselines, a row each."""
+    """Return a table of the plan and the baselines, a row each."""
     plan = value["plan"]
     rows = []
     for row in [plan, *value["baselines"]]:
@@ -98,7 +98,7 @@ def comparison(value: dict[str, Any]) -> str:
 
 
 def operator_table(value: dict[str, Any]) -> str:
-    """A row an operator, which the scripts make selectable."""
+    """Return a table of operators, whose rows the scripts make selectable."""
     rows, attributes = [], []
     for number, operator in enumerate(value["operators"]):
         times, moved = operator["seconds"], operator["bytes"]
@@ -114,7 +114,7 @@ def operator_table(value: dict[str, Any]) -> str:
 
 
 def machine_tables(value: dict[str, Any]) -> str:
-    """Devices, and the links in use, the busiest first."""
+    """Return tables of the devices, and of the links in use, the busiest first."""
     step = value["plan"]["seconds"] or 1.0
     devices = []
     for number, (device, memory) in enumerate(zip(value["machine"]["devices"], value["memory"])):

@@ -1,4 +1,4 @@
-"""Thin: fewer rows for the timeline of a step with very many tasks, by joining neighbours; totals stay what they are."""
+"""Downsampling of the timeline of a step with very many tasks: neighbours are joined, and totals stay what they are."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MOST_ROWS = 250_000
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the timeline draws. Times in ticks from the step's start. A row may stand for ``count`` tasks of one
-    category on the same processors, which took ``busy`` of its ``start`` to ``end`` and moved ``nbytes`` in all. The
-    other columns are the first task's: ``operator`` (0: none or several, else its number plus 1), ``micro`` (the same
-    of its micro-batch), ``piece`` and ``task``."""
+    """Rows of the timeline. Times are in ticks from the step's start. A row may stand for ``count`` tasks of one category on
+    the same processors. They were busy for ``busy`` ticks between ``start`` and ``end``, and moved ``nbytes`` in all. The other
+    columns are the first task's: ``operator`` (0: none or several, else its number plus 1), ``micro`` (likewise for its
+    micro-batch), ``piece`` and ``task``."""
 
     category: NDArray[np.int64]
     processor: NDArray[np.int64]
@@ -35,14 +35,15 @@ class Rows:
         return len(self.category)
 
     def columns(self) -> dict[str, NDArray[np.int64]]:
-        """In order of start, which packs best."""
+        """Return the columns in order of start, which packs best."""
         order = np.argsort(self.start, kind="stable")
         return {name: getattr(self, name)[order] for name in self.__slots__}
 
 
 def thin(rows: Rows, most: int = MOST_ROWS) -> tuple[Rows, int]:
-    """At most about ``most`` rows, and the ticks below which rows were joined (0: none were). Tasks on the critical path
-    are never joined. First rows of one operator, then any; ever longer ones until few enough are left."""
+    """Return at most about ``most`` rows, and the length in ticks below which rows were joined (0: none were). Tasks on the
+    critical path are never joined. Rows of one operator are joined first, then any; longer and longer ones, until few enough
+    are left."""
     if len(rows) <= most:
         return rows, 0
     end = int(rows.end.max())

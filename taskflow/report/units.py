@@ -1,10 +1,10 @@
-"""Units: figures as people read them, three digits and a unit."""
+"""Units: figures for people, three digits and a unit."""
 
 from __future__ import annotations
 
 
 def seconds(value: float) -> str:
-    """``1.23 s``, ``45.6 ms``, ``7.89 µs``."""
+    """Return ``1.23 s``, ``45.6 ms`` or ``7.89 µs``."""
     if value == 0:
         return "0"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -14,7 +14,7 @@ def seconds(value: float) -> str:
 
 
 def nbytes(value: float) -> str:
-    """``1.23 GB``: decimal units, as vendors count."""
+    """Return ``1.23 GB``: decimal units, as vendors count."""
     for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= 0.9995 * factor:
             return f"{_three(value / factor)} {unit}"
@@ -22,12 +22,12 @@ def nbytes(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Bytes a second."""
+    """Return a rate in bytes a second."""
     return f"{nbytes(value)}/s"
 
 
 def percent(share: float) -> str:
-    """``12 %``, with a digit more below ten."""
+    """Return ``12 %``, with one more digit below ten."""
     return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
 
 

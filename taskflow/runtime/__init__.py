@@ -1,8 +1,8 @@
-"""Execute task graphs on the ranks of a job.
+"""Runtime: executes task graphs on the ranks of a job.
 
-``Executor`` trains and evaluates a graph under a strategy. Packages: ``job`` (start and failure of ranks),
-``transport`` (messages), ``program`` (a rank's compiled step), ``weights`` (where arrays lie), ``tasks`` (the task API),
-``profiler`` (traces), ``calibrate`` (the machine's own rates).
+``Executor`` trains and evaluates a graph under a strategy. Packages: ``job`` (start and failure of ranks), ``transport``
+(messages), ``program`` (a rank's compiled step), ``weights`` (layout of arrays on ranks), ``tasks`` (the task API),
+``profiler`` (traces), ``calibrate`` (measured rates of this machine).
 
 Names are loaded when they are first used, since ``taskflow`` must set thread limits before numpy is imported.
 """

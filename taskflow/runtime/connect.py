@@ -25,11 +25,11 @@ _NOT_OPEN_MPI = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 
 
 def connect(processors: int | None = None, watchdog_seconds: float | None = None) -> Transport:
-    """The transport of this process: MPITransport under an MPI launcher, else LocalTransport (and MPI is not touched).
+    """Return the transport of this process: MPITransport under an MPI launcher, else LocalTransport (MPI is then not touched).
 
-    Args: ``processors``, if given, is how many ranks an MPI job must have (a LocalTransport carries any number of
-    processors); ``watchdog_seconds`` as in ``waiting.watchdog_limit``. Raises LaunchError if mpi4py or its MPI library
-    does not load, if mpirun belongs to another MPI than mpi4py, or if the number of ranks is not ``processors``.
+    Args: ``processors``, if given, is the number of ranks that an MPI job must have (a LocalTransport takes any number of
+    processors). ``watchdog_seconds``: see `taskflow.runtime.job.polling.watchdog_limit`. Raises LaunchError if mpi4py or its
+    MPI library does not load, if mpirun belongs to another MPI than mpi4py, or if the number of ranks is not ``processors``.
     """
     started = launcher()
     if started is None:

@@ -1,7 +1,7 @@
-"""Agree: every rank compiles for itself, so before the first step they compare what they have compiled.
+"""Consistency: every rank compiles for itself, so before the first step the ranks compare what they have compiled.
 
-Ranks that disagree (a mapper that reads a clock, a random number without a seed, other arguments on one rank) would wait
-for messages that nobody sends, or compute with wrong numbers in silence.
+If ranks disagree (a mapper that reads a clock, a random number without a seed, different arguments on one rank), they would
+wait for messages that nobody sends, or compute wrong numbers silently.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from taskflow.runtime.transport import Transport
 
 
 def agree(transport: Transport, who: str, **subjects: Any) -> None:
-    """Collective. ValueError on every rank, with the first rank and subject that differ, unless ``str`` of every subject
- is the same on all ranks."""
+    """Check that all ranks agree: ``str`` of every subject must be the same on all. Collective. Otherwise raises ValueError on
+    every rank, with the first rank and subject that differ."""
     if transport.size == 1:
         return
     mine = {subject: (sha256(str(value).encode()).hexdigest(), _short(value)) for subject, value in subjects.items()}
@@ -42,5 +42,5 @@ def _short(value: Any) -> str:
 
 
 def lines(pieces: Any) -> str:
-    """Several pieces as one text."""
+    """Join several pieces into one text."""
     return "\n".join(map(str, pieces))

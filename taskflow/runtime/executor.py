@@ -1,4 +1,4 @@
-"""Executor: trains and evaluates an operator graph under a strategy, on the processors of this and the other ranks."""
+"""Executor: trains and evaluates an operator graph under a strategy, on the processors of all ranks."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from taskflow.tasks.lower import cut_graph, lower
 
 
 class Executor:
-    """Runs steps of one graph under one strategy. Without an update rule it only evaluates and predicts.
+    """Runner of steps of one graph under one strategy. Without an update rule it only evaluates and predicts.
 
     ``weights``: another Executor, perhaps with another batch or strategy, whose weights and running statistics this one uses.
-    They are the same memory wherever both place the same elements on a processor, else copied before a step if they have
-    changed. Such an Executor has no rule, and takes transport and kernels from the other. ``device``: "cpu" or "gpu", in place
+    They share memory wherever both place the same elements on a processor; elsewhere they are copied before a step if they have
+    changed. Such an Executor has no rule, and takes transport and kernels from the other. ``device``: "cpu" or "gpu", instead
     of ``kernels``. ``loss_scaling``: how a float16 graph's loss is scaled (None: not at all).
 
-    Every rank makes the same Executor and calls the same methods (control replication). ``losses`` come back on the rank
-    of processor 0; the others get None. The same seed gives the same numbers under every strategy and number of ranks, up
-    to the rounding of reordered sums.
+    Every rank makes the same Executor and calls the same methods (control replication). Losses are returned on the rank of
+    processor 0; the others get None. The same seed gives the same numbers under every strategy and number of ranks, up to the
+    rounding of reordered sums.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Executor:
 
     # ---- steps ---------------------------------------------------------------------------------------------------
     def train(self, feeds: Mapping[str, Any], *, lr: float | None = None) -> float | None:
-        """One training step on a batch: ``feeds`` has the whole array of every input, the same on every rank.
+        """Run one training step on a batch. ``feeds`` has the whole array of every input, the same on every rank.
 
-        Returns the loss before the update on the rank of processor 0, None elsewhere. Raises LossError there if the loss
-        is not finite.
+        Returns the loss before the update on the rank of processor 0, None elsewhere. Raises LossError there if the loss is not
+        finite.
         """
         program = self.program("train")
         self._before(feeds, True, lr)
@@ -124,12 +124,12 @@ class Executor:
         self, path: str | Path | None, steps: range | None = None, *, cost: Cost | None = None,
         about: Mapping[str, Any] | None = None, clock: Clock = perf_counter,
     ) -> Tracer:
-        """Write what all ranks do in some of the next training steps to one file for Perfetto or chrome://tracing (gzipped if
-        ``path`` ends in ``.gz``; None: to no file, see `Tracer.content`), the predicted timeline beside it. Every rank calls it.
+        """Write what all ranks do in some of the next training steps, with the predicted timeline beside it, to a file for
+        Perfetto or chrome://tracing (gzipped for ``.gz``; None: no file, see `Tracer.content`). Every rank calls it.
 
-        ``steps``: numbers of steps, counted from 0 over the whole training (default: the third to the fifth from now). The
-        file is written when the last of them has run, or when the Tracer is closed. ``cost``: seconds of a task, for the
-        prediction (default: the machine's roofline). ``about``: what else the file shall say. Raises ValueError and OSError.
+        ``steps``: numbers of steps, counted from 0 over the whole training (default: the third to the fifth from now). The file
+        is written when the last of them has run, or when the Tracer is closed. ``cost``: seconds of a task, for the prediction
+        (default: the machine's roofline). ``about``: further facts for the file. Raises ValueError and OSError.
         """
         first = self.state.step + 2
         said = {
@@ -141,7 +141,7 @@ class Executor:
         return self._tracer
 
     def train_measured(self, feeds: Mapping[str, Any], *, lr: float | None = None) -> tuple[float | None, Profile]:
-        """Like `train`, also returning when everything on this rank ran."""
+        """Run a training step like `train`, and also return when each item ran on this rank."""
         program = self.program("train")
         self._before(feeds, True, lr)
         measured = program.run_measured()
@@ -153,18 +153,18 @@ class Executor:
             self.mapper.report_profiling(self.profile(measured()))
 
     def profile(self, measured: Sequence[Measured]) -> Profile:
-        """What this rank measured of the present step, in the words of `Mapper.report_profiling`."""
+        """Return what this rank measured of the current step, as `Mapper.report_profiling` receives it."""
         return Profile(self.transport.rank, self.state.step, tuple(m.describe() for m in measured))
 
     def evaluate(self, feeds: Mapping[str, Any]) -> float | None:
-        """The loss of a batch without training; the carried state of evaluation is separate from training's, but for what
-        is lasting (running statistics), which evaluation reads. On the rank of processor 0; None elsewhere."""
+        """Return the loss of a batch without training, on the rank of processor 0; None elsewhere. Evaluation carries its own
+        state, except for lasting state (running statistics), which it reads from training."""
         return self.evaluate_with(feeds)[0]
 
     def evaluate_with(
         self, feeds: Mapping[str, Any], outputs: Sequence[Tensor | str] = ()
     ) -> tuple[float | None, dict[str, np.ndarray[Any, Any]] | None]:
-        """The loss of a batch and the values of ``outputs`` in the same pass, on the rank of processor 0; (None, None)
+        """Return a batch's loss and the values of ``outputs`` from one pass, on the rank of processor 0; (None, None)
         elsewhere."""
         if not self.graph.losses:
             raise ValueError(f"evaluate: {self.graph.name} minimises no loss; call graph.minimize, or predict")
@@ -177,21 +177,21 @@ class Executor:
     def predict(
         self, feeds: Mapping[str, Any], outputs: Outputs = None, *, everywhere: bool = False
     ) -> Predictions | None:
-        """What the network answers to inputs: the values of ``outputs`` without training, whole, however they were cut.
+        """Return the network's predictions for inputs: the whole values of ``outputs``, without training.
 
-        ``feeds`` has the arrays of the inputs that these need (no labels), the same on every rank; any number of samples,
-        which go through the network in batches of its size. ``outputs``: tensors or names of operators; if not given, the
-        scores that the losses compare (without a loss: what nobody reads). Returns an array for one output, a dict by name
-        for a sequence of them or more than one; on the rank of processor 0, or with ``everywhere`` on all ranks (None elsewhere).
+        ``feeds`` has the arrays of the needed inputs (no labels), the same on every rank. Any number of samples will do; they
+        go through the network in batches of its size. ``outputs``: tensors or names of operators; by default the scores that
+        the losses compare (without a loss: the tensors that nobody reads). Returns an array for one output, or a dict by name
+        for a sequence or for several; on the rank of processor 0, or with ``everywhere`` on all ranks (None elsewhere).
 
-        State that a step carries on is predicting's own and goes on from call to call (``reset_state("predict")``). Raises
+        Prediction has its own carried state, which continues from call to call until ``reset_state("predict")``. Raises
         ValueError for unknown outputs and missing or wrong inputs.
         """
         return predict(self, feeds, outputs, everywhere)
 
     def forward(self, mode: str, outputs: Sequence[Tensor], feeds: Mapping[str, Any]) -> Program:
-        """Run the forward pass for ``outputs``; returns the program, which holds them. ``mode``: "evaluate" adds the losses;
-        "predict" does not."""
+        """Run the forward pass for ``outputs``; return the program, which holds them. ``mode``: "evaluate" (with losses) or
+        "predict"."""
         program = self.program(mode, outputs)
         self.renew()
         self._before(feeds, False, None)
@@ -200,22 +200,22 @@ class Executor:
         return program
 
     def renew(self) -> None:
-        """Where the weights are copies of another Executor's, bring them up to date. Every rank calls it."""
+        """Update weights that are copies of another Executor's. Every rank calls it."""
         if self._shared is not None:
             self._shared.refresh()
 
     def fetched(self, tensor: Tensor, mode: str = "train") -> np.ndarray[Any, Any] | None:
-        """The value that a fetched tensor had in the last step, on the rank of processor 0."""
+        """Return the value that a fetched tensor had in the last step, on the rank of processor 0."""
         if self.placement.rank(0) != self.transport.rank:
             return None
         return self.program(mode).fetched(tensor.name)
 
     def reset_state(self, mode: str = "train") -> None:
-        """Carried state starts from the beginning again; what is lasting stays."""
+        """Reset carried state to its beginning; lasting state stays."""
         self.kept.restart(f"{mode}:")
 
     def set_state(self, values: Mapping[str, Any], mode: str = "predict") -> None:
-        """Give carried states, by name, whole arrays (the same on every rank) to start the next step with. Raises
+        """Set carried states, by name, to whole arrays (the same on every rank), with which the next step starts. Raises
         ValueError for a name that no state has, or a wrong shape."""
         carried = carried_of(self.graph, self.cut, f"{mode}:")
         for name, value in values.items():
@@ -230,14 +230,14 @@ class Executor:
     def moved_bytes_per_step(self) -> int:
         """Bytes that one training step sends between ranks, summed over all ranks; known on rank 0 (0 elsewhere).
 
-        Copies between processors of one rank are not sent: with one processor a rank this is the task graph's
+        Copies between processors of one rank are not sent: with one processor for each rank this equals the task graph's
         ``transfer_bytes``.
         """
         sent = self.transport.gather(self.program("train").bytes_sent)
         return 0 if sent is None else sum(sent)
 
     def describe(self) -> str:
-        """One line about the compiled training step."""
+        """Describe the compiled training step in one line."""
         program = self.program("train" if self.rule is not None else "evaluate")
         memory = (program.plan.memory.nbytes + self.kept.nbytes) / 1e6
         device, transfers = self.kernels.device, self.transport.describe()
@@ -245,25 +245,25 @@ class Executor:
         return f"{program.graph!r}; {memory:.1f} MB on rank {self.transport.rank}; {self.kernels.name} kernels{where}"
 
     def close(self) -> None:
-        """Wait for what was sent; the transport stays open."""
+        """Wait until all sends have ended; the transport stays open."""
         for program in self._programs.values():
             program.drain()
 
     # ---- parameters ----------------------------------------------------------------------------------------------
     def parameters(self) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Every parameter's whole value, on rank 0 (None elsewhere)."""
+        """Return every parameter's whole value, on rank 0 (None elsewhere)."""
         weights = self.weights()
         return None if weights is None else {p.name: weights[p.name] for p in self.graph.parameters}
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]] | None:
-        """The parameters and what lasts beside them (running statistics), whole, on rank 0 (None elsewhere)."""
+        """Return the parameters and lasting state (running statistics), whole, on rank 0 (None elsewhere)."""
         self.renew()
         found = {name: value for name, value in self.gather(self.weight_holdings.values()) if value is not None}
         return found if self.transport.rank == 0 else None
 
     def set_parameters(self, values: Mapping[str, Any]) -> None:
-        """Replace parameters, and running statistics, by whole arrays (the same on every rank). Raises ValueError for a
-        wrong name or shape."""
+        """Set parameters and running statistics to whole arrays (the same on all ranks). Raises ValueError for a bad name or
+        shape."""
         for name, value in values.items():
             if name not in self.weight_holdings:
                 raise ValueError(f"no parameter {name!r}; there are {', '.join(self.weight_holdings)}")
@@ -274,12 +274,12 @@ class Executor:
             self.put(self.weight_holdings[name], np.asarray(value))
 
     def training_state(self) -> dict[str, ArrayLayout]:
-        """What a checkpoint has beside the weights: the update rule's arrays and the state that training carries."""
+        """Return what a checkpoint has beside the weights: the update rule's arrays and the state that training carries."""
         return training_state_of(self.graph, self.cut, self.program("train").graph, "train:")
 
     def gather(self, holdings: Iterable[ArrayLayout]) -> Iterator[tuple[str, np.ndarray[Any, Any] | None]]:
-        """The name and, on rank 0, the whole value (None elsewhere) of one array after the other; every rank iterates to the
-        end. Ranks hold no more than their pieces."""
+        """Yield the name and whole value (None except on rank 0) of one array after the other. Every rank iterates to the end;
+        ranks other than 0 hold only their own pieces."""
         for holding in holdings:
             distinct = holding.distinct()
             mine = {
@@ -294,7 +294,7 @@ class Executor:
             yield holding.name, whole
 
     def put(self, holding: ArrayLayout, value: np.ndarray[Any, Any]) -> None:
-        """Replace this rank's parts of an array; every rank calls it with the same whole value."""
+        """Replace this rank's parts of an array. Every rank calls it with the same whole value."""
         if self._shared is not None:
             raise ValueError(f"{holding.name}: this Executor uses the weights of another; set them there")
         self.close()  # nothing may be on its way out of the memory that is written now
@@ -309,8 +309,8 @@ class Executor:
 
     # ---- compiling -----------------------------------------------------------------------------------------------
     def program(self, mode: str, outputs: Sequence[Tensor] = ()) -> Program:
-        """The compiled step, compiled at first use: "train"; "evaluate", which gives the losses and ``outputs``; "predict",
-        which gives ``outputs``."""
+        """Return the compiled step of a mode, compiled at first use: "train", "evaluate" (losses, ``outputs``), "predict"
+        (``outputs``)."""
         key = mode, tuple(tensor.name for tensor in outputs)
         if key not in self._programs:
             if mode == "train" and self.rule is None:

@@ -1,4 +1,5 @@
-"""Inference: which tensors a prediction is, whether the inputs fit, and any number of samples in batches of the graph's."""
+"""Inference: which tensors a prediction returns, checks of its inputs, and any number of samples in batches of the graph's
+size."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def predict(executor: Executor, feeds: Mapping[str, Any], outputs: Outputs, ever
 
 
 def outputs_of(graph: OperatorGraph, outputs: Tensor | str | Sequence[Tensor | str]) -> tuple[Tensor, ...]:
-    """The tensors of these names, without repetitions. Raises ValueError that names those there are."""
+    """Return the tensors of these names, without repetitions. Raises ValueError that lists the names that exist."""
     given = (outputs,) if isinstance(outputs, (str, Tensor)) else tuple(outputs)
     known = {tensor.name: tensor for node in graph for tensor in node.outputs}
     found: dict[str, Tensor] = {}
@@ -59,8 +60,8 @@ def outputs_of(graph: OperatorGraph, outputs: Tensor | str | Sequence[Tensor | s
 
 
 def answers_of(graph: OperatorGraph) -> tuple[Tensor, ...]:
-    """What the network answers: the tensors that its losses compare with labels, in program order; if there is no loss,
-    what no operator reads. ValueError if it has neither."""
+    """Return the tensors that the losses compare with labels, in program order; without a loss, those that no operator reads.
+    Raises ValueError if there are none."""
     needed = needed_for(graph, graph.losses)
     found = {n.inputs[0].name: n.inputs[0] for n in graph if n.number in needed and n.operator.kind in _COMPARING}
     if not found and not graph.losses:
@@ -73,7 +74,7 @@ def answers_of(graph: OperatorGraph) -> tuple[Tensor, ...]:
 
 
 def _checked(graph: OperatorGraph, wanted: Sequence[Tensor], feeds: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """The arrays that are needed, and how many samples they have."""
+    """Return the needed arrays and their number of samples."""
     inputs = {node.name: node for node in graph if node.operator.kind == "input"}
     for name in feeds:
         if name not in inputs:
@@ -106,7 +107,8 @@ def _checked(graph: OperatorGraph, wanted: Sequence[Tensor], feeds: Mapping[str,
 
 
 def _check_batches(graph: OperatorGraph, wanted: Sequence[Tensor], needed: set[int], batch: int, count: int) -> None:
-    """Other numbers of samples than the graph's are possible where one sample's answer does not depend on others."""
+    """Raise ValueError if a number of samples other than the graph's would change results, because samples depend on each
+    other."""
     say = f"predict: {graph.name} takes {batch} samples at a time, got {count}"
     for tensor in wanted:
         if not tensor.shape or tensor.shape[0] != batch:

@@ -1,4 +1,4 @@
-"""Overflow: what an Executor does after each step of a float16 network, whose gradients may have become too large."""
+"""Overflow: what an Executor does after each step of a float16 network, whose gradients may have overflowed."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ DYNAMIC = LossScaling()
 
 
 class LossError(ArithmeticError):
-    """The loss, or the gradients, became infinite or not a number."""
+    """Error for a loss, or gradients, that became infinite or NaN."""
 
 
 def scaler_of(graph: OperatorGraph, scaling: LossScaling | None) -> LossScaler | None:
-    """The loss scale of a graph that is trained; None if it has none. bfloat16 reaches as far as float32 and needs none."""
+    """Return the loss scale of a graph that is trained; None if it has none. bfloat16 has the range of float32 and needs none."""
     return None if scaling is None or graph.dtype != np.float16 else LossScaler(scaling)
 
 
 def told(program: Program, placement: Placement, rank: int) -> Any:
-    """The array in which a rank finds, after a step, what its gradients were multiplied by: not a number if some gradient of some
-    rank was not finite. None if nothing is trained."""
+    """Return the array that holds, after a step, the factor by which this rank's gradients were multiplied: NaN if some
+    gradient of some rank was not finite. None if nothing is trained."""
     found = [b for b in program.graph.buffers if b.region == FACTOR and placement.rank(b.processor) == rank]
     return program.storage.array(found[0].number) if found else None
 
 
 def require_finite(loss: float | None, step: int) -> float | None:
-    """The loss of a step; LossError if it is not finite."""
+    """Return the loss of a step. Raises LossError if it is not finite."""
     if loss is not None and not isfinite(loss):
         raise LossError(f"the loss became {loss} at step {step}; lower the learning rate or clip gradients")
     return loss
 
 
 def note_overflow(scaler: LossScaler, state: StepState, factor: Any) -> None:
-    """After a step: count one that was skipped, here as on all other ranks, and let the loss scale follow. LossError if gradients
-    are not finite whatever the scale is."""
+    """Update the loss scale after a step, and count the step if it was skipped; all ranks do the same. Raises LossError if
+    gradients are not finite whatever the scale."""
     overflowed = factor is not None and isnan(float(factor[0]))
     state.skipped += overflowed
     scaler.after(overflowed)

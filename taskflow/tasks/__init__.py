@@ -1,4 +1,4 @@
-"""The TaskGraph of one step: its tasks, their order in time, and the memory they need.
+"""Task graphs: the tasks of one step, their order in time, and the memory they need.
 
 ``lower`` makes it from a graph and a strategy, ``launch`` from calls of user tasks, ``simulate.py`` predicts its times.
 """

@@ -1,4 +1,4 @@
-"""Gantt: a timeline as a small SVG chart; the report has the large one."""
+"""Gantt: a timeline as a small SVG chart; reports have the large one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Bar = tuple[float, float, str, str]  # start, end, colour, title
 
 
 def gantt(timeline: Timeline, tasks: TaskGraph | None = None) -> str:
-    """HTML: a line of text and the chart. Bars narrower than half a pixel are joined to the one before, if it has their
+    """Return HTML: a line of text and the chart. Bars narrower than half a pixel are joined to the previous bar of their
     colour, so a chart of any number of tasks stays small."""
     rows = _by_processor(timeline, tasks) if tasks is not None else _packed(timeline)
     scale = WIDTH / (timeline.makespan or 1.0)

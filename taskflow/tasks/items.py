@@ -1,10 +1,10 @@
-"""Items: what one rank does in one step, in order, and how long each buffer of it lives. Pure, so the search may ask too.
+"""Items: what one rank does in one step, in order, and how long each of its buffers lives. Pure, so the search may call it too.
 
-Every rank walks the same global order of tasks and takes what concerns its processors. A copy to another rank is a Send;
-from another rank a Post (the receive may begin) and, before the first task that needs it, an Arrive (wait for it). Before
-memory is written whose earlier contents may still be on their way out, a Flush waits for those sends. So that this seldom
-takes time, what is sent stays in memory until the receiver's first task that needs it has its turn (Leave). A collective
-with other ranks is a Join, at the same place among all collectives on each of them, and then an Arrive.
+Every rank walks the same global order of tasks and takes those of its processors. A copy to another rank is a Send. A copy from
+another rank is a Receive (the transfer may begin) and, before the first task that needs it, a WaitReceive. Before memory is
+overwritten that may still be being sent, a WaitSend waits for those sends. To keep such waits short, what is sent stays in
+memory until the turn of the receiver's first task that needs it (Leave). A collective with other ranks is a StartCollective, at
+the same place among all collectives on each of them, and then a WaitReceive.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class StartCollective:
-    """Begin a collective of ``ranks`` (rising), with the ``parts`` that are this rank's; where processors have shares, also those
-    of its processors, and how many elements each of the ranks has in all of its own (``counts``). Of an all-to-all ``parts`` are
-    what its processors get, and ``shares`` what they give. ``packed``: this rank's buffers for what travels. ``owners``: the
-    ranks of the collective's processors."""
+    """Start a collective of ``ranks`` (ascending) with this rank's ``parts``. Where processors have shares, ``shares`` are this
+    rank's and ``counts`` the number of elements in all shares of each rank. Of an all-to-all, ``parts`` are what this rank's
+    processors get, and ``shares`` what they give. ``packed``: this rank's buffers for what travels. ``owners``: the ranks of
+    the collective's processors."""
 
     task: Task
     ranks: tuple[int, ...]
@@ -63,7 +63,7 @@ class StartCollective:
 
 @dataclass(frozen=True, slots=True)
 class WaitReceive:
-    """Wait until the copy has arrived, or the collective is over; ``needed_by`` is the task that needs it (None: the end of the
+    """Wait until the copy has arrived, or the collective is over. ``needed_by``: the task that needs it (None: the end of the
     step)."""
 
     copy: Task
@@ -72,15 +72,15 @@ class WaitReceive:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Here the receiver of a copy needs it, so by now it should have left: until here its source lives. Where the receiver
-    copies by itself, it often does so no earlier. Nothing is done; the schedule leaves it out when memory is planned."""
+    """Mark where the receiver of a copy needs it, so that the copy should have left by now; its source lives until here. (Where
+    the receiver copies by itself, it often does so no earlier.) Nothing is executed; it only serves to plan memory."""
 
     copy: Task
 
 
 @dataclass(frozen=True, slots=True)
 class WaitSend:
-    """Wait until the copy, perhaps of the step before, has left; ``needed_by`` overwrites its source."""
+    """Wait until the copy, perhaps of the previous step, has left, since ``needed_by`` overwrites its source."""
 
     copy: Task
     needed_by: Task
@@ -92,7 +92,7 @@ Planned = Item | Leave
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which rank drives which processor: neighbouring ones share a rank when there are more processors than ranks."""
+    """Assignment of processors to ranks: with more processors than ranks, neighbouring processors share a rank."""
 
     processors: int
     ranks: int
@@ -104,23 +104,23 @@ class Placement:
             )
 
     def rank(self, processor: int) -> int:
-        """The rank that drives ``processor``."""
+        """Return the rank that drives ``processor``."""
         return processor * self.ranks // self.processors
 
     def local(self, rank: int) -> list[int]:
-        """The processors of a rank."""
+        """Return the processors of a rank."""
         return [p for p in range(self.processors) if self.rank(p) == rank]
 
 
 def items_of(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int) -> list[Planned]:
-    """Return what ``rank`` does of the global ``order`` (a topological order of all tasks), less the Flushes, which depend on
+    """Return what ``rank`` does of the global ``order`` (a topological order of all tasks), without WaitSends, which depend on
     where memory lies."""
     return _with_arrivals(graph, _own(graph, order, placement, rank))
 
 
 def needs(task: Task, copy: Task) -> bool:
-    """True if a task that comes after ``copy`` needs what has arrived: it runs there, or sends from there. (Others wait for it to
-    have left.)"""
+    """True if a task that comes after ``copy`` needs its data: it runs where they arrived, or sends from there. (Other tasks
+    only wait until the copy has left.)"""
     return copy.processor in task.processors
 
 
@@ -186,7 +186,7 @@ def _with_arrivals(graph: TaskGraph, items: Sequence[Planned]) -> list[Planned]:
 
 
 def uses(item: Planned) -> tuple[Sequence[Part], Sequence[Part]]:
-    """The parts of this rank's memory that an item reads and writes."""
+    """Return the parts of this rank's memory that an item reads and writes."""
     if type(item) is RunTask:  # what most are; a match statement would take as long as all that is done with the answer
         return item.task.reads, item.task.writes
     match item:
@@ -209,7 +209,7 @@ def uses(item: Planned) -> tuple[Sequence[Part], Sequence[Part]]:
 
 
 def rooms(work: object) -> dict[int, int]:
-    """What a forward task wants beside its arrays to lay weights out in: bytes by the weight's buffer."""
+    """Return the bytes that a forward task wants for prepacking weights, by the weight's buffer."""
     if not isinstance(work, Compute) or work.backward:
         return {}
     sizes = laid_out_bytes(work.node, work.piece)
@@ -217,8 +217,8 @@ def rooms(work: object) -> dict[int, int]:
 
 
 def laid_out_bytes(node: Node, piece: Rect) -> dict[int, int]:
-    """For each weight that the forward task of a piece may lay out anew (`Operator.lays_out`) the bytes for that; none for those of
-    16 bits, which kernels get as float32 copies."""
+    """Return the bytes for prepacking each weight that the forward task of a piece may prepack (`Operator.lays_out`); none for
+    16-bit weights, which kernels get as float32 copies."""
     found = {}
     for which in node.operator.lays_out(node.specs, piece):
         weight, dtype = node.reads(piece).weights[which], node.parameters[which].spec.dtype
@@ -231,13 +231,13 @@ def laid_out_bytes(node: Node, piece: Rect) -> dict[int, int]:
 
 
 def root_of(graph: TaskGraph, buffer: int) -> Buffer:
-    """The buffer whose memory this one is."""
+    """Return the buffer whose memory this one is."""
     of = graph.buffers[buffer]
     return of if of.base is None else graph.buffers[of.base]
 
 
 def lifetimes(graph: TaskGraph, items: Sequence[Planned], local: set[int]) -> list[Lifetime]:
-    """Return when each buffer that is not kept is in use, by position in ``items``; ``local`` are the rank's processors."""
+    """Return when each buffer that is not persistent is in use, by position in ``items``. ``local``: the rank's processors."""
     # By buffer: the one whose memory it is, and whether that is neither kept nor elsewhere.
     roots = [number if (base := of.base) is None else base for number, of in enumerate(graph.buffers)]
     counted = [not graph.buffers[r].kept and graph.buffers[r].processor in local for r in roots]

@@ -1,4 +1,4 @@
-"""Memory plan: where in one arena each buffer lies while it lives, so that memory is used again as soon as it is free."""
+"""Memory plan: the place of each buffer in one arena while it lives, so that memory is reused as soon as it is free."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Byte offset of each buffer in the arena, and the arena's size. ``peak_bytes``: the most that lives at once, which
-    no plan can go below."""
+    """Byte offset of each buffer in the arena, and the arena's size. ``peak_bytes``: the most that lives at once; no arena can
+    be smaller."""
 
     offsets: dict[int, int]
     nbytes: int
@@ -36,9 +36,9 @@ class MemoryPlan:
 
 
 def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
-    """Buffers whose lifetimes share a position never share bytes. Places are best fits in order of first use, which
-    puts new values where the last ones have just been. Where that leaves holes, the largest buffers go first, by size
-    or by size times time, if an arena is smaller for it (Pisarchyk and Lee, "Efficient memory management for deep
+    """Plan an arena in which buffers whose lifetimes overlap never share bytes. Places are best fits in order of first use,
+    which puts new values where the last ones have just been. If that leaves holes, placing the largest buffers first, by size
+    or by size times time, is tried too, and the smallest arena wins (Pisarchyk and Lee, "Efficient memory management for deep
     neural net inference", arXiv 2001.03288).
     """
     plan = _by_time(lifetimes)
@@ -49,7 +49,7 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
 
 
 def peak_of(lifetimes: Sequence[Lifetime]) -> int:
-    """The most bytes that live at once."""
+    """Return the most bytes that live at once."""
     change: dict[int, int] = {}
     for life in lifetimes:
         change[life.first] = change.get(life.first, 0) + _rounded(life)

@@ -1,4 +1,4 @@
-"""The paper's full simulation (Algorithm 1), as short as it can be: what order and time mean for a TaskGraph.
+"""Full simulation (the paper's Algorithm 1), as short as possible: it defines order and time of a TaskGraph.
 
 The compiled twins in optimizer/evaluate/simulation/, and the tests that hold each equal to it:
 
@@ -21,11 +21,11 @@ from taskflow.tasks.task import AllToAll, Collective, Kind, Task, TaskGraph
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The times at which one task was ready, started and ended, in seconds from the start of the step.
+    """Times at which one task was ready, started and ended, in seconds from the start of the step.
 
-    A copy or collective goes over the things that it occupies one after another. ``starts`` has when it got hold of
-    each, in the order of `resources`, and ``start`` is the last of them. It keeps each for ``end - start``. Of other
-    tasks ``starts`` is empty.
+    A copy or collective acquires the resources that it occupies one after another. ``starts``: when it acquired each, in the
+    order of `resources`; ``start`` is the last of them. It occupies each for ``end - start``. For other tasks ``starts`` is
+    empty.
     """
 
     task: int
@@ -37,15 +37,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans by task number, and the order in which tasks were taken: that in which they became ready."""
+    """Spans by task number, and the order in which tasks were taken, which is the order in which they became ready."""
 
     spans: tuple[Span, ...]
     order: tuple[int, ...]
 
     def begun(self, graph: TaskGraph) -> tuple[int, ...]:
-        """The numbers of the graph's tasks as one rank after the other can do them: in the order in which they began, of those
-        that began at one time what travels first, and nothing before what it waits for. (In ``order`` a message comes after all
-        tasks that were ready before it was, also after those that still waited for the processor that it leaves.)"""
+        """Return the numbers of the graph's tasks in an order in which the ranks can run them: by the time at which they began,
+        copies and collectives first among equals, and no task before one that it waits for. (In ``order`` a message comes after
+        all tasks that became ready before it, even those that still waited for the processor that it leaves.)"""
         waits, followers = [len(task.after) for task in graph.tasks], _followers(graph)
         place = {number: i for i, number in enumerate(self.order)}
 
@@ -72,8 +72,8 @@ class Timeline:
         return max((span.end for span in self.spans), default=0.0)
 
     def draw(self, tasks: TaskGraph | None = None) -> Drawing:
-        """A small Gantt chart for a notebook: with ``tasks``, a row a processor (and the messages it receives below it) by
-        kind of task; else rows of tasks that do not overlap."""
+        """Draw a small Gantt chart for a notebook. With ``tasks``: a row for each processor (and below it the messages it
+        receives), coloured by kind of task; else rows of tasks that do not overlap."""
         from taskflow.tasks.gantt import gantt
 
         return Drawing(gantt(self, tasks))
@@ -90,14 +90,15 @@ TICKS = 2.0**40  # a second
 
 
 def on_grid(seconds: float) -> float:
-    """Seconds rounded up to a multiple of 2**-40 (0.9 picoseconds), in which simulated time is counted. Sums of fewer than 8,192
-    seconds are then exact in any order."""
+    """Round seconds up to a multiple of 2**-40 (0.9 picoseconds), the unit of simulated time. Sums of fewer than 8,192 seconds
+    are then exact in any order."""
     return ceil(seconds * TICKS) / TICKS if seconds < 8192 else seconds
 Priority = Callable[[Task], int]  # lower goes first among tasks that became ready at the same time
 
 
 def roofline(machine: Machine) -> Cost:
-    """Seconds of a task from its flops and bytes and the machine's rates: enough to order a step's tasks."""
+    """Return a function that gives the seconds of a task from its flops and bytes and the machine's rates: good enough to order
+    a step's tasks."""
 
     links: dict[tuple[int, int], tuple[float, float]] = {}  # (source, target) -> latency, bytes a second
 
@@ -124,10 +125,10 @@ def all_reduce_seconds(
     machine: Machine, group: Sequence[int], nbytes: int, flops: int, within: Callable[[int, int, int], float], halves: int = 2,
     around: Around | None = None,
 ) -> float:
-    """Seconds of an all-reduce (`collective`), or of one of its ``halves``, given bytes and flops of all its members together;
-    with 0 halves of an all-to-all (`exchange`).
-    Where processors copy by themselves, they also add what has come (an all-gather adds nothing): ``within(processor, flops,
-    nbytes)`` are the seconds of a sum there. GPUs add while they send. ``around``: the collective or exchange, if it is at hand."""
+    """Return the seconds of an all-reduce (`collective`), or of one of its ``halves``, given bytes and flops of all its members
+    together; with 0 halves, of an all-to-all (`exchange`). Processors that copy by themselves also add what arrives (an
+    all-gather adds nothing); ``within(processor, flops, nbytes)`` returns the seconds of such a sum. GPUs add while they send.
+    ``around``: the collective or exchange, if it is known."""
     around = around or (collective(machine, group) if halves else exchange(machine, group))
     seconds = around.seconds(nbytes, halves)
     if around.copies and flops:  # each adds to all of the array but an nth, reading two arrays and writing one
@@ -137,9 +138,9 @@ def all_reduce_seconds(
 
 
 def resources(task: Task, machine: Machine) -> tuple[int, ...]:
-    """What the task occupies: its processor's number, or those of its links counted on after the processors, between those
-    of the sender and the receiver where these copy themselves (`Link.occupies_endpoints`). A collective occupies a ring's, an
-    all-to-all those between all."""
+    """Return what the task occupies: its processor's number, or those of its links, which follow the processors' numbers. The
+    sender comes before the links and the receiver after them where these copy by themselves (`Link.occupies_endpoints`). A
+    collective occupies the resources of a ring, an all-to-all those between all pairs."""
     if isinstance(task.work, AllToAll):
         return all_pairs(machine, task.work.group).resources
     if isinstance(task.work, Collective):
@@ -148,7 +149,8 @@ def resources(task: Task, machine: Machine) -> tuple[int, ...]:
 
 
 def link_names(task: Task, machine: Machine) -> dict[int, str]:
-    """The names of the links that a task occupies, by their numbers as in `resources`; none for those within a processor."""
+    """Return the names of the links that a task occupies, by their numbers as in `resources`; none for tasks within a
+    processor."""
     if not task.kind.travels:
         return {}
     members, first = task.processors, len(machine.processors)
@@ -163,7 +165,7 @@ def link_names(task: Task, machine: Machine) -> dict[int, str]:
 
 
 def message_resources(source: int, target: int, machine: Machine) -> tuple[int, ...]:
-    """What a message between two processors occupies, numbered as in `resources`."""
+    """Return what a message between two processors occupies, numbered as in `resources`."""
     route = machine.route(source, target)
     first = len(machine.processors)
     links = tuple([first + link.number for link in route])
@@ -175,13 +177,13 @@ def message_resources(source: int, target: int, machine: Machine) -> tuple[int, 
 
 
 def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority | None = None) -> Timeline:
-    """Algorithm 1 of the paper: take tasks in the order in which they become ready; each starts when it is ready and what
-    it occupies is free. Ties go to the lower ``priority``, then to the lower task number.
+    """Run Algorithm 1 of the paper: take tasks in the order in which they become ready; each starts when it is ready and its
+    resources are free. Ties go to the lower ``priority``, then to the lower task number.
 
-    A copy reaches the next link of its route when it starts on the one before, and each link serves copies in the order in which
-    they reach it; it is busy with each for all of the copy's seconds. A collective goes around its ring in the same way. (Were
-    the whole route taken at once, a copy that waits for one link would keep the others idle, and where all exchange with all
-    hardly two copies would run at a time.)
+    A copy reaches the next link of its route when it starts on the previous one. Each link serves copies in the order in which
+    they reach it, and is busy with each for all of the copy's duration. A collective goes around its ring in the same way. (If
+    a copy acquired its whole route at once, it would keep other links idle while it waits for one. In an all-to-all hardly two
+    copies would then run at a time.)
     """
     rank = priority or (lambda task: 0)
     waits, followers = [len(task.after) for task in graph.tasks], _followers(graph)
@@ -236,7 +238,7 @@ def _followers(graph: TaskGraph) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """How long a task occupies one thing, in seconds from the start of the step."""
+    """Time for which a task occupies one resource, in seconds from the start of the step."""
 
     task: int
     start: float
@@ -244,7 +246,7 @@ class Stay:
 
 
 def stays(graph: TaskGraph, timeline: Timeline, machine: Machine) -> dict[int, list[Stay]]:
-    """Who occupies what: by number as in `resources`, the stays in the order of their starts."""
+    """Return, for each resource numbered as in `resources`, its stays in the order of their starts."""
     found: dict[int, list[Stay]] = {}
     for number in timeline.order:
         span = timeline.spans[number]

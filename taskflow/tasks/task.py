@@ -17,7 +17,7 @@ from taskflow.tasks.topic import OTHER, Topic
 
 
 class Kind(Enum):
-    """What a task is."""
+    """Kind of a task."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -33,7 +33,7 @@ class Kind(Enum):
 
     @property
     def travels(self) -> bool:
-        """True if it is between processors, and occupies links."""
+        """True if it is between processors, and so occupies links."""
         return self is Kind.COPY or self is Kind.COLLECTIVE
 
 
@@ -41,7 +41,7 @@ class Kind(Enum):
 class Buffer:
     """Memory on one processor: an instance of ``rect`` of the region called ``region``.
 
-    A kept buffer lives from step to step, is found again by its name, and holds ``start`` at first. An alias is the
+    A kept buffer persists from step to step, is found again by its name, and holds ``start`` at first. An alias is the
     contiguous part ``part`` of buffer ``base``. ``rect`` has the buffer's shape; a flat buffer's rect is one-dimensional.
     """
 
@@ -82,7 +82,7 @@ Runs = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class GradientTo:
-    """A gradient's buffer, and whether this task adds to it or is the first to fill it."""
+    """Buffer of a gradient, and whether this task adds to it or is the first to fill it."""
 
     buffer: int
     accumulate: bool
@@ -90,10 +90,10 @@ class GradientTo:
 
 @dataclass(frozen=True, slots=True)
 class OtherHalf:
-    """What the other half gives, of a backward task that gives only the gradients of inputs or only those of weights.
+    """The other half of a backward task that computes only the gradients of inputs or only those of weights.
 
-    ``wanted``: which inputs' gradients both give. ``nbytes``: how many bytes the gradients have that this one does not
-    give.
+    ``wanted``: the inputs whose gradients both halves together compute. ``nbytes``: bytes of the gradients that this half does
+    not compute.
     """
 
     wanted: tuple[bool, ...]
@@ -102,7 +102,8 @@ class OtherHalf:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Forward or backward of one piece of an operator; numbers are buffers. ``other``: of half a backward task."""
+    """Forward or backward of one piece of an operator; numbers are buffers. ``other``: the other half of a divided backward
+    task."""
 
     node: Node
     piece: Rect
@@ -119,7 +120,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Copy ``source`` to ``target``, between processors or within one; ``add`` (within one only) adds instead."""
+    """Copy ``source`` to ``target``, between processors or within one; ``add`` (within one only): add instead."""
 
     source: Part
     target: Part
@@ -128,7 +129,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Summation:
-    """target += the sources, in this order (``fresh``: target = the first one, then += the others)."""
+    """Sum: target += the sources, in this order (``fresh``: target = the first one, then += the others)."""
 
     sources: tuple[Part, ...]
     target: Part
@@ -137,7 +138,7 @@ class Summation:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """Each of the parts, one on each processor of ``group`` (in rising order), becomes the sum of all."""
+    """All-reduce: each of the parts, one on each processor of ``group`` (ascending), becomes the sum of all."""
 
     halves: ClassVar[int] = 2  # of a ring's two ways round
     group: tuple[int, ...]
@@ -146,11 +147,11 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class ReduceScatter:
-    """Of the sum of the parts, one on each processor of ``group`` (in rising order), each processor gets its share; some may be
-    empty. Without ``places`` the parts are one-dimensional, and the shares follow each other in them; with ``places``, which
-    say where in a part each share lies (counted from the part's first element), shares are put into buffers of their own. What
-    lies in a part is then of no use to anybody, but for a share in it. ``packed``: where shares do not follow each other in memory,
-    for each processor a one-dimensional buffer as long as a part, in which they do while they travel."""
+    """Reduce-scatter: of the sum of the parts, one on each processor of ``group`` (ascending), each processor gets its share;
+    some shares may be empty. Without ``places`` the parts are one-dimensional, and the shares follow each other in them.
+    ``places``: where each share lies in a part (counted from the part's first element); shares then go to buffers of their own.
+    Afterwards a part is undefined except for a share in it. ``packed``: where shares are not consecutive in memory, for each
+    processor a one-dimensional buffer as long as a part, in which they are while they travel."""
 
     halves: ClassVar[int] = 1
     group: tuple[int, ...]
@@ -162,8 +163,8 @@ class ReduceScatter:
 
 @dataclass(frozen=True, slots=True)
 class AllGather:
-    """Each of the parts, one on each processor of ``group`` (in rising order), gets from the others what is their share of theirs.
-    ``shares``, ``places`` and ``packed`` as of a ReduceScatter. Where one has all, its share is its part."""
+    """All-gather: each of the parts, one on each processor of ``group`` (ascending), gets the others' shares. ``shares``,
+    ``places`` and ``packed`` as of a ReduceScatter. If a processor has everything, its share is its part."""
 
     halves: ClassVar[int] = 1
     group: tuple[int, ...]
@@ -175,7 +176,7 @@ class AllGather:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one member of an all-to-all gives to another, or to itself; they are numbered by their places in the group."""
+    """Part of an all-to-all that one member gives to another, or to itself. Members are numbered by their places in the group."""
 
     giver: int
     taker: int
@@ -185,9 +186,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class AllToAll:
-    """Each processor of ``group`` (in rising order) gives the others what they want of what it has: the ``blocks``, by giver and
-    then by taker. ``packed``: for each processor a one-dimensional buffer for what it gives to others and then for what it gets
-    from others, while that travels."""
+    """All-to-all: each processor of ``group`` (ascending) gives the others what they want: the ``blocks``, by giver and then by
+    taker. ``packed``: for each processor a one-dimensional buffer that holds, during the transfer, what it gives to others and
+    then what it gets."""
 
     halves: ClassVar[int] = 0  # it goes from each to each, around no ring
     group: tuple[int, ...]
@@ -200,7 +201,7 @@ Collective = AllReduce | ReduceScatter | AllGather | AllToAll
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Every element of ``target`` becomes ``value``; where ``scaled``, times the step's loss scale, if it has one."""
+    """Fill: every element of ``target`` becomes ``value``; if ``scaled``, times the step's loss scale, if it has one."""
 
     target: Part
     value: float
@@ -209,7 +210,7 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """target (one double) gets, or is increased by, the sum of squares of ``source``."""
+    """Sum of squares of ``source``, written to target (one double) or added to it."""
 
     source: Part
     target: int
@@ -218,7 +219,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """target (one double) = min(1, limit / sqrt(sum of the sources)): torch.nn.utils.clip_grad_norm_'s factor."""
+    """Clipping factor: target (one double) = min(1, limit / sqrt(sum of the sources)), as in torch.nn.utils.clip_grad_norm_."""
 
     sources: tuple[int, ...]
     target: int
@@ -227,8 +228,8 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One step of the update rule on a flat range of weights. ``master``: of 16-bit weights, the float32 copy that the rule
-    changes; the weights become its numbers, rounded."""
+    """One step of the update rule on a flat range of weights. ``master``: for 16-bit weights, the float32 copy that the rule
+    changes; the weights become its values, rounded."""
 
     rule: UpdateRule
     weights: Part
@@ -239,19 +240,19 @@ class Update:
 
 
 class Callback(Protocol):
-    """What a UserCall calls."""
+    """Interface of the function that a UserCall calls."""
 
     def bind(self, arrays: Sequence[Any]) -> Callable[[], object]:
-        """The function that runs the task on these arrays, any number of times."""
+        """Return the function that runs the task on these arrays, any number of times."""
 
     def explain(self, error: Exception) -> Exception | None:
-        """A clearer exception to raise from this one, that running the task raised; None if there is none."""
+        """Return a clearer exception to raise from this one, which running the task raised; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserCall:
-    """A task of the generic task API: ``call.bind`` gets the arrays of ``arguments`` (None: an empty Rect) and returns
-    what runs it."""
+    """Task of the generic task API: ``call.bind`` gets the arrays of ``arguments`` (None: an empty Rect) and returns the
+    function that runs it."""
 
     call: Callback
     arguments: tuple[Part | None, ...]
@@ -262,10 +263,10 @@ Work = Compute | Transfer | Summation | Collective | Filling | Norm | Clip | Upd
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One thing that one processor, or the link between two, does; or several processors together (COLLECTIVE). ``number`` is its
-    place in program order and breaks ties. ``after`` are the tasks that must end before it starts. ``nbytes``: bytes moved
-    by a copy or a collective, touched by others. ``topic``: what it is for, and of which operator or layer. ``runs``: of a COPY, a
-    MOVE or a SUM; short stretches take a processor longer than as many bytes in one."""
+    """One action of a processor, of the link between two processors, or of several together (COLLECTIVE). ``number``: its place
+    in program order, which breaks ties. ``after``: the tasks that must end before it starts. ``nbytes``: bytes moved by a copy
+    or a collective, touched by others. ``topic``: its purpose and its operator or layer. ``runs``: contiguous stretches of the
+    source and target of a COPY, MOVE or SUM; short stretches take a processor longer than the same bytes in one."""
 
     number: int
     kind: Kind
@@ -283,7 +284,7 @@ class Task:
 
     @property
     def processors(self) -> tuple[int, ...]:
-        """All that take part."""
+        """All processors that take part."""
         if isinstance(self.work, Collective):
             return self.work.group
         return (self.processor,) if self.source == self.processor else (self.source, self.processor)
@@ -297,7 +298,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A Rect of one parameter at ``offset`` of its bundle's flat buffer."""
+    """Rect of one parameter at ``offset`` of its bundle's flat buffer."""
 
     parameter: str
     rect: Rect
@@ -306,7 +307,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The cells of one layer that the same processors hold: one flat buffer of weights on each."""
+    """Cells of one layer that the same processors hold: one flat buffer of weights on each."""
 
     name: str
     layer: str
@@ -321,7 +322,7 @@ class Bundle:
 
 @dataclass(slots=True)
 class TaskGraph:
-    """The tasks of one step in program order, which is a topological order, and the buffers they use."""
+    """Tasks of one step in program order, which is a topological order, and the buffers they use."""
 
     processors: int
     tasks: list[Task] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Topic: what a task is for, and of which operator or layer. Lowering knows and says it; reports and traces read it."""
+"""Topic: a task's purpose, and its operator or layer. Lowering records it; reports and traces read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Purpose(Enum):
-    """What a task is for. All but the first three may be messages between processors, or work within one."""
+    """Purpose of a task. All but the first three may be messages between processors, or work within one."""
 
     FORWARD = "forward"
     RECOMPUTED = "recomputed"  # forward once more, for the backward pass
@@ -33,10 +33,11 @@ SYNCHRONISATION = (Purpose.WEIGHT_GRADIENTS, Purpose.NEW_WEIGHTS, Purpose.NORM, 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """``name``: the operator; of weights the layer, which is called as its first operator is; of a user's task its function, of
-    what moves for it the region; empty for what serves all layers (clipping).
+    """A task's purpose and what it belongs to. ``name``: the operator; for weights the layer, which has the name of its first
+    operator; for a user's task its function; for movements of a user's task the region; empty for what serves all layers
+    (clipping).
 
-    A transfer of a tensor belongs to the operator that makes the tensor, whoever reads it, and so does that of its gradient.
+    A transfer of a tensor, or of its gradient, belongs to the operator that makes the tensor, whoever reads it.
     """
 
     purpose: Purpose

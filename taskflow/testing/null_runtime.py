@@ -1,8 +1,7 @@
-"""The null runtime: every rank's schedule run on a virtual clock, with kernels that only take their cost.
+"""Null runtime: runs every rank's schedule on a virtual clock, with kernels that only take their predicted time.
 
-It knows nothing of the task graph's edges but what the schedules enforce: what ran before on the same rank, and which
-copies a rank has waited for. If a wait were missing it would say so; if an order differed from the simulator's, its
-timeline would.
+Of the task graph's edges it knows only what the schedules enforce: what ran before on the same rank, and which copies a rank
+has waited for. A missing wait is an error. An order that differs from the simulator's gives a different timeline.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from taskflow.tasks import Cost, Span, Task, TaskGraph, Timeline, on_grid, resou
 
 
 class ScheduleError(RuntimeError):
-    """A schedule runs a task before what it needs, or ranks wait for each other in a circle."""
+    """Error for a schedule that runs a task before something it needs, or ranks that wait for each other in a circle."""
 
 
 class _Clock:
@@ -67,9 +66,9 @@ class _Clock:
 
 
 def replay(graph: TaskGraph, schedules: Sequence[RankSchedule], turns: Timeline, machine: Machine, cost: Cost) -> Timeline:
-    """Run all ranks' schedules together; the timeline is the simulator's if the schedules are right.
+    """Run all ranks' schedules together and return the timeline, which is the simulator's if the schedules are right.
 
-    ``turns`` gives only whose turn it is on what tasks share. Raises ScheduleError.
+    ``turns`` is used only for the order in which tasks get the resources that they share. Raises ScheduleError.
     """
     clock = _Clock(graph, turns, machine, cost)
     places = [0] * len(schedules)

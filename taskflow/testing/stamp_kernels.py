@@ -1,7 +1,7 @@
-"""Stamp kernels: each task writes its number over what it writes and records whose numbers it finds in what it reads.
+"""Stamp kernels: each task writes its own number into all that it writes, and records whose numbers it finds in what it reads.
 
-Run once task after task in memory that is never used twice, and once as compiled (reordered, memory reused, other ranks):
-equal records mean that every task reads exactly the values that program order says.
+Tasks run once one after another in memory that is never reused, and once as compiled (reordered, memory reused, other ranks).
+Equal records mean that every task reads exactly the values that program order prescribes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Record = dict[tuple[int, int], tuple[bytes, ...]]  # (step, task) -> the stamps 
 
 
 def stamped(graph: TaskGraph) -> TaskGraph:
-    """The same graph with buffers of stamps."""
+    """Return the same graph with buffers of stamps."""
     return replace(graph, buffers=[replace(b, dtype=STAMP) for b in graph.buffers])
 
 
 def stamp_binder(record: Record) -> Callable[[Task, Storage, KernelSet, StepState], Action]:
-    """A binder for Program that stamps instead of computing."""
+    """Return a binder for Program that stamps instead of computing."""
 
     def binder(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> Action:
         if isinstance(task.work, Transfer) and not task.work.add:

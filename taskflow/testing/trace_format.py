@@ -1,9 +1,9 @@
-"""What must hold of a trace so that viewers show all of it: the format's rules, and what Perfetto's importer asks beyond them.
+"""Trace checks: rules that a trace must meet so that viewers show all of it: the format's, and those of Perfetto's importer.
 
-Perfetto (its JSON importer and slice tracker, releases of 2019 to 2026) drops some events and counts them among its
-errors. These are a span that overlaps another one of its track without lying in it, and an arrow whose id is neither a
-number nor hexadecimal text. It finds threads' names by ``tid`` alone. It turns microseconds into whole nanoseconds, by
-rounding or, until 2024, by cutting off.
+Perfetto (its JSON importer and slice tracker, releases of 2019 to 2026) drops some events and counts them among its errors.
+These are a span that overlaps another one of its track without lying within it, and an arrow whose id is neither a number nor
+hexadecimal text. It finds threads' names by ``tid`` alone. It converts microseconds to whole nanoseconds by rounding, or until
+2024 by truncating.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _METADATA = {
 
 
 def verify_events(content: Mapping[str, Any]) -> None:
-    """ValueError with the first event that the Chrome trace event format (JSON object form) does not allow, a flow or bar
-    with one end only, a track whose spans overlap, or one number for tracks of two processes."""
+    """Raise ValueError with the first event that breaks the rules. That is one that the Chrome trace event format (JSON object
+    form) does not allow, a flow or bar with one end only, a track whose spans overlap, or one number for tracks of two
+    processes."""
     if not isinstance(content.get("traceEvents"), list) or content.get("displayTimeUnit") not in ("ms", "ns"):
         raise ValueError("trace: needs a list traceEvents, and displayTimeUnit ms or ns")
     ends: dict[tuple[str, str], list[str]] = {}

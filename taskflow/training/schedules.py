@@ -1,7 +1,7 @@
-"""Learning-rate schedules: frozen values that answer which rate a step has.
+"""Learning-rate schedules: frozen values that return the rate of each step.
 
-``at(step, epoch)``: ``step`` is how many updates came before (0 for the first), ``epoch`` how many whole passes over
-the data. A schedule has no state, so a resumed run asks again and gets the same numbers.
+``at(step, epoch)``: ``step`` is the number of updates before this one (0 for the first), ``epoch`` the number of whole passes
+over the data. A schedule has no state, so a resumed run gets the same rates.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from math import cos, pi, sqrt
 
 
 class Schedule(ABC):
-    """The learning rate of every step."""
+    """Learning rate of every step."""
 
     __slots__ = ()
 
     @abstractmethod
     def at(self, step: int, epoch: int) -> float:
-        """The rate of the update that follows ``step`` earlier ones, in epoch ``epoch``; both count from 0."""
+        """Return the rate of the update that follows ``step`` earlier ones, in epoch ``epoch``; both count from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant(Schedule):
-    """Always ``lr``."""
+    """Constant rate ``lr``."""
 
     lr: float
 
@@ -36,7 +36,7 @@ class Constant(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class StepDecay(Schedule):
-    """Multiplied by ``gamma`` after every ``every`` epochs, or steps with ``by="step"`` (torch's StepLR)."""
+    """Rate ``lr``, multiplied by ``gamma`` after every ``every`` epochs, or steps with ``by="step"`` (torch's StepLR)."""
 
     lr: float
     every: int
@@ -55,9 +55,9 @@ class StepDecay(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class Cosine(Schedule):
-    """Rises linearly to ``lr`` in ``warmup`` steps, then falls to ``floor`` at step ``total`` along half a cosine and
-    stays there (Loshchilov and Hutter, arXiv 1608.03983, equation 5, without restarts; torch's CosineAnnealingLR after
-    the warm-up)."""
+    """Rate that rises linearly to ``lr`` in ``warmup`` steps, then falls to ``floor`` at step ``total`` along half a cosine and
+    stays there (Loshchilov and Hutter, arXiv 1608.03983, equation 5, without restarts; torch's CosineAnnealingLR after the
+    warm-up)."""
 
     lr: float
     total: int
@@ -77,8 +77,8 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class InverseSqrt(Schedule):
-    """Rises linearly to ``lr`` in ``warmup`` steps, then falls with the root of the step number (Vaswani et al.,
-    arXiv 1706.03762, equation 3, scaled so that its peak is ``lr``)."""
+    """Rate that rises linearly to ``lr`` in ``warmup`` steps, then falls with the inverse square root of the step number
+    (Vaswani et al., arXiv 1706.03762, equation 3, scaled so that its peak is ``lr``)."""
 
     lr: float
     warmup: int
@@ -93,9 +93,8 @@ class InverseSqrt(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class ZarembaDecay(Schedule):
-    """``lr`` for ``after_epoch`` epochs, then divided by ``factor`` before every further one (Zaremba, Sutskever and
-    Vinyals, arXiv 1409.2329, section 4.1: after 6 epochs by 1.2 for the medium model, after 14 by 1.15 for the large
-    one)."""
+    """Rate ``lr`` for ``after_epoch`` epochs, then divided by ``factor`` before every further epoch (Zaremba, Sutskever and
+    Vinyals, arXiv 1409.2329, section 4.1: after 6 epochs by 1.2 for the medium model, after 14 by 1.15 for the large one)."""
 
     lr: float = 1.0
     after_epoch: int = 6

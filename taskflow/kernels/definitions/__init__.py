@@ -1,7 +1,7 @@
-"""What every kernel does, by groups: each stated in a docstring and defined in numpy under it.
+"""Definitions of all kernels, by groups: each is stated in a docstring and defined in numpy under it.
 
-A kernel set has these until it brings faster ones of its own. Every array is C-contiguous unless a docstring says otherwise.
-``out`` is filled; with ``accumulate`` it is added to.
+Every kernel set inherits these and replaces some by faster ones. Every array is C-contiguous unless a docstring says otherwise.
+A kernel fills ``out``; with ``accumulate`` it adds to it.
 """
 
 from taskflow.kernels.definitions.arrays import Array, Key, Padding, Pair, Split

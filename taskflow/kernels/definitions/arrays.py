@@ -1,4 +1,4 @@
-"""What kernels take and give: the types of their arguments, and where a result goes."""
+"""Types of kernels' arguments, and `put`, which writes or adds a result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Key = tuple[int, int]  # two 32-bit words: the key of the counter-based generato
 
 
 def put(value: Array, out: Array, accumulate: bool) -> None:
-    """Fill ``out`` with the value, or add it."""
+    """Fill ``out`` with the value, or add the value to it."""
     if accumulate:
         out += value
     else:

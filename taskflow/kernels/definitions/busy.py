@@ -1,4 +1,4 @@
-"""Task Bench's kernel that computes.
+"""Task Bench's compute-bound kernel.
 
 The compiled twin is native/_busy.pyx; tests/kernels/test_kernels_build.py holds them equal.
 """
@@ -9,8 +9,8 @@ import numpy as np
 
 
 def busy(iterations: int) -> float:
-    """Task Bench's compute-bound kernel: 64 multiply-adds, 128 flops, an iteration. The start values keep every
-    number in (-1, 0) for ever. Returns their sum."""
+    """Run Task Bench's compute-bound kernel: 64 multiply-adds, 128 flops, an iteration. The start values keep every number in
+    (-1, 0) for ever. Returns the numbers' sum."""
     a = -0.5 - np.arange(64) / 256
     for _ in range(iterations):
         a = a * a + a

@@ -16,7 +16,7 @@ from taskflow.kernels.definitions.windows import taps
 
 
 class ConvolutionKernels(ProductKernels):
-    """Convolution of images (N, C, H, W) by weights (K, C / groups, kh, kw), in the set's own matmul."""
+    """Convolution of images (N, C, H, W) by weights (K, C / groups, kh, kw), computed with the kernel set's own matmul."""
 
     __slots__ = ()
 
@@ -24,8 +24,8 @@ class ConvolutionKernels(ProductKernels):
         self, x: Array, weight: Array, bias: Array | None, stride: Pair, padding: Padding, dilation: Pair, groups: int,
         out: Array,
     ) -> None:
-        """out (N, K, Ho, Wo) = cross-correlation of x and weight, plus bias (K). ``padding`` may differ on the two sides
-        of a dimension. The padded image is just what the windows cover: (Ho - 1) stride + (kh - 1) dilation + 1 rows."""
+        """Cross-correlation of x and weight, plus bias (K): out (N, K, Ho, Wo). ``padding`` may differ on the two sides of a
+        dimension. The padded image is cut to what the windows cover: (Ho - 1) stride + (kh - 1) dilation + 1 rows."""
         rows = _per_group(weight, groups)
         target = out.reshape(len(x), groups, rows.shape[1], prod(out.shape[2:]))
         for n, columns in _columns(x, weight.shape[2:], stride, padding, dilation, groups, out.shape[2:]):
@@ -37,7 +37,7 @@ class ConvolutionKernels(ProductKernels):
         self, dy: Array, weight: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, out: Array,
         accumulate: bool = False,
     ) -> None:
-        """dy (N, K, Ho, Wo) -> out (N, C, H, W), the gradient of x."""
+        """Gradient of x: dy (N, K, Ho, Wo) -> out (N, C, H, W)."""
         rows = _per_group(weight, groups).swapaxes(1, 2)  # (groups, C/groups kh kw, K/groups)
         (top, bottom), (left, right) = padding
         _, channels, height, width = out.shape
@@ -56,7 +56,7 @@ class ConvolutionKernels(ProductKernels):
         self, x: Array, dy: Array, stride: Pair, padding: Padding, dilation: Pair, groups: int, out: Array,
         accumulate: bool = False,
     ) -> None:
-        """x, dy (N, K, Ho, Wo) -> out (K, C / groups, kh, kw), the gradient of the weight."""
+        """Gradient of the weight: x and dy (N, K, Ho, Wo) -> out (K, C / groups, kh, kw)."""
         target = _per_group(out, groups)
         source = dy.reshape(len(dy), groups, target.shape[1], prod(dy.shape[2:]))
         if not accumulate:

@@ -19,8 +19,8 @@ class LossKernels:
     __slots__ = ()
 
     def softmax(self, x: Array, out: Array, ends: Array | None = None) -> None:
-        """x (R, C) -> out (R, C), softmax of every row. With ``ends`` (R) integers, of the first ends[r] columns of row
-        r, and zeros behind them; x may then have fewer columns than out, but no fewer than the largest end."""
+        """Softmax of every row: x (R, C) -> out (R, C). With ``ends`` (R) integers, it is taken over the first ends[r] columns
+        of row r, and the rest of the row is zero; x may then have fewer columns than out, but no fewer than the largest end."""
         if ends is not None:
             x = _cut_off(x, np.asarray(ends), out.shape[1])
         top = x.max(axis=1, keepdims=True)
@@ -32,16 +32,16 @@ class LossKernels:
         out /= total
 
     def softmax_backward(self, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
-        """y (R, C): softmax's output, dy its gradient -> the gradient of x."""
+        """Gradient of x, from y (R, C), softmax's output, and dy, its gradient."""
         put(y * (dy - (y * dy).sum(axis=1, keepdims=True)), out, accumulate)
 
     def cross_entropy(
         self, logits: Array, target: Array, ignore: int, probabilities: Array, smoothing: float = 0.0
     ) -> Any:
-        """logits (R, C), target (R) integers -> the sum over rows of -log softmax(logits)[target], rows whose target is
-        ``ignore`` left out; probabilities (R, C) is filled with softmax(logits). Any other target outside [0, C) is an
-        IndexError; on a device that does not wait the sum is then not a number, and it comes as an array ().
-        ``smoothing``: the weight that the target gives to all classes in equal shares."""
+        """Sum over rows of -log softmax(logits)[target]: logits (R, C), target (R) integers. Rows whose target is ``ignore``
+        are left out; probabilities (R, C) is filled with softmax(logits). Any other target outside [0, C) raises IndexError. On
+        an asynchronous device the sum is NaN instead, and is returned as an array (). ``smoothing``: the share of the target's
+        weight that is spread evenly over all classes."""
         _check_targets(target, ignore, logits.shape[1])
         rows = np.flatnonzero(target != ignore)
         # Before ``probabilities`` is filled, which may be ``logits``.
@@ -60,8 +60,8 @@ class LossKernels:
         self, probabilities: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False,
         smoothing: float = 0.0,
     ) -> None:
-        """Gradient of the logits: scale (probabilities - (1 - smoothing) onehot(target) - smoothing / C), zero in rows
-        whose target is ``ignore``: (R, C)."""
+        """Gradient of the logits (R, C): scale (probabilities - (1 - smoothing) onehot(target) - smoothing / C), zero in rows
+        whose target is ``ignore``."""
         _check_targets(target, ignore, probabilities.shape[1])
         gradient = probabilities * out.dtype.type(scale)
         rows = np.flatnonzero(target != ignore)
@@ -74,13 +74,13 @@ class LossKernels:
     def class_blocks(
         self, logits: Array, target: Array, ignore: int, split: Split, probabilities: Array, out: Array, smoothing: float = 0.0
     ) -> None:
-        """What some whole blocks of all classes say of themselves: a pair for each block, in out (R, 2 b) float64.
+        """Cross-entropy's contribution of each block of classes: a pair of numbers for each block, in out (R, 2 b) float64.
 
-        logits (R, W) are their scores, target (R) integers below the number of classes. A pair's first is the logarithm of the
-        sum of exp(scores). Its second is what lies in the block of (1 - smoothing) onehot(target) * scores + smoothing /
-        classes * sum of scores. probabilities (R, W) is filled with the softmax of every block. Both are zeros in rows whose
-        target is ``ignore``. Other targets outside of the classes are an IndexError, or not a number on a device that does
-        not wait.
+        logits (R, W) are the scores of the blocks, target (R) integers below the number of classes. The first number of a pair
+        is the logarithm of the sum of exp(scores). The second is the block's part of (1 - smoothing) onehot(target) * scores +
+        smoothing / classes * sum of scores. probabilities (R, W) is filled with the softmax of every block. Both are zero in
+        rows whose target is ``ignore``. Other targets outside the classes raise IndexError, or give NaN on an asynchronous
+        device.
         """
         classes, columns = split[0], logits.shape[1]
         _check_targets(target, ignore, classes)
@@ -109,7 +109,7 @@ class LossKernels:
         self, probabilities: Array, target: Array, ignore: int, split: Split, dy: Array, out: Array, accumulate: bool = False,
         smoothing: float = 0.0,
     ) -> None:
-        """dy (R, 2 b) float64, the gradient of what `class_blocks` gives -> that of the scores (R, W)."""
+        """Gradient of the scores (R, W), from dy (R, 2 b) float64, the gradient of the pairs of `class_blocks`."""
         classes, columns = split[0], out.shape[1]
         _check_targets(target, ignore, classes)
         start, starts, widths = _blocks(split, columns)
@@ -126,9 +126,9 @@ class LossKernels:
         put(gradient, out, accumulate)
 
     def cross_entropy_of_blocks(self, y: Array, target: Array, ignore: int, shares: Array) -> Any:
-        """y (R, 2 B), the pairs of all blocks -> the sum over rows of log(sum of exp(first)) - sum of second, rows whose
-        target is ``ignore`` left out. shares (R, B) is filled with the softmax over the blocks' first, and zeros in those
-        rows."""
+        """Sum over rows of log(sum of exp(first)) - sum of second, for y (R, 2 B), the pairs of all blocks. Rows whose target
+        is ``ignore`` are left out. shares (R, B) is filled with the softmax over the blocks' first numbers, and with zeros in
+        those rows."""
         pairs, counts = y.reshape(*shares.shape, 2), target != ignore
         top = pairs[..., 0].max(axis=1, keepdims=True)
         np.exp(pairs[..., 0] - top, out=shares)
@@ -141,7 +141,7 @@ class LossKernels:
     def cross_entropy_of_blocks_backward(
         self, shares: Array, target: Array, ignore: int, scale: float, out: Array, accumulate: bool = False
     ) -> None:
-        """Gradient of the pairs: for each block scale shares and -scale, zeros in rows whose target is ``ignore``: (R, 2 B)."""
+        """Gradient of the pairs (R, 2 B): scale shares and -scale for each block, zero in rows whose target is ``ignore``."""
         gradient = np.stack((shares * scale, np.full_like(shares, -scale)), axis=-1)
         gradient[target == ignore] = 0
         put(gradient.reshape(out.shape), out, accumulate)

@@ -11,14 +11,14 @@ from taskflow.kernels.definitions.arrays import Array
 
 
 class PartKernels:
-    """Parts of arrays: any strides, any dtype."""
+    """Copies and sums of parts of arrays: any strides, any dtype."""
 
     __slots__ = ()
 
     def copy(self, x: Array, out: Array) -> None:
-        """out = x. They may not overlap."""
+        """Copy: out = x. They must not overlap."""
         np.copyto(out, x)
 
     def add(self, x: Array, out: Array) -> None:
-        """out += x. They may not overlap."""
+        """Add: out += x. They must not overlap."""
         np.add(out, x, out=out)

@@ -21,8 +21,8 @@ class PointwiseKernels(RowKernels):
     def layer_norm(
         self, x: Array, weight: Array, bias: Array, eps: float, out: Array, statistics: Array
     ) -> None:
-        """out (R, C) = (x - mean) / sqrt(variance + eps) weight + bias of every row; statistics (R, 2) gets the mean and
-        1 / sqrt(variance + eps)."""
+        """Normalisation of every row: out (R, C) = (x - mean) / sqrt(variance + eps) weight + bias. statistics (R, 2) is filled
+        with the mean and 1 / sqrt(variance + eps)."""
         mean = x.mean(axis=1)
         np.subtract(x, mean[:, None], out=out)
         statistics[:, 0] = mean
@@ -35,8 +35,8 @@ class PointwiseKernels(RowKernels):
         self, x: Array, weight: Array, statistics: Array, dy: Array, out: Array | None, sums: Array | None,
         accumulate: bool = False,
     ) -> None:
-        """From the statistics that `layer_norm` left: out (R, C), the gradient of x, and sums (2, C), those of the weight
-        and the bias. What is None is not computed; ``accumulate`` is about ``out`` alone."""
+        """Gradient of x, out (R, C), and of weight and bias, sums (2, C), from the statistics that `layer_norm` left. Results
+        that are None are not computed; ``accumulate`` concerns ``out`` alone."""
         normal = (x - statistics[:, :1]) * statistics[:, 1:]
         if sums is not None:
             self.sum_rows(normal * dy, sums[0])
@@ -48,7 +48,7 @@ class PointwiseKernels(RowKernels):
             put(share, out, accumulate)
 
     def activate(self, function: str, x: Array, out: Array) -> None:
-        """out = relu, sigmoid or tanh of x."""
+        """Activation: out = relu, sigmoid or tanh of x."""
         if function == "relu":
             np.maximum(x, 0, out=out)
         elif function == "tanh":
@@ -62,7 +62,8 @@ class PointwiseKernels(RowKernels):
             raise ValueError(f"activate: function must be relu, sigmoid or tanh, got {function!r}")
 
     def activate_backward(self, function: str, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
-        """Gradient of x: dy times the derivative of the function where its value is y. relu's is 0 where y is."""
+        """Gradient of x: dy times the derivative of the function where its value is y. The derivative of relu is 0 where y is
+        0."""
         if function == "relu":
             put(np.where(y > 0, dy, 0), out, accumulate)
         elif function == "tanh":
@@ -73,13 +74,13 @@ class PointwiseKernels(RowKernels):
             raise ValueError(f"activate_backward: function must be relu, sigmoid or tanh, got {function!r}")
 
     def gelu(self, x: Array, approximate: bool, out: Array) -> None:
-        """out = x Phi(x), Phi the normal distribution, or its approximation by a tanh."""
+        """GELU: out = x Phi(x), where Phi is the normal distribution function or its approximation by tanh."""
         np.multiply(x, _gelu_gate(x, approximate), out=out)
 
     def gelu_backward(
         self, x: Array, approximate: bool, dy: Array, out: Array, accumulate: bool = False
     ) -> None:
-        """Gradient of x: dy times the derivative of gelu there."""
+        """Gradient of x: dy times the derivative of gelu at x."""
         gate = _gelu_gate(x, approximate)
         if approximate:
             slope = 2 * gate * (1 - gate) * _TANH_SCALE * (1 + 3 * 0.044715 * x * x)

@@ -19,9 +19,9 @@ class PoolingKernels:
     def max_pool2d(
         self, x: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array, index: Array, dilation: Pair = (1, 1)
     ) -> None:
-        """out (N, C, Ho, Wo): the maximum of each window; index, of that shape and an unsigned type: which element of
-        the window (row-major) it was, the first of equals (a NaN if there is one). Padding never wins; a window of
-        nothing else gives minus infinity."""
+        """Maximum of each window: out (N, C, Ho, Wo). index, of that shape and an unsigned type, says which element of the
+        window (row-major) it was: the first of equal ones, or a NaN if there is one. Padding is never the maximum; a window of
+        nothing but padding gives minus infinity."""
         padded = _padded(x, padding, -np.inf)
         out[...] = -np.inf
         index[...] = 0
@@ -35,7 +35,7 @@ class PoolingKernels:
         self, dy: Array, index: Array, kernel: Pair, stride: Pair, padding: Padding, out: Array,
         accumulate: bool = False, dilation: Pair = (1, 1),
     ) -> None:
-        """dy and index (N, C, Ho, Wo) -> out (N, C, H, W), the gradient of x."""
+        """Gradient of x: dy and index (N, C, Ho, Wo) -> out (N, C, H, W)."""
         (top, bottom), (left, right) = padding
         n, c, height, width = out.shape
         padded = np.zeros((n, c, height + top + bottom, width + left + right), dy.dtype)
@@ -46,7 +46,7 @@ class PoolingKernels:
     def sum_pool2d(
         self, x: Array, kernel: Pair, stride: Pair, padding: Padding, scale: Array, out: Array
     ) -> None:
-        """out (N, C, Ho, Wo) = scale (Ho, Wo) times the sum of each window."""
+        """Sum of each window, times scale (Ho, Wo): out (N, C, Ho, Wo)."""
         padded = _padded(x, padding, 0)
         out[...] = 0
         for _, _, seen in taps(kernel, stride, (1, 1), out.shape[2:]):
@@ -57,7 +57,7 @@ class PoolingKernels:
         self, dy: Array, kernel: Pair, stride: Pair, padding: Padding, scale: Array, out: Array,
         accumulate: bool = False,
     ) -> None:
-        """dy (N, C, Ho, Wo) -> out (N, C, H, W), the gradient of x."""
+        """Gradient of x: dy (N, C, Ho, Wo) -> out (N, C, H, W)."""
         (top, bottom), (left, right) = padding
         n, c, height, width = out.shape
         padded = np.zeros((n, c, height + top + bottom, width + left + right), dy.dtype)

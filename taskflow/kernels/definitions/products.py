@@ -13,12 +13,12 @@ from taskflow.kernels.definitions.arrays import Array
 
 
 class ProductKernels:
-    """Contractions."""
+    """Matrix products."""
 
     __slots__ = ()
 
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
-        """a (..., M, K) @ b (..., K, N) -> out (..., M, N). ``a`` and ``b`` may be transposed views."""
+        """Product a (..., M, K) @ b (..., K, N) -> out (..., M, N). ``a`` and ``b`` may be transposed views."""
         if accumulate:
             out += a @ b
         else:
@@ -27,11 +27,12 @@ class ProductKernels:
     def multiplier(
         self, b: Array, rows: int, uses: int, stamp: object = None, room: Array | None = None
     ) -> Callable[[Array, Array], None]:
-        """A function (a, out) that adds a (rows, K) @ b (K, N) to out (rows, N), both contiguous, for products that are
-        done ``uses`` times: a set may first lay b out as suits it. ``stamp``: b's contents are the same as at the last
-        call with b's memory and an equal stamp, so that what was laid out then may be used again. With None the function
-        serves until the next one is asked for. ``room``: bytes to lay b out in, if they suffice, the same ones with an equal
-        stamp."""
+        """Return a function (a, out) that adds a (rows, K) @ b (K, N) to out (rows, N), both contiguous.
+
+        It is called ``uses`` times, so a kernel set may first pack b into a faster layout. ``stamp``: a version of b's
+        contents; with the same memory and an equal stamp, the packing of an earlier call is used again. With None the function
+        is valid only until the next one is asked for. ``room``: memory to pack b into, used if it is large enough; the same
+        memory with an equal stamp."""
 
         def multiply(a: Array, out: Array) -> None:
             self.matmul(a, b, out, accumulate=True)

@@ -14,16 +14,16 @@ from taskflow.kernels.philox import words_at
 
 
 class RandomKernels:
-    """Random numbers that depend on the position of an element alone."""
+    """Random numbers that depend only on the position of an element."""
 
     __slots__ = ()
 
     def uniform(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
-        """Numbers in [0, 1) by position: out holds the box at ``lo`` of an array of ``shape``.
+        """Uniform numbers in [0, 1) by position: out is the box at ``lo`` of an array of ``shape``.
 
         Each depends only on the key, the stream (below 2**32) and the element's row-major position in the whole array (below
-        2**64). It is word ``position % 4`` of Philox at counter ``position // 4`` (words: low, high, stream, 0), times
-        2**-32; in float32 its upper 24 bits, times 2**-24.
+        2**64). It is word ``position % 4`` of Philox at counter ``position // 4`` (words: low, high, stream, 0), times 2**-32;
+        in float32, the upper 24 bits of that word, times 2**-24.
         """
         words = words_at(key, stream, _positions(shape, lo, out.shape))
         if out.dtype == np.float32:
@@ -44,8 +44,8 @@ class RandomKernels:
         self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], p: float, x: Array, out: Array,
         mask: Array,
     ) -> None:
-        """x is the box at ``lo`` of an array of ``shape``. Where its element of `uniform` is at least p, out =
-        x / (1 - p) and mask (bool) is true; elsewhere both are 0."""
+        """Dropout of x, the box at ``lo`` of an array of ``shape``. Where that element of `uniform` is at least p, out = x / (1
+        - p) and mask (bool) is true; elsewhere both are 0."""
         self.uniform(key, stream, shape, lo, out)  # the output's memory holds the numbers until the mask is made
         np.greater_equal(out, p, out=mask)
         np.multiply(x, mask, out=out)

@@ -1,4 +1,4 @@
-"""Kernels on rows: sums, the cell of an LSTM, embedding.
+"""Kernels on rows: sums, LSTM cells, embedding.
 
 The compiled twin is native/_rows.pyx; tests/kernels/test_kernels_agree.py holds them equal.
 """
@@ -11,17 +11,17 @@ from taskflow.kernels.definitions.arrays import Array, put
 
 
 class RowKernels:
-    """Sums over rows, cells of an LSTM, embedding."""
+    """Sums over rows, LSTM cells, embedding."""
 
     __slots__ = ()
 
     def sum_rows(self, x: Array, out: Array, accumulate: bool = False) -> None:
-        """x (R, C) -> out (C), the sum over rows."""
+        """Sum over rows: x (R, C) -> out (C)."""
         put(x.sum(axis=0), out, accumulate)
 
     def lstm_cell(self, gates: Array, c_prev: Array, c: Array, h: Array) -> None:
-        """gates (N, 4, H): pre-activations of i, f, g, o, replaced by their activations. c_prev (N, H) ->
-        c = f c_prev + i g, h = o tanh(c). All may be strided over N, such as ``gates[:, t]`` of (N, T, 4, H)."""
+        """LSTM cell: c = f c_prev + i g, h = o tanh(c). gates (N, 4, H): pre-activations of i, f, g, o, replaced by their
+        activations. c_prev, c and h: (N, H). All may be strided over N, such as ``gates[:, t]`` of (N, T, 4, H)."""
         i, f, g, o = (gates[:, k] for k in range(4))
         for gate in (i, f, o):
             gate[...] = _sigmoid(gate)
@@ -32,9 +32,9 @@ class RowKernels:
     def lstm_cell_backward(
         self, gates: Array, c_prev: Array, c: Array, dh: Array, dc: Array, dgates: Array
     ) -> None:
-        """gates (N, 4, H): activations that `lstm_cell` left. dh (N, H): gradient of h. dc (N, H): in, the gradient of
-        c from the next step; out, the gradient of c_prev. dgates (N, 4, H): gradient of the pre-activations. All may be
-        strided over N."""
+        """Gradients of an LSTM cell. gates (N, 4, H): activations that `lstm_cell` left. dh (N, H): gradient of h. dc (N, H):
+        on entry the gradient of c from the next step, on return the gradient of c_prev. dgates (N, 4, H): gradient of the
+        pre-activations. All may be strided over N."""
         i, f, g, o = (gates[:, k] for k in range(4))
         t = np.tanh(c)
         total = dc + dh * o * (1 - t * t)
@@ -45,14 +45,15 @@ class RowKernels:
         dc[...] = total * f
 
     def embedding(self, table: Array, index: Array, first: int, out: Array) -> None:
-        """out[r] = table[index[r] - first] for index (R), table (V, E), out (R, E); rows whose index lies outside
-        ``[first, first + V)`` become zero."""
+        """Rows of a table: out[r] = table[index[r] - first] for index (R), table (V, E), out (R, E). Rows whose index lies
+        outside ``[first, first + V)`` become zero."""
         here = (index >= first) & (index < first + len(table))
         out[...] = 0
         out[here] = table[index[here] - first]
 
     def embedding_backward(self, index: Array, first: int, dy: Array, out: Array, accumulate: bool = False) -> None:
-        """out[index[r] - first] += dy[r], r rising; indices outside the table are left out. out (V, E)."""
+        """Gradient of the table: out[index[r] - first] += dy[r] for ascending r; indices outside the table are ignored. out (V,
+        E)."""
         if not accumulate:
             out[...] = 0
         here = (index >= first) & (index < first + len(out))

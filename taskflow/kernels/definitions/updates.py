@@ -13,7 +13,7 @@ from taskflow.kernels.definitions.arrays import Array
 
 
 class UpdateKernels:
-    """Steps of update rules, and the sum that clips gradients."""
+    """Steps of update rules, and the sum of squares for clipping gradients."""
 
     __slots__ = ()
 
@@ -21,8 +21,8 @@ class UpdateKernels:
         self, w: Array, g: Array, velocity: Array | None, lr: float, momentum: float, dampening: float,
         weight_decay: float, nesterov: bool, scale: float, first: bool,
     ) -> None:
-        """torch.optim.SGD's step on flat arrays, with g multiplied by ``scale`` first. ``first``: velocity starts as
-        the gradient."""
+        """Step of torch.optim.SGD on flat arrays, with g multiplied by ``scale`` first. ``first``: the first step, in which the
+        velocity becomes the gradient."""
         kind = w.dtype.type
         step = g * kind(scale) + w * kind(weight_decay) if weight_decay else g * kind(scale)
         if velocity is not None:
@@ -38,7 +38,7 @@ class UpdateKernels:
         self, w: Array, g: Array, m: Array, v: Array, lr: float, beta1: float, beta2: float, eps: float,
         weight_decay: float, decoupled: bool, scale: float, step: int,
     ) -> None:
-        """torch.optim.Adam's step (AdamW's if ``decoupled``) on flat arrays; ``step`` counts from 1."""
+        """Step of torch.optim.Adam (AdamW if ``decoupled``) on flat arrays; ``step`` counts from 1."""
         kind = w.dtype.type
         g = g * kind(scale)
         if decoupled:
@@ -52,6 +52,6 @@ class UpdateKernels:
         w -= kind(size) * m / (np.sqrt(v) / kind((1 - beta2**step) ** 0.5) + kind(eps))
 
     def sum_of_squares(self, x: Array) -> Any:
-        """In double precision, in a fixed order; a float, or an array () on a device that does not wait."""
+        """Sum of squares in double precision, in a fixed order: a float, or an array () on an asynchronous device."""
         flat = x.reshape(-1)
         return float(np.einsum("i,i->", flat, flat, dtype=np.float64, casting="safe"))

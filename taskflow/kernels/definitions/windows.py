@@ -11,7 +11,8 @@ from taskflow.kernels.definitions.arrays import Pair
 def taps(
     kernel: tuple[int, ...], stride: Pair, dilation: Pair, out: tuple[int, ...]
 ) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
-    """For each element (i, j) of the kernel, what it sees of the padded image's last two dimensions."""
+    """Yield, for each element (i, j) of the kernel, the elements of the padded image's last two dimensions that it is applied
+    to."""
     for i in range(kernel[0]):
         for j in range(kernel[1]):
             starts = (i * dilation[0], j * dilation[1])

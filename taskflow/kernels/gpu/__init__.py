@@ -13,7 +13,7 @@ PRECISION_VARIABLE = "TASKFLOW_PRECISION"
 
 
 def gpu_missing() -> str | None:
-    """None if a GPU can be used, else one sentence that says what is missing and what mends it."""
+    """Return None if a GPU can be used, else a sentence that says what is missing and how to mend it."""
     try:
         _visible()
     except DeviceMissing as error:
@@ -22,11 +22,11 @@ def gpu_missing() -> str | None:
 
 
 def gpu_kernels(precision: str | None = None) -> GPUKernels:
-    """The kernels of this rank's GPU. ``precision``: fp32, tf32 or bf16 (default: TASKFLOW_PRECISION, else fp32), see
-    `CupyDevice`. One kernel and one product are tried, so that what is missing is said here.
+    """Return the kernels of this rank's GPU. ``precision``: fp32, tf32 or bf16 (default: TASKFLOW_PRECISION, else fp32), see
+    `CupyDevice`. Runs one kernel and one matrix product, so that whatever is missing raises its error here.
 
-    Raises DeviceMissing, with one sentence, if CuPy, a driver, a GPU, or what they need is missing; ValueError for another
-    precision or GPU.
+    Raises DeviceMissing, with one sentence, if CuPy, a driver, a GPU, or something they need is missing; ValueError for an
+    unknown precision or GPU.
     """
     visible = _visible()
     from taskflow.kernels.gpu.device import CupyDevice

@@ -1,4 +1,4 @@
-"""Convolutions: cuDNN's, as graphs of its frontend (`import cudnn`), planned once for each shape and then kept."""
+"""Convolutions by cuDNN, as graphs of its frontend (`import cudnn`), planned once for each shape and then kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALIGNMENT = 16
 
 
 class Direction(Enum):
-    """What is computed from the two others of image, weight and output."""
+    """Which one of image, weight and output is computed from the other two."""
 
     FORWARD = "conv_fprop"
     DATA = "conv_dgrad"
@@ -34,7 +34,7 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to multiply: the types of operands and result, and what cuDNN's plans may not be (names of numerical notes)."""
+    """One way to multiply: the types of operands and result, and the numerical notes that exclude plans of cuDNN."""
 
     operands: str
     result: str
@@ -54,7 +54,7 @@ run. Sums are in float32; a result in bfloat16 is rounded once more, for cuDNNs 
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """How windows go over images: one convolution of given shapes."""
+    """Geometry of one convolution: shapes, strides, padding and dilation."""
 
     direction: Direction
     image: Shape
@@ -66,7 +66,7 @@ class Sliding:
 
     @property
     def operands(self) -> tuple[Shape, Shape, Shape]:
-        """The shapes of both operands and of the result."""
+        """Return the shapes of both operands and of the result."""
         if self.direction is Direction.FORWARD:
             return self.image, self.weight, self.output
         if self.direction is Direction.DATA:
@@ -80,7 +80,7 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A graph, its tensors (two operands and the result), the bytes that it works in, and how it multiplies."""
+    """A planned graph: its tensors (two operands and the result), the size of its workspace in bytes, and how it multiplies."""
 
     graph: Any
     tensors: tuple[Any, Any, Any]
@@ -89,7 +89,7 @@ class Planned:
 
 
 def describe(cudnn: Any, sliding: Sliding, variant: Variant, handle: Any = None) -> tuple[Any, tuple[Any, Any, Any]]:
-    """The graph of one convolution, not yet planned, and its tensors: images (N, C, H, W), sums in float32."""
+    """Return the graph of one convolution, not yet planned, and its tensors: images (N, C, H, W), sums in float32."""
     kind = cudnn.data_type
     operands, result_kind = getattr(kind, variant.operands), getattr(kind, variant.result)
     graph = cudnn.pygraph(
@@ -133,8 +133,8 @@ def _handle_on(cudnn: Any, stream: Any) -> Any:
 
 
 def load_cudnn() -> None:
-    """Load libcudnn where the frontend would not look: in a folder of ``sys.path`` that is not Python's own. It asks the linker by
-    name in the end, who then has it. A second library beside one that it finds by itself is not loaded."""
+    """Load libcudnn from a folder of ``sys.path`` in which cuDNN's frontend would not look. The frontend then gets it from the
+    linker by name. Nothing is loaded if the frontend finds a library by itself."""
     name = "nvidia/cudnn/lib/libcudnn.so.9"
     if (Path(sysconfig.get_path("purelib")) / name).exists():
         return
@@ -148,9 +148,9 @@ def load_cudnn() -> None:
 class Convolutions:
     """Plans and runs convolutions of float32 arrays on one GPU.
 
-    Args: the array module, the stream, how float32 multiplies, what rounds an array to bfloat16 (as uint16), and what widens
-    one of those into a float32 array (or adds it there). Whatever the frontend raises when it is imported or finds no library
-    is raised here.
+    Args: the array module, the stream, how float32 multiplies, a function that rounds an array to bfloat16 (as uint16), and one
+    that widens such an array to float32 (or adds it to one). Raises whatever the frontend raises when it is imported or finds
+    no library.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Convolutions:
         self, direction: Direction, image: Array, weight: Array, output: Array, stride: Pair, padding: Padding, dilation: Pair,
         accumulate: bool = False,
     ) -> bool:
-        """Fill the one of image, weight and output that ``direction`` computes (or add to it). False, and nothing is done, if
+        """Fill (or add to) the one of image, weight and output that ``direction`` computes. Returns False, and does nothing, if
         cuDNN has no plan for it."""
         arrays = (image, weight, output)
         if not all(a.dtype == np.float32 and a.size and a.flags.c_contiguous for a in arrays):

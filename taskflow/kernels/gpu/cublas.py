@@ -1,7 +1,7 @@
 """Cublas: the two products of cuBLAS that we call, bound by ctypes.
 
-CuPy binds them too, but refuses to call cuBLAS while a stream is being captured, and leaves the working memory to the library,
-which then takes it anew in every captured graph. So this handle is our own, with working memory of its own on one stream.
+CuPy binds them too, but refuses to call cuBLAS while a stream is being captured. It also leaves the workspace to the library,
+which then allocates one for every captured graph. So we have a handle of our own, with its own workspace on one stream.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ SIGNATURES: dict[str, list[Any]] = {
 
 
 class CublasError(RuntimeError):
-    """cuBLAS refused a call."""
+    """Error code that cuBLAS returned."""
 
 
 class Cublas:
-    """A handle on one stream of the current GPU. ``workspace``: address and bytes of memory that is only its own.
+    """Handle on one stream of the current GPU. ``workspace``: address and size in bytes of memory that only this handle uses.
 
-    Raises OSError if no library is found, CublasError if it refuses.
+    Raises OSError if no library is found, CublasError if cuBLAS returns an error.
     """
 
     __slots__ = ("_batched", "_handle", "_library", "_numbers", "_single", "version")
@@ -81,8 +81,8 @@ class Cublas:
     def gemm(
         self, call: ColumnMajor, dtype: np.dtype[Any], first: int, second: int, out: int, accumulate: bool, narrow: bool = False
     ) -> None:
-        """The product of matrices at three addresses on the GPU, the result's of ``dtype``; both scalars are read before it
-        returns. ``narrow``: the operands are bfloat16s, the result and sums float32."""
+        """Multiply the matrices at two addresses on the GPU into a third, whose type is ``dtype``. Both scalars are read before
+        this returns. ``narrow``: the operands are bfloat16; result and sums are float32."""
         result, compute, zero, one, _ = self._numbers[dtype]
         kind = result
         if narrow:
@@ -104,7 +104,7 @@ class Cublas:
             raise CublasError(f"cuBLAS: status {status} for {call} of {dtype}")
 
     def close(self) -> None:
-        """Give the handle back; safe to call twice."""
+        """Release the handle; safe to call twice."""
         if self._handle:
             self._library.cublasDestroy_v2(self._handle)
             self._handle = _pointer()
@@ -116,7 +116,7 @@ class Cublas:
 
 
 def opened() -> Any:
-    """The library. OSError, with the command that mends it, if there is none."""
+    """Return the library. Raises OSError, with the command that installs it, if it is not found."""
     with suppress(ImportError):
         import cupy_backends.cuda.libs.cublas  # noqa: F401  (loads it)
     found = [str(one) for folder in sys.path for one in sorted(Path(folder).glob("nvidia/*/lib/libcublas.so.1[23]"))]

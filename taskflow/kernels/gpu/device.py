@@ -29,8 +29,8 @@ GRAPHS_VARIABLE = "TASKFLOW_GRAPHS"
 class CupyDevice(LaunchingDevice):
     """GPU number ``index`` of those that CUDA shows this process.
 
-    Kernels run on the stream ``compute``; ``transfer`` is for copies to and from pinned memory beside them. ``precision``: how
-    float32 products and convolutions multiply: in float32, or rounded to TF32 or bfloat16 with sums in float32.
+    Kernels run on the stream ``compute``. Copies to and from pinned memory run beside them on ``transfer``. ``precision``: how
+    float32 matrix products and convolutions multiply: in float32, or rounded to TF32 or bfloat16, with sums in float32.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class CupyDevice(LaunchingDevice):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The card's name."""
+        """Name of the card."""
         return str(self.xp.cuda.runtime.getDeviceProperties(self.index)["name"].decode())
 
     # ---- kernels ------------------------------------------------------------------------------------------------
@@ -89,25 +89,25 @@ class CupyDevice(LaunchingDevice):
         return NULL if self.dials is None else self.dials.place(key, numbers)
 
     def recorder(self) -> Recorder | None:
-        """One that captures CUDA graphs; none if TASKFLOW_GRAPHS is 0."""
+        """Return a recorder that captures CUDA graphs; None if TASKFLOW_GRAPHS is 0."""
         return None if os.environ.get(GRAPHS_VARIABLE) == "0" else CudaRecorder(self)
 
     def activate(self) -> None:
-        """See `Device`: CuPy keeps the current GPU and stream for each thread by itself."""
+        """See `ArrayDevice`: CuPy keeps a current GPU and stream for each thread."""
         self._device.use()
         self.compute.use()
 
     # ---- memory -------------------------------------------------------------------------------------------------
     def carve(self, block: Array, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """See `Device`."""
+        """See `ArrayDevice`."""
         return self.xp.ndarray(shape, dtype, memptr=block.data + offset)
 
     def to_host(self, array: Array) -> np.ndarray[Any, Any]:
-        """See `Device`; waits for the kernels."""
+        """See `ArrayDevice`; waits for the kernels."""
         return np.asarray(array.get(stream=self.compute))
 
     def upload(self, host: np.ndarray[Any, Any], out: Array) -> None:
-        """See `Device`; returns when the values are in pinned memory, from where the GPU takes them."""
+        """See `ArrayDevice`; returns when the values are in pinned memory, from where the GPU copies them."""
         if not out.size:
             return
         if self.dials is not None:  # a replay would send what the host's array held when it was captured
@@ -121,7 +121,7 @@ class CupyDevice(LaunchingDevice):
             out[...] = target
 
     def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """An array on the host that the GPU can copy from and to by itself."""
+        """Return an array on the host that the GPU can copy from and to by itself."""
         size = int(np.prod(shape, dtype=np.int64))
         block = self.xp.cuda.alloc_pinned_memory(max(1, size * dtype.itemsize))
         return np.frombuffer(block, dtype, size).reshape(shape)
@@ -149,11 +149,11 @@ class CupyDevice(LaunchingDevice):
         event.synchronize()
 
     def follow(self, stream: Any) -> None:
-        """What ``stream`` is asked for from now on comes after all that was asked of the kernels' stream so far."""
+        """Let later work on ``stream`` wait for all work queued so far on the kernels' stream."""
         stream.wait_event(self.mark())
 
     def compute_after(self, event: Any) -> None:
-        """Kernels that are asked for from now on come after an event."""
+        """Let kernels launched from now on wait for an event."""
         self.compute.wait_event(event)
 
     @property
@@ -179,15 +179,15 @@ class CupyDevice(LaunchingDevice):
 
     # ---- what is asked later ------------------------------------------------------------------------------------
     def number(self, value: Array) -> Any:
-        """The array itself, of shape ()."""
+        """Return the array itself, of shape ()."""
         return value.reshape(())
 
     def require(self, fits: Array, values: Array, message: str) -> None:
-        """See `Device`; `verify` asks."""
+        """See `ArrayDevice`; the check runs on the GPU, and `verify` raises its error."""
         self.found.append((fits.all(), message))
 
     def verify(self) -> None:
-        """ValueError if something did not fit since the last time."""
+        """Raise ValueError if a check of `require` has failed since the last call."""
         found, self.found = self.found, []
         if not found:
             return
@@ -197,8 +197,8 @@ class CupyDevice(LaunchingDevice):
                 raise ValueError(message.replace("{given}", "another (the GPU says so when the step is over)"))
 
     def timed(self, action: Callable[[], object]) -> float:
-        """See `Device`: between two events on the kernels' stream. From the second time on that one action is timed, it is
-        replayed from a graph where it can be, as in a recorded step: else the time to ask for small kernels would count."""
+        """See `ArrayDevice`: measured between two events on the kernels' stream. From the second time on, an action is replayed
+        from a graph where possible, as in a recorded step; else the time of launching small kernels would count."""
         asked, replay = self._timing
         if asked is not action:
             self._timing, run = (action, None), action

@@ -1,4 +1,5 @@
-"""Mending: what to do about an error of CUDA's libraries, by what it says. Pure: CuPy's own types cannot be named without it."""
+"""Diagnostics: advice on errors of CUDA's libraries, found from their text. Pure: CuPy's own exception types cannot be named
+without importing it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ EXTRAS = {NEWEST: "gpu", 12: "gpu-cuda12"}  # by CUDA's version: extras of pypro
 
 
 def install(cuda: int = NEWEST) -> str:
-    """The command that brings CuPy, cuDNN, its frontend and NCCL, for drivers that serve this version of CUDA or a newer one."""
+    """Return the command that installs CuPy, cuDNN, its frontend and NCCL, for drivers that support this CUDA version or a
+    newer one."""
     return f"pip install 'soap-taskflow[{EXTRAS[NEWEST if cuda >= NEWEST else min(EXTRAS)]}]'"
 
 
@@ -37,7 +39,7 @@ REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def remedy(error: BaseException) -> str:
-    """Say what mends an error, in one clause; what to look at if it is not known."""
+    """Return one clause on how to mend an error, or on where to look if the error is not known."""
     said = f"{type(error).__name__} {error}".lower()
     for signs, mend in REMEDIES:
         if any(sign in said or sign in said.replace(" ", "") for sign in signs):
@@ -46,5 +48,5 @@ def remedy(error: BaseException) -> str:
 
 
 def line(error: BaseException) -> str:
-    """An error on one line, without its tail if it is long."""
+    """Return an error on one line, cut off if it is long."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:240]

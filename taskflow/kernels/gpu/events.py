@@ -1,4 +1,4 @@
-"""Moment: an event of CUDA that tells "not yet" from "never": after a fault on the GPU an event never comes to pass."""
+"""Moment: a CUDA event that tells "not yet" from "never", since after a fault on the GPU an event never completes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ READY, NOT_READY = 0, 600  # cudaSuccess and cudaErrorNotReady
 
 
 class Moment:
-    """An event of CuPy, recorded on a stream. Streams take it as they take CuPy's own: they ask for ``ptr``."""
+    """CuPy event, recorded on a stream. Streams accept it like CuPy's own events, because they only read ``ptr``."""
 
     __slots__ = ("_event", "_runtime")
 
@@ -17,18 +17,18 @@ class Moment:
 
     @property
     def ptr(self) -> int:
-        """CUDA's handle."""
+        """Handle of CUDA's."""
         return int(self._event.ptr)
 
     @property
     def done(self) -> bool:
-        """True if it has come to pass. CuPy's own error if the GPU has failed before (its ``Event.done`` is false then, for ever,
-        and whoever polls would wait until the watchdog ends the job, without the cause)."""
+        """True if the event has completed. Raises CuPy's own error if the GPU has failed. (CuPy's ``Event.done`` is then false
+        for ever, and whoever polls it would wait until the watchdog ends the job, without learning the cause.)"""
         status = int(self._runtime.eventQuery(self._event.ptr))
         if status not in (READY, NOT_READY):
             self.synchronize()  # raises it
         return status == READY
 
     def synchronize(self) -> None:
-        """Return when it has come to pass; CuPy's own error if the GPU has failed."""
+        """Wait for the event. Raises CuPy's own error if the GPU has failed."""
         self._event.synchronize()

@@ -1,4 +1,4 @@
-"""Gemm: a product of row-major matrices, in batches, as the column-major call that cuBLAS has. Pure: no array is touched."""
+"""Gemm: batched products of row-major matrices, expressed as the column-major call of cuBLAS. Pure: no array is touched."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """How an operand lies: ``transposed`` if its columns, not its rows, are runs of memory; ``pitch``: elements from one run to
-    the next; ``step``: elements from one matrix of the batch to the next."""
+    """Layout of an operand. ``transposed``: its columns, not its rows, are contiguous. ``pitch``: elements from one row (or
+    column) to the next. ``step``: elements from one matrix of the batch to the next."""
 
     transposed: bool
     pitch: int
@@ -20,8 +20,8 @@ class Matrices:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """``count`` products (rows, inner) @ (inner, columns). A row-major matrix is its transpose in column-major order, so
-    cuBLAS is asked for out^T = b^T a^T: its first operand is b, its m is ``columns``."""
+    """``count`` products (rows, inner) @ (inner, columns). A row-major matrix is its transpose in column-major order. So cuBLAS
+    is asked for out^T = b^T a^T: its first operand is b, and its m is ``columns``."""
 
     rows: int
     columns: int
@@ -35,8 +35,8 @@ class Gemm:
 def plan(
     a: Shape, a_strides: Shape, b: Shape, b_strides: Shape, out: Shape, out_strides: Shape
 ) -> Gemm | None:
-    """The call for a (..., M, K) @ b (..., K, N) -> out (..., M, N); strides in elements. None if an operand lies in memory as
-    no call can read it (then it must be copied first). ValueError if the shapes do not fit."""
+    """Return the call for a (..., M, K) @ b (..., K, N) -> out (..., M, N); strides in elements. None if no call can read an
+    operand's layout, so that it must be copied first. Raises ValueError if the shapes do not fit."""
     if not (len(a) == len(b) == len(out) >= 2 and a[:-2] == b[:-2] == out[:-2]) or (
         a[-1] != b[-2] or (a[-2], b[-1]) != out[-2:]
     ):
@@ -52,8 +52,8 @@ def plan(
 
 
 def matrices(shape: Shape, strides: Shape) -> Matrices | None:
-    """Return how a stack of matrices (..., R, C) lies, or None if neither rows nor columns are runs of memory, runs overlap, or the
-    stack has no one step."""
+    """Return the layout of a stack of matrices (..., R, C). None if neither rows nor columns are contiguous, if they overlap,
+    or if the distance between matrices varies."""
     step = _step(shape[:-2], strides[:-2])
     (rows, columns), (down, along) = shape[-2:], strides[-2:]
     if step is None:
@@ -82,7 +82,7 @@ def _step(shape: Sequence[int], strides: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ColumnMajor:
-    """The numbers that cublasGemmStridedBatchedEx takes. First operand: b, second: a; transpositions are 0 or 1."""
+    """Arguments of cublasGemmStridedBatchedEx. First operand: b, second: a; transpositions are 0 or 1."""
 
     transpose_first: int
     transpose_second: int
@@ -99,7 +99,7 @@ class ColumnMajor:
 
 
 def column_major(gemm: Gemm) -> ColumnMajor:
-    """The call for a `Gemm`."""
+    """Return the arguments for a `Gemm`."""
     a, b, out = gemm.a, gemm.b, gemm.out
     return ColumnMajor(
         int(b.transposed), int(a.transposed), gemm.columns, gemm.rows, gemm.inner, b.pitch, b.step, a.pitch, a.step,

@@ -1,8 +1,8 @@
-"""Graphs: what a step asks of the GPU, captured once as a CUDA graph and then launched as a whole.
+"""Graphs: a step's work on the GPU, captured once as a CUDA graph and then launched as a whole.
 
-A program in Python needs some microseconds to ask for a kernel, and a step has hundreds or thousands of them. Captured memory:
-arrays that are made on the way come from a pool that only captured steps use, so that nothing else is ever laid where a replay
-writes. Within it, memory is used again in the order of the stream, which is the order of every replay.
+Launching a kernel from Python takes some microseconds, and a step has hundreds or thousands of kernels. Arrays that are
+allocated during capture come from a pool that only captured steps use, so that nothing else ever lies where a replay writes.
+Within the pool, memory is reused in the order of the stream, which is the order of every replay.
 """
 
 from __future__ import annotations

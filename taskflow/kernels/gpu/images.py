@@ -1,4 +1,4 @@
-"""Images: convolution as patches and a product of matrices, and pooling on the GPU (images.cu); `convolutions` has cuDNN's."""
+"""Images: convolution as patches and a matrix product, and pooling, on the GPU (images.cu). `convolutions` has cuDNN's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATCH_BYTES = 256 << 20
 
 
 class ImagesOnGPU(NormsOnGPU):
-    """One thread an element of what is filled."""
+    """Kernels with one thread for each element of the result."""
 
     __slots__ = ()
 

@@ -17,9 +17,9 @@ full rate, float32 arrays at TF32's. Smaller products are bound by memory, and w
 
 
 class GPUKernels(ImagesOnGPU):
-    """Arrays of float32 and float64 in the GPU's memory. Calls return before they are done; they are done in order.
+    """Kernels on float32 and float64 arrays in the GPU's memory. Calls return before their work is done; work is done in order.
 
-    An index or target out of range is not an error at once: the device's ``verify`` raises it, or a loss is not a number.
+    An index or target out of range raises no error at once: the device's ``verify`` raises it later, or a loss is NaN.
     """
 
     __slots__ = ("convolutions", "without_cudnn")
@@ -33,8 +33,8 @@ class GPUKernels(ImagesOnGPU):
         """Why cuDNN is not used, if it was to be."""
 
     def try_out(self) -> None:
-        """Run one kernel and one product, and wait for them; what is missing raises its own error. ArithmeticError for a wrong
-        answer."""
+        """Run one kernel and one matrix product, and wait for them; whatever is missing raises its own error. Raises
+        ArithmeticError for a wrong answer."""
         x, out = self.xp.ones((2, 2), np.float32), self.xp.empty((2, 2), np.float32)
         self.matmul(x, x, out=out)
         self.activate("relu", out, out)
@@ -43,7 +43,7 @@ class GPUKernels(ImagesOnGPU):
             raise ArithmeticError(f"a product of ones gave {found.tolist()}, not 2")
 
     def take_cudnn(self) -> None:
-        """Use cuDNN for convolutions. If it is not there or does not work, ``without_cudnn`` says why."""
+        """Use cuDNN for convolutions. If it is missing or does not work, ``without_cudnn`` says why."""
         device: Any = self.device
         try:
             self.convolutions = Convolutions(self.xp, device.compute, device.precision, self.rounded, self.widen)
@@ -51,13 +51,13 @@ class GPUKernels(ImagesOnGPU):
             self.without_cudnn = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
     def rounded(self, x: Array) -> Array:
-        """A float array as the nearest bfloat16s, in uint16s of the same shape."""
+        """Return a float array rounded to bfloat16, as uint16 of the same shape."""
         out = self.xp.empty(x.shape, np.uint16)
         self._each(x, "round_bfloat", x.size, whole(x.size), self._dense(x), out)
         return out
 
     def widen(self, narrow: Array, out: Array, accumulate: bool) -> None:
-        """Bfloat16s (as uint16) as float numbers, or add them to those."""
+        """Convert bfloat16 (as uint16) to a float array, or add it to one."""
         self._each(out, "widen_bfloat", out.size, whole(out.size), narrow, out, flag(accumulate))
 
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:

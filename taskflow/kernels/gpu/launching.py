@@ -1,4 +1,4 @@
-"""Launching: what the GPU's kernel sets share: how one of the compiled kernels is called on arrays."""
+"""Launching: how the GPU's kernel sets call a compiled kernel on arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Numbers = Callable[[float, int], Sequence[float]]
 
 
 class LaunchingDevice(ArrayDevice):
-    """A device that runs the kernels of the .cu files of this room, and products of matrices."""
+    """Device that runs the kernels of this package's .cu files, and matrix products."""
 
     __slots__ = ()
     waits = False
@@ -29,65 +29,65 @@ class LaunchingDevice(ArrayDevice):
 
     @abstractmethod
     def launch(self, dtype: np.dtype[Any], name: str, blocks: int, arguments: tuple[Any, ...]) -> None:
-        """Run kernel ``name``, compiled for arrays of ``dtype``, in so many blocks. Arguments: arrays, and numpy scalars of
-        just the types that the kernel declares."""
+        """Run kernel ``name``, compiled for arrays of ``dtype``, with this many blocks. Arguments: arrays, and numpy scalars of
+        exactly the types that the kernel declares."""
 
     @abstractmethod
     def compile(self, dtype: np.dtype[Any]) -> int:
-        """Compile every kernel for arrays of ``dtype`` now, not when the first of them is launched; how many there are."""
+        """Compile every kernel for arrays of ``dtype`` now rather than at the first launch. Returns their number."""
 
     @abstractmethod
     def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
-        """cublasGemmStridedBatchedEx on the memory of the arrays; operands in uint16 are bfloat16s."""
+        """Call cublasGemmStridedBatchedEx on the memory of the arrays; operands in uint16 are bfloat16."""
 
     # ---- copies beside the kernels: each returns an event, whose ``done`` says whether it has come to pass ------------
     @abstractmethod
     def pinned(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """An array on the host that the device can copy from and to by itself."""
+        """Return an array on the host that the device can copy from and to by itself."""
 
     @abstractmethod
     def copy_out(self, array: Array, staging: np.ndarray[Any, Any]) -> Any:
-        """Copy to pinned memory, after all that was asked for so far."""
+        """Copy to pinned memory, after all work queued so far."""
 
     @abstractmethod
     def copy_in(self, staging: np.ndarray[Any, Any], array: Array, after: Any) -> Any:
-        """Copy from pinned memory when the event ``after`` has come to pass; what is asked for from now on waits for it."""
+        """Copy from pinned memory once the event ``after`` has completed; work queued from now on waits for the copy."""
 
     @abstractmethod
     def mark(self, stream: Any = None) -> Any:
-        """The event that all that was asked for so far is done."""
+        """Return an event that completes when all work queued so far is done."""
 
     @abstractmethod
     def wait_for(self, event: Any) -> None:
-        """Return when an event has come to pass."""
+        """Wait until an event has completed."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """A name that no other device of the job has."""
+        """Name that no other device of the job has."""
 
     @property
     @abstractmethod
     def facts(self) -> dict[str, int]:
-        """``memory_bytes``, ``multiprocessors`` and ``cache_bytes`` of the card."""
+        """Return ``memory_bytes``, ``multiprocessors`` and ``cache_bytes`` of the card."""
 
     @property
     @abstractmethod
     def libraries(self) -> dict[str, str]:
-        """Everything beside the card that times depend on, with its version."""
+        """Return everything apart from the card that times depend on, with its version."""
 
     def dial(self, key: Hashable, numbers: Numbers) -> Any:
-        """Where a kernel finds ``numbers`` of each step, as float64, while a step is being recorded; else NULL. Equal keys stand
-        for equal numbers."""
+        """Return the address from which a kernel of a recorded step reads ``numbers`` of each step, as float64; NULL while
+        nothing is recorded. Equal keys stand for equal numbers."""
         return NULL
 
     @property
     def nccl_version(self) -> int:
-        """NCCL's version as it counts; 0 if there is none."""
+        """Return NCCL's version as NCCL encodes it; 0 if there is none."""
         return 0
 
     def multiply(self, a: Array, b: Array, out: Array, accumulate: bool) -> None:
-        """As `KernelSet.matmul`; operands that lie as no call can read them are copied first."""
+        """Multiply as `KernelSet.matmul` does; operands whose layout no call can read are copied first."""
         known = plan(*_lies(a), *_lies(b), *_lies(out))
         if known is None:
             dense = self.xp.ascontiguousarray
@@ -145,28 +145,30 @@ def _lies(array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def whole(value: int) -> np.int64:
-    """An Int argument."""
+    """Return an argument of the kernels' type Int."""
     return np.int64(value)
 
 
 def flag(value: int) -> np.int32:
-    """An int argument; a bool counts as 0 or 1."""
+    """Return an int argument; a bool counts as 0 or 1."""
     return np.int32(value)
 
 
 def factor(scale: Any) -> tuple[np.float64, Array]:
-    """A scale that may be an array of one element: the number, and where on the device what it is multiplied with lies."""
+    """Split a scale, which may be an array of one element, into a number and the device address of the factor to multiply it
+    with."""
     if isinstance(scale, (int, float)):
         return np.float64(scale), NULL
     return np.float64(1), scale if scale.dtype == np.float64 else scale.astype(np.float64)
 
 
 def parts_of(rows: int, columns: int) -> int:
-    """Into how many parts the rows of a sum go, so that there is work for many threads: it depends on the shape alone."""
+    """Return the number of parts into which the rows of a sum are divided, so that there is work for many threads. It depends
+    only on the shape."""
     return max(1, min(rows // 32, (1 << 15) // max(columns, 1)))
 
 
 def check_output(who: str, out: Array) -> None:
-    """ValueError unless ``out`` is one run of memory."""
+    """Raise ValueError unless ``out`` is contiguous."""
     if not out.flags.c_contiguous:
         raise ValueError(f"{who}: out must be C-contiguous, got shape {out.shape}, strides {out.strides}")

@@ -1,4 +1,4 @@
-"""Norms: a channel's few numbers between the passes of batch normalisation on the GPU (norms.cu)."""
+"""Norms: the arithmetic on a channel's few numbers between the passes of batch normalisation, on the GPU (norms.cu)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskflow.kernels.kernel_set import Array
 
 
 class NormsOnGPU(RowsOnGPU):
-    """One thread a channel."""
+    """Kernels with one thread for each channel."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Place: which GPU a rank takes. Pure: it reads only what it is given."""
+"""Place: which GPU a rank uses. Pure: it reads only its arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VARIABLE = "TASKFLOW_GPU"
 
 
 def local_rank(environment: Mapping[str, str]) -> int:
-    """Which of its node's ranks this process is; 0 without a launcher."""
+    """Return this process's number among the ranks of its node; 0 without a launcher."""
     for name in LOCAL_RANKS:
         if environment.get(name, "").isdigit():
             return int(environment[name])
@@ -18,8 +18,9 @@ def local_rank(environment: Mapping[str, str]) -> int:
 
 
 def choose_gpu(environment: Mapping[str, str], visible: int) -> int:
-    """The number, among the ``visible`` GPUs (CUDA_VISIBLE_DEVICES has been applied), of this rank's: one after the other, and
-    from the first again where a node has more ranks than GPUs. TASKFLOW_GPU chooses one. ValueError if it is not there."""
+    """Return the number of this rank's GPU among the ``visible`` ones (after CUDA_VISIBLE_DEVICES). Ranks take GPUs in turn,
+    starting again at the first if a node has more ranks than GPUs. TASKFLOW_GPU chooses one. Raises ValueError if it does not
+    exist."""
     asked = environment.get(VARIABLE, "")
     if not asked:
         return local_rank(environment) % visible

@@ -14,7 +14,7 @@ FUNCTIONS = {"relu": 0, "sigmoid": 1, "tanh": 2}
 
 
 class PointwiseOnGPU(Launching):
-    """One thread an element."""
+    """Kernels with one thread for each element."""
 
     __slots__ = ()
 

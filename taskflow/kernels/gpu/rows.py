@@ -17,7 +17,7 @@ MANY_BLOCKS = 512  # enough to keep any GPU busy
 
 
 class RowsOnGPU(PointwiseOnGPU):
-    """One block a row or a channel. Sums go in a fixed order: a rerun gives the same bits."""
+    """Kernels with one block for each row or channel. Sums are added in a fixed order, so a rerun gives the same bits."""
 
     __slots__ = ()
 

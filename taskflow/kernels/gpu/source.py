@@ -1,4 +1,4 @@
-"""Source: the text of the compiled kernels, for NVRTC, nvcc, or (in tests) the host's own compiler."""
+"""Source: the text of the kernels, for NVRTC, nvcc, or (in tests) the host's own compiler."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(\s*([^)]*)\)')
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel's name, and the type and name of each parameter."""
+    """Signature of a kernel: its name, and the type and name of each parameter."""
 
     name: str
     parameters: tuple[tuple[str, str], ...]
 
 
 def text(dtype: np.dtype[np.generic] | str) -> str:
-    """The source of all kernels for arrays of a type. ValueError for a type that they are not written for."""
+    """Return the source of all kernels for arrays of a type. Raises ValueError for a type that they are not written for."""
     name = np.dtype(dtype).name
     if name not in REALS:
         raise ValueError(f"GPU kernels: arrays must be {' or '.join(REALS)}, got {name}")
@@ -32,7 +32,7 @@ def text(dtype: np.dtype[np.generic] | str) -> str:
 
 @lru_cache(maxsize=1)
 def kernels() -> dict[str, Kernel]:
-    """Every kernel by name."""
+    """Return every kernel's signature by name."""
     found = {}
     whole = "\n".join(map(_read, FILES))
     macro = re.search(r"#define SLIDING \\\n((?:.*\\\n)*.*)\n", whole)

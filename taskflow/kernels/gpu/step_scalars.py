@@ -1,4 +1,4 @@
-"""Dials: the few numbers that change from step to step, in the device's memory, where a recorded step's kernels read them."""
+"""Step scalars: the few numbers that change from step to step, in device memory, where a recorded step's kernels read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 256
 
 
 class StepScalars:
-    """Numbers of a step by key. Made before the first step is recorded; `set` before each step that is replayed."""
+    """Numbers of a step by key. Created before the first step is recorded; `set` is called before each step that is replayed."""
 
     __slots__ = ("_device", "_host", "_numbers", "_there")
 
@@ -25,7 +25,7 @@ class StepScalars:
         self._numbers: dict[Hashable, tuple[int, int, Numbers]] = {}
 
     def place(self, key: Hashable, numbers: Numbers) -> Array:
-        """Where the numbers of this key lie. RuntimeError if there is no room left for them."""
+        """Return the device address of the numbers of this key. Raises RuntimeError if there is no space left for them."""
         known = self._numbers.get(key)
         if known is None:
             first = max((last for _, last, _ in self._numbers.values()), default=0)
@@ -37,7 +37,7 @@ class StepScalars:
         return self._there[first:last]
 
     def set(self, lr: float, step: int) -> None:
-        """Send the numbers of one step: its learning rate, and its number from 0."""
+        """Send the numbers of one step to the device: its learning rate, and its number from 0."""
         if not self._numbers:
             return
         for first, last, numbers in self._numbers.values():

@@ -1,4 +1,4 @@
-"""Kernels as compiled loops: a group is a class in a ``.pyx`` file, which checks arguments and calls ``loops/``.
+"""Kernels as compiled loops. Each group is a class in a ``.pyx`` file, which checks arguments and calls ``loops/``.
 
-A header of ``loops/`` has the arithmetic, with the choice of its type; the compiler makes it for several instruction sets.
+The headers of ``loops/`` have the arithmetic and choose its type; the compiler builds it for several instruction sets.
 """

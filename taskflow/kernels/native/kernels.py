@@ -20,8 +20,8 @@ class NativeKernels(
     NativeParts, NativeConvolutions, NativeProducts, NativePooling, NativeChannels, NativePointwise, NativeRows, NativeLosses,
     NativeRandom, NativeUpdates, KernelSet,
 ):
-    """float32 and float64 arrays, contiguous (strided over rows where a definition allows it); what `numpy.matmul` takes for
-    ``matmul``."""
+    """Kernels on float32 and float64 arrays, contiguous (strided over rows where a definition allows it); ``matmul`` takes what
+    `numpy.matmul` takes."""
 
     __slots__ = ()
     name = "native"

@@ -1,4 +1,4 @@
-"""Memory that a kernel needs for the length of a call."""
+"""Scratch memory, which a kernel needs for the duration of a call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _scratches = threading.local()
 
 
 def scratch(shape: tuple[int, ...], dtype: np.dtype[Any], use: str) -> Array:
-    """Memory whose contents are needed for the length of a call only: one block a thread, ``use`` and dtype, which grows."""
+    """Return memory whose contents are needed only during one call: one block for each thread, ``use`` and dtype, which grows
+    on demand."""
     blocks: dict[str, Array] = _scratches.__dict__
     size, name = int(np.prod(shape)), use + dtype.str
     block = blocks.get(name)

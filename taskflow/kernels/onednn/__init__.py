@@ -1,1 +1,1 @@
-"""Convolutions and large matrix products by oneDNN, where it is installed."""
+"""Convolutions and large matrix products by oneDNN, where oneDNN is installed."""

@@ -1,10 +1,9 @@
-"""OneDNNKernels: convolutions and the larger matrix products in float32 by oneDNN, everything else as NativeKernels do.
+"""OneDNNKernels: convolutions and the larger matrix products in float32 by oneDNN, everything else by NativeKernels.
 
-Images stay (N, C, H, W) in memory. A 1 x 1 convolution over many positions is a matrix product that oneDNN does on
-images as they lie. The others are faster on other layouts, into and out of which a chain reorders what it is given. That
-costs a few percent of a k x k convolution. Which way a shape goes depends on the shape alone, so that a
-rerun gives the same bits. Sums over several threads are split by their number: numbers are bitwise equal between runs
-with equally many threads (small kernels always use one).
+Images stay (N, C, H, W) in memory. A 1 x 1 convolution over many positions is a matrix product, which oneDNN does on images as
+they are. Other convolutions are faster in other layouts, so images are reordered before and after; that costs a few percent of
+a k x k convolution. Which way is taken depends on the shape alone, so a rerun gives the same bits. Sums are split by the number
+of threads: results are bitwise equal between runs with equally many threads (small kernels always use one).
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ ONE_THREAD = 1 << 22
 
 
 class OneDNNKernels(NativeKernels):
-    """What oneDNN makes for a shape (its primitives) is made at first use and then kept.
+    """Kernels whose oneDNN primitives are created at the first use of a shape and then kept.
 
-    Args: ``threads`` for a large kernel; if not given, what OpenMP would take (OMP_NUM_THREADS, else every core). Raises
-    ImportError, with a sentence that says what to do, if oneDNN is not there.
+    Args: ``threads`` for a large kernel (default: OpenMP's, which is OMP_NUM_THREADS, else every core). Raises ImportError,
+    with a sentence that says what to do, if oneDNN is missing.
     """
 
     __slots__ = ("_library", "_made", "_packed", "threads")

@@ -1,7 +1,7 @@
-"""Where oneDNN is: the library of the wheel onednn-cpu-gomp, or one of the system's own; loaded at run time, once.
+"""Library loader of oneDNN: the wheel onednn-cpu-gomp or the system's own; loaded at run time, once.
 
-The library is looked for by the files that the wheel records, so it is found wherever pip puts it; else by its name, as
-the system's loader does. Nothing is loaded before `load` is called.
+The wheel's record of its files says where the library is, wherever pip puts it; else the system's loader finds it by name.
+Nothing is loaded before `load` is called.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class _Version(ctypes.Structure):
 
 
 def load() -> Any:
-    """taskflow.kernels.onednn._onednn with the library's functions. Raises ImportError whose message is one sentence that says
-    what is missing and which command mends it."""
+    """Return taskflow.kernels.onednn._onednn, bound to the library's functions. Raises ImportError with one sentence that says
+    what is missing and which command installs it."""
     global _loaded
     if _loaded is None:
         try:

@@ -1,7 +1,7 @@
-"""Decoding: the words that a translation network says, by always taking the likeliest, or by beam search.
+"""Decoding: the words of a translation network, found greedily or by beam search.
 
-Every rank makes the same calls. What a network answers is known on the rank of processor 0 only; that one decides, and
-tells the others which words come next.
+Every rank makes the same calls. A network's scores are known only on the rank of processor 0, which chooses the next words and
+sends them to the others.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ ALPHA = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """The words said for one sentence: ``words`` with the one that ends it, unless it was cut at the longest length;
-    ``log_probability`` of all of them in nats; ``score``: that by length, which beam search ranks by."""
+    """Translation of one sentence. ``words``: its words, including the end word unless it was cut off at the longest length.
+    ``log_probability``: of all words together, in nats. ``score``: ``log_probability`` normalised by length, by which beam
+    search ranks."""
 
     words: tuple[int, ...]
     log_probability: float
@@ -31,8 +32,8 @@ class Translation:
 
 
 class Speaker(ABC):
-    """A translation network that says one word after the other, for ``beams`` translations of each of ``batch`` sentences
-    side by side, at most ``steps`` words. ``begin`` and ``end`` are the words that start and end a sentence."""
+    """Translation network that produces one word at a time, for ``beams`` translations of each of ``batch`` sentences side by
+    side, at most ``steps`` words. ``begin`` and ``end``: the words that start and end a sentence."""
 
     batch: int
     beams: int
@@ -43,22 +44,22 @@ class Speaker(ABC):
 
     @abstractmethod
     def hear(self, source: Array) -> None:
-        """Start with new sentences: source (batch, steps) int64, filled up with padding."""
+        """Start with new sentences: source (batch, steps) int64, filled with padding."""
 
     @abstractmethod
     def scores(self, words: Array, parents: Array) -> Array | None:
-        """Scores (batch, beams, vocabulary), not normalised, of the word after ``words`` (batch, beams), the last of each
-        translation; on rank 0, None elsewhere. Translation b of sentence n goes on from translation parents[n, b] of
-        the call before."""
+        """Return unnormalised scores (batch, beams, vocabulary) of the next word on rank 0, None elsewhere. ``words`` (batch,
+        beams): the last word of each translation. Translation b of sentence n continues translation parents[n, b] of the
+        previous call."""
 
 
 def length_penalty(length: int, alpha: float = ALPHA) -> float:
-    """Return the number by which log probabilities of ``length`` words are divided to be compared (Wu et al., equation 14)."""
+    """Return the number by which log probabilities of ``length`` words are divided for comparison (Wu et al., equation 14)."""
     return float(((5 + length) / 6) ** alpha)
 
 
 def greedy(speaker: Speaker, source: Array, *, alpha: float = 0.0) -> list[Translation]:
-    """Always the likeliest word, up to the end: one translation for each row of source (batch, steps)."""
+    """Translate by always taking the likeliest word, up to the end word: one translation for each row of source (batch, steps)."""
     speaker.hear(source)
     words, parents = _first(speaker)
     said: list[list[int]] = [[] for _ in range(speaker.batch)]
@@ -83,11 +84,11 @@ def greedy(speaker: Speaker, source: Array, *, alpha: float = 0.0) -> list[Trans
 
 
 def beam_search(speaker: Speaker, source: Array, *, alpha: float = ALPHA) -> list[list[Translation]]:
-    """For each row of source (batch, steps) the translations found, at most ``speaker.beams``, the best first.
+    """Return for each row of source (batch, steps) at most ``speaker.beams`` translations, the best first.
 
-    In each step the likeliest ways to go on are taken, as many as there are beams; one that ends keeps its place, so
-    that with one beam this is `greedy`. Those that ended, and those that are cut after ``speaker.steps`` words, are
-    ranked by log probability / `length_penalty`.
+    In each step the likeliest continuations are kept, as many as there are beams. A translation that ends keeps its place, so
+    with one beam this is `greedy`. Translations that ended or were cut off after ``speaker.steps`` words are ranked by log
+    probability / `length_penalty`.
     """
     speaker.hear(source)
     words, parents = _first(speaker)
@@ -106,7 +107,7 @@ def beam_search(speaker: Speaker, source: Array, *, alpha: float = ALPHA) -> lis
 
 @dataclass(slots=True)
 class _Beams:
-    """The beginnings of one sentence's translations that are still followed, and the translations that ended."""
+    """Partial translations of one sentence that are still followed, and the translations that ended."""
 
     width: int
     end: int
@@ -137,7 +138,7 @@ class _Beams:
 
 
 def log_softmax(scores: Array) -> Array:
-    """(..., V) -> the logarithm of softmax over the last dimension, in float64."""
+    """Return the logarithm of softmax over the last dimension of (..., V), in float64."""
     wide = np.asarray(scores, np.float64)
     away = wide - wide.max(axis=-1, keepdims=True)
     return away - np.log(np.exp(away).sum(axis=-1, keepdims=True))

@@ -1,7 +1,7 @@
 """Translators: NMT and Transformer as speakers, for `beam_search`.
 
-The encoder runs once a batch of sentences, the decoder once a word, each under a strategy of its own, with the weights
-of training.
+The encoder runs once for a batch of sentences, the decoder once for each word, each under its own strategy, with the trained
+weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Plan = Callable[[OperatorGraph], Strategy]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A network's encoder and decoder. ``passed``: what the encoder gives, and the decoder's state that it becomes."""
+    """A network's encoder and decoder. ``passed``: which output of the encoder becomes which state of the decoder."""
 
     encoder: OperatorGraph
     decoder: OperatorGraph
@@ -37,11 +37,11 @@ class Parts:
 
 
 class Translator(Speaker):
-    """What the translators share: two executors, forward only, and how values pass from one to the other.
+    """Base of the translators: two forward-only executors, and how values pass from one to the other.
 
-    ``config``: of the trained network, perhaps with another batch or fewer steps; ``trained``: an Executor of it, whose
-    weights are used, as they are when a sentence is heard. ``plan`` gives a strategy for each of the two graphs
-    (`taskflow.mapper.alike` that of training). Every rank makes the same Translator.
+    ``config``: of the trained network, perhaps with another batch or fewer steps. ``trained``: an Executor of it; each
+    translation uses its current weights. ``plan`` returns a strategy for each of the two graphs (`taskflow.mapper.alike`
+    derives one from the training strategy). Every rank makes the same Translator.
     """
 
     def __init__(self, config: Any, beams: int, plan: Plan, trained: Executor, *, begin: int, end: int) -> None:
@@ -76,13 +76,13 @@ class Translator(Speaker):
         self._decoder.set_state(told)
 
     def close(self) -> None:
-        """Wait for what was sent."""
+        """Wait until all sends have ended."""
         self._encoder.close()
         self._decoder.close()
 
 
 class NMTTranslator(Translator):
-    """NMT: the decoder's states are carried from word to word, where the strategy puts them."""
+    """NMT: the decoder's states are carried from word to word, on the processors where the strategy puts them."""
 
     def _build(self, config: NMTConfig, dtype: str) -> Parts:
         encoder, decoder = nmt_encoder(config, dtype), nmt_decoder(config, self.beams, dtype)
@@ -98,8 +98,8 @@ class NMTTranslator(Translator):
 
 
 class TransformerTranslator(Translator):
-    """Transformer: keys and values of the words said so far are carried from word to word, where the strategy puts them, so that
-    a word costs no more than looking at what was said before."""
+    """Transformer: keys and values of earlier words are carried from word to word, where the strategy puts them, so that each
+    word costs only its own attention to them."""
 
     def _build(self, config: TransformerConfig, dtype: str) -> Parts:
         encoder, decoder = transformer_encoder(config, dtype), transformer_decoder(config, self.beams, dtype)

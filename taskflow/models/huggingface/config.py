@@ -1,4 +1,5 @@
-"""Networks of Hugging Face's transformers, from a config.json alone: the class it names, without weights, as an operator graph.
+"""Networks of Hugging Face's transformers, from a config.json alone: the class that it names, built without weights, becomes an
+operator graph.
 
     graph = taskflow.models.huggingface.from_config("llama-70b/config.json", batch=64, steps=4096)
 """
@@ -24,13 +25,13 @@ def from_config(
     config: str | Path | Mapping[str, Any], batch: int | None = None, steps: int | None = None, *, verify: bool = False,
     loss: str | None = None, name: str | None = None, **changes: Any,
 ) -> OperatorGraph:
-    """The operator graph of the network that a config.json of Hugging Face describes; its weights are never made.
+    """Return the operator graph of the network that a config.json of Hugging Face describes; its weights are never allocated.
 
-    Args: ``config``: the file, its folder, or what is in it. ``batch``: samples (8 if None); ``steps``: tokens of a sample (as
-    many as the model has positions for, at most 2048, if None). ``changes``: entries of the config that are others. ``loss``: as
-    `from_torch` has it (cross-entropy of the logits if None). ``verify``: compare module and graph on random numbers, which
-    needs the weights' memory. Inputs of the graph have the names of forward's arguments; ``labels`` are the next tokens, not
-    the tokens themselves: nothing is shifted.
+    Args: ``config``: the file, its folder, or its contents. ``batch``: samples (None: 8). ``steps``: tokens of a sample (None:
+    as many as the model has positions for, at most 2048). ``changes``: entries of the config to override. ``loss``: as for
+    `from_torch` (None: cross-entropy of the logits). ``verify``: compare module and graph on random numbers, which needs memory
+    for the weights. Inputs of the graph have the names of forward's arguments. ``labels`` must already be the next tokens:
+    nothing is shifted.
 
     Raises ImportError without torch or transformers, FileNotFoundError, and ValueError for what is not understood.
     """
@@ -48,8 +49,8 @@ def from_config(
 
 
 def module_of(config: str | Path | Mapping[str, Any], *, weights: bool = False, **changes: Any) -> Any:
-    """The torch.nn.Module of a config, in training, float32. Without ``weights`` its parameters are on the device meta, its
-    buffers (tables of positions) are there."""
+    """Return the torch.nn.Module of a config, in training mode, float32. Without ``weights`` its parameters are on the meta
+    device; its buffers (tables of positions) are real."""
     transformers = _transformers()
     plain = _read(config)
     said = plain | changes
@@ -76,7 +77,7 @@ def module_of(config: str | Path | Mapping[str, Any], *, weights: bool = False, 
 
 
 def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any], dict[str, Any]]:
-    """Examples of forward's arguments, one after another and by name, of a module of transformers."""
+    """Return example arguments of forward, positional and by name, for a module of transformers."""
     import torch
 
     config, wanted = module.config, module.main_input_name

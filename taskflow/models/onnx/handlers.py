@@ -1,5 +1,5 @@
-"""Operators of ONNX as ours: for each a function of the context and the node. What a node says that is not understood is an
-error."""
+"""Handlers that turn ONNX operators into ours: for each a function of the context and the node. A node that is not fully
+understood is an error."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from taskflow.operators.tensor import Parameter, Tensor
 
 
 class Unknown(ValueError):
-    """What has no counterpart; the message says what."""
+    """Error for a node that has no counterpart; the message says why."""
 
 
 @dataclass(slots=True)
 class Context:
-    """``arrays``: initializers, and what was computed of constants; ``values``: tensors by ONNX's names. ``shared``: parameters
-    of ours by initializers."""
+    """State of an import. ``arrays``: initializers, and values computed from constants. ``values``: tensors by ONNX's names.
+    ``shared``: our parameters by initializer."""
 
     onnx: Any
     graph: OperatorGraph
@@ -33,7 +33,7 @@ class Context:
         self.initial = frozenset(self.arrays)
 
     def attributes(self, node: Any, **defaults: Any) -> dict[str, Any]:
-        """A node's attributes, those that are not there as by default. Unknown for others than these."""
+        """Return a node's attributes, with defaults for those that are absent. Raises Unknown for any other attribute."""
         said = {a.name: self.onnx.helper.get_attribute_value(a) for a in node.attribute}
         said = {k: v.decode() if isinstance(v, bytes) else v for k, v in said.items()}
         if other := sorted(said.keys() - defaults.keys()):
@@ -41,7 +41,7 @@ class Context:
         return defaults | said
 
     def array(self, node: Any, number: int) -> Any:
-        """The numbers of an input that must be known."""
+        """Return the numbers of an input that must be constant."""
         if number >= len(node.input) or not node.input[number]:
             return None
         if node.input[number] not in self.arrays:
@@ -49,7 +49,7 @@ class Context:
         return self.arrays[node.input[number]]
 
     def tensor(self, node: Any, number: int) -> Tensor:
-        """An input as a tensor; a float initializer as a parameter of its own, another array as a constant."""
+        """Return an input as a tensor: a float initializer as a parameter of its own, any other array as a constant."""
         name = node.input[number]
         if name in self.values:
             return self.values[name]
@@ -61,7 +61,7 @@ class Context:
         return made if array.shape else ops.reshape(made, ())
 
     def parameter(self, name: str) -> Tensor:
-        """A parameter by itself."""
+        """Return an initializer as a parameter by itself."""
         array = self.arrays[name]
         made = ops.expand_weight(
             self.graph, array.shape, array.shape, init=Init("normal", float(array.std()) or 0.02), name=name,
@@ -71,13 +71,13 @@ class Context:
         return made
 
     def turned_linear(self, x: Tensor, name: str, node: str) -> Tensor:
-        """x times an initializer (k, c), as a linear layer, whose weight is (c, k)."""
+        """Multiply x by an initializer (k, c), as a linear layer, whose weight is (c, k)."""
         key = name + TURNED
         y = ops.linear(x, self.arrays[name].shape[1], False, name=node, parameters=self.shared.get(key))
         return self.weights(y, key)
 
     def with_parameter(self, build: Callable[..., Tensor], x: Tensor, name: str) -> Tensor:
-        """A tensor and an initializer that is repeated to its shape, as one operator."""
+        """Combine a tensor and an initializer that is broadcast to its shape, as one operator."""
         array = self.arrays[name]
         init = Init("normal", float(array.std()) or 0.02)
         return self.weights(build(x, array.shape, init=init, name=name, parameters=self.shared.get(name)), name)
@@ -98,12 +98,12 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def name_of(node: Any) -> str:
-    """A node's name, or its output's."""
+    """Return a node's name, or its output's."""
     return str(node.name or node.output[0])
 
 
 def says(*names: str) -> Callable[[Handler], Handler]:
-    """Decorator: the function stands for these operators of ONNX."""
+    """Decorator that registers a function for these operators of ONNX."""
 
     def add(handler: Handler) -> Handler:
         HANDLERS.update(dict.fromkeys(names, handler))
@@ -129,7 +129,7 @@ for _kind, _build in {
 
 @says("Identity", "Dropout")
 def same(c: Context, node: Any) -> Tensor:
-    """The same numbers; dropout of an exported model has its inference form."""
+    """Return the input; dropout of an exported model has its inference form."""
     return c.tensor(node, 0)
 
 
@@ -153,19 +153,19 @@ def gelu(c: Context, node: Any) -> Tensor:
 
 @says("Erf")
 def erf(c: Context, node: Any) -> Tensor:
-    """erf(x) = 2 gelu(sqrt(2) x) / (sqrt(2) x) - 1 is not defined at 0."""
+    """Compute erf(x) = 2 gelu(sqrt(2) x) / (sqrt(2) x) - 1, which is not defined at 0."""
     raise Unknown("only as a part of Gelu: export with opset 20 or later, which has Gelu")
 
 
 @says("Softmax")
 def softmax(c: Context, node: Any) -> Tensor:
-    """Positive numbers that add up to 1."""
+    """Softmax along a dimension."""
     return ops.softmax(c.tensor(node, 0), c.attributes(node, axis=-1)["axis"], name=name_of(node))
 
 
 @says("Cast")
 def cast(c: Context, node: Any) -> Tensor:
-    """To the type that the tensor has."""
+    """Cast to the type that the tensor already has."""
     x, wanted = c.tensor(node, 0), c.onnx.helper.tensor_dtype_to_np_dtype(c.attributes(node, to=1, saturate=1)["to"])
     if x.dtype != wanted:
         raise Unknown(f"from {x.dtype} to {wanted}; one float type in the whole network, please")
@@ -187,7 +187,7 @@ def _repeats(own: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 
 @says("Add", "Sub", "Mul", "Div")
 def two(c: Context, node: Any) -> Tensor:
-    """Of tensors, of a tensor and a number, or of a tensor and a parameter, which is trained."""
+    """Apply an operation to two tensors, to a tensor and a number, or to a tensor and a trained parameter."""
     name, kind = name_of(node), node.op_type
     a, b = _number(c, node, 0), _number(c, node, 1)
     if b is not None:
@@ -214,7 +214,7 @@ def two(c: Context, node: Any) -> Tensor:
 
 @says("Pow")
 def power(c: Context, node: Any) -> Tensor:
-    """To the power of a number."""
+    """Raise to the power of a number."""
     exponent = _number(c, node, 1)
     if exponent is None or exponent == 0:
         raise Unknown("the exponent must be a number that is not 0")
@@ -224,7 +224,7 @@ def power(c: Context, node: Any) -> Tensor:
 
 @says("MatMul")
 def matmul(c: Context, node: Any) -> Tensor:
-    """x (..., k) times a weight (k, c), a linear layer; or products of equally many matrices."""
+    """Multiply x (..., k) by a weight (k, c), a linear layer; or multiply two stacks of equally many matrices."""
     x, array, weight = c.tensor(node, 0), c.arrays.get(node.input[1]), node.input[1]
     if array is not None and array.ndim == 2 and weight in c.initial:
         return c.turned_linear(x, weight, name_of(node))
@@ -236,7 +236,7 @@ def matmul(c: Context, node: Any) -> Tensor:
 
 @says("Gemm")
 def gemm(c: Context, node: Any) -> Tensor:
-    """A linear layer: x W^T + b of initializers."""
+    """Linear layer: x W^T + b, where W and b are initializers."""
     said, names = c.attributes(node, alpha=1.0, beta=1.0, transA=0, transB=0), list(node.input)
     weight = c.arrays.get(names[1])
     plain = said["alpha"] == said["beta"] == 1.0 and not said["transA"] and names[1] in c.initial
@@ -252,7 +252,7 @@ def gemm(c: Context, node: Any) -> Tensor:
 
 @says("ReduceMean", "ReduceSum")
 def reduced(c: Context, node: Any) -> Tensor:
-    """The mean or the sum over some dimensions."""
+    """Mean or sum over some dimensions."""
     said = c.attributes(node, axes=None, keepdims=1, noop_with_empty_axes=0)
     axes = c.array(node, 1) if len(node.input) > 1 else said["axes"]
     over = None if axes is None else tuple(int(a) for a in axes)
@@ -265,7 +265,7 @@ def reduced(c: Context, node: Any) -> Tensor:
 
 @says("Conv")
 def conv(c: Context, node: Any) -> Tensor:
-    """A convolution of images (N, C, H, W)."""
+    """Convolution of images (N, C, H, W)."""
     said = c.attributes(
         node, auto_pad="NOTSET", dilations=[1, 1], group=1, kernel_shape=None, pads=[0, 0, 0, 0], strides=[1, 1]
     )
@@ -283,7 +283,7 @@ def conv(c: Context, node: Any) -> Tensor:
 
 @says("MaxPool", "AveragePool")
 def pooled(c: Context, node: Any) -> Tensor:
-    """The largest, or the mean, of windows of images."""
+    """Maximum or mean of windows of images."""
     said = c.attributes(
         node, auto_pad="NOTSET", ceil_mode=0, dilations=[1, 1], kernel_shape=None, pads=[0, 0, 0, 0], strides=[1, 1],
         count_include_pad=0, storage_order=0,
@@ -305,7 +305,7 @@ def pooled(c: Context, node: Any) -> Tensor:
 
 @says("GlobalAveragePool")
 def global_mean(c: Context, node: Any) -> Tensor:
-    """The mean of each channel."""
+    """Mean of each channel."""
     return ops.mean(c.tensor(node, 0), (2, 3), True, name=name_of(node))
 
 
@@ -328,7 +328,7 @@ def layer_norm(c: Context, node: Any) -> Tensor:
 
 @says("Gather")
 def gather(c: Context, node: Any) -> Tensor:
-    """Rows of an initializer, an embedding; or one element of a dimension by a fixed number."""
+    """Rows of an initializer (an embedding), or one element of a dimension by a fixed index."""
     axis, table = c.attributes(node, axis=0)["axis"], c.arrays.get(node.input[0])
     if table is not None and table.ndim == 2 and axis == 0 and node.input[0] in c.initial:
         indices = c.tensor(node, 1)

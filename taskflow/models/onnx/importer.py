@@ -21,13 +21,13 @@ def from_onnx(
     model: Any, *, loss: str | None = "cross_entropy", batch: int | None = None, name: str | None = None,
     weights: dict[str, Any] | None = None,
 ) -> OperatorGraph:
-    """The graph of an ONNX model or file. Its float initializers become parameters (named as the operators that read them), other
-    initializers, and what is computed from such alone, constants.
+    """Return the graph of an ONNX model or file. Its float initializers become parameters (named after the operators that read
+    them). Other initializers, and values computed only from them, become constants.
 
-    Args: ``loss``: "cross_entropy" of the first output (N, ..., classes) and an input ``labels`` (N, ...) int64, "mse_loss" of it
-    and an input ``targets``, or None. ``batch``: for inputs whose first dimension has a name and no size. ``weights``: a dict
-    that gets the initializers under the names of our parameters. Raises ImportError
-    without onnx, FileNotFoundError, and ValueError that names the node that has no counterpart, and why.
+    Args: ``loss``: "cross_entropy" of the first output (N, ..., classes) and an input ``labels`` (N, ...) int64, "mse_loss" of
+    it and an input ``targets``, or None. ``batch``: for inputs whose first dimension has a name but no size. ``weights``: a
+    dict that receives the initializers under the names of our parameters. Raises ImportError without onnx, FileNotFoundError,
+    and ValueError that names the node without a counterpart, and why.
     """
     onnx = onnx_package()
     title = name or (Path(str(model)).stem if isinstance(model, (str, Path)) else model.graph.name or "model")

@@ -1,4 +1,4 @@
-"""The package onnx, which not everyone has."""
+"""Import of the package onnx, which is optional."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def onnx_package() -> Any:
-    """The package onnx; ImportError that says how to get it."""
+    """Return the package onnx. Raises ImportError that says how to install it."""
     try:
         import onnx
     except ImportError as error:

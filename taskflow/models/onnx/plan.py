@@ -1,8 +1,8 @@
 """Plans as ONNX: device configurations and sharding specs of each node (ONNX IR version 14).
 
-A node's specs say how its inputs, weights and outputs lie. What ONNX has no words for (summed dimensions that are cut, uneven
-pieces, synchronisation, schedules) is in metadata as a strategy file has it; so is each operator's configuration, which specs of
-other writers lack.
+A node's specs say how its inputs, weights and outputs are laid out. ONNX cannot express contracted dimensions that are cut,
+uneven pieces, synchronisation and schedules; these are in metadata in the form of a strategy file. So is each operator's
+configuration, which files of other writers lack.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Spec = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
 def export_onnx(graph: OperatorGraph, strategy: Strategy, path: str | Path | None = None) -> Any:
-    """A plan as an ONNX model, which is returned, and written to ``path``. Nodes are taskflow's operators in a domain of their
-    own; weights are inputs, without numbers. ImportError without onnx."""
+    """Return a plan as an ONNX model, and write it to ``path``. Nodes are taskflow's operators in a domain of their own;
+    weights are inputs, without numbers. Raises ImportError without onnx."""
     onnx = onnx_package()
     strategy.verify(graph)
     types = onnx.helper.np_dtype_to_tensor_dtype
@@ -55,8 +55,9 @@ def export_onnx(graph: OperatorGraph, strategy: Strategy, path: str | Path | Non
 
 
 def read_onnx_plan(model: Any, graph: OperatorGraph) -> Strategy:
-    """The plan in an ONNX model (or its file) of a graph. Configurations come from metadata where they are there, and must then
-    be what the specs say; else from the specs alone. ValueError if the model is of another graph, or names what is not clear."""
+    """Return the plan for a graph that an ONNX model (or its file) holds. Configurations come from metadata where present, and
+    must then agree with the specs; else from the specs alone. Raises ValueError if the model is of another graph, or names what
+    is ambiguous."""
     onnx = onnx_package()
     where = str(model) if isinstance(model, (str, Path)) else "ONNX model"
     model = onnx.load(str(model)) if isinstance(model, (str, Path)) else model
@@ -91,8 +92,8 @@ def read_onnx_plan(model: Any, graph: OperatorGraph) -> Strategy:
 
 
 def specs_of(node: Node, config: OpConfig) -> Iterator[Spec]:
-    """How an operator's inputs, weights and outputs lie under a configuration. A tensor whose pieces overlap in more than one
-    dimension is given as a whole, which all devices of the operator have."""
+    """Return how an operator's inputs, weights and outputs are laid out under a configuration. A tensor whose pieces overlap in
+    more than one dimension is given as a whole, on all devices of the operator."""
     cut = [i for i, k in enumerate(config.degrees) if k > 1]
     of_dims = {i: links(node, i, config.degrees[i], {}) for i in cut}
     groups: Sequence[tuple[str, Sequence[Any]]] = (
@@ -129,8 +130,8 @@ def _spec(config: OpConfig, name: str, shape: Sequence[int], axes: dict[int, int
 
 
 def config_of(node: Node, specs: Sequence[Spec]) -> OpConfig | None:
-    """The configuration of which these are the specs; None if they do not say one. Dimensions are looked for among the degrees
-    that the specs have; a piece runs on the device that all its shares have in common."""
+    """Return the configuration that these specs describe; None if they describe none. Degrees are taken from those of the
+    specs; a piece runs on the device that all its shards have in common."""
     wanted = list(specs)
     if not wanted:
         return None

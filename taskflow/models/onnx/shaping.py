@@ -1,4 +1,4 @@
-"""Operators of ONNX that move, cut and repeat elements."""
+"""Handlers of ONNX operators that move, cut and repeat elements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskflow.operators.tensor import Tensor
 
 @says("Reshape")
 def reshape(c: Context, node: Any) -> Tensor:
-    """The same elements under another shape; 0: as it was."""
+    """Reshape; a size of 0 keeps the input's."""
     said, x = c.attributes(node, allowzero=0), c.tensor(node, 0)
     shape = [int(s) for s in c.array(node, 1)]
     if said["allowzero"]:
@@ -23,14 +23,14 @@ def reshape(c: Context, node: Any) -> Tensor:
 
 @says("Flatten")
 def flatten(c: Context, node: Any) -> Tensor:
-    """Two dimensions."""
+    """Flatten to two dimensions."""
     axis, x = c.attributes(node, axis=1)["axis"], c.tensor(node, 0)
     return ops.reshape(x, (int(np.prod(x.shape[:axis])), -1), name=name_of(node))
 
 
 @says("Squeeze", "Unsqueeze")
 def squeezed(c: Context, node: Any) -> Tensor:
-    """Dimensions of size 1 less, or more."""
+    """Remove or add dimensions of size 1."""
     said, x = c.attributes(node, axes=None), c.tensor(node, 0)
     axes = [int(a) for a in (c.array(node, 1) if len(node.input) > 1 else said["axes"])]
     if node.op_type == "Squeeze":
@@ -44,7 +44,7 @@ def squeezed(c: Context, node: Any) -> Tensor:
 
 @says("Transpose")
 def transpose(c: Context, node: Any) -> Tensor:
-    """Dimensions in another order."""
+    """Permute dimensions."""
     x = c.tensor(node, 0)
     wanted = c.attributes(node, perm=list(range(x.ndim))[::-1])["perm"]
     now = list(range(x.ndim))
@@ -57,13 +57,13 @@ def transpose(c: Context, node: Any) -> Tensor:
 
 @says("Concat")
 def concat(c: Context, node: Any) -> Tensor:
-    """One after another."""
+    """Concatenate along a dimension."""
     return ops.concat([c.tensor(node, i) for i in range(len(node.input))], c.attributes(node, axis=0)["axis"], name=name_of(node))
 
 
 @says("Split")
 def split(c: Context, node: Any) -> tuple[Tensor, ...]:
-    """Parts of given sizes, or of one size."""
+    """Split into parts of given sizes, or of one size."""
     said, x = c.attributes(node, axis=0, num_outputs=len(node.output), split=None), c.tensor(node, 0)
     sizes = c.array(node, 1) if len(node.input) > 1 else said["split"]
     axis = said["axis"] % x.ndim
@@ -73,14 +73,14 @@ def split(c: Context, node: Any) -> tuple[Tensor, ...]:
 
 @says("Expand")
 def expand(c: Context, node: Any) -> Tensor:
-    """Dimensions of size 1 repeated."""
+    """Repeat dimensions of size 1."""
     x = c.tensor(node, 0)
     return ops.expand(x, np.broadcast_shapes(x.shape, tuple(int(s) for s in c.array(node, 1))), name=name_of(node))
 
 
 @says("Slice")
 def sliced(c: Context, node: Any) -> Tensor:
-    """Ranges of dimensions, in steps of 1."""
+    """Slice ranges of dimensions, in steps of 1."""
     c.attributes(node)
     x = c.tensor(node, 0)
     starts, ends = c.array(node, 1), c.array(node, 2)

@@ -1,8 +1,7 @@
-"""Search algorithms, one a file, and the strategies they start from.
+"""Search algorithms, one in each file, and the strategies from which they start.
 
-``guided`` is the default; ``mcmc`` is the paper's; ``optcnn``, ``placement`` and ``exact`` are for comparison and small
-cases. A new algorithm is a function (Evaluator, SearchOptions) -> SearchResult here and a line in
-``optimizer/search.py``.
+``guided`` is the default; ``mcmc`` is the paper's; ``optcnn``, ``placement`` and ``exact`` are for comparison and small cases.
+A new algorithm is a function (Evaluator, SearchOptions) -> SearchResult here and a line in ``optimizer/search.py``.
 """
 
 from taskflow.optimizer.algorithms.elimination import Matrix, Vector

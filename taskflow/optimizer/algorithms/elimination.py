@@ -19,7 +19,7 @@ MOST_COMBINATIONS = 200_000  # of what elimination leaves over, to be enumerated
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The choice of every vertex, its total cost, and whether that is proved to be the least."""
+    """Result of an elimination: the choice of every vertex, the total cost, and whether it is proved to be the least."""
 
     chosen: tuple[int, ...]
     cost: float
@@ -30,8 +30,9 @@ def eliminate(vertices: Sequence[Vector], edges: Mapping[tuple[int, int], Matrix
     """Minimise sum vertices[v][chosen[v]] + sum edges[u, v][chosen[u], chosen[v]].
 
     A vertex with at most two neighbours is eliminated (its best choice becomes a function of theirs), and edges between the
-    same two vertices are added up. If every vertex that is left has more, they are enumerated when there are few
-    combinations; else one with the most neighbours is fixed at what looks best beside them, and the result is not exact.
+    same two vertices are added up. If all remaining vertices have more neighbours, their choices are enumerated if there are
+    few combinations. Otherwise a vertex with the most neighbours is fixed at the choice that looks best beside them, and the
+    result is not exact.
     """
     costs = {v: np.array(cost, dtype=np.float64) for v, cost in enumerate(vertices)}
     table: dict[int, dict[int, Matrix]] = {v: {} for v in costs}

@@ -1,10 +1,10 @@
 """Exact search: depth-first branch and bound over every strategy of a small space (paper, section 8.4, does the same with A*).
 
-Operators are decided about one after another, those that share a layer together, next those that have fewest choices left. A
-partial plan is given up when a lower bound on all its completions is not below the best plan so far (`optimizer.bounds`).
-Of partial plans that become each other when equal processors are renumbered, only one is looked at. What is left at the
-end is simulated with every renumbering that may make a difference. Such plans differ a little in time, since ties go by
-task number and sums are made on processors that depend on their numbers.
+Operators are decided about one after another: those that share a layer together, and always those with the fewest choices left.
+A partial plan is pruned when a lower bound on all its completions is not below the best plan so far (`optimizer.bounds`). Of
+partial plans that differ only by a renumbering of equal processors, only one is looked at. Complete plans are simulated with
+every renumbering that may make a difference. Their times differ a little, since ties go by task number and the processors that
+sum depend on their numbers.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ ROUNDING = 1e-9  # a bound adds in another order than the simulator
 
 
 def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within: bool = False) -> SearchResult:
-    """The fastest strategy of ``options.space``, each layer synchronised in any of the ways that the default search tries
-    (`moves.SYNCS`), and partial values summed as in the first plan to beat. A fifth of the budget goes to the default search, whose
-    plan that is.
+    """Find the fastest strategy of ``options.space``, with each layer synchronised in any of the ways that the default search
+    tries (`moves.SYNCS`), and partial values summed as in the first plan to beat. That is the plan of the default search, which
+    gets a fifth of the budget.
 
-    That plan need not be in the space, if operators follow others or placements are few; nor then what is found, than which
-    nothing in the space is faster. ``within``: the first plan to beat is the nearest one in the space, so that the
+    That plan need not be in the space, if operators follow others or placements are restricted. Then the result need not be
+    either, but nothing in the space is faster. ``within``: the first plan to beat is the nearest one in the space, so that the
     space's own fastest strategy is found.
 
-    ``SearchResult.optimal`` says that no strategy of the space is faster.
-    ``SearchResult.lower_bound``: what none is faster than, also if the
-    budget ended first or ``options.tolerance`` asked for less; ``SearchResult.proof`` how it was proved. ValueError if an operator
-    has more than MOST_CONFIGS configurations, or if the bound has not been compiled.
+    ``SearchResult.optimal``: no strategy of the space is faster. ``SearchResult.lower_bound``: no strategy takes fewer seconds;
+    this holds even if the budget ended first or ``options.tolerance`` permits less. ``SearchResult.proof``: how it was proved.
+    Raises ValueError if an operator has more than MOST_CONFIGS configurations, or if the bound has not been compiled.
     """
     options = options or SearchOptions()
     space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options.space)
@@ -119,7 +118,8 @@ def _decided(evaluator: Evaluator, space: SearchSpace) -> list[Decision]:
 
 
 def within_space(decided: Sequence[Decision], plan: Strategy) -> Strategy:
-    """Of each decision the choice that has most of the plan's configurations; layers are synchronised as there."""
+    """Return for each decision the choice that agrees with most of the plan's configurations; layers are synchronised as in the
+    plan."""
     configs: dict[str, OpConfig] = {}
     for decision in decided:
         names = [node.name for node in decision.nodes]

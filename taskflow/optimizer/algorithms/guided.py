@@ -1,20 +1,21 @@
-"""The default search: annealing of whole layers, annealing with learned moves, and local descent, in turn.
+"""Guided search, the default: annealing of whole layers, annealing with learned moves, and local descent, in turn.
 
-1. Starts: data, expert and model parallel, variants of the expert's, of Transformers Megatron's (`taskflow.mapper.megatron`),
-   and the plan of dynamic programming; where one of the three does not fit the memory, also plans that share weights in groups
-   (`taskflow.optimizer.algorithms.layer_groups`).
-   On machines whose devices are unequal also data parallelism with pieces in proportion to their speeds; from then on, pieces have
-   these sizes, which are shifted between rounds (`taskflow.optimizer.algorithms.uneven`).
-2. Layers: from the best start patterns of alike layers (`layer_patterns`; not of deep networks), on 8 processors and more
-   instead a descent over all cuts and groups of devices (`layer_descent`). From the same start annealing with the moves of
-   `layer_annealing`, again and again where it is quick, each for itself. On 8 and more, hybrids of samples and
-   weights (`hybrid_starts`) are tried beside what that finds. Then every layer and every group of alike operators takes
-   the best of a list of configurations.
+1. Starts: data, expert and model parallel, variants of the expert's plan, for Transformers Megatron's
+   (`taskflow.mapper.megatron`), and the plan of dynamic programming. If one of the first three does not fit the memory, also
+   plans that share weights in groups (`taskflow.optimizer.algorithms.layer_groups`). If devices are unequal, also data
+   parallelism with pieces in proportion to their speeds. From then on, pieces have these sizes, which are adjusted between
+   rounds (`taskflow.optimizer.algorithms.uneven`).
+2. Layers: from the best start, patterns of similar layers (`layer_patterns`; not for deep networks), or on 8 processors and
+   more a descent over all cuts and device groups (`layer_descent`). From the same start, independent runs of annealing with the
+   moves of `layer_annealing`, repeated if they are quick. On 8 processors and more, hybrids of samples and weights
+   (`hybrid_starts`) are tried beside the result. Then every layer and every group of similar operators takes the best of a list
+   of configurations.
 3. Annealing of layers again, and of single operators and groups with the moves of `taskflow.optimizer.algorithms.moves`.
-4. Local descent: every operator tries every candidate configuration, until no change of one operator helps (or, where a
-   step takes long to simulate, a share of the budget is spent).
-3 and 4 repeat, at changing temperatures, until the budget is spent; if that finds nothing any more, every configuration of
-every operator is tried (`taskflow.optimizer.algorithms.local_search`). The plan returned is the best one seen.
+4. Local descent: every operator tries every candidate configuration, until no change of one operator helps (or, if a step takes
+   long to simulate, until a share of the budget is spent).
+
+Phases 3 and 4 repeat, at changing temperatures, until the budget is spent. When they find nothing any more, every configuration
+of every operator is tried (`taskflow.optimizer.algorithms.local_search`). The result is the best plan seen.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ Maker = Callable[[Callable[[], bool]], Strategy]
 def guided(
     evaluator: Evaluator, options: SearchOptions | None = None, *, also_from: Iterable[Maker] = ()
 ) -> SearchResult:
-    """The default search. ``also_from``: functions that give further starts; each is told how to ask whether its share
-    of the time is over, and raises TimeoutError with what was left out and why. ValueError if the budget is endless."""
+    """Run the default search. ``also_from``: functions that return further starts. Each gets a function that says whether its
+    share of the time is over, and raises TimeoutError with what was left out and why. Raises ValueError if the budget is
+    endless."""
     options = options or SearchOptions()
     if not options.budget.finite:
         raise ValueError("search: needs a budget in seconds or proposals")

@@ -1,10 +1,9 @@
 """Hybrids: sample-parallel plans in which layers with many weights are cut in other dimensions too, as their loads suggest.
 
-Which processors are neighbours in the samples' order decides much on a hierarchical machine. Take a layer that is cut
-into groups of pieces: those of a group read the same samples, and each holds another part of the weights. Groups within
-a node exchange samples cheaply and hold whole weights on every node. Groups that are dealt around the nodes synchronise
-half or a quarter of the weights on every node, and a part of what they read is at hand. So every order of the machine's
-processors gives a plan of its own.
+On a hierarchical machine it matters which processors are neighbours in the samples' order. Take a layer that is cut into groups
+of pieces: those of a group read the same samples, and each holds another part of the weights. Groups within a node exchange
+samples cheaply, but hold whole weights on every node. Groups spread over the nodes synchronise only half or a quarter of the
+weights on every node, and have a part of what they read. So every order of the machine's processors gives a different plan.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ PASSES = 2  # over the layers: what one takes may change what is best for anothe
 def hybrids(
     graph: OperatorGraph, machine: Machine, space: SearchSpace, layers: Sequence[Layer], loads: Loads, over: Callable[[], bool]
 ) -> Iterator[Strategy]:
-    """A plan for each order of all processors, with the best cuts by `Loads`; nothing is simulated. Layers with weights are
-    decided one after another, those with the most first; when ``over`` answers true, the plan is given as far as it is."""
+    """Return a plan for each order of all processors, with the best cuts by `Loads`; nothing is simulated. Layers with weights
+    are decided one after another, those with the most weights first. When ``over`` returns true, the plan is returned as far as
+    it is."""
     count = len(machine.processors)
     # Those dealt around the largest groups first: the natural order is the known strategies'.
     orders = [team for team in reversed(teams(machine)) if len(team) == count][:MOST_ORDERS]

@@ -1,4 +1,4 @@
-"""Where searches start: the strategies that people would write, and random ones."""
+"""Initial strategies, from which searches start: those that people would write, and random ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from taskflow.optimizer.space import CoupledMoves, SearchSpace
 
 
 def known(graph: OperatorGraph, machine: Machine) -> tuple[Strategy, ...]:
-    """Data parallel, expert and model parallel: no search may return a slower plan."""
+    """Return data parallel, expert and model parallel: no search may return a slower plan."""
     return tuple(map_graph(mapper, graph, machine) for mapper in (DataParallel(), Expert(), ModelParallel()))
 
 
 def with_syncs(strategy: Strategy, graph: OperatorGraph, machine: Machine) -> Strategy:
-    """The strategy with every layer synchronised, and partial values summed, as mappers do by default
+    """Return the strategy with every layer synchronised, and partial values summed, as mappers do by default
     (`Mapper.select_reduction`, `Mapper.select_sums`)."""
     holders: dict[str, set[int]] = {}
     nbytes: dict[str, int] = {}
@@ -36,7 +36,7 @@ def with_syncs(strategy: Strategy, graph: OperatorGraph, machine: Machine) -> St
 
 
 def random_start(graph: OperatorGraph, machine: Machine, space: SearchSpace, random: Random, name: str = "random") -> Strategy:
-    """Uniform over the space (with ``space.options.follow`` over the choices of those operators that choose), with the default
-    synchronisation."""
+    """Draw a strategy uniformly from the space (with ``space.options.follow``, from the choices of the operators that choose),
+    with the default synchronisation."""
     configs = space.random(random) if space.options.follow == "none" else CoupledMoves(graph, space).everything(random)
     return with_syncs(Strategy(len(machine.processors), configs, {}, name), graph, machine)

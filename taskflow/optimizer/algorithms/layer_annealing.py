@@ -1,7 +1,8 @@
-"""Annealing over layers: moves that give whole layers (`taskflow.optimizer.space.layers`) teams of processors (`.teams`).
+"""Annealing over layers: moves that place whole layers (`taskflow.optimizer.space.layers`) on device groups
+(`taskflow.optimizer.space.device_groups`).
 
-A network has far fewer layers than operators, and few of all placements suit the machine's hierarchy, so this finds good
-regions quickly; the operators that a layer ties together are set free afterwards (`taskflow.optimizer.algorithms.guided`).
+A network has far fewer layers than operators, and few placements suit the machine's hierarchy, so this finds good regions
+quickly. Afterwards the operators of a layer are searched separately (`taskflow.optimizer.algorithms.guided`).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ MOST_NOTHING = 1000  # moves one after another that change nothing: then there i
 
 
 class LayerAnnealing:
-    """Moves of layers, drawn at random; kinds of moves that helped are drawn more often. ``shapes``: the teams that are drawn
-    from, in lists as `taskflow.optimizer.algorithms.layer_descent.Descent` has them."""
+    """Random moves of layers; kinds of moves that helped are drawn more often. ``shapes``: the device groups to draw from, in
+    lists as for `taskflow.optimizer.algorithms.layer_descent.LayerDescent`."""
 
     def __init__(
         self, run: SearchSession, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]],
@@ -75,8 +76,8 @@ class LayerAnnealing:
                 self.run.try_set(plan)
 
     def anneal(self, part: BudgetShare, temperature: float) -> None:
-        """From the current strategy until its share of the budget is spent; ``temperature``: at the start, as a share of the
-        best time."""
+        """Anneal from the current strategy until the share of the budget is spent. ``temperature``: at the start, as a fraction
+        of the best time."""
         self.run.enter("layers")
         nothing = 0
         last = self.run.proposals + MOST_PER_LAYER * len(self.layers)

@@ -1,8 +1,8 @@
-"""Descent over layers: each layer, and each stretch of a few, takes the best of all cuts on all teams.
+"""Descent over layers: each layer, and each run of a few consecutive layers, takes the best of all cuts on all device groups.
 
-There are few layers and few teams, so all of them can be tried one after another, where annealing draws some at random. Teams that
-differ only in where they lie are much the same: of each such list the first is tried, and the others only of the lists of
-which it helped.
+There are few layers and few device groups, so all of them can be tried, where annealing draws some at random. Device groups
+that differ only in where they are are nearly equivalent: of each list of such groups the first is tried, and the others only if
+it helped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Changes = dict[str, OpConfig]
 
 
 class LayerDescent:
-    """Of one run. ``shapes``: teams in lists that differ only in where they lie (`space.device_groups.shapes`), of no more
-    processors than an operator may have pieces."""
+    """Descent in one search. ``shapes``: device groups in lists that differ only in where they are
+    (`space.device_groups.shapes`), with at most as many processors as an operator may have pieces."""
 
     def __init__(
         self, run: SearchSession, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]]
@@ -34,7 +34,7 @@ class LayerDescent:
         self._permitted: dict[int, set[tuple[int, ...]]] = {}
 
     def descend(self, part: BudgetShare) -> None:
-        """From the current strategy, until no stretch finds anything better or its share of the budget is spent."""
+        """Descend from the current strategy until no run of layers finds anything better, or the share of the budget is spent."""
         for _ in range(ROUNDS):
             before = self.run.seconds
             for stretch in self._stretches():
@@ -93,8 +93,8 @@ class LayerDescent:
         return True
 
     def cuts(self, stretch: Sequence[Layer], pieces: int) -> Sequence[tuple[int, ...]]:
-        """What is tried of the layer with the most weights: cuts of at most two dimensions, into so many pieces and no fewer, as
-        there are smaller teams too."""
+        """Return the cuts to try of the layer with the most weights: of at most two dimensions, into exactly this many pieces,
+        since there are smaller device groups too."""
         return self.space[_heaviest(stretch).leaders[0]].cuts(pieces, dimensions=2)
 
 

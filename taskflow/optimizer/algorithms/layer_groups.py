@@ -1,9 +1,9 @@
-"""Groups: samples between groups of neighbouring processors, weights and activations within them.
+"""Layer groups: samples are cut between groups of neighbouring processors, weights and activations within them.
 
-The plans that people usually write may not fit the memory. Then what is kept has to be cut as well: a group of
-processors shares one copy of the weights, and of what a part of the samples leaves for backward. That is how
-Megatron-LM combines tensor and data parallelism (Shoeybi et al., arXiv 1909.08053, section 3), but every layer is cut
-by its outputs here, none by its inputs.
+The plans that people usually write may not fit the memory. Then stored data have to be cut as well: a group of processors
+shares one copy of the weights, and of the activations of a part of the samples. Megatron-LM combines tensor and data
+parallelism in this way (Shoeybi et al., arXiv 1909.08053, section 3); here every layer is cut by its outputs, none by its
+inputs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from taskflow.optimizer.space import place
 
 
 def groups(graph: OperatorGraph, machine: Machine) -> Iterator[Strategy]:
-    """A plan for each size of group that divides the processors evenly, those of the nodes' own size first, which
-    exchange the most where links are fastest; then from small to large."""
+    """Return a plan for each size of group that divides the processors evenly: first those of the nodes' own size, in which the
+    most traffic is where links are fastest; then from small to large."""
     count, node = len(machine.processors), node_size(machine)
     sizes = [size for size in range(2, count + 1) if count % size == 0 and size & (size - 1) == 0]
     for size in sorted(sizes, key=lambda size: (size != node, size)):

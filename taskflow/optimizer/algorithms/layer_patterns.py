@@ -1,9 +1,9 @@
-"""Patterns: layers of one kind are decided together, two or three kinds at a time.
+"""Patterns: layers of one kind are decided about together, two or three kinds at a time.
 
-Good plans treat alike layers alike: all embeddings cut by channels, LSTM layers dealt to halves of the processors in turn, the
-output layer by channels again. One of these alone may help nothing, two together do (LSTM layers dealt to two processors want
-what follows them where both have half of it). So each kind has a short list of ways, and of every two kinds (three, if there are
-no more) all ways of the one are tried with all ways of the others, until that finds nothing better.
+Good plans treat similar layers alike: all embeddings cut by channels, LSTM layers on halves of the processors in turn, the
+output layer by channels again. One of these alone may not help where two together do. (If LSTM layers alternate between two
+processors, the layer after them should be where both have half of it.) So each kind has a short list of configurations. For
+every two kinds (three, if there are no more) all combinations are tried, until nothing better is found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Changes = dict[str, OpConfig]
 
 
 class LayerPatterns:
-    """Of one run. ``shapes``: teams in lists that differ only in where they lie (`optimizer.space.device_groups.shapes`)."""
+    """Descent over patterns in one search. ``shapes``: device groups in lists that differ only in where they are
+    (`optimizer.space.device_groups.shapes`)."""
 
     def __init__(
         self, run: SearchSession, space: SearchSpace, layers: Sequence[Layer], shapes: Sequence[Sequence[DeviceGroup]]
@@ -38,7 +39,8 @@ class LayerPatterns:
         self.kinds = tuple(tuple(kind) for kind in heaviest[:MOST_KINDS])
 
     def descend(self, part: BudgetShare) -> None:
-        """From the current strategy, until no few kinds find anything better or its share of the budget is spent."""
+        """Descend from the current strategy until no two or three kinds find anything better, or the share of the budget is
+        spent."""
         ways = [self._ways(kind) for kind in self.kinds]
         together = 3 if len(ways) <= 3 else 2
         before = inf

@@ -1,4 +1,4 @@
-"""Polish: descent until no change of a single operator makes a plan faster (the paper's local optimum, section 8.4).
+"""Local search: descent until no change of a single operator makes a plan faster (the paper's local optimum, section 8.4).
 
 The default search's own descent tries a list of likely configurations; this one tries every configuration of the space.
 """
@@ -17,8 +17,8 @@ from taskflow.optimizer.space import SearchSpace
 
 
 def polish(run: SearchSession, space: SearchSpace) -> None:
-    """Descend from the best plan of ``run``. Afterwards ``run.local`` says that no change of a single operator within
-    ``space`` is faster. Raises `BudgetExhausted` when the budget ends first; the result then says how many operators were left."""
+    """Descend from the best plan of ``run``. Afterwards ``run.local`` says that no change of a single operator within ``space``
+    is faster. Raises `BudgetExhausted` when the budget ends first; the result then says how many operators were not tried."""
     try:
         _polish(run, space)
     except BudgetExhausted:
@@ -47,9 +47,8 @@ def _polish(run: SearchSession, space: SearchSpace) -> None:
 
 
 def polished(evaluator: Evaluator, found: SearchResult, options: SearchOptions | None = None) -> SearchResult:
-    """A search's result with its plan polished, within ``options.budget`` of its own.
-    ``SearchResult.local`` says whether the descent
-    came to its end, ``SearchResult.stopped`` why it ended."""
+    """Return a search's result with its plan polished, within ``options.budget``, which is separate from the search's.
+    ``SearchResult.local``: whether the descent was completed. ``SearchResult.stopped``: why it ended."""
     options = options or SearchOptions()
     run = SearchSession(found.algorithm, evaluator, replace(options, rivals=(found.strategy,)))
     space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options.space)

@@ -25,14 +25,13 @@ def mcmc(
     evaluator: Evaluator, options: SearchOptions | None = None, *, beta: float = BETA, randoms: int = 1,
     patient: bool = True,
 ) -> SearchResult:
-    """Metropolis-Hastings with p(S) ~ exp(-beta cost(S) / cost of the start): the paper's beta, made independent of the
+    """Run Metropolis-Hastings with p(S) ~ exp(-beta cost(S) / cost of the start): the paper's beta, made independent of the
     network's size.
 
-    Starts (paper, 6.2) are data parallel, expert and ``randoms`` random strategies, or ``options.starts``. Each gets an
-    equal share of what is left of the budget. It ends when that is spent, or when half of it went by without a better
-    strategy than its best. Not ``patient``: it ends as soon as half of its proposals so far went by without one (and
-    each operator could have been drawn once), which needs no budget. ValueError if the budget is endless and it is
-    patient.
+    Starts (paper, 6.2) are data parallel, expert and ``randoms`` random strategies, or ``options.starts``. Each gets an equal
+    share of what is left of the budget. Its chain ends when that is spent, or when half of it passed without a new best. If not
+    ``patient``, it ends as soon as half of its proposals so far passed without one (and each operator could have been drawn
+    once), which needs no budget. Raises ValueError if the budget is endless and it is patient.
     """
     options = options or SearchOptions()
     if patient and not options.budget.finite:

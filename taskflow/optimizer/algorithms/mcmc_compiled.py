@@ -1,8 +1,7 @@
-"""CompiledChain: a walk by Metropolis-Hastings whose proposals are drawn, evaluated and decided in C++ (`algorithms/mcmc.h`).
+"""CompiledChain: a Metropolis-Hastings walk whose proposals are drawn, evaluated and decided in C++ (`algorithms/mcmc.h`).
 
-Python makes an operator's cuts when they are drawn for the first time, decides about plans that are better than all before (whether
-they fit the memory; they are kept), and looks at the clock every few milliseconds. What is drawn, and what is
-decided, is what `mcmc` draws and decides by itself where there is no compiled core.
+Python makes an operator's cuts when they are first drawn, checks whether new best plans fit the memory and keeps them, and
+reads the clock every few milliseconds. Draws and decisions are the same as those of `mcmc` without a compiled core.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ UNWATCHED = 0.005  # seconds of a walk in C++ without a look at the clock
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The rule by which a chain ends by itself: after ``least`` proposals, when ``most`` and ``share`` of all went by without
-    a new best."""
+    """Rule by which a chain ends by itself: after ``least`` proposals, when more than ``most`` plus the fraction ``share`` of
+    all passed without a new best."""
 
     least: int = 0
     most: float = inf
     share: float = 0.0
 
     def expired(self, count: int, found: int) -> bool:
-        """True if it ends after ``count`` proposals, of which number ``found`` brought the best."""
+        """True if the chain ends after ``count`` proposals, of which number ``found`` brought the best."""
         return count >= self.least and count - found > self.most + self.share * count
 
 
 @dataclass(slots=True)
 class Chain:
-    """A Markov chain in progress. ``scale``: seconds, cost / beta. ``timed``: whether it also ends when half of its part's time
-    went by without a new best. ``best``: seconds of its best plan, of proposal ``found``, when ``since`` (0 to 1) of the part's
-    time was over."""
+    """Markov chain in progress. ``scale``: seconds, cost / beta. ``timed``: whether it also ends when half of its part's time
+    passed without a new best. ``best``: seconds of its best plan, from proposal ``found``, when ``since`` (0 to 1) of the
+    part's time had passed."""
 
     part: BudgetShare
     random: SplitMix
@@ -61,13 +60,13 @@ class Chain:
 
     @property
     def stalled(self) -> bool:
-        """True if it ends by itself, if the last proposal brought no new best."""
+        """True if the chain ends by itself, given that the last proposal brought no new best."""
         return self.patience.expired(self.count, self.found) or (self.timed and self.part.time - self.since > 0.5)
 
 
 def core_walk(evaluator: Evaluator, moves: CoupledMoves) -> CompiledChain | None:
-    """A walk in C++ that makes these moves; None if there is no compiled core, a space is too large for it, or operators that
-    follow others may have to be repaired (which `SearchSession` does)."""
+    """Return a walk in C++ that makes these moves. None if there is no compiled core, a space is too large for it, or followers
+    may have to be repaired (which `SearchSession` does)."""
     if CompiledEvaluator is None or type(evaluator) is not CompiledEvaluator:
         return None
     if any(space.size > MOST_CONFIGURATIONS for space in moves.spaces) or moves.repaired:
@@ -76,7 +75,8 @@ def core_walk(evaluator: Evaluator, moves: CoupledMoves) -> CompiledChain | None
 
 
 def walks(evaluator: Evaluator, options: SpaceOptions) -> tuple[SearchSpace, CoupledMoves, CompiledChain | None]:
-    """The space, its moves and a walk in C++ (None: as `core_walk`); made once for an evaluator, so that tables stay."""
+    """Return the space, its moves and a walk in C++ (None: as `core_walk`); made once for an evaluator, so that tables are
+    kept."""
     if options not in evaluator.walks:
         space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options)
         moves = CoupledMoves(evaluator.graph, space)
@@ -86,7 +86,7 @@ def walks(evaluator: Evaluator, options: SpaceOptions) -> tuple[SearchSpace, Cou
 
 
 class CompiledChain:
-    """The tables of the walks over one space from an evaluator's current plan; they grow from walk to walk."""
+    """Tables of the walks over one space from an evaluator's current plan; they grow from walk to walk."""
 
     def __init__(self, evaluator: CompiledEvaluator, moves: CoupledMoves) -> None:
         self._evaluator, self._moves = evaluator, moves
@@ -110,12 +110,12 @@ class CompiledChain:
         )
 
     def processors(self, leader: int, number: int) -> tuple[int, ...]:
-        """Return the processors of a configuration's pieces, as the core has them."""
+        """Return the processors of a configuration's pieces, as the core numbers them."""
         return tuple(self._walk.processors(leader, number))
 
     def chain(self, run: SearchSession, chain: Chain) -> str | None:
-        """One chain from the session's current plan: why it ended; None if `SearchSession.admission` has to be asked for each
-        proposal, which is done in Python."""
+        """Run one chain from the session's current plan; return why it ended. None if `SearchSession.admission` has to be asked
+        about each proposal, which only Python can do."""
         patience, walk = chain.patience, self._walk
         walk.begin(chain.random.state, run.seconds, chain.scale, patience.least, patience.most, patience.share)
         self._accepted = 0

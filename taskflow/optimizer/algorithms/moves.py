@@ -1,9 +1,9 @@
 """Moves: changes to a strategy that are more likely to help than one random operator's random configuration.
 
-A move changes a *target* by an *action*. The target is one operator, the operators of one layer, operators that are
-alike, those of one depth, or some that follow each other. The action is a random configuration, a small change of the
-present one, or the configuration of a neighbour. Targets are drawn from the critical path half of the time. Pairs of
-target and action that improved more often are drawn more often.
+A move changes a *target* by an *action*. The target is one operator, the operators of one layer, operators that are alike,
+those of one depth, or some consecutive ones. The action is a random configuration, a small change of the current one, or the
+configuration of a neighbour. Targets are drawn from the critical path half of the time. Pairs of target and action that
+improved more often are drawn more often.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class OperatorGroups:
         return {name: tuple(groups[key(node)]) for node in graph for name in (node.name,)}
 
     def spread(self, name: str, config: OpConfig, to: Sequence[str]) -> dict[str, OpConfig]:
-        """``name``'s configuration for others, as far as their dimensions allow."""
+        """Return ``name``'s configuration for other operators, as far as their dimensions allow."""
         return {other: self.follow(name, config, other) for other in to}
 
     def follow(self, name: str, config: OpConfig, other: str) -> OpConfig:
-        """As the function of this name, which looks at degrees that it has seen only once."""
+        """Return the same as the function of this name, with degrees cached."""
         key = (name, config.degrees, other)
         if key not in self._cuts:
             source, target = self.nodes[name].dims, self.nodes[other].dims
@@ -84,13 +84,13 @@ class OperatorGroups:
         return OpConfig(found[0], tuple([config.processors[k] for k in found[1]])) if found else config
 
     def distinct(self, table: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """Each group once, in program order of its first operator."""
+        """Yield each group once, in program order of its first operator."""
         return list(dict.fromkeys(table.values()))
 
 
 @dataclass(slots=True)
 class Move:
-    """One proposal. ``kind`` indexes the pair of target and action that made it."""
+    """Proposal. ``kind``: index of the pair of target and action that made it."""
 
     kind: int
     changes: dict[str, OpConfig]
@@ -98,7 +98,7 @@ class Move:
 
 
 class Moves:
-    """Draws moves for the strategy that is current."""
+    """Generator of moves for the current strategy."""
 
     TARGETS = ("one", "layer", "alike", "depth", "stretch")
     ACTIONS = ("random", "tweak", "neighbour")
@@ -117,7 +117,7 @@ class Moves:
         self._kinds = range(kinds)
 
     def draw(self, strategy: Strategy) -> Move:
-        """A move from ``strategy``; it may happen to change nothing."""
+        """Return a move from ``strategy``; it may change nothing."""
         kind = self._kind()
         target, action = divmod(kind, len(self.ACTIONS))
         if target == len(self.TARGETS):
@@ -137,7 +137,7 @@ class Moves:
         return self.names[start : start + length]
 
     def learn(self, move: Move, better: bool) -> None:
-        """Tell whether a move made the strategy faster; old experience fades."""
+        """Record whether a move made the strategy faster; older experience counts less."""
         self._tries[move.kind] = self._tries[move.kind] * 0.99 + 1
         self._wins[move.kind] = self._wins[move.kind] * 0.99 + better
         self._weights[move.kind] = 0.02 + self._wins[move.kind] / self._tries[move.kind]

@@ -1,8 +1,9 @@
-"""OptCNN's search: dynamic programming over an additive cost (paper, section 8.2.3; `taskflow.optimizer.algorithms.elimination`).
+"""OptCNN's search: dynamic programming over an additive cost (paper, section 8.2.3;
+`taskflow.optimizer.algorithms.elimination`).
 
 The cost of a plan is the sum of each operator's time, of the transfers between each pair of operators, and of each layer's
-synchronisation, as if nothing overlapped (`taskflow.optimizer.traffic.additive`). As in the paper's comparison, the steps
-of a recurrent layer take one decision together.
+synchronisation, as if nothing overlapped (`taskflow.optimizer.traffic.additive`). As in the paper's comparison, the steps of a
+recurrent layer are decided about together.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ MOST_PROCESSORS = 256  # between all pairs of which routes and messages are adde
 
 
 def optcnn(evaluator: Evaluator, options: SearchOptions | None = None) -> SearchResult:
-    """The plan with the least additive cost, judged by the evaluator. It takes no proposals, and where the seconds of the budget
-    do not suffice it gives the best of the known strategies. ValueError if the costs are only known for whole tasks."""
+    """Return the plan with the least additive cost, judged by the evaluator. It makes no proposals. If the budget's seconds do
+    not suffice, it returns the best of the known strategies. Raises ValueError if the costs are only known for whole tasks."""
     options = options or SearchOptions()
     run = SearchSession("optcnn", evaluator, options)
 
@@ -48,8 +49,8 @@ def optcnn(evaluator: Evaluator, options: SearchOptions | None = None) -> Search
 def additive_plan(
     evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] | None = None
 ) -> Strategy:
-    """The strategy with the least additive cost among `choices`, with the default synchronisation. TimeoutError once
-    ``over`` says that there is no time left to find it, or, if it may say so at all, on more than MOST_PROCESSORS."""
+    """Return the strategy with the least additive cost among `choices`, with the default synchronisation. Raises TimeoutError
+    if ``over`` says that the time has ended; also, if ``over`` may say so at all, on more than MOST_PROCESSORS."""
     if over is not None and len(evaluator.machine.processors) > MOST_PROCESSORS:
         raise TimeoutError(f"dynamic programming (more than {MOST_PROCESSORS} processors)")
     try:
@@ -60,8 +61,8 @@ def additive_plan(
 
 
 def additive(evaluator: Evaluator, options: SpaceOptions, over: Callable[[], bool] = lambda: False) -> Additive:
-    """The additive cost of the `choices` of operators that are `fused`. TypeError if the evaluator's costs are only known for
-    whole tasks, TimeoutError if ``over`` answers true meanwhile."""
+    """Return the additive cost of the `choices` of operators that are `fused`. Raises TypeError if the evaluator's costs are
+    only known for whole tasks, TimeoutError if ``over`` returns true meanwhile."""
     n = len(evaluator.machine.processors)
     most = 64 if n <= 8 else 32 if n <= 16 else 16
     groups, space = fused(evaluator.graph), SearchSpace(evaluator.graph, n, options)
@@ -73,7 +74,7 @@ def additive(evaluator: Evaluator, options: SpaceOptions, over: Callable[[], boo
 
 
 def planned(evaluator: Evaluator, cost: Additive, chosen: Sequence[int]) -> Strategy:
-    """The plan of a choice for every group, with the default synchronisation."""
+    """Return the plan that follows from a choice for every group, with the default synchronisation."""
     configs = {}
     for group, listed, choice in zip(cost.groups, cost.configs, chosen):
         for node in group:
@@ -84,8 +85,8 @@ def planned(evaluator: Evaluator, cost: Additive, chosen: Sequence[int]) -> Stra
 
 
 def fused(graph: OperatorGraph) -> list[list[Node]]:
-    """Operators that decide together: those that share weights, and in a network with such ones also the equal operators
-    of one depth between them."""
+    """Return groups of operators that are decided about together: those that share weights, and in a network with such ones
+    also the equal operators of one depth between them."""
     shares = len({n.parameters[0].name for n in graph if n.parameters}) < sum(bool(n.parameters) for n in graph)
     depth = depths(graph)
     groups: dict[object, list[Node]] = {}
@@ -100,8 +101,8 @@ def fused(graph: OperatorGraph) -> list[list[Node]]:
 
 
 def choices(space: OperatorSpace, most: int) -> list[OpConfig]:
-    """At most ``most`` configurations on the first processors, contiguous: those with the most pieces first, powers of two
-    and even divisions before others."""
+    """Return at most ``most`` configurations on the first processors, contiguous: those with the most pieces first, powers of
+    two and even divisions before others."""
     tuples = sorted(
         space.tuples, key=lambda t: (-(prod(t) & -prod(t)), any(d.size % k for d, k in zip(space.dims, t)), -prod(t), t)
     )

@@ -16,8 +16,8 @@ from taskflow.optimizer.session import NothingFits, SearchSession
 
 
 def placement(evaluator: Evaluator, options: SearchOptions | None = None) -> SearchResult:
-    """The best placement, by the default search's moves within this space, from model parallelism and from a single
-    processor. The rivals, which are evaluated first, may be outside the space; if one of them is faster, it is what is returned."""
+    """Return the best placement, found by the default search's moves within this space, from model parallelism and from a
+    single processor. The rivals, which are evaluated first, may be outside the space; if one of them is faster, it is returned."""
     options = options or SearchOptions()
     options = replace(options, deadline=options.deadline or Deadline(options.budget.seconds))
     assert options.deadline is not None

@@ -1,6 +1,6 @@
-"""Portfolio: the default search on several cores at once, each with a seed of its own, telling each other of better plans.
+"""Portfolio: the default search on several cores at once, each with its own seed, sharing better plans.
 
-An evaluation runs compiled code that lets other threads run, so threads serve where an evaluation takes longer than the
+An evaluation runs compiled code that releases the interpreter lock, so threads help if an evaluation takes longer than the
 Python around it. What they exchange depends on timing, so a search that must be reproducible runs on one core.
 """
 
@@ -28,9 +28,9 @@ Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
 
 
 def worth(evaluator: Evaluator, start: Strategy, seconds: float = inf) -> bool:
-    """True if threads can share the work: an evaluation takes long enough, in compiled code. By the tasks of ``start``, which
-    every run counts alike, where a time would differ. Not if the ``seconds`` of the budget allow few first evaluations, which
-    are mostly the Python around that. The evaluator is at ``start`` afterwards."""
+    """True if threads can share the work: an evaluation takes long enough, in compiled code. Judged by the number of tasks of
+    ``start``, which is the same in every run, unlike a time. False if the ``seconds`` of the budget allow only few first
+    evaluations, which are mostly Python. Afterwards the evaluator is at ``start``."""
     try:
         from taskflow.optimizer.evaluate.compiled import CompiledEvaluator
     except ImportError:  # not built: no compiler
@@ -43,8 +43,8 @@ def worth(evaluator: Evaluator, start: Strategy, seconds: float = inf) -> bool:
 
 
 def portfolio(evaluator: Evaluator, options: SearchOptions, searcher: Searcher, workers: int) -> SearchResult:
-    """Run ``searcher`` in ``workers`` threads until each has spent the budget in seconds. The result is the best plan, with
-    the proposals of all. Raises what the first worker raised if none found a plan. Ctrl-C returns the best so far."""
+    """Run ``searcher`` in ``workers`` threads until each has spent the budget in seconds. The result is the best plan, with the
+    proposals of all. If none found a plan, raises the first worker's exception. Ctrl-C returns the best so far."""
     deadline = options.deadline or Deadline(options.budget.seconds)
     incumbent = SharedIncumbent()
     results: list[SearchResult | BaseException | None] = [None] * workers

@@ -1,4 +1,4 @@
-"""Draws: the random numbers of a walk, so simple that compiled code makes the same ones (`algorithms/mcmc.h`).
+"""SplitMix: the random numbers of a walk, so simple that compiled code makes the same ones (`algorithms/mcmc.h`).
 
 The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/test_walk.py holds them equal.
 """
@@ -12,9 +12,9 @@ WORD = (1 << 64) - 1
 
 
 class SplitMix(Random):
-    """SplitMix64 (Steele, Lea, Flood 2014) behind the interface of `random.Random`: ``state`` is all there is of it.
+    """SplitMix64 (Steele, Lea, Flood 2014) with the interface of `random.Random`; ``state`` is its whole state.
 
-    ``seed``: a text, of which the first 8 bytes of its SHA-256 are the first state; or that state, 0 to 2**64 - 1.
+    ``seed``: a text, the first 8 bytes of whose SHA-256 are the first state; or that state itself, 0 to 2**64 - 1.
     """
 
     def __init__(self, seed: str | int) -> None:
@@ -30,7 +30,7 @@ class SplitMix(Random):
         return z ^ z >> 31
 
     def getrandbits(self, k: int) -> int:
-        """``k`` random bits: the upper ones of a word; of more than 64, whole words first."""
+        """Return ``k`` random bits: the upper ones of a word; for more than 64, whole words first."""
         if k < 0:
             raise ValueError(f"Draws: the number of bits must not be negative, got {k}")
         found = 0
@@ -39,11 +39,11 @@ class SplitMix(Random):
         return found << k | (self._word() >> 64 - k if k else 0)
 
     def random(self) -> float:
-        """Uniform in [0, 1), a multiple of 2**-53."""
+        """Return a uniform number in [0, 1), a multiple of 2**-53."""
         return (self._word() >> 11) * 2.0**-53
 
     def below(self, n: int) -> int:
-        """Uniform in 0 to ``n`` - 1: as many bits as ``n`` has, again while they are too large."""
+        """Return a uniform integer from 0 to ``n`` - 1: draw as many bits as ``n`` has until they are small enough."""
         if n <= 0:
             raise ValueError(f"Draws: there must be something to choose from, got {n}")
         bits = n.bit_length()
@@ -53,5 +53,5 @@ class SplitMix(Random):
         return found
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """As `random.Random.randrange`, by `below`."""
+        """Return what `random.Random.randrange` describes, by `below`."""
         return range(start)[self.below(start)] if stop is None else (r := range(start, stop, step))[self.below(len(r))]

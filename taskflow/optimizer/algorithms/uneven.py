@@ -1,4 +1,4 @@
-"""Uneven pieces: how large each device's pieces are, where devices are of unequal speed.
+"""Uneven pieces: sizes of each device's pieces, if devices are of unequal speed.
 
 It starts from data parallelism with shares in proportion to the devices' speeds. A device's speed is its share divided by the
 seconds that it is busy, so launches, small kernels and measured costs count as they do in a step. A share that does not fit a
@@ -25,7 +25,7 @@ STEPS = (8, 2, 1)  # units that move at once
 
 
 class UnevenPieces:
-    """The shares of one search. From `start` on, what ``run`` proposes has pieces of their sizes."""
+    """Shares of one search. From `start` on, ``run`` proposes pieces of their sizes."""
 
     def __init__(self, run: SearchSession) -> None:
         self.run = run
@@ -36,8 +36,8 @@ class UnevenPieces:
         self.kinds = kinds_of(machine)
 
     def start(self, known: Sequence[Strategy]) -> None:
-        """Try data parallelism, the first of the ``known`` strategies, by speed, and leave the best shares in force; then the
-        others with these. Nothing where devices are alike."""
+        """Try data parallelism, the first of the ``known`` strategies, with pieces by speed, and set the best shares; then try
+        the others with these. Does nothing if devices are alike."""
         data = known[0]
         if not self.applies or not self.run.try_set(data):
             return
@@ -58,7 +58,7 @@ class UnevenPieces:
         self.shift(BudgetShare(self.run, 0.1))
 
     def shift(self, part: BudgetShare) -> None:
-        """From the best plan, units go from slow devices to fast ones while a step gets faster."""
+        """Move units, from the best plan, from slow devices to fast ones while a step gets faster."""
         if self.run.weigher is None:
             return
         self.run.enter("uneven pieces")
@@ -68,7 +68,7 @@ class UnevenPieces:
             improved = any(self._try(shares) for shares in self._shifted() if not part.expired)
 
     def flatten(self, groups: Sequence[Sequence[str]], part: BudgetShare) -> None:
-        """Groups of operators get even pieces where a step is then faster: what moves may matter more than arithmetic."""
+        """Give groups of operators even pieces if a step is then faster: transfers may matter more than arithmetic."""
         if self.run.weigher is None:
             return
         weigher, self.run.weigher = self.run.weigher, None

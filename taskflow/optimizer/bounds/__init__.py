@@ -1,7 +1,7 @@
 """Lower bounds on the time of a step.
 
-``work_and_path.py`` bounds every strategy of a space; ``partial_plan.py`` bounds those that agree on some operators, for
-exact search.
+``work_and_path.py`` bounds all strategies of a space; ``partial_plan.py`` bounds those that agree on some operators, for exact
+search.
 """
 
 from taskflow.optimizer.bounds.work_and_path import lower_bound

@@ -1,7 +1,7 @@
-"""Relaxation: a lower bound on every completion of a partial plan (the argument is in `bounds/partial_plan.h`).
+"""Relaxation: a lower bound on every completion of a partial plan (`bounds/partial_plan.h` has the argument).
 
-Here the tables are made that the compiled bound works with: what every piece of every cut costs, what pieces of neighbours
-read from each other, and the synchronisation of layers. Costs are asked of the evaluator's own model.
+This module makes the tables of the compiled bound: the cost of every piece of every cut, what pieces of neighbours read from
+each other, and the synchronisation of layers. Costs are those of the evaluator's own model.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FREE, AFTER_INPUTS, AFTER_FORWARD = range(3)
 
 @dataclass(frozen=True, slots=True)
 class CutGeometry:
-    """A way to cut an operator: its pieces, what each reads, and of each output the distinct Rects (slots) that pieces
-    write, the slot of each piece and the piece that owns each slot."""
+    """Cut of an operator: its pieces and what each reads; and for each output the distinct Rects (slots) that pieces write, the
+    slot of each piece, and the piece that owns each slot."""
 
     pieces: tuple[Rect, ...]
     reads: tuple[tuple[Rect, ...], ...]
@@ -39,14 +39,15 @@ class CutGeometry:
 
 
 class Relaxation:
-    """``choices``: the configurations that each operator may have. ``syncs``: how any layer may be synchronised that is not
-    ``pinned`` (name -> the one way). ``group``: with more than the identity, `seconds` holds for the partial plan on any of
-    these renumberings of the processors. ``sums``: how partial values are summed; where that may be by an all-reduce, it holds
-    for either way.
+    """Lower bound on the completions of a partial plan. ``choices``: the configurations that each operator may have. ``syncs``:
+    how any layer that is not ``pinned`` (name -> its only synchronisation) may be synchronised. ``group``: with more than the
+    identity, `seconds` holds for the partial plan on any of these renumberings of the processors. ``sums``: how partial values
+    are summed; if that may be by an all-reduce, the bound holds for either way.
 
-    ``order``: the operators, producers first; they go by their places in it. ``fix(ops, choices)`` and ``free(ops)`` decide
-    about some, last fixed first freed; ``seconds(limit)`` is what no completion is faster than, and which argument says so
-    (a place in REASONS); ``children(ops, choices, limit)`` the same for each list of choices. ``layers``: names.
+    ``order``: the operators, producers first; operators are given by their places in it. ``fix(ops, choices)`` and
+    ``free(ops)`` fix and free some, the last fixed first freed. ``seconds(limit)`` returns the bound and the argument that
+    gives it (an index into REASONS); ``children(ops, choices, limit)`` returns the same for each list of choices. ``layers``:
+    names.
     """
 
     def __init__(
@@ -228,19 +229,19 @@ class Relaxation:
 
     # ---- synchronisation -----------------------------------------------------------------------------------------
     def use(self, layer: int, sync: Sync, image: int) -> None:
-        """Synchronise a layer in one way, as it is on renumbered processors (``image``: a place in ``group``); all operators must
-        be fixed."""
+        """Synchronise a layer in one way, on renumbered processors (``image``: an index into ``group``). All operators must be
+        fixed."""
         chosen = self.core.chosen
         if self._users[layer]:  # else it has no gradient
             self.core.use_sync(layer, self._plan(layer, [image], [sync], chosen))
 
     def unuse(self, layer: int) -> None:
-        """Back to any way on any renumbered processors."""
+        """Return to any synchronisation on any renumbered processors."""
         if self._users[layer]:
             self.core.use_sync(layer, self._any_way(layer, self.core.chosen))
 
     def ways(self, layer: int) -> list[Sync]:
-        """The different ways to synchronise a layer; none if that is the same for all. All its operators must be fixed."""
+        """Return the different ways to synchronise a layer; none if they are all the same. All its operators must be fixed."""
         if not self._users[layer]:
             return []
         shared = any(len(bundle.waits) > 1 for bundle in self._bundles_of(layer, self.core.chosen))
@@ -293,7 +294,7 @@ class Relaxation:
 
 
 def cut_of(node: Node, config: OpConfig) -> CutGeometry:
-    """The cut of a configuration."""
+    """Return the cut of a configuration."""
     pieces = tuple(config.partition(node).rects())
     writes = [node.writes(piece) for piece in pieces]
     slots: list[tuple[Rect, ...]] = []
@@ -310,8 +311,8 @@ def cut_of(node: Node, config: OpConfig) -> CutGeometry:
 
 
 def fixing_order(evaluator: Evaluator) -> list[Node]:
-    """The operators, producers first; those that share a layer as near to each other as that allows, so that what its
-    synchronisation costs is known early, and inputs just before their readers."""
+    """Return the operators, producers first. Those that share a layer are as close together as possible, so that the cost of
+    its synchronisation is known early, and inputs come just before their readers."""
     graph, done = evaluator.graph, dict[int, Node]()
     sharing: dict[str, list[Node]] = {}
     for node in graph:

@@ -1,4 +1,4 @@
-"""The synchronisation of one layer by itself: its messages, sums and updates under given configurations of its users."""
+"""Synchronisation of one layer by itself: its messages, sums and updates under given configurations of its users."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ tasks it waits for."""
 
 
 class Prices:
-    """Costs of messages and of tasks that are no operator's, each asked once."""
+    """Costs of messages and of tasks that belong to no operator, each asked only once."""
 
     def __init__(self, costs: Costs) -> None:
         self.copy = cache(costs.copy)
@@ -32,8 +32,8 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class HeldBundle:
-    """A bundle: ``size`` elements of ``item`` bytes that each of ``waits`` (processors, rising) holds, with the (user, piece)s
-    whose backward tasks complete its own gradient."""
+    """Bundle with its holders: ``size`` elements of ``item`` bytes. ``waits``: for each holder (processors, ascending), the
+    (user, piece)s whose backward tasks complete its own gradient."""
 
     size: int
     item: int
@@ -42,7 +42,7 @@ class HeldBundle:
 
 
 def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], trained: set[str]) -> list[HeldBundle]:
-    """The bundles of a layer that ``users`` share, in the order in which `lay_out` has them."""
+    """Return the bundles of a layer that ``users`` share, in the order of `lay_out`."""
     uses: dict[Parameter, dict[int, dict[Rect, None]]] = {}
     readers: dict[tuple[str, int], list[tuple[Rect, int, int]]] = {}  # parameter, processor -> Rect, user, piece
     for user, (node, config) in enumerate(users):
@@ -72,9 +72,9 @@ def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], tra
 def layer_sync(
     prices: Prices, rule: UpdateRule, sync: Sync, bundles: Sequence[HeldBundle], first: int, image: Sequence[int] = ()
 ) -> list[Row]:
-    """The tasks of a layer's synchronisation, as `tasks.lower.sync_table` has them. ``first``: the layer's place among all layers,
-    which decides where sums are made (`ParameterLayout.rank`). ``image``: as they would be on renumbered processors (said with
-    the numbers before). Moves within a processor and clipping are left out."""
+    """Return the tasks of a layer's synchronisation, as in `tasks.lower.sync_table`. ``first``: the layer's place among all
+    layers, which determines where sums are computed (`ParameterLayout.rank`). ``image``: as they would be on renumbered
+    processors (stated in the old numbers). Moves within a processor and clipping are left out."""
     rows: list[Row] = []
     for number, bundle in enumerate(bundles):
         if bundle.trained:
@@ -91,8 +91,8 @@ def layer_sync(
 
 
 def kind_of_sync(sync: Sync, bundles: Sequence[HeldBundle], first: int, image: Sequence[int] = ()) -> object:
-    """What `layer_sync`'s tasks depend on, apart from the order in which they are listed: for each bundle how it travels, its
-    chunks and the order of its holders."""
+    """Return what `layer_sync`'s tasks depend on, apart from their order: for each bundle its algorithm, its chunks and the
+    order of its holders."""
     found: list[object] = []
     for number, bundle in enumerate(bundles):
         if bundle.trained:
@@ -121,8 +121,8 @@ ANYWHERE = -2  # the processor of a row that runs on any of them, after the firs
 
 
 def least_sync(ways: Sequence[Sequence[Row]]) -> list[Row]:
-    """The least that several ways to synchronise a layer have in common: of what follows each piece, and of the work of all
-    processors together, the least."""
+    """Return the least of several ways to synchronise a layer: the minimum of what follows each piece, and of the work of all
+    processors together."""
     tails: dict[tuple[int, int], float] = {}
     works = []
     for number, rows in enumerate(ways):

@@ -1,19 +1,19 @@
 """Lower bounds on the time of a step: what no strategy of a space can beat under the simulator's model.
 
-Two arguments. *Work*: all processors together must run every operator's forward and backward tasks and update every weight,
-so a step takes at least their least total divided by the number of processors. *Path*: a task that reads something waits for
-a task that wrote it, so a step takes at least the longest chain of operators, each with its cheapest piece, and an update.
-Transfers and sums are left out, and a task's cost must not fall when it touches more bytes; then both hold whatever the order
-of tasks is.
+There are two arguments. *Work*: all processors together must run every operator's forward and backward tasks and update every
+weight, so a step takes at least the least total of these divided by the number of processors. *Path*: a task that reads
+something waits for a task that wrote it, so a step takes at least the longest chain of operators, each with its cheapest piece,
+and an update. Transfers and sums are left out. Both arguments hold for any order of tasks, provided that a task's cost does not
+fall when it touches more bytes.
 
-Costs may know what all tasks of an operator take together at least, however it is cut (`Costs.least`). Where they do
-not and an operator has too many cuts to look at each, cuts are taken together by their degrees, rounded up to powers of
-two (of eight, once there are very many). A piece of any of them has room for one of the finest, which must not cost
-more wherever it lies (`rounded`). `bounds/partial_plan.py` has a far stronger bound for small spaces.
+Costs may have a lower bound of what all tasks of an operator take together, however it is cut (`Costs.least`). If they do not
+and an operator has too many cuts to look at each, cuts are grouped by their degrees, rounded up to powers of two (of eight, if
+there are very many). A piece of any cut in a group contains one of the finest cut, which must not cost more wherever it lies
+(`rounded`). `bounds/partial_plan.py` has a far stronger bound for small spaces.
 
-For a bound nothing is measured. Under costs that measure (`Costs.measures`) operators and layers of which some cost is
-not known yet count as if they took no time. So do operators whose cuts would be taken together, since a smaller piece
-may have been measured to take longer. That more bytes do not take less then holds up to the measurements' noise.
+Nothing is measured for a bound. With measured costs (`Costs.measures`), operators and layers with a cost that is not known yet
+count as if they took no time. So do operators whose cuts would be grouped, since a smaller piece may have been measured to take
+longer. The assumption that more bytes do not take less time then holds up to the measurements' noise.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class LeastTimes:
-    """Of one operator, over all cuts of its space: the least total seconds of all its tasks, and those of its cheapest
-    forward and backward task. ``always``: by input, whether every piece of every cut reads some of it."""
+    """Lower bounds of one operator over all cuts of its space: the total seconds of all its tasks, and the seconds of its
+    cheapest forward and backward task. ``always``: by input, whether every piece of every cut reads some of it."""
 
     total: float
     forward: float
@@ -56,11 +56,11 @@ def lower_bound(
     evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] = lambda: False, *,
     uneven: bool = False,
 ) -> float:
-    """Seconds that no strategy of the space takes less than (any placement and synchronisation). ``uneven``: whatever the sizes of
-    the pieces are; a task may then be as short as one of a single element, and of all tasks of an operator only what the costs say
-    themselves is known. Otherwise pieces are evenly cut.
-    0 if the costs are only known for whole tasks. Operators that have not been looked at when ``over`` answers true count as if
-    they took no time, so the bound holds then too. Nothing is measured."""
+    """Return a lower bound of the seconds of any strategy of the space, with any placement and synchronisation. ``uneven``:
+    pieces may have any sizes. A task may then be as short as one of a single element, and for all tasks of an operator together
+    only `Costs.least` is known. Otherwise pieces are cut evenly. 0 if the costs are only known for whole tasks. Operators that
+    have not been looked at when ``over`` returns true count as if they took no time, so the bound still holds. Nothing is
+    measured."""
     with before_measuring(nothing_new):
         return _lower_bound(evaluator, options, over, uneven)
 
@@ -170,8 +170,9 @@ def _kinds(node: Node, degrees: Sequence[int]) -> int:
 def least_update(
     evaluator: Evaluator, layer: str, processors: Sequence[int], trained: set[str] | None = None
 ) -> tuple[float, float]:
-    """Of all updates of a layer together and of the shortest one, however the layer is divided: seconds. A larger update
-    does not take less, so those between two sizes take at least what the smaller one takes. (0, 0) if it is not trained."""
+    """Return lower bounds of the seconds of all updates of a layer together and of the shortest one, however the layer is
+    divided. A larger update does not take less time, so updates between two sizes take at least what the smaller one takes. (0,
+    0) if the layer is not trained."""
     rule, costs = evaluator.rule, evaluator.costs
     trained = gradient_flow(evaluator.graph)[2] if trained is None else trained
     parameters = [p for p in evaluator.graph.parameters if p.layer == layer and p.name in trained]
@@ -211,7 +212,7 @@ def _updated(graph: OperatorGraph, parameters: Sequence[Parameter]) -> int:
 
 
 def representatives(evaluator: Evaluator) -> list[int]:
-    """One processor of each class of equal ones."""
+    """Return one processor of each class of equal ones."""
     found: dict[int, int] = {}
     for processor in range(len(evaluator.machine.processors)):
         found.setdefault(evaluator.costs.processor_class(processor), processor)
@@ -219,7 +220,7 @@ def representatives(evaluator: Evaluator) -> list[int]:
 
 
 def least_of(pieces: Pieces, node: Node, tuples: Iterable[Sequence[int]], processors: Sequence[int]) -> LeastTimes:
-    """Over the even cuts into ``tuples`` of degrees; ``processors``: one of each kind."""
+    """Return the least times over the even cuts into ``tuples`` of degrees; ``processors``: one of each kind."""
     total = forward = backward = inf
     always = [True] * len(node.inputs)
     for degrees in tuples:
@@ -239,9 +240,9 @@ def rounded(
     pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int], bits: int = 1,
     one_by_one: Callable[[Iterable[tuple[int, ...]]], Iterable[tuple[int, ...]]] = iter, *, exact: bool = False,
 ) -> LeastTimes:
-    """`least_of` for many tuples: those that round up to the same powers of 2**``bits`` have at least as many pieces as the
-    one with fewest, each at least as large as the smallest piece of the rounded cut. ``one_by_one`` may raise between two.
-    ``exact``: nothing is rounded."""
+    """Return `least_of` for many tuples, grouped. Those that round up to the same powers of 2**``bits`` have at least as many
+    pieces as the one with the fewest, each at least as large as the smallest piece of the rounded cut. ``one_by_one`` is called
+    between groups and may raise. ``exact``: nothing is rounded."""
     fewest: dict[tuple[int, ...], int] = {}
     for degrees in tuples:
         finest = tuple(degrees) if exact else _round(degrees, bits)
@@ -291,7 +292,7 @@ def _places(node: Node, dim: int, length: int) -> list[int]:
 
 
 class Paths:
-    """The chains of operators in which each waits for the one before, whatever the cuts are: forward, then back."""
+    """Chains of operators in which each waits for the previous one, whatever the cuts: forward, then back."""
 
     def __init__(self, pieces: Pieces, always: Sequence[Sequence[bool]]) -> None:
         graph = self._graph = pieces.graph
@@ -315,8 +316,8 @@ class Paths:
             self._back.append((node.number, before, readers))
 
     def longest(self, forward: Sequence[float], backward: Sequence[float], update: float = 0.0) -> float:
-        """Seconds of the longest chain, given the least seconds of any forward and backward task of each node and of an
-        update, which follows the backward tasks of nodes with parameters."""
+        """Return the seconds of the longest chain. Given are the least seconds of any forward and backward task of each node,
+        and of an update, which follows the backward tasks of nodes with parameters."""
         ahead: list[float] = []
         for own, before in zip(forward, self._ahead):
             ahead.append(own + max((ahead[b] for b in before), default=0.0))
@@ -329,7 +330,7 @@ class Paths:
 
 
 def reads_all_of(reader: Node, tensor: Tensor) -> bool:
-    """True if every element of ``tensor`` is read by ``reader``: then the backward task of each piece that writes some of it
-    waits for one of the reader's."""
+    """True if ``reader`` reads every element of ``tensor``. Then the backward task of each piece that writes some of it waits
+    for one of the reader's."""
     rects = [rect for other, rect in zip(reader.inputs, reader.reads(reader.space).inputs) if other is tensor]
     return bool(rects) and covers(rects, tensor.spec.rect)

@@ -1,7 +1,7 @@
-"""How long a task takes on a device.
+"""Costs: how long a task takes on a device.
 
-``analytic.py`` computes it from a device's rates; ``measured/`` times kernels on the device at hand; ``choose.py`` picks
-one by name. ``task_costs.py`` is what evaluators ask.
+``analytic.py`` computes it from a device's rates; ``measured/`` times kernels on the device at hand; ``choose.py`` picks one by
+name. ``task_costs.py`` is the interface that evaluators use.
 """
 
 from taskflow.optimizer.cost.adapter import ModelCosts

@@ -1,8 +1,7 @@
-"""Which gradients a backward task adds to and which it replaces, told from bytes alone.
+"""Accumulated gradients: which gradients a backward task adds to and which it replaces, inferred from bytes alone.
 
-The first of the tasks that reach a gradient fills it, the others add to it (Fresh memory is written once; memory that is
-added to is read as well). The simulator knows of a task how many bytes it touches, and these are more by exactly the bytes
-that are added to.
+The first of the tasks that reach a gradient fills it; the others add to it, and so also read it. The simulator knows how many
+bytes a task touches. They exceed those of a task that only fills by exactly the bytes that are added to.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ Adding = tuple[bool, ...]  # for each input of an operator, then for each weight
 
 
 def target_bytes(operator: Operator, inputs: Sequence[Spec], piece: Rect, wanted: Sequence[bool]) -> tuple[int, ...]:
-    """Bytes of every gradient that backward gives: of each input (0 if it is not wanted), then of each weight."""
+    """Return the bytes of every gradient that backward computes: of each input (0 if it is not wanted), then of each weight."""
     touched = arrays(operator, tuple(inputs), piece)
     return (*[nbytes * w for nbytes, w in zip(touched.inputs, wanted)], *touched.weight_gradients)
 
 
 def adding(sizes: Sequence[int], inputs: int, nbytes: int) -> Adding:
-    """Which gradients are added to, if together they have ``nbytes``: the likeliest of the sets that have. ``sizes``: of all
-    gradients, those of ``inputs`` inputs first. If no set has exactly so many bytes, the largest that has fewer."""
+    """Return which gradients are added to, if these have ``nbytes`` together: the likeliest set with that size. ``sizes``: of
+    all gradients, those of ``inputs`` inputs first. If no set has exactly this size, return the largest set with fewer bytes."""
     nothing = (False,) * len(sizes)
     if nbytes <= 0:
         return nothing
@@ -62,7 +61,7 @@ def _likely(sizes: Sequence[int], inputs: int) -> Iterator[set[int]]:
 
 
 def added_bytes(work: Compute) -> int:
-    """Bytes of the gradients that a backward task adds to."""
+    """Return the bytes of the gradients that a backward task adds to."""
     node, reads = work.node, work.node.reads(work.piece)
     pairs = [
         *zip(work.grad_inputs, zip(reads.inputs, (t.dtype for t in node.inputs))),

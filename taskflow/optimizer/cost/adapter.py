@@ -1,4 +1,4 @@
-"""ModelCosts: a `CostModel` in the form that evaluators ask (`Costs`)."""
+"""ModelCosts: adapts a `CostModel` to the interface that evaluators use (`Costs`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Backward = tuple[tuple[bool, ...], int, int]
 
 
 class ModelCosts(Costs):
-    """The answers of ``model`` about the tasks of a graph that is trained with ``rule``."""
+    """Costs by ``model`` of the tasks of a graph that is trained with ``rule``."""
 
     def __init__(self, model: CostModel, graph: OperatorGraph, machine: Cluster | PartOfMachine, rule: UpdateRule | None) -> None:
         self.model, self._machine, self._rule = model, machine, rule
@@ -77,7 +77,7 @@ class ModelCosts(Costs):
         return paced(graph, strategy, self.spent, waits, self.task, copies)
 
     def spent(self, task: Task) -> Spent | None:
-        """Seconds of device and host for the task of a piece; None if the model does not tell them apart."""
+        """Return the seconds of device and host for the task of a piece; None if the model does not distinguish them."""
         work = task.work
         if not isinstance(work, Compute) or not isinstance(self.model, AnalyticCosts):
             return None

@@ -1,9 +1,9 @@
 """AnalyticCosts: a roofline for described devices (Williams, Waterman and Patterson, CACM 52(4), 2009).
 
-A kernel takes as long as its arithmetic or its memory traffic, whichever is longer, at the part of the peak that kernels of
-its class reach and that its size fills; and every kernel has to be started. The constants below hold for all devices
-and were chosen from what is said beside them, none of them from a result of this project; a device's own figures
-(``efficiency`` in its machine file) come first.
+A kernel takes the time of its arithmetic or of its memory traffic, whichever is longer, plus the time to launch it. Arithmetic
+runs at a fraction of the peak, which depends on the kernel's class and on how much of the device its size fills. The constants
+below hold for all devices. They come from the sources beside them, none from a result of this project. A device's own figures
+(``efficiency`` in its machine file) take precedence.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TILE = 64 * 64
 
 
 class AnalyticCosts(RememberedCosts):
-    """Seconds of tasks on a described machine. ``machine`` may have devices of several kinds."""
+    """Seconds of tasks on a described machine, which may have devices of several kinds."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
@@ -77,7 +77,7 @@ class AnalyticCosts(RememberedCosts):
         self, operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Gradients, added_bytes: int,
         device: Device,
     ) -> Spent | None:
-        """Seconds of device and host for a piece's task, where a program drives the device; None otherwise. Arguments as of
+        """Return the seconds of device and host for a piece's task, if a program drives the device; else None. Arguments as of
         `compute_seconds`."""
         inputs = tuple(inputs)
         key = (operator, inputs, piece, backward, wanted, added_bytes, device.kind)
@@ -89,9 +89,9 @@ class AnalyticCosts(RememberedCosts):
     def least_seconds(
         self, operator: Operator, inputs: tuple[Spec, ...], backward: bool, wanted: Gradients, device: Device
     ) -> float:
-        """Seconds that all tasks of one direction take together at least, however the operator is cut: their arithmetic adds
-        up to the whole's, and so does what they touch, apart from inputs that pieces step over (a stride). 0 for operators
-        that pick from their weights (embeddings): pieces touch what the data ask for."""
+        """Return a lower bound of the seconds that all tasks of one direction take together, however the operator is cut. Their
+        arithmetic adds up to the whole's, and so do the bytes that they touch, except inputs that a stride skips. 0 for
+        operators that pick from their weights (embeddings), since the data decide what their pieces touch."""
         space = Rect((0,) * len(dims := operator.dims(inputs)), tuple(dim.size for dim in dims))
         if operator.picks(inputs, space) or (device.program is not None and free(operator, backward)):
             return 0.0
@@ -143,7 +143,7 @@ def _seen(operator: Operator, inputs: tuple[Spec, ...], dims: Sequence[Dim]) -> 
 
 
 def phase_seconds(phase: Phase, device: Device, rate: float) -> float:
-    """Seconds of a phase on a device whose peak is ``rate`` operations a second."""
+    """Return the seconds of a phase on a device whose peak is ``rate`` operations a second."""
     memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
     nbytes = phase.nbytes
     if phase.kernels == Work.MEMORY:
@@ -158,7 +158,7 @@ def phase_seconds(phase: Phase, device: Device, rate: float) -> float:
 
 
 def fill(width: int, device: Device) -> float:
-    """Return the part of a device that a kernel of ``width`` independent results keeps busy: a half if it gives a half of the
-    multiprocessors a tile, then ever more. More flops per result do not fill it better, unless the contraction is so
-    long that libraries split it (`cost_work.SPLIT`)."""
+    """Return the fraction of a device that a kernel of ``width`` independent results keeps busy: a half if they give half of
+    the multiprocessors a tile, and more with more results. More flops for each result do not fill it better, unless the
+    contraction is so long that libraries split it (`phases.SPLIT`)."""
     return width / (width + device.multiprocessors * TILE / 2)

@@ -1,4 +1,4 @@
-"""Which costs a plan is judged by, by name: those of the machine's rates, or measured ones."""
+"""Choice of the costs by which a plan is judged, by name: from the machine's rates, or measured."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ def choose_costs(
     name: str, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, *, ranks: int | None = None,
     kernels: KernelSet | None = None, folder: Path | None = None, seconds: float = SECONDS, company: int | None = None,
 ) -> CostModel:
-    """The costs of ``graph``'s tasks on ``machine`` when it is trained with ``rule``: ``analytic`` (`AnalyticCosts`) or
-    ``measured`` (`MeasuredCosts`, in the state in which a step of this graph leaves the caches).
+    """Return the costs of ``graph``'s tasks on ``machine`` when it is trained with ``rule``: ``analytic`` (`AnalyticCosts`) or
+    ``measured`` (`MeasuredCosts`, with caches in the state in which a step of this graph leaves them).
 
-    ``ranks``: how many this job has, on one of which the tasks are measured, with the threads that it has, while as many processes
-    as there are other ranks do the same work. None: this process plans for a machine each of whose processors will be a rank; then
-    the processors that share a node keep each other company, and the cores are divided among them. For those who compare
-    measurements: ``kernels`` run, ``folder`` (default: the cache folder) keeps what is measured for ``seconds`` each, beside
-    ``company`` other processes.
-    Raises ValueError for another name, if the machine is not described (a `Cluster`), or if tasks are to be measured and its
-    processors are not those at hand; DeviceMissing if these are GPUs and there is none.
+    ``ranks``: the number of ranks of this job. Tasks are measured on one of them, with its threads, while as many processes as
+    there are other ranks do the same work. None: this process plans for a machine in which each processor will be a rank. Then
+    as many contending processes run as other processors share its node, and the cores are divided among them. The other
+    arguments are for comparing measurements: ``kernels``; ``folder`` (default: the cache folder), where measurements are kept;
+    ``seconds`` for each; ``company``, the number of contending processes.
+
+    Raises ValueError for another name, if the machine is not a `Cluster`, or if tasks are to be measured and its processors are
+    not those at hand; DeviceMissing if these are GPUs and there is none.
     """
     if name not in COSTS:
         raise ValueError(f"costs must be {' or '.join(COSTS)}, got {name!r}")

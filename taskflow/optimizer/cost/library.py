@@ -1,7 +1,8 @@
-"""What a device's libraries do with the work of a piece when a training program drives it (`taskflow.machine.HostProgram`):
-products run in tiles, views are free, and every kernel is started by one thread of the host.
+"""Library model: how a device's libraries execute the work of a piece when a training program drives the device
+(`taskflow.machine.HostProgram`). Matrix products run in tiles, views are free, and one thread of the host launches every
+kernel.
 
-Constants have a source beside them; none belongs to a network.
+Constants have a source beside them; none depends on a particular network.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ SOFTMAX_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds of the device for a task, and of the host's thread to start its kernels."""
+    """Seconds of the device for a task, and of the host's thread to launch its kernels."""
 
     device: float
     host: float
 
     @property
     def seconds(self) -> float:
-        """Of the task by itself."""
+        """Seconds of the task by itself."""
         return max(self.device, self.host)
 
 
@@ -63,8 +64,9 @@ def spent(
     operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Sequence[bool], adds: Sequence[bool],
     device: Device, rate: float, efficiency: float, memory: float,
 ) -> Spent | None:
-    """Seconds of a piece's task. ``rate``: peak of its products, of which large ones reach ``efficiency``. ``memory``: bytes a
-    second that passes over memory reach. None for what this model has no answer: convolutions and recurrent layers."""
+    """Return the seconds of a piece's task. ``rate``: peak of its matrix products, of which large ones reach ``efficiency``.
+    ``memory``: bytes a second of a pass over memory. None for work that this model does not cover: convolutions and recurrent
+    layers."""
     if operator.work not in (Work.CONTRACTION, Work.MEMORY):
         return None
     if free(operator, backward) and not any(adds):
@@ -95,7 +97,7 @@ def spent(
 
 
 def free(operator: Operator, backward: bool) -> bool:
-    """True if a task of this kind is no kernel: a view, or a gradient that is passed on as it is."""
+    """True if a task of this kind launches no kernel: a view, or a gradient that is passed on unchanged."""
     return operator.kind in VIEWS or (backward and operator.kind == "add")
 
 
@@ -127,8 +129,8 @@ def _fused(phase: Phase, device: Device, rate: float, memory: float) -> float:
 
 
 def tiled(rows: int, columns: int, terms: float, batches: int, multiprocessors: int, rate: float) -> float:
-    """Seconds of ``batches`` products of (rows, terms) x (terms, columns) on so many multiprocessors, which reach ``rate``
-    operations a second together with the largest tiles. Tiles are done whole, and in whole waves."""
+    """Return the seconds of ``batches`` products of (rows, terms) x (terms, columns) on this many multiprocessors, which
+    together reach ``rate`` operations a second with the largest tiles. Tiles are computed whole, and in whole waves."""
     best = float("inf")
     for high, wide, part in TILES:
         for a, b in ((high, wide), (wide, high)):

@@ -1,4 +1,4 @@
-"""CostModel: how many seconds a task takes. What all models share: which question a task is, and remembered answers."""
+"""CostModel: how many seconds a task takes. Also the part that all models share: classifying tasks, and caching answers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Gradients = tuple[bool, ...]  # for each input of an operator: whether backward 
 
 
 class CostModel(Protocol):
-    """The base of all cost models, which the simulator and the search ask. ``seconds`` serves as a `tasks.simulate.Cost`; the
-    other questions can be asked before there is any task graph, and give the same answers."""
+    """Base of all cost models, which the simulator and the search use. ``seconds`` serves as a `tasks.simulate.Cost`; the other
+    methods need no task graph, and give the same answers."""
 
     @property
     def name(self) -> str:
-        """The model and what it is for, as results name it: ``analytic k80``, ``measured AMD EPYC``."""
+        """Name of the model and its device, as results show it: ``analytic k80``, ``measured AMD EPYC``."""
         ...
 
     @property
@@ -48,28 +48,27 @@ class CostModel(Protocol):
         gradients: Gradients | None = None,
         added_bytes: int = 0,
     ) -> float:
-        """Forward or backward of one piece of an operator whose whole inputs are ``inputs``, on a kind of device (None:
-        that of processor 0). ``gradients`` (None: of all float inputs) says which input gradients backward gives;
-        ``added_bytes``, how many bytes of all its gradients, the weights' too, it adds to what is there instead of
-        replacing it."""
+        """Return the seconds of forward or backward of one piece of an operator whose whole inputs are ``inputs``, on a kind of
+        device (None: that of processor 0). ``gradients`` (None: of all float inputs): which input gradients backward computes.
+        ``added_bytes``: the bytes of all gradients, including the weights', that it adds to instead of replacing."""
         ...
 
     def memory_seconds(
         self, kind: Kind, nbytes: int, flops: int, *, device: Device | None = None, rule: UpdateRule | None = None,
         runs: int = 1,
     ) -> float:
-        """MOVE, SUM, FILL, NORM, CLIP or UPDATE (by ``rule``) that touches ``nbytes`` (read and written), in ``runs``
-        stretches of memory at one end at least."""
+        """Return the seconds of a MOVE, SUM, FILL, NORM, CLIP or UPDATE (by ``rule``) that touches ``nbytes`` (read and
+        written), in ``runs`` stretches of memory on at least one side."""
         ...
 
     def transfer_seconds(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
-        """COPY between two processors."""
+        """Return the seconds of a COPY between two processors."""
         ...
 
 
 class RememberedCosts(ABC):
-    """A cost model that works out each distinct piece once: pieces with equal cost keys cost the same (paper, section 5).
-    Concrete models say how."""
+    """Cost model that computes each distinct piece once: pieces with equal cost keys cost the same (paper, section 5). Concrete
+    models say how."""
 
     by_runs: bool = False
 
@@ -81,7 +80,7 @@ class RememberedCosts(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The model and what it is for."""
+        """Name of the model and its device."""
 
     def seconds(self, task: Task) -> float:
         """As in `CostModel`."""

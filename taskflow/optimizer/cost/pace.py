@@ -1,7 +1,7 @@
-"""The pace of a pipeline's passes: one thread of each processor's host starts the kernels of a pass ahead of the device.
+"""Pace of a pipeline's passes: one thread of each processor's host launches the kernels of a pass ahead of the device.
 
-By itself a task takes what its kernels take or what starting them takes, whichever is longer. In a pass the host runs ahead through
-long kernels and collectives and catches up in short ones, so a pass takes the longer of the two sums. Where a pass waits for a
+A single task takes the time of its kernels or of launching them, whichever is longer. In a pass the host gets ahead during long
+kernels and collectives and falls back during short ones, so a pass takes the longer of the two sums. When a pass waits for a
 message of another stage, or sends one, the program waits too.
 """
 
@@ -18,9 +18,10 @@ def paced(
     graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | None], waits: Callable[[float], float], cost: Cost,
     copies: Sequence[int] | None = None,
 ) -> Cost:
-    """``cost`` with the operators' tasks of each pass stretched or shortened to what the pass takes together. ``spent``: seconds of
-    device and host of such a task, None if they are not known (it keeps its cost). ``waits``: seconds that the program waits
-    for a message of so many bytes. ``copies``: for how many tasks of a pass each task stands, if not for one."""
+    """Return ``cost``, with the operators' tasks of each pass stretched or shortened so that they add up to the pass's time.
+    ``spent``: seconds of device and host of such a task; None if they are not known (it keeps its cost). ``waits``: seconds
+    that the program waits for a message of this many bytes. ``copies``: how many tasks of a pass each task stands for, if not
+    one."""
     times = copies if copies is not None else [1] * len(graph)
     passes, of = _passes(graph)
     messages = _messages(graph, strategy, of) if waits(1.0) else [[] for _ in passes]

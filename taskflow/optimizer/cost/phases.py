@@ -1,4 +1,4 @@
-"""Work: what a piece of an operator asks of a device, as phases that follow each other (products, passes over memory)."""
+"""Work of a piece of an operator on a device, as consecutive phases (matrix products, passes over memory)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SPLIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """``repeats`` kernels one after the other, each of ``flops`` and ``nbytes``. ``width``: the results that a kernel
-    can work on at the same time, which decides how much of a device it fills. ``launches``: kernel starts each time. ``factors``:
-    of a product the elements of its two factors and of its result."""
+    """``repeats`` consecutive kernels, each of ``flops`` and ``nbytes``. ``width``: the number of results that a kernel can
+    work on at the same time, which decides how much of a device it fills. ``launches``: kernel launches each time. ``factors``:
+    of a matrix product, the elements of its two factors and of its result."""
 
     kernels: Work
     flops: float
@@ -53,7 +53,7 @@ class Arrays:
 
 @lru_cache(maxsize=1 << 14)
 def arrays(operator: Operator, inputs: tuple[Spec, ...], piece: Rect) -> Arrays:
-    """What the forward task of a piece touches; worked out once for all questions about the piece."""
+    """Return what the forward task of a piece touches, computed once for all questions about the piece."""
     reads = operator.reads_in(inputs, piece, training=True)
     writes, outputs = operator.writes(inputs, piece), outputs_of(operator, inputs)
     itemsize = weight_type(outputs).itemsize
@@ -70,7 +70,7 @@ def arrays(operator: Operator, inputs: tuple[Spec, ...], piece: Rect) -> Arrays:
 
 
 def weight_type(outputs: Sequence[Spec]) -> np.dtype[Any]:
-    """The type of an operator's parameters: that of its first float output."""
+    """Return the type of an operator's parameters: that of its first float output."""
     return next((s.dtype for s in outputs if s.differentiable), np.dtype(np.float32))
 
 
@@ -78,8 +78,8 @@ def phases(
     operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool],
     adds: Sequence[bool] = (),
 ) -> tuple[Phase, ...]:
-    """The work of a piece. ``wanted``: for each input, whether backward gives its gradient. ``adds``: for each input, then for
-    each weight, whether backward adds to a gradient that is there (none, if empty), which is read for that."""
+    """Return the work of a piece. ``wanted``: for each input, whether backward computes its gradient. ``adds``: for each input,
+    then for each weight, whether backward adds to its gradient, which is then also read (none, if empty)."""
     kernels = operator.work
     touched = arrays(operator, tuple(inputs), piece)
     flops = operator.backward_flops(inputs, piece) if backward else operator.flops(inputs, piece)

@@ -1,4 +1,4 @@
-"""What one piece of one operator costs by itself: the seconds of its forward and backward tasks, without any graph of tasks."""
+"""Costs of single pieces: the seconds of the forward and backward tasks of one piece, without any task graph."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from taskflow.tasks.lower import gradient_flow
 
 @dataclass(frozen=True, slots=True)
 class PieceWork:
-    """Flops and bytes of a piece's two tasks, as `taskflow.tasks.lower.lower` states them (backward without adding to gradients
-    that are already there, so its bytes are the fewest possible)."""
+    """Flops and bytes of a piece's two tasks, as `taskflow.tasks.lower.lower` states them. Backward is taken to fill all
+    gradients rather than add to them, so its bytes are the fewest possible."""
 
     forward_flops: int
     forward_bytes: int
@@ -43,7 +43,7 @@ class Pieces:
         return self._work[key]
 
     def seconds(self, node: Node, piece: Rect, processor: int) -> tuple[float, float]:
-        """Of the forward and of the backward task; 0 for one that there is not."""
+        """Return the seconds of the forward and of the backward task; 0 for a task that does not exist."""
         if node.operator.kind == "state":
             return (0.0, 0.0)
         work = self.work(node, piece)
@@ -54,8 +54,8 @@ class Pieces:
         return (ahead, back)
 
     def busy(self, node: Node, config: OpConfig) -> dict[int, float]:
-        """Seconds of each processor for all forward and backward tasks of an operator, those of even cuts computed once for
-        each kind of piece (see `classes`) and class of processors."""
+        """Return each processor's seconds for all forward and backward tasks of an operator. Those of even cuts are computed
+        once for each kind of piece (see `classes`) and class of processors."""
         alike: dict[object, float] = {}
         busy: dict[int, float] = {}
         for rect, processor in config.pieces(node):
@@ -92,9 +92,9 @@ def _kind(node: Node, rect: Rect) -> object:
 
 
 def classes(node: Node, degrees: Sequence[int]) -> Iterator[tuple[Rect, int]]:
-    """One piece of each kind of an even cut, and how many there are of that kind. Pieces are of one kind if in every
-    dimension they are equally long and both inside, or both at the same border; of operators that are not `Operator.uniform`,
-    each is of a kind of its own."""
+    """Return one piece of each kind of an even cut, and the number of pieces of that kind. Pieces are of one kind if in every
+    dimension they are equally long and both inside, or both at the same border. For operators that are not `Operator.uniform`,
+    each piece is a kind of its own."""
     sides: list[list[tuple[int, int, int]]] = []
     for dim, degree in zip(node.dims, degrees):
         cuts = even_cuts(dim.size, degree)

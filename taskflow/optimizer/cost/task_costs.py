@@ -1,4 +1,4 @@
-"""Costs: what a task's seconds depend on, stated so that they can be asked for without building the task."""
+"""Costs: what a task's seconds depend on, stated so that costs are available without building the task."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from taskflow.tasks import Collective, Compute, Cost, Kind, Runs, Task, TaskGrap
 
 
 class Costs(ABC):
-    """Seconds of every task of a step. Answers depend on nothing but the arguments, so they may be kept. Pieces of one cut
-    whose Rects, and those of all that they read, write and save, have the same shapes and take the same flops and bytes
-    cost the same (paper, section 5): evaluators ask for one of them.
+    """Seconds of every task of a step. Answers depend only on the arguments, so they may be cached. Pieces of one cut cost the
+    same if their Rects, and those that they read, write and save, have the same shapes, and if they take the same flops and
+    bytes (paper, section 5). Evaluators ask for one of them.
 
-    Processors of one `processor_class` cost the same, and so do routes of one `route_class`. A piece's seconds do not
-    fall when its bytes rise, and no task takes less in many runs than in one.
+    Processors of one `processor_class` cost the same, and so do routes of one `route_class`. A piece's seconds do not fall when
+    its bytes rise, and no task takes less time in many runs than in one.
     """
 
     @property
@@ -28,58 +28,59 @@ class Costs(ABC):
 
     @property
     def by_runs(self) -> bool:
-        """True if what is moved, added or sent takes longer in many stretches of memory (`Task.runs`) than in one."""
+        """True if tasks that move, add or send take longer in many stretches of memory (`Task.runs`) than in one."""
         return False
 
     @property
     def measures(self) -> bool:
-        """True if an answer may have to be measured first, which takes a moment and wants the processor for itself."""
+        """True if an answer may have to be measured first, which takes a moment and needs the processor for itself."""
         return False
 
     def close(self) -> None:
-        """End what was started for measuring, processes for instance; it starts again where it is needed."""
+        """End what was started for measuring, for instance processes; it starts again when needed."""
 
     def pace(self, graph: TaskGraph, strategy: Strategy, copies: Sequence[int] | None = None) -> Cost:
-        """Seconds of the tasks of a graph; of a pipeline's, by its passes (`paced`), where that differs from `task`.
-        ``copies``: for how many tasks of a pass each task stands, if not for one."""
+        """Return the seconds of the tasks of a graph, with those of a pipeline adjusted by passes (`paced`), if that differs
+        from `task`. ``copies``: how many tasks of a pass each task stands for, if not one."""
         return self.task
 
     @abstractmethod
     def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
-        """Seconds of the forward or backward task of a piece of ``node`` on a processor. ``nbytes``: what it reads and
-        writes, which for backward depends on whether it adds to gradients that are already there."""
+        """Return the seconds of the forward or backward task of a piece of ``node`` on a processor. ``nbytes``: read and
+        written, which for backward depends on whether it adds to gradients that already exist."""
 
     @abstractmethod
     def other(self, kind: Kind, processor: int, flops: int, nbytes: int, runs: int = 1) -> float:
-        """Seconds of a task within one processor that is no operator's: MOVE, SUM, FILL, NORM, CLIP, UPDATE. ``runs``: the
-        more of what it reads and what it writes."""
+        """Return the seconds of a task within one processor that belongs to no operator: MOVE, SUM, FILL, NORM, CLIP, UPDATE.
+        ``runs``: of what it reads or of what it writes, whichever is more."""
 
     @abstractmethod
     def copy(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
-        """Seconds of a message between two processors."""
+        """Return the seconds of a message between two processors."""
 
     def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
-        """Seconds of an all-reduce of ``group``'s processors around a ring in this order, or of one of its ``halves``: a
-        reduce-scatter, or an all-gather, which has no flops. ``nbytes`` and ``flops`` are all that they send and add together."""
+        """Return the seconds of an all-reduce among ``group``'s processors around a ring in this order, or of one of its
+        ``halves``: a reduce-scatter, or an all-gather, which has no flops. ``nbytes`` and ``flops``: what all members send and
+        add together."""
         raise TypeError(
             f"{type(self).__name__}: has no costs of collectives; give it a method collective(group, nbytes, flops, halves)"
         )
 
     def least(self, node: Node, backward: bool, processor: int) -> float:
-        """Seconds that all forward or backward tasks of ``node`` take together at least on processors of this class, however
-        it is cut into pieces; 0 if that is not known."""
+        """Return a lower bound of the seconds that all forward or backward tasks of ``node`` take together on processors of
+        this class, however it is cut into pieces; 0 if none is known."""
         return 0.0
 
     def processor_class(self, processor: int) -> int:
-        """A number that processors share only if all tasks cost the same on them."""
+        """Return a number that processors share only if all tasks cost the same on them."""
         return processor
 
     def route_class(self, source: int, target: int) -> tuple[object, ...]:
-        """A value that two routes share only if all messages cost the same on them."""
+        """Return a value that two routes share only if all messages cost the same on them."""
         return (source, target)
 
     def task(self, task: Task) -> float:
-        """Seconds of a task of a TaskGraph."""
+        """Return the seconds of a task of a TaskGraph."""
         if task.kind is Kind.COPY:
             return self.copy(task.source, task.processor, task.nbytes, task.runs)
         if isinstance(task.work, Collective):
@@ -94,7 +95,7 @@ class Costs(ABC):
 
 
 class Roofline(Costs):
-    """Seconds from flops, bytes and the machine's rates, as `taskflow.tasks.simulate.roofline` has them."""
+    """Seconds from flops, bytes and the machine's rates, as in `taskflow.tasks.simulate.roofline`."""
 
     def __init__(self, machine: Machine) -> None:
         self._processors = machine.processors
@@ -127,7 +128,7 @@ class Roofline(Costs):
 
 
 class FromTasks(Costs):
-    """Costs asked of a function of whole tasks. Only the reference evaluator can use it, since it has the tasks."""
+    """Costs from a function of whole tasks. Only the reference evaluator can use it, since it has the tasks."""
 
     def __init__(self, seconds: Cost) -> None:
         self._seconds = seconds

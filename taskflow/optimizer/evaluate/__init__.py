@@ -1,8 +1,8 @@
-"""The predicted time of a training step under a strategy.
+"""Evaluators: predict the time of a training step under a strategy.
 
-``evaluator.py`` defines it in Python; ``compiled.py`` and ``_core.pyx`` are its compiled twin, whose C++ is in
-``lowering/`` (strategy to tasks) and ``simulation/`` (tasks to times). Also where the time goes: the critical path and
-the use of devices and links.
+``evaluator.py`` defines it in Python; ``compiled.py`` and ``_core.pyx`` are its compiled twin, whose C++ is in ``lowering/``
+(strategy to tasks) and ``simulation/`` (tasks to times). They also say where the time goes: the critical path, and the use of
+devices and links.
 """
 
 from taskflow.optimizer.evaluate.choose import evaluator

@@ -1,4 +1,4 @@
-"""Choose an evaluator: the compiled one where it is built and can do what is asked, else Python's."""
+"""Choice of an evaluator: the compiled one where it is built and can do what is asked, else Python's."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def evaluator(
     clip_norm: float | None = None,
     algorithm: str = "auto",
 ) -> Evaluator:
-    """The fastest evaluator there is for these arguments; all give the same seconds, bit for bit. What a step costs has defaults
-    in one place, `make_evaluator`, so that a plan has one time wherever it is asked for.
+    """Return the fastest evaluator for these arguments; all return the same seconds, bit for bit. It has no default costs:
+    `make_evaluator` has them for all callers, so that a plan has the same time everywhere.
 
     ``costs``: a plain function of tasks works with the reference evaluator only. ``rule``: without one, steps are forward only.
-    ``algorithm``: ``full`` simulates all of each proposal's step (paper, Algorithm 1); ``delta`` propagates changes from task to
-    task of the current strategy's step (Algorithm 2), and is slower; ``auto`` is the faster one (``full``).
+    ``algorithm``: ``full`` simulates all of each proposal's step (paper, Algorithm 1); ``delta`` propagates changes from task
+    to task of the current strategy's step (Algorithm 2), and is slower; ``auto`` is the faster one (``full``).
     """
     if algorithm == "propagate":
         told = "evaluator: algorithm propagate is now called delta; the old name goes with version 0.3"

@@ -1,4 +1,4 @@
-"""CompiledEvaluator: the compiled evaluator. Geometry and costs come from Python once and are kept; placement is applied in C++."""
+"""CompiledEvaluator: the compiled evaluator. Geometry and costs come from Python once; placement is applied in C++."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ SIMULATIONS = ("full", "delta")
 
 
 class CompiledEvaluator(Evaluator):
-    """Evaluates proposals in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`. Strategies that the core
-    does not know (`Strategy.ordered`: an order of passes, recomputation, shares), go to an `OrderedEvaluator`."""
+    """Evaluator in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`. Strategies that the core does
+    not support (`Strategy.ordered`: an order of passes, recomputation, shares) go to an `OrderedEvaluator`."""
 
     reference: OrderedEvaluator | None = None
     """What evaluates the current strategy, if the core does not."""
@@ -159,7 +159,7 @@ class CompiledEvaluator(Evaluator):
 
     @property
     def link_places(self) -> Mapping[int, int]:
-        """The core's numbers of the links that it has met, counted on after the processors, by link as in `resources`."""
+        """Return the core's numbers of the links that it has met (they follow the processors'), by link as in `resources`."""
         return self._links
 
     def _route(self, source: int, target: int) -> tuple[list[int], float, float, int]:
@@ -189,7 +189,7 @@ class CompiledEvaluator(Evaluator):
     # ---- Evaluator -------------------------------------------------------------------------------------------------
     @property
     def strategy(self) -> Strategy:
-        """The current strategy, put together when it is asked for: most plans of a walk never are."""
+        """Current strategy, built when it is asked for, since most plans of a walk never are."""
         if self._stale or self._strategy is None:
             was = super().strategy
             self._strategy = Strategy(was.processors, dict(self._configs), dict(self._syncs), was.name, self._sums)
@@ -290,15 +290,15 @@ class CompiledEvaluator(Evaluator):
 
     # ---- what walks in C++ do -----------------------------------------------------------------------------------------
     def number(self, name: str) -> int:
-        """The core's number of an operator."""
+        """Return the core's number of an operator."""
         return self._node(name).number
 
     def alike(self, name: str) -> int:
-        """A number that operators share if their cuts of equal degrees are one in the core."""
+        """Return a number that operators share if the core treats their cuts of equal degrees as one."""
         return self._like[self._node(name).number]
 
     def cut_of(self, name: str, config: OpConfig) -> int:
-        """The core's number of an operator's cut. ValueError if degrees do not fit."""
+        """Return the core's number of an operator's cut. Raises ValueError if degrees do not fit."""
         node = self._node(name)
         # Of a cut that is known only the places are new, and it is the cut that is asked for.
         number = self._cuts.get((self._like[node.number], config.degrees, config.weights))
@@ -308,11 +308,11 @@ class CompiledEvaluator(Evaluator):
         return number
 
     def hold(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
-        """The core has evaluated this proposal; it may be accepted."""
+        """Record that the core has evaluated this proposal, which may now be accepted."""
         self._proposal, self._proposed = (changes, NO_SYNCS, self._sums, seconds), True
 
     def moved(self, changes: Mapping[str, OpConfig], seconds: float) -> None:
-        """The core has accepted these configurations and now takes so long."""
+        """Record that the core has accepted these configurations, and the step's new seconds."""
         for name, config in changes.items():
             self._pieces += len(config.processors) - len(self._configs[name].processors)
         self._configs.update(changes)
@@ -347,9 +347,9 @@ class CompiledEvaluator(Evaluator):
         return usage_of(self.lowered(), self.timeline(), self.machine)
 
     def task_table(self) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
-        """The current strategy's tasks as arrays by column: kind (a place in `KINDS`), processor, source (of a collective its
-        place in ``groups``), node, flops, nbytes, cost; and ``after_offset``, ``after``: predecessors, without most of those
-        that others imply."""
+        """Return the current strategy's tasks as arrays by column: kind (an index into `KINDS`), processor, source (of a
+        collective an index into ``groups``), node, flops, nbytes, cost; and ``after_offset``, ``after``: predecessors, without
+        most of those that others imply."""
         self.strategy  # noqa: B018
         return self._core.tasks()
 

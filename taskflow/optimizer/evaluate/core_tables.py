@@ -1,4 +1,4 @@
-"""CoreTables: gives the compiled core the tables of how bundles are synchronised, each when it first asks for it."""
+"""CoreTables: gives the compiled core the tables of how bundles are synchronised, each when it first asks for one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_PATTERNS, MOST_CHUNKS = 4096, 1_000_000  # that the core keeps
 
 
 class CoreTables:
-    """The tables that one core has been given. ``repeats``: how many repetitions of its plan keep weights equal (`Repetition`)."""
+    """Tables that one core has been given. ``repeats``: number of repetitions of its plan that keep weights equal (`Repetition`)."""
 
     def __init__(self, core: Core, repeats: int = 1) -> None:
         self._core, self._repeats = core, repeats
@@ -21,7 +21,7 @@ class CoreTables:
         self._chunks = 0
 
     def way(self, sync: Sync) -> tuple[int, bool]:
-        """The number by which the core asks for a `Sync`, and whether its first root differs from bundle to bundle."""
+        """Return the number by which the core refers to a `Sync`, and whether its first root differs between bundles."""
         number = self._ways.get(sync)
         if number is None:
             number = self._ways[sync] = len(self._syncs)
@@ -29,7 +29,7 @@ class CoreTables:
         return number, first_root(sync, 1, 2) == 1
 
     def chunks(self, way: int, giving: tuple[bool, ...], size: int, itemsize: int) -> list[tuple[int, int, int, int]]:
-        """(low, high, root, number of the pattern) of each chunk of a bundle, as in `SyncTable`."""
+        """Return (low, high, root, number of the pattern) of each chunk of a bundle, as in `SyncTable`."""
         table = make_sync_table(self._syncs[way], giving * self._repeats, size, itemsize)
         if self._repeats > 1:
             table = first_repetition(table, len(giving))

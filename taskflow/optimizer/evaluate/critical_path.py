@@ -1,4 +1,4 @@
-"""critical_path: why a step takes as long as it does, task by task."""
+"""critical_path: the chain of tasks that determines a step's time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from taskflow.tasks import TaskGraph, Timeline, resources
 
 @dataclass(frozen=True, slots=True)
 class PathSegment:
-    """A task on the critical path, from ``start`` on (from the start of the step) for ``seconds``. A copy is there with the one
-    thing of its route that it waited for, or else the first. ``because``: what it waited for before: ``start`` (nothing),
-    ``needs`` (the end of the task before it on the path) or ``busy`` (that task occupied a processor or link, for
-    ``waited`` seconds after this one had come there)."""
+    """Task on the critical path, from ``start`` (counted from the start of the step) for ``seconds``. Of a copy's route, it
+    shows the resource for which the copy waited, or else the first. ``because``: what the task waited for: ``start`` (nothing),
+    ``needs`` (the end of the previous task on the path) or ``busy`` (that task occupied its processor or link, for ``waited``
+    seconds after this one was ready for it)."""
 
     task: int
     start: float
@@ -32,8 +32,8 @@ class PathSegment:
 
 @dataclass(frozen=True, slots=True)
 class TimelineArrays:
-    """A simulated step as arrays by task: ``ready``, ``start`` and ``end`` in seconds. Task n occupies ``resource[k]`` (numbered as
-    in `taskflow.tasks.simulate.resources`) from ``starts[k]`` on, for k from ``place[n]`` to before ``place[n + 1]``."""
+    """Simulated step as arrays by task: ``ready``, ``start`` and ``end`` in seconds. Task n occupies ``resource[k]`` (numbered
+    as in `taskflow.tasks.simulate.resources`) from ``starts[k]``, for k from ``place[n]`` to before ``place[n + 1]``."""
 
     ready: NDArray[np.float64]
     start: NDArray[np.float64]
@@ -48,9 +48,9 @@ Needed = Callable[[int, float], int]
 
 
 def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[PathSegment, ...]:
-    """Tasks of which the first starts with the step, the last ends it, and each starts the moment the one before it ends,
-    because it needs that one or what that one occupied. So their seconds add up to the step's. Of several last or
-    needed tasks the one with the lowest number."""
+    """Return a chain of tasks without gaps: the first starts with the step, the last ends it, and each starts when the previous
+    one ends, because it needs that task or a resource that the task held. So their seconds add up to the step's. Ties between
+    last tasks, or needed ones, go to the lowest number."""
     spans = timeline.spans
 
     def needed(task: int, at: float) -> int:
@@ -60,7 +60,7 @@ def critical_path(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tup
 
 
 def course(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> TimelineArrays:
-    """A timeline as arrays."""
+    """Return a timeline as arrays."""
     spans = timeline.spans
     occupied = [resources(task, machine) for task in tasks]
     # A message between processors that no link parts occupies nothing.
@@ -73,7 +73,8 @@ def course(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> TimelineAr
 
 
 def walk(on: TimelineArrays, needed: Needed) -> tuple[PathSegment, ...]:
-    """The critical path, found backwards from the last task. What ``needed`` answers is preferred to what occupied the same."""
+    """Return the critical path, found backwards from the last task. A task that ``needed`` returns is preferred to one that
+    held the same resource."""
     count = len(on.end)
     if not count:
         return ()

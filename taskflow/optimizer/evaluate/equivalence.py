@@ -1,4 +1,4 @@
-"""Which pieces of a cut, and which operators of a graph, are alike, so that the core asks about one of them."""
+"""Equivalence: which pieces of a cut, and which operators of a graph, are alike, so that the core asks about only one of them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from taskflow.tasks.lower import gradient_flow, gradients_given
 
 
 def shapes(rect: Rect, reads: Reads, writes: Sequence[Rect], saves: Sequence[Spec]) -> tuple[object, ...]:
-    """Return all that the cost of a piece depends on, besides its operator and flops (as in `operators.operator.cost_key`)."""
+    """Return everything that the cost of a piece depends on, besides its operator and flops (as in
+    `operators.operator.cost_key`)."""
     places = (rect, *reads.inputs, *reads.weights, *writes)
     return tuple([r.shape for r in places]), tuple([spec.shape for spec in saves])
 
 
 def first_equal(keys: Iterable[Hashable]) -> list[int]:
-    """Return for each key the place of the first equal one."""
+    """Return for each key the index of the first equal one."""
     first: dict[Hashable, int] = {}
     return [first.setdefault(key, i) for i, key in enumerate(keys)]
 
 
 def alike(graph: OperatorGraph) -> list[int]:
-    """For each node, the first one that costs the same: with an equal operator, inputs' specs, number of parameters and
-    gradients, both those that its backward tasks get and those that they give. Gradients count because costs do not
-    follow from bytes alone: one that is not given may have as many bytes as one that is added to."""
+    """Return for each node the first one that costs the same. They have equal operators, specs of inputs, numbers of
+    parameters, and gradients, both those that backward tasks get and those that they compute. Gradients matter because bytes
+    alone do not determine costs: a gradient that is not computed may have as many bytes as one that is added to."""
     active, needs, _ = gradient_flow(graph)
     first: dict[object, int] = {}
     return [

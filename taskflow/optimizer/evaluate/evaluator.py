@@ -1,8 +1,7 @@
-"""Evaluator: the predicted step time of strategies that differ in a few operators from a current one.
+"""Evaluator: predicts the step time of strategies that differ in a few operators from a current one.
 
-`PythonEvaluator` defines them, with what it calls: `tasks.lower`, and `tasks.simulate`. The compiled twin is
-optimizer/evaluate/_core.pyx; tests/optimizer/test_core_equal.py holds them equal. The headers that it includes name
-their parts.
+`PythonEvaluator` is the definition, with `tasks.lower` and `tasks.simulate`. The compiled twin is optimizer/evaluate/_core.pyx;
+tests/optimizer/test_core_equal.py holds them equal. The headers that it includes name the functions that they implement.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ ALGORITHMS = ("auto", "full", "delta")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Where the time of a step goes. ``processor_seconds[p]``: how long processor p runs tasks (not counting messages
-    that it copies itself). ``link_seconds``: how long a link is busy, by link number, for links in use. ``critical``: the
-    operators whose tasks lie on one critical path (tasks that each start when the one before ends), from the step's start
-    to its end, each named once."""
+    """Where the time of a step goes. ``processor_seconds[p]``: how long processor p runs tasks (without messages that it copies
+    itself). ``link_seconds``: how long each link is busy, by link number, for links in use. ``critical``: the operators whose
+    tasks lie on one critical path (tasks that each start when the one before ends), from the step's start to its end, each
+    named once."""
 
     seconds: float
     processor_seconds: tuple[float, ...]
@@ -47,7 +46,7 @@ class Usage:
 
 
 class TooManyTasksError(ValueError):
-    """A strategy has more tasks than an evaluator can number."""
+    """Error for a strategy with more tasks than an evaluator can number."""
 
     def __init__(self, strategy: Strategy) -> None:
         super().__init__(
@@ -58,7 +57,7 @@ class TooManyTasksError(ValueError):
 
 
 class Evaluator(ABC):
-    """Predicts step times. ``set`` first; then any number of ``propose``, each of which may be followed by ``accept``."""
+    """Predictor of step times. Call ``set`` first, then ``propose`` any number of times; each may be followed by ``accept``."""
 
     repetition: Repetition | None = None
     """If plans are those of the machine's first processors for all of them: how they are repeated."""
@@ -80,8 +79,8 @@ class Evaluator(ABC):
 
     @contextmanager
     def interruptible(self, checkpoint: Callable[[], object]) -> Iterator[None]:
-        """Within the block ``checkpoint`` is called every few hundredths of a second while a strategy is evaluated. What it raises
-        ends the evaluation: the current strategy stays, and there is no proposal to accept."""
+        """Call ``checkpoint`` every few hundredths of a second, within the block, while a strategy is evaluated. An exception
+        that it raises ends the evaluation: the current strategy stays, and there is no proposal to accept."""
         before, self.checkpoint = self.checkpoint, checkpoint
         try:
             yield
@@ -90,13 +89,13 @@ class Evaluator(ABC):
 
     @property
     def strategy(self) -> Strategy:
-        """The current strategy; ValueError before `set`."""
+        """Current strategy. Raises ValueError before `set`."""
         if self._strategy is None:
             raise ValueError(f"{type(self).__name__}: set(strategy) must come before anything else")
         return self._strategy
 
     def at(self, strategy: Strategy) -> bool:
-        """True if this very object is the current strategy, so that there is no need to `set` it."""
+        """True if this very object is the current strategy, so that it need not be `set`."""
         return self._strategy is strategy
 
     @property
@@ -107,28 +106,29 @@ class Evaluator(ABC):
     @property
     @abstractmethod
     def tasks(self) -> int:
-        """How many tasks a step has under the current strategy."""
+        """Number of tasks of a step under the current strategy."""
 
     @property
     def pieces(self) -> int:
-        """How many pieces all operators have together under the current strategy."""
+        """Number of pieces of all operators together under the current strategy."""
         return sum(len(config.processors) for config in self.strategy.configs.values())
 
     @abstractmethod
     def set(self, strategy: Strategy) -> float:
-        """Make ``strategy`` the current one; its seconds. ValueError if it does not fit the graph or the machine."""
+        """Make ``strategy`` the current one, and return its seconds. Raises ValueError if it does not fit the graph or the
+        machine."""
 
     @abstractmethod
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
         sums: SyncAlgorithm | None = None,
     ) -> float:
-        """Seconds if these operators (and these layers' synchronisation) change, and with ``sums`` how partial values are
-        summed. May be infinite as soon as it is certain that the seconds exceed ``limit``. The current strategy stays."""
+        """Return the seconds if these operators (and these layers' synchronisation) change, and with ``sums`` how partial
+        values are summed. They may be infinite as soon as it is certain that they exceed ``limit``. The current strategy stays."""
 
     @abstractmethod
     def accept(self) -> None:
-        """The last proposal becomes current. ValueError if there is none or if it was cut short by its limit."""
+        """Make the last proposal current. Raises ValueError if there is none or if it was cut short by its limit."""
 
     @abstractmethod
     def timeline(self) -> Timeline:
@@ -136,12 +136,12 @@ class Evaluator(ABC):
 
     @abstractmethod
     def usage(self) -> Usage:
-        """Where the current strategy's time goes."""
+        """Return where the current strategy's time goes."""
 
     def changed(
         self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync], sums: SyncAlgorithm | None = None
     ) -> Strategy:
-        """The current strategy with changes, checked."""
+        """Return the current strategy with changes, checked."""
         for name, config in changes.items():
             config.verify(self.graph.node(name), self.strategy.processors)
         return replace(
@@ -150,16 +150,16 @@ class Evaluator(ABC):
         )
 
     def folded(self, strategy: Strategy) -> FoldedStep | None:
-        """The step under a strategy of which only what differs is lowered; None for all others."""
+        """Return a folded step for a strategy of which only distinct parts are lowered; None for all others."""
         return None
 
     def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
-        """The task graph of a strategy (of the current one, if none is given)."""
+        """Return the task graph of a strategy (by default of the current one)."""
         return lower(self.graph, strategy or self.strategy, self.rule, clip_norm=self.clip_norm)
 
 
 class PythonEvaluator(Evaluator):
-    """The definition: lowers and simulates the whole graph at every call."""
+    """Definition of all evaluators: lowers and simulates the whole graph at every call."""
 
     _tasks: TaskGraph
     _timeline: Timeline
@@ -224,7 +224,7 @@ def _go_on() -> None:
 
 
 def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
-    """Where a timeline's time goes."""
+    """Return where a timeline's time goes."""
     processors = [0.0] * len(machine.processors)
     links: dict[int, float] = {}
     for number in timeline.order:
@@ -241,9 +241,9 @@ def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:
 
 
 def timeline_json(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> dict[str, Any]:
-    """A timeline as a JSON value that a stranger can check: every task with what it occupies, its times and what it waits
-    for. ``resources`` are names: ``processor 3``, or those of the links of a copy's route or of a collective's ring (and of the
-    processors that copy by themselves); a copy occupies each from its ``resource_start_seconds`` for the same time."""
+    """Return a timeline as a JSON value that others can check: every task with its resources, its times and what it waits for.
+    ``resources`` are names: ``processor 3``, or those of the links of a copy's route or of a collective's ring (and of the
+    processors that copy by themselves). A copy occupies each from its ``resource_start_seconds`` for the same time."""
     return {
         "format": "taskflow-timeline",
         "version": 1,
@@ -275,7 +275,7 @@ def _entry(tasks: TaskGraph, timeline: Timeline, machine: Machine, number: int) 
 
 
 def same_processors(strategy: Strategy, machine: Machine) -> None:
-    """ValueError unless the strategy is for as many processors as the machine has."""
+    """Raise ValueError unless the strategy is for as many processors as the machine has."""
     if strategy.processors != len(machine.processors):
         raise ValueError(
             f"evaluator: strategy {strategy.name} is for {strategy.processors} processors, {machine.name} has "

@@ -1,4 +1,5 @@
-"""OrderedEvaluator: evaluates strategies with an order of passes or with recomputation, which the compiled core does not know."""
+"""OrderedEvaluator: evaluates strategies with an order of passes or with recomputation, which the compiled core does not
+support."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ MOST_TIMELINE = 500_000
 
 
 class OrderedEvaluator(PythonEvaluator):
-    """As `PythonEvaluator`, but of strategies with more than `MOST_WHOLE` pieces only what differs is lowered, if replicas and
-    micro-batches are alike (`folded_step`). Their seconds are those of the whole step, but for collectives that have to wait
-    while they go around their ring: there replicas would differ a little."""
+    """Evaluator like `PythonEvaluator`. But of strategies with more than `MOST_WHOLE` pieces only distinct parts are lowered,
+    if replicas and micro-batches are alike (`folded_step`). Their seconds equal those of the whole step, except where
+    collectives wait while they go around their ring: there replicas would differ a little."""
 
     step: FoldedStep | None = None
     """The current strategy's step, if it is folded."""

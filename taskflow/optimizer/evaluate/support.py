@@ -1,4 +1,4 @@
-"""What the compiled evaluator can take: sizes, machines and update rules that its integers and tables hold."""
+"""Limits of the compiled evaluator: sizes, machines and update rules that its integers and tables can hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_SIZE, MOST_BYTES = 2**31 - 1, 2**63 - 1  # of a dimension, of a tensor
 
 
 def unsupported(graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None) -> str | None:
-    """Say why the compiled core cannot evaluate this exactly as `lower` and `simulate` would; None if it can."""
+    """Return why the compiled core cannot evaluate this exactly as `lower` and `simulate` would; None if it can."""
     if isinstance(costs, FromTasks):
         return "the cost function needs whole tasks"
     if len(machine.processors) > MOST_PROCESSORS:

@@ -1,7 +1,8 @@
-"""where_time_goes: an evaluator's usage, from the compiled core's arrays where there are any.
+"""where_time_goes: an evaluator's usage, from the compiled core's arrays where possible.
 
-`Evaluator.usage` lowers the whole graph in Python, which takes seconds for a network on many devices; searches and
-reports ask too often for that. What a task needs is told by times alone here; all else of the critical path is `critical.walk`'s.
+`Evaluator.usage` lowers the whole graph in Python, which takes seconds for a network on many devices; searches and reports ask
+too often for that. Here only a task's predecessors are inferred from times; the rest of the critical path is
+`critical_path.walk`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ except ImportError:  # not built: no compiler
 
 
 def where_time_goes(evaluator: Evaluator, *, path: bool = True) -> Usage:
-    """As `Evaluator.usage`; all figures are the same but for ``critical``, which may follow another path of equal length.
-    ``path``: False leaves ``critical`` empty, which of millions of tasks saves seconds."""
+    """Return the same as `Evaluator.usage`, except that ``critical`` may follow another path of equal length. ``path``: False
+    leaves ``critical`` empty, which saves seconds for millions of tasks."""
     if CompiledEvaluator is None or not isinstance(evaluator, CompiledEvaluator) or evaluator.reference is not None:
         return evaluator.usage()
     if not path:

@@ -1,7 +1,6 @@
-"""Why a step takes as long as it does, and what would change it.
+"""Explanations: why a step takes as long as it does, and what would change that.
 
-The critical path in words, alternatives for single operators, differences between two plans, and what other machines
-would do.
+The critical path in words, alternatives for single operators, differences between two plans, and the plan on other machines.
 """
 
 from taskflow.optimizer.explain.alternatives import alternatives

@@ -1,7 +1,7 @@
-"""Alternatives: what a step would take if one operator had another configuration, and what of it would grow.
+"""Alternatives: how long a step would take if one operator had another configuration, and what would take longer.
 
-The list: neighbouring degrees, fewer and more devices, data parallel, whole on one device, other places for the same cut, as
-its neighbours are cut, and an even sample of the operator's space. Each is simulated with everything else as it is.
+The candidates: neighbouring degrees, fewer and more devices, data parallel, whole on one device, other places for the same cut,
+the neighbours' cuts, and an even sample of the operator's space. Each is simulated with everything else unchanged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ ALWAYS = ("data parallel", "whole on one device")  # shown even if they are slow
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """``reason``: why it is in the list. ``seconds``: the step's with it. ``grows``: how the critical path's seconds differ from
-    the plan's by what they are for, which add up to the difference of the steps (None: not found out)."""
+    """Another configuration of an operator. ``reason``: why it is a candidate. ``seconds``: of the step with it. ``grows``: the
+    differences of the critical path's seconds from the plan's, by purpose, which add up to the difference of the steps (None:
+    not computed)."""
 
     config: OpConfig
     reason: str
@@ -37,7 +38,7 @@ class Alternative:
     grows: Mapping[TaskPurpose, float] | None = None
 
     def worst(self) -> str:
-        """What grows most, in a word or two; empty if nothing does or it is not known."""
+        """What grows most, in a word or two; empty if nothing grows or it is not known."""
         if not self.grows:
             return ""
         work = max(self.grows, key=lambda w: self.grows[w] if self.grows else -inf)
@@ -48,11 +49,11 @@ def alternatives(
     evaluator: Evaluator, operator: str, *, options: SpaceOptions | None = None, most: int = 10,
     say: Callable[[str], object] = lambda text: None,
 ) -> tuple[Alternative, ...]:
-    """The best ``most`` other configurations of an operator that ``options.constraints`` permit, fastest first. The
-    rest of the evaluator's current strategy stays unchanged. After them come data parallel and whole on one device, if
-    they are permitted and not among those.
+    """Return the best ``most`` other configurations of an operator that ``options.constraints`` permit, fastest first. The rest
+    of the evaluator's current strategy stays unchanged. Data parallel and whole on one device come after them, if they are
+    permitted and not among them.
 
-    The evaluator ends at the strategy at which it began. KeyError if there is no such operator.
+    Afterwards the evaluator is at its first strategy again. Raises KeyError if there is no such operator.
     """
     strategy, node = evaluator.strategy, evaluator.graph.node(operator)
     now = _shares(evaluator)

@@ -1,4 +1,4 @@
-"""Bubble: how long the devices of a pipeline wait between its first pass and its last, and what would be unavoidable."""
+"""Bubble: how long the devices of a pipeline wait between its first and last pass, and how much of that is unavoidable."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from taskflow.tasks import Compute, TaskGraph, Timeline
 
 @dataclass(frozen=True, slots=True)
 class Bubble:
-    """``seconds``: from the first pass's start to the last one's end. ``idle``: of the devices that run passes, by number, how long
-    each runs none of its operators' tasks meanwhile. ``closed_form``: the share that would be idle if all stages took
-    equally long and nothing had to travel (Narayanan et al., arXiv 2104.04473, section 2.2)."""
+    """Idle time of a pipeline. ``seconds``: from the first pass's start to the last one's end. ``idle``: for each device that
+    runs passes, by number, how long it runs none of its operators' tasks meanwhile. ``closed_form``: the share that would be
+    idle if all stages took equally long and transfers took no time (Narayanan et al., arXiv 2104.04473, section 2.2)."""
 
     pipeline: Pipeline
     seconds: float
@@ -22,25 +22,26 @@ class Bubble:
 
     @property
     def share(self) -> float:
-        """The mean idle share."""
+        """Mean idle share."""
         whole = self.seconds * len(self.idle)
         return fsum(self.idle.values()) / whole if whole > 0 else 0.0
 
     @property
     def fullest(self) -> int:
-        """The device that is idle for the shortest time: that of the heaviest stage."""
+        """Device with the shortest idle time: one of the heaviest stage."""
         return min(self.idle, key=lambda device: (self.idle[device], device))
 
 
 def closed_form(pipeline: Pipeline) -> float:
-    """The idle share of equal stages without transfers; of zero bubble with forward, backward and weights' passes equally long."""
+    """Return the idle share of equal stages without transfers; for zero bubble, with forward, backward and weight passes
+    equally long."""
     p, v, m = pipeline.ranks, pipeline.count // pipeline.ranks, pipeline.micro_batches
     work = v * m * (3 if pipeline.schedule.weights_apart else 1)
     return (p - 1) / (work + p - 1)
 
 
 def bubble(pipeline: Pipeline | None, tasks: TaskGraph, timeline: Timeline) -> Bubble | None:
-    """The bubble of a simulated step; None without several stages."""
+    """Return the bubble of a simulated step; None unless it has several stages."""
     if pipeline is None or pipeline.count == 1:
         return None
     busy: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Difference: what makes one plan faster than another: the second applied to the first one layer at a time."""
+"""Difference: what makes one plan faster than another, found by applying the second to the first one layer at a time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SUMS = "partial values"  # what stands in a layer's place where all operators' p
 
 @dataclass(frozen=True, slots=True)
 class LayerChange:
-    """What two plans do differently in one layer. ``operators``: name -> (first plan's, second plan's); ``syncs`` the same for
-    the layer's weights; ``sums`` for how all operators' partial values are summed, which is no layer's and comes last.
-    ``before`` and ``after``: the step's seconds with the second plan's layers up to this one, without and
-    with it; so effects add up, and depend on the order."""
+    """Difference of two plans in one layer. ``operators``: name -> (first plan's configuration, second plan's). ``syncs``: the
+    same for the layer's weights. ``sums``: how partial values are summed, which concerns all operators and comes last.
+    ``before`` and ``after``: the step's seconds with the second plan's layers up to this one, without it and with it. So
+    effects add up, and depend on the order."""
 
     layer: str
     operators: dict[str, tuple[OpConfig, OpConfig]]
@@ -28,13 +28,14 @@ class LayerChange:
 
     @property
     def effect(self) -> float:
-        """Seconds that the step becomes longer by."""
+        """Seconds by which the step becomes longer."""
         return self.after - self.before
 
 
 def difference(evaluator: Evaluator, first: Strategy, second: Strategy) -> tuple[LayerChange, ...]:
-    """From the first plan to the second, layer by layer in program order. The evaluator ends at ``second``. ValueError if they
-    take passes in another order, recompute other operators or cut tensors anew in another way, which is no layer's alone."""
+    """Return the changes from the first plan to the second, layer by layer in program order. Afterwards the evaluator is at
+    ``second``. Raises ValueError if the plans differ in the order of passes, in what they recompute, or in how tensors are
+    resharded, since these concern more than a single layer."""
     if _beside_layers(first) != _beside_layers(second):
         raise ValueError(
             f"difference: {first!r} and {second!r} differ in the order of passes or in what is recomputed, or in how tensors are "
@@ -65,8 +66,8 @@ def _beside_layers(strategy: Strategy) -> tuple[object, ...]:
 
 
 def grouped(graph: OperatorGraph) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """(layer, its operators, the names of its weights): those that share weights and what has few or no weights around them.
-    Every operator is in one, and so are every operator's weights."""
+    """Return (layer, its operators, the names of its weights): operators that share weights, with those around them that have
+    few or none. Every operator, and every operator's weights, are in exactly one."""
     found, seen = [], set[str]()
     for layer in layers(graph):
         nodes = sorted((*layer.leaders, *(n for n, _, _ in layer.followers)), key=lambda node: node.number)

@@ -1,6 +1,6 @@
 """Explain: why a step takes as long as it does: its critical path, what each operator costs, and what limits it.
 
-Everything is read off the simulated timeline of the task graph that the runtime would execute.
+Everything is derived from the simulated timeline of the task graph that the runtime would execute.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SHORT = 0.01  # of a step: what is shorter, and stands between two stretches of 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Tasks that follow each other on the critical path and are for the same thing. ``processors``: where they run (of a
-    transfer: from and to); ``links``: what they occupy. ``waited``: how long one of them was ready while its processor or link
-    was busy with the step before; this is no time of its own, since that step fills it."""
+    """Consecutive tasks on the critical path with the same purpose. ``processors``: where they run (of a transfer: from and
+    to). ``links``: what they occupy. ``waited``: how long one of them was ready while its processor or link was busy with the
+    previous step; it is no additional time, since that step fills it."""
 
     label: Label
     start: float
@@ -36,9 +36,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Steps of one kind in a row: ``forward``, ``backward``, ``transfers``, or ``synchronisation`` with updates. ``operators``:
-    (name, seconds) of those whose steps they are, the longest first. ``others``: (kind, seconds) of short steps of other
-    kinds between them, which are counted in ``seconds`` too."""
+    """Consecutive steps of one kind: ``forward``, ``backward``, ``transfers``, or ``synchronisation`` with updates.
+    ``operators``: (name, seconds) of these steps' operators, the longest first. ``others``: (kind, seconds) of short steps of
+    other kinds between them, which are included in ``seconds``."""
 
     kind: str
     start: float
@@ -53,9 +53,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCost:
-    """What one operator's tasks add up to, on all processors and links. ``seconds``: by what they are for. ``waiting``:
-    seconds from when tasks were ready to when they started. ``transfer_bytes`` and ``sync_bytes``: what transfers and
-    synchronisation move between processors. ``critical``: seconds on the critical path."""
+    """Sums over one operator's tasks, on all processors and links. ``seconds``: by purpose. ``waiting``: seconds between when
+    tasks were ready and when they started. ``transfer_bytes`` and ``sync_bytes``: moved between processors by transfers and by
+    synchronisation. ``critical``: seconds on the critical path."""
 
     operator: str
     seconds: Mapping[TaskPurpose, float]
@@ -68,7 +68,7 @@ class OperatorCost:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The time for which a processor or link is in use, and of which step."""
+    """Time for which a processor or link is in use, and of which step."""
 
     name: str
     seconds: float
@@ -77,9 +77,9 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``steps``: the critical path, and ``stretches`` the same in short. ``shares``: its seconds by what they are for. All three
-    add up to ``seconds``, the step's time. ``busy``: every processor and link in use, the busiest first. ``bubble``: of a plan
-    with several stages."""
+    """Explanation of a plan. ``steps``: the critical path. ``stretches``: the same, condensed. ``shares``: its seconds by
+    purpose. All three add up to ``seconds``, the step's time. ``busy``: every processor and link in use, the busiest first.
+    ``bubble``: of a plan with several stages."""
 
     seconds: float
     steps: tuple[Step, ...]
@@ -91,7 +91,7 @@ class Explanation:
 
     @property
     def limit(self) -> Busy:
-        """The processor or link that is in use longest."""
+        """Processor or link that is in use longest."""
         return self.busy[0]
 
 
@@ -110,7 +110,7 @@ def explain(evaluator: Evaluator) -> Explanation:
 
 
 def verify(path: Sequence[PathSegment], timeline: Timeline) -> None:
-    """AssertionError unless the path fills the step without a gap, so that its seconds add up to the step's."""
+    """Raise AssertionError unless the path fills the step without a gap, so that its seconds add up to the step's."""
     whole = timeline.makespan
     assert not path or (path[0].start == 0.0 and isclose(path[-1].end, whole)), "the path must be as long as the step"
     for before, after in zip(path, path[1:]):  # of a copy that left a link before it arrived, the end is rounded
@@ -120,14 +120,14 @@ def verify(path: Sequence[PathSegment], timeline: Timeline) -> None:
 
 
 def shares(path: Sequence[PathSegment], found: Sequence[Label]) -> dict[TaskPurpose, float]:
-    """The path's seconds by what they are for."""
+    """Return the path's seconds by purpose."""
     return {work: fsum(lap.seconds for lap in path if found[lap.task].work is work) for work in TaskPurpose}
 
 
 def contract(
     path: Sequence[PathSegment], tasks: TaskGraph, machine: Machine, found: Sequence[Label]
 ) -> tuple[Step, ...]:
-    """The path with tasks that follow each other and have the same label as one step."""
+    """Return the path with consecutive tasks of the same label joined into one step."""
     groups: list[list[PathSegment]] = []
     for lap in path:
         if groups and found[groups[-1][-1].task] == found[lap.task]:
@@ -149,7 +149,7 @@ def _step(group: Sequence[PathSegment], tasks: TaskGraph, machine: Machine, foun
 
 
 def stretches(steps: Sequence[Step], whole: float) -> tuple[Stretch, ...]:
-    """The path in short: steps of one kind that follow each other are one, whatever operators they are of; so is a step
+    """Return the path, condensed: consecutive steps of one kind are joined, whatever operators they belong to. So is a step
     shorter than SHORT of the ``whole`` between two others of one kind."""
     runs: list[tuple[str, list[Step]]] = []
     for step in steps:
@@ -197,7 +197,7 @@ def _ranked(amounts: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ..
 def operator_costs(
     names: Sequence[str], tasks: TaskGraph, timeline: Timeline, found: Sequence[Label], path: Sequence[PathSegment]
 ) -> tuple[OperatorCost, ...]:
-    """What each operator costs, in the order of ``names``; what belongs to none comes last, under the name ``(step)``."""
+    """Return what each operator costs, in the order of ``names``; what belongs to none comes last, under the name ``(step)``."""
     seconds: dict[str, dict[TaskPurpose, float]] = {}
     waiting: dict[str, float] = {}
     sent: dict[tuple[str, TaskPurpose], int] = {}
@@ -225,8 +225,8 @@ def operator_costs(
 
 
 def busiest(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[Busy, ...]:
-    """Every processor and link in use, with the seconds for which it is, the busiest first. A processor that copies by itself
-    is busy with that too."""
+    """Return every processor and link in use with its busy seconds, the busiest first. They include messages that a processor
+    copies by itself."""
     count = len(machine.processors)
     used: dict[int, float] = {}
     names = {p.number: f"device {p.number}" for p in machine.processors}

@@ -1,7 +1,7 @@
-"""Labels: what each task of a step is for: which operator, and whether it computes, moves data, keeps weights equal or updates.
+"""Labels: the purpose and operator of each task of a step: computing, moving data, synchronising weights or updating them.
 
-A transfer of a tensor belongs to the operator that makes the tensor, whoever reads it, and so does that of its gradient. What
-keeps a layer's weights equal and updates them belongs to the layer's first operator, whose weights they are.
+A transfer of a tensor, or of its gradient, belongs to the operator that makes the tensor, whoever reads it. Synchronisation and
+updates of a layer's weights belong to the layer's first operator, which declares them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from taskflow.tasks import Purpose, TaskGraph, Topic
 
 
 class TaskPurpose(Enum):
-    """What a task is for."""
+    """Purpose of a task."""
 
     COMPUTE = "computation"  # forward, backward, and sums, moves and fills of activations and their gradients
     TRANSFER = "transfers"  # activations and their gradients between processors
@@ -51,7 +51,7 @@ _HERE = {Purpose.GRADIENT: "sums of gradients", Purpose.PARTIAL: "sums of partia
 
 
 def labels(tasks: TaskGraph) -> tuple[Label, ...]:
-    """A label for every task of a lowered step, by number."""
+    """Return a label for every task of a lowered step, by number."""
     known: dict[tuple[Topic, bool], Label] = {}
     found = []
     for task in tasks:
@@ -70,7 +70,7 @@ def _label(topic: Topic, moved: bool) -> Label:
 
 
 def totals(tasks: TaskGraph, found: Sequence[Label], seconds: Sequence[float]) -> dict[TaskPurpose, float]:
-    """Seconds of all tasks by what they are for."""
+    """Return the seconds of all tasks by purpose."""
     result = dict.fromkeys(TaskPurpose, 0.0)
     for task in tasks:
         result[found[task.number].work] += seconds[task.number]

@@ -1,4 +1,4 @@
-"""What-if: the same machine with faster links, more memory or faster devices."""
+"""Machine changes: the same machine with faster links, more memory or faster devices."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ KINDS = ("links", "memory", "compute", "latency")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``what`` gets ``factor`` times better: one of KINDS, or a pattern of the ends of links, whose bandwidth it is then:
-    ``network`` and ``board*`` are all links there, ``pcie-network`` those between the two."""
+    """Improvement of ``what`` by ``factor``: one of KINDS, or a pattern for the ends of links, whose bandwidth improves:
+    ``network`` and ``board*`` stand for all links at these vertices, ``pcie-network`` for those between the two."""
 
     what: str
     factor: float
 
     @classmethod
     def parse(cls, text: str) -> Change:
-        """``links=2x``. ValueError if it is not of this form."""
+        """Parse a change such as ``links=2x``. Raises ValueError if it is not of this form."""
         match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*(\d+\.?\d*|\.\d+)\s*[x*]?\s*", text)
         factor = float(match.group(2)) if match else 0.0
         if match is None or factor <= 0:
@@ -38,10 +38,10 @@ class Change:
 
 
 def changed(machine: Cluster, changes: Iterable[Change]) -> Cluster:
-    """The machine with all changes.
+    """Return the machine with all changes.
 
     ``links``: bandwidth of every link. ``latency``: of every link. ``memory``: bytes of every device. ``compute``: rates of
-    arithmetic and of the memory (starting a kernel takes as long as before). ValueError if a pattern is of no link.
+    arithmetic and of the memory (launching a kernel takes as long as before). Raises ValueError if a pattern matches no link.
     """
     for change in changes:
         machine = _changed(machine, change)
@@ -49,12 +49,12 @@ def changed(machine: Cluster, changes: Iterable[Change]) -> Cluster:
 
 
 def link_ends(machine: Cluster) -> list[str]:
-    """The names that links go between, as the machine declares them."""
+    """Return the names of the vertices between which links go, as the machine declares them."""
     return list(dict.fromkeys(end for node in machine.nodes for wire in node.wires for end in wire.between))
 
 
 def link_pairs(machine: Cluster) -> list[str]:
-    """Both ends of every kind of link, as `Change` takes them."""
+    """Return both ends of every kind of link, as `Change` takes them."""
     wires = [wire for node in machine.nodes for wire in node.wires]
     return list(dict.fromkeys("-".join(wire.between if len(wire.between) > 1 else wire.between * 2) for wire in wires))
 

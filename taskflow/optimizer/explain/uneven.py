@@ -1,4 +1,4 @@
-"""uneven_pieces: what pieces of uneven size gain on devices of unequal speed, and what even ones cost."""
+"""uneven_pieces: how much pieces of uneven size gain on devices of unequal speed, compared with even ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS = 3  # in which speeds are worked out again at the new sizes
 
 @dataclass(frozen=True, slots=True)
 class DeviceKind:
-    """Devices of one kind: how many there are, and which part of the step's arithmetic all of them do, 0 to 1."""
+    """Devices of one kind: their number, and the fraction of the step's arithmetic that all of them do, 0 to 1."""
 
     kind: str
     devices: int
@@ -25,7 +25,8 @@ class DeviceKind:
 @dataclass(frozen=True, slots=True)
 class UnevenGain:
     """Seconds of a step with the plan's cuts in uneven pieces and in even ones. ``now``: whether the plan has uneven pieces; if
-    not, ``uneven_seconds`` are with pieces in proportion to the devices' speeds. ``kinds``: who does how much with them."""
+    not, ``uneven_seconds`` are with pieces in proportion to the devices' speeds. ``kinds``: the work of each kind of device
+    with uneven pieces."""
 
     now: bool
     uneven_seconds: float
@@ -34,11 +35,11 @@ class UnevenGain:
 
     @property
     def gain(self) -> float:
-        """How many times as long even pieces take."""
+        """Factor by which even pieces take longer."""
         return self.even_seconds / self.uneven_seconds if self.uneven_seconds > 0 else 1.0
 
     def as_json(self) -> dict[str, Any]:
-        """As a JSON value, with units in the keys."""
+        """Return it as a JSON value, with units in the keys."""
         return {
             "now": self.now, "uneven_iteration_seconds": self.uneven_seconds, "even_iteration_seconds": self.even_seconds,
             "gain": self.gain,
@@ -60,8 +61,8 @@ class UnevenGain:
 
 
 def uneven_pieces(evaluator: Evaluator) -> UnevenGain | None:
-    """What uneven pieces gain for the evaluator's current strategy, which it is at again afterwards. None where all devices are
-    alike, where the plan takes micro-batches, stages or the like, and where its cuts leave nothing to weigh."""
+    """Return the gain of uneven pieces for the evaluator's current strategy, at which the evaluator is again afterwards. None
+    if all devices are alike, if the plan has micro-batches, stages or the like, and if no cut can be made uneven."""
     strategy, seconds = evaluator.strategy, evaluator.seconds
     if strategy.ordered or not unequal(evaluator.machine):
         return None

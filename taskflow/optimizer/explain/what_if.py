@@ -1,4 +1,4 @@
-"""What-if: a plan simulated again on a changed machine, and whether search would find another one there."""
+"""What-if: a plan simulated on a changed machine, and whether a search would find another plan there."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A plan on a changed machine. ``speedup``: how many times faster than on the machine as it is. ``lacks``: what memory it
-    lacks there (empty: it fits). ``now_fit``: plans (this one, data, expert, model) that fit there but not here, and
-    ``no_longer_fit`` the reverse. ``found`` and ``here``: what search found there and on the machine as it is, with the
-    same budget and seed. ``found_fits_here``: whether the first plan would fit the machine as it is. ``none_found``:
-    why there is none there. ``interrupted``: the user ended this search or one before it, so that there is nothing to
-    compare."""
+    """A plan on a changed machine. ``speedup``: relative to the machine as it is. ``lacks``: what memory the plan lacks there
+    (empty: it fits). ``now_fit``: plans (this one, data, expert, model) that fit there but not here; ``no_longer_fit``: the
+    reverse. ``found`` and ``here``: results of searches there and on the machine as it is, with the same budget and seed.
+    ``found_fits_here``: whether the plan found there would fit the machine as it is. ``none_found``: why no plan was found
+    there. ``interrupted``: the user ended this search or an earlier one, so that there is nothing to compare."""
 
     scenario: Scenario
     seconds: float
@@ -60,10 +59,10 @@ def what_if(
     budget: Budget | None = None, seed: int = 0, say: Callable[[str], object] = lambda text: None,
     constraints: Constraints | None = None, costs: str = ANALYTIC,
 ) -> tuple[Outcome, ...]:
-    """Simulate ``strategy`` on the machine as each scenario changes it, under the ``costs`` of this name (`choose_costs`).
-    With a ``budget``, search on each, and once on the machine as it is, for plans that respect the ``constraints``; Ctrl-C ends the
-    search in progress and leaves out those after it. ValueError if a
-    scenario changes links that are not there, or how fast devices compute where tasks are measured on those at hand."""
+    """Simulate ``strategy`` on the machine as each scenario changes it, with the ``costs`` of this name (`choose_costs`). With
+    a ``budget``, also search on each, and once on the machine as it is, for plans that respect the ``constraints``. Ctrl-C ends
+    the search in progress and skips the later ones. Raises ValueError if a scenario changes links that do not exist, or device
+    speeds when tasks are measured on the devices at hand."""
     if costs != ANALYTIC and (faster := next((s for s in scenarios if any(c.what == "compute" for c in s.changes)), None)):
         raise ValueError(
             f"what-if {faster}: {costs} costs are of the processor at hand, whatever the rates of the machine; leave compute out, "

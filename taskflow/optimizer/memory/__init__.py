@@ -1,4 +1,4 @@
-"""The bytes that each device needs in a step, and when."""
+"""Memory of a step: the bytes that each device needs, and when."""
 
 from taskflow.optimizer.memory.peak import MemoryUse, explain, kept_bytes, memory_use, packed_bytes
 from taskflow.optimizer.memory.profile import MemoryProfile, memory_profile

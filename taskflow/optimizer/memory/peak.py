@@ -1,4 +1,4 @@
-"""Memory: how many bytes each processor needs for a strategy's training step, and which do not have them."""
+"""Peak memory: the bytes that each processor needs for a strategy's training step, and which processors lack them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ NO_COPIES: Mapping[int, int] = MappingProxyType({})
 class MemoryUse:
     """Bytes that one processor needs in a step.
 
-    ``weights``: its parts of the parameters. ``state``: what else is kept from step to step (the update rule's arrays, a
-    recurrent network's state). ``buffers``: the most that lives at once of gradients, activations, saved values and
-    arriving copies. ``packed``: for messages whose part of an array is not contiguous, which are packed to be sent and
-    unpacked when they have arrived.
+    ``weights``: its parts of the parameters. ``state``: other arrays that are kept from step to step (the update rule's, a
+    recurrent network's state). ``buffers``: the most that lives at once of gradients, activations, saved values and arriving
+    copies. ``packed``: for messages whose part of an array is not contiguous, which are packed before sending and unpacked
+    after arrival.
     """
 
     processor: int
@@ -62,10 +62,11 @@ def peak_bytes(
     clip_norm: float | None = None,
     fetch: Sequence[Tensor] = (),
 ) -> tuple[MemoryUse, ...]:
-    """What every processor needs to train ``graph`` under ``strategy``, as the runtime plans it with one rank a processor.
+    """Return the memory that every processor needs to train ``graph`` under ``strategy``, as the runtime plans it with one rank
+    for each processor.
 
-    The order of tasks decides how long a buffer lives; it is the simulator's on ``machine`` under ``cost`` (the
-    runtime's own, if not given). Raises ValueError if the strategy does not fit the graph.
+    The order of tasks determines how long a buffer lives; it is the simulator's on ``machine`` under ``cost`` (default: the
+    runtime's own). Raises ValueError if the strategy does not fit the graph.
     """
     tasks = lower(graph, strategy, rule, clip_norm=clip_norm, fetch=fetch)
     machine = machine or host(strategy.processors)
@@ -73,7 +74,7 @@ def peak_bytes(
 
 
 def memory_use(tasks: TaskGraph, order: Sequence[int]) -> tuple[MemoryUse, ...]:
-    """The same for a step that is already lowered, run in ``order``."""
+    """Return the same for a step that is already lowered, run in ``order``."""
     count = tasks.processors
     placement = Placement(count, count)
     kept = kept_bytes(tasks)
@@ -84,8 +85,8 @@ def memory_use(tasks: TaskGraph, order: Sequence[int]) -> tuple[MemoryUse, ...]:
 
 
 def orders(tasks: TaskGraph, order: Sequence[int]) -> list[list[int]]:
-    """By processor: the tasks of ``order`` that run there, arrive there or leave from there, and those elsewhere that first
-    need what has left; `items_of` leaves out all others, and is faster if they are not there."""
+    """Return two lists by processor: the tasks of ``order`` that run there, arrive there or leave from there; and the tasks
+    elsewhere that first need what has left. `items_of` ignores all others, and is faster without them."""
     found: list[list[int]] = [[] for _ in range(tasks.processors)]
     going: dict[int, Task] = {}  # copies that nobody has needed so far
     for number in order:
@@ -101,8 +102,8 @@ def orders(tasks: TaskGraph, order: Sequence[int]) -> list[list[int]]:
 
 
 def kept_bytes(tasks: TaskGraph, copies: Mapping[int, int] = NO_COPIES) -> tuple[list[int], list[int], list[int]]:
-    """By processor: bytes of weights, of what else is kept from step to step, and of packed messages. ``copies``: of buffers that
-    stand for several, how many."""
+    """Return bytes by processor: of weights, of other arrays kept from step to step, and of packed messages. ``copies``: for
+    buffers that stand for several, their number."""
     count = tasks.processors
     weights, state, packed = [0] * count, [0] * count, [0] * count
     flat = set(tasks.weights.values())
@@ -121,7 +122,7 @@ def kept_bytes(tasks: TaskGraph, copies: Mapping[int, int] = NO_COPIES) -> tuple
 
 
 def use_of(processor: int, kept: tuple[list[int], list[int], list[int]], lives: Sequence[Lifetime]) -> MemoryUse:
-    """What one processor needs, from `kept_bytes` and the lifetimes of its other buffers."""
+    """Return the memory of one processor, from `kept_bytes` and the lifetimes of its other buffers."""
     weights, state, packed = kept
     return MemoryUse(
         processor, weights[processor], state[processor], peak_of(lives), packed[processor]
@@ -129,13 +130,13 @@ def use_of(processor: int, kept: tuple[list[int], list[int], list[int]], lives: 
 
 
 def packed_bytes(tasks: TaskGraph, part: Part) -> int:
-    """What it takes to pack a part of an array for a message: nothing if it is contiguous."""
+    """Return the bytes for packing a part of an array for a message: none if it is contiguous."""
     buffer = tasks.buffers[part.buffer]
     return 0 if contiguous(part.rect, buffer.shape) else part.rect.volume * buffer.dtype.itemsize
 
 
 def exceeding(machine: Machine, uses: Sequence[MemoryUse]) -> tuple[MemoryUse, ...]:
-    """The processors that need more memory than they have."""
+    """Return the processors that need more memory than they have."""
     return tuple(use for use in uses if use.nbytes > machine.processors[use.processor].memory_bytes)
 
 
@@ -145,7 +146,7 @@ def fits(machine: Machine, uses: Sequence[MemoryUse]) -> bool:
 
 
 def explain(machine: Machine, uses: Sequence[MemoryUse]) -> str:
-    """One line about what does not fit, empty if all does: for the message that refuses a plan."""
+    """Return one line about what does not fit, for the message that refuses a plan; empty if everything fits."""
     over = exceeding(machine, uses)
     if not over:
         return ""

@@ -1,4 +1,4 @@
-"""memory_profile: how many bytes live on each processor from task to task, as the runtime's memory planner counts them."""
+"""memory_profile: how many bytes live on each processor after each task, as the runtime's memory planner counts them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from taskflow.tasks import (
 
 @dataclass(frozen=True, slots=True)
 class MemoryProfile:
-    """``nbytes[i]`` live on the processor from ``seconds[i]`` to ``seconds[i + 1]`` (the last to the end of the step),
-    what is kept from step to step and packed messages included. The largest is ``use.nbytes``."""
+    """Memory over time: ``nbytes[i]`` live on the processor from ``seconds[i]`` to ``seconds[i + 1]`` (the last one to the end
+    of the step), including what is kept from step to step and packed messages. The largest equals ``use.nbytes``."""
 
     use: MemoryUse
     seconds: NDArray[np.float64]
@@ -34,9 +34,9 @@ class MemoryProfile:
 
 
 def memory_profile(tasks: TaskGraph, timeline: Timeline) -> tuple[MemoryProfile, ...]:
-    """One profile a processor, with one rank a processor. A buffer lives from the item that first writes it to the one
-    that last uses it, in the order in which the runtime takes them. A task's time is when it starts, a message's when
-    it may leave, an arrival's when the message is there. None is before that of the item before it."""
+    """Return one profile for each processor, with one rank for each. A buffer lives from the item that first writes it to the
+    item that last uses it, in the order in which the runtime takes them. The time of a task is its start, of a send when it may
+    leave, and of an arrival when the message is there; but never before the time of the previous item."""
     placement = Placement(tasks.processors, tasks.processors)
     kept = kept_bytes(tasks)
     profiles = []

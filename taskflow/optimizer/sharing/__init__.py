@@ -1,4 +1,4 @@
-"""Several jobs on one cluster: which devices each gets, and each job's plan."""
+"""Sharing a cluster among several jobs: which devices each gets, and each job's plan."""
 
 from taskflow.optimizer.sharing.divisions import (
     Division,

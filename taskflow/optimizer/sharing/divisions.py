@@ -1,7 +1,9 @@
-"""Divisions: the ways to give every job a group of a machine's devices, those that differ by a renumbering of nodes once.
+"""Divisions: the ways to give every job a group of a machine's devices. Those that differ only by a renumbering of nodes count
+once.
 
-Devices are dealt out in units: single ones, or equal parts of nodes, or whole nodes, so that there are few. A group's *shape* says
-how many units it has on how many nodes of each kind; groups of one shape are worth the same to a job that is alone.
+Devices are assigned in units: single ones, or equal parts of nodes, or whole nodes, so that there are few units. A group's
+*shape* says how many units it has on how many nodes of each kind. Groups of one shape are worth the same to a job that is
+alone.
 """
 
 from __future__ import annotations
@@ -21,21 +23,22 @@ Shape = tuple[tuple[str, int], ...]  # (kind of place, units there) of the place
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """``places``: by node, or by the whole machine's nodes of a kind where units are nodes, the units there, each a list of
-    processors. ``kinds``: what kind of place each is; places of one kind may be exchanged."""
+    """Units of a machine. ``places``: for each node (if units are nodes, for each kind of node), its units, each a list of
+    processors. ``kinds``: the kind of each place; places of one kind are interchangeable."""
 
     places: tuple[tuple[tuple[int, ...], ...], ...]
     kinds: tuple[str, ...]
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of units."""
         return sum(map(len, self.places))
 
 
 def units(machine: Cluster, jobs: int) -> Units:
-    """At most MOST_UNITS units of equal numbers of devices, and no fewer than there are jobs: parts of nodes, or whole nodes. Where
-    no such size divides all of them, the largest that makes enough units. ValueError for more jobs than that, or than devices."""
+    """Return at most MOST_UNITS units with equal numbers of devices, and at least as many as there are jobs: parts of nodes, or
+    whole nodes. If no such size divides all nodes, use the largest that makes enough units. Raises ValueError for more jobs
+    than MOST_UNITS, or than devices."""
     count, most = len(machine.processors), MOST_UNITS
     if jobs > most:
         raise ValueError(f"share: takes {most} jobs at most, got {jobs}")
@@ -76,8 +79,8 @@ def _whole_nodes(kinds: Sequence[str], nodes: Sequence[Sequence[int]], each: int
 
 
 def divisions(of: Units, jobs: int) -> Iterator[Division]:
-    """Every way to deal all units to so many jobs, each of which gets some; of those that differ by the order of places of one kind
-    the first. Which units of a place a job gets does not count: the first ones go to the first job."""
+    """Return every way to assign all units to this many jobs, each of which gets some; of those that differ only by the order
+    of places of one kind, the first. It does not matter which units of a place a job gets: the first ones go to the first job."""
     kinds: dict[str, list[int]] = {}
     for i, kind in enumerate(of.kinds):
         kinds.setdefault(kind, []).append(i)
@@ -102,7 +105,7 @@ def _dealt(count: int, jobs: int) -> Iterator[tuple[int, ...]]:
 
 
 def equal_division(of: Units, jobs: int) -> Division:
-    """As equal numbers of units for all jobs as can be, one place after the other."""
+    """Divide the units among the jobs as equally as possible, one place after the other."""
     owed = [of.count // jobs + (job < of.count % jobs) for job in range(jobs)]
     rows = [[0] * len(of.places) for _ in range(jobs)]
     job = 0
@@ -119,12 +122,12 @@ def equal_division(of: Units, jobs: int) -> Division:
 
 
 def shape_of(of: Units, row: Sequence[int]) -> Shape:
-    """The shape of a job's group."""
+    """Return the shape of a job's group."""
     return tuple(sorted((kind, some) for kind, some in zip(of.kinds, row) if some))
 
 
 def members(of: Units, division: Division) -> tuple[tuple[int, ...], ...]:
-    """By job the processors of its group, place by place in the order of the shape, so that groups of one shape match."""
+    """Return by job the processors of its group, place by place in the order of the shape, so that groups of one shape match."""
     taken = [0] * len(of.places)
     found = []
     for row in division:
@@ -138,8 +141,8 @@ def members(of: Units, division: Division) -> tuple[tuple[int, ...], ...]:
 
 
 def inside(of: Units, small: Shape, large: Shape) -> tuple[int, ...] | None:
-    """Where a group of one shape lies in a group of another: by processor of the small one, numbered from 0 as in `members`, the
-    number in the large one. None if it does not fit."""
+    """Return how a group of one shape fits into a group of another: for each processor of the small one, numbered from 0 as in
+    `members`, its number in the large one. None if it does not fit."""
     sizes = {kind: len(place[0]) for kind, place in zip(of.kinds, of.places)}
     first: list[int] = []
     at = 0

@@ -1,10 +1,10 @@
-"""share: which devices of a cluster each of several jobs gets, and each job's plan.
+"""share: decides which devices of a cluster each of several jobs gets, and each job's plan.
 
-After Quincy (Isard et al., SOSP 2009) and Firmament (Gog et al., OSDI 2016), which assign tasks to machines at the least total
-cost, with costs by where a task runs. Here a job is assigned to a group of devices, and the cost is its predicted step there. A
-group's worth is not the sum of its devices', so instead of a flow, whose costs are sums over arcs, the divisions themselves are
-ranked: by what the jobs would take if each were alone on its group. Jobs that share links take no less together, so that is a
-bound; divisions are simulated in its order until the next bound is no better than the best found.
+Quincy (Isard et al., SOSP 2009) and Firmament (Gog et al., OSDI 2016) assign tasks to machines at the least total cost, where
+costs depend on where a task runs. Here a job is assigned to a group of devices, and the cost is its predicted step there. A
+group's worth is not the sum of its devices', so a flow, whose costs are sums over arcs, does not apply. Instead the divisions
+themselves are ranked by the jobs' times if each were alone on its group. Jobs that share links are no faster together, so these
+times are a lower bound. Divisions are simulated in this order until the next bound is no better than the best result.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ FOR_PLANS = 0.7  # of the seconds; the rest is for simulating jobs together
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A network to train. ``weight``: what its throughput counts. ``starts``: plans to begin with on as many devices as they are
-    for."""
+    """Network to train. ``weight``: of its throughput. ``starts``: plans from which its searches start, if they are for the
+    right number of devices."""
 
     name: str
     graph: OperatorGraph
@@ -57,8 +57,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobShare:
-    """What one job gets: devices, and a plan for the whole machine that uses these only. Seconds of a step: while all jobs run, on
-    its devices alone, and with all the machine to itself."""
+    """Share of one job: devices, and a plan for the whole machine that uses only these. Seconds of a step: while all jobs run,
+    alone on its devices, and with the whole machine to itself."""
 
     name: str
     weight: float
@@ -70,15 +70,15 @@ class JobShare:
 
     @property
     def slowdown(self) -> float:
-        """Times as long as with all the machine to itself."""
+        """Step time relative to having the whole machine."""
         return self.seconds / self.machine_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """A division of the machine. ``equal``: the same for equal parts. ``divisions``: how many there are, ``ranked``: of which all
-    steps were predicted, ``simulated``: with all jobs together. ``complete``: none is better, with the plans that were found and if
-    jobs are no faster together than each alone."""
+    """Division of the machine. ``equal``: the result for equal shares. ``divisions``: the number of divisions; ``ranked``: of
+    those whose steps were all predicted; ``simulated``: of those simulated with all jobs together. ``complete``: no division is
+    better, given the plans that were found, and if jobs are no faster together than alone."""
 
     objective: str
     jobs: tuple[JobShare, ...]
@@ -97,16 +97,16 @@ class Sharing:
 
     @property
     def throughput(self) -> float:
-        """Weighted mean of the jobs' speeds, each as a part of its speed with all the machine to itself."""
+        """Weighted mean of the jobs' speeds, each relative to its speed with the whole machine."""
         return throughput(self.jobs)
 
     @property
     def turns(self) -> dict[str, float]:
-        """What taking turns comes to: every job has all the machine for an equal part of the time."""
+        """Score of taking turns: every job has the whole machine for an equal part of the time."""
         return {"slowest": float(len(self.jobs)), "throughput": 1 / len(self.jobs)}
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the plans, with units in the keys."""
+        """Return everything but the plans, with units in the keys."""
         return {
             "objective": self.objective, "slowest_slowdown": self.slowest, "throughput": self.throughput,
             "jobs": [_as_json(job) for job in self.jobs],
@@ -123,7 +123,7 @@ class Sharing:
 
 
 def throughput(jobs: Sequence[JobShare]) -> float:
-    """As `Sharing.throughput`."""
+    """Return the weighted mean speed, as in `Sharing.throughput`."""
     return sum(job.weight / job.slowdown for job in jobs) / sum(job.weight for job in jobs)
 
 
@@ -136,7 +136,7 @@ def _as_json(job: JobShare) -> dict[str, Any]:
 
 
 def score(objective: str, slowdowns: Sequence[float], weights: Sequence[float]) -> float:
-    """What is minimised: the largest slowdown, or minus the weighted throughput."""
+    """Return what is minimised: the largest slowdown, or minus the weighted throughput."""
     if objective == "slowest":
         return max(slowdowns)
     return -sum(weight / slowdown for weight, slowdown in zip(weights, slowdowns))
@@ -146,12 +146,12 @@ def share(
     jobs: Sequence[Job], machine: Cluster, *, budget: Budget | str | float = 30.0, seed: int = 0, objective: str = "slowest",
     say: Callable[[str], None] | None = None,
 ) -> Sharing:
-    """Divide ``machine`` among ``jobs``. ``budget``: of all searches for plans together, and of the simulations; the plans for the
-    whole machine and for equal parts are looked for in any case. ``objective``: one of OBJECTIVES. Ctrl-C ends with the best until
-    then, as soon as there is one.
+    """Divide ``machine`` among ``jobs``. ``budget``: of all searches for plans together, and of the simulations; plans for the
+    whole machine and for equal shares are always searched. ``objective``: one of OBJECTIVES. Ctrl-C ends with the best division
+    so far, as soon as there is one.
 
-    Raises ValueError for fewer than two jobs, fewer devices than jobs, a weight that is not positive, and if there is no division
-    in which every job was found to fit its devices' memory."""
+    Raises ValueError for fewer than two jobs, fewer devices than jobs, a weight that is not positive, and if no division was
+    found in which every job fits its devices' memory."""
     if len(jobs) < 2:
         raise ValueError(f"share: needs two jobs or more, got {len(jobs)}; for one use search")
     if objective not in OBJECTIVES:

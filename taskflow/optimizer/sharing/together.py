@@ -1,4 +1,4 @@
-"""Together: jobs on devices of their own that share links, simulated as one task graph."""
+"""Together: jobs that have their own devices but share links, simulated as one task graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ MOST_TASKS = 150_000  # of all jobs; of larger ones fewer steps
 
 
 def on_members(strategy: Strategy, members: Sequence[int], processors: int) -> Strategy:
-    """A strategy for a group of devices as one for the machine of so many ``processors``: its processor p is ``members[p]``."""
+    """Convert a strategy for a group of devices to one for the machine of ``processors`` processors: its processor p becomes
+    ``members[p]``."""
     configs = {
         name: OpConfig(config.degrees, tuple(members[p] for p in config.processors), config.weights)
         for name, config in strategy.configs.items()
@@ -26,8 +27,8 @@ def on_members(strategy: Strategy, members: Sequence[int], processors: int) -> S
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """``seconds``: of a step of each job while all run. ``alone``: the same if nobody else were there. ``steps``: how many of each
-    were simulated together; 1 where it shares no link."""
+    """Times of jobs that run together. ``seconds``: of a step of each job while all run. ``alone``: the same without the
+    others. ``steps``: how many steps of each were simulated together; 1 for a job that shares no link."""
 
     seconds: tuple[float, ...]
     alone: tuple[float, ...]
@@ -35,10 +36,10 @@ class Together:
 
 
 def together(evaluators: Sequence[Evaluator], strategies: Sequence[Strategy]) -> Together:
-    """Seconds of a step of jobs that run at the same time, each under a strategy for its part of one machine (a `PartOfMachine` is
-    its evaluator's). Jobs that use a link of each other's, also by way of a third one's, are merged into one task graph and
-    simulated as Algorithm 1 has it. Each repeats its step about as long as the longest step takes; a step begins when the job's
-    step before has ended. ValueError if parts are not of one machine, or a device is in two of them."""
+    """Return the seconds of a step of jobs that run at the same time, each under a strategy for its part of one machine (its
+    evaluator's machine is a `PartOfMachine`). Jobs that share links, directly or through other jobs, are merged into one task
+    graph and simulated by Algorithm 1. Each job repeats its step for about as long as the longest step takes; a step begins
+    when the job's previous step has ended. Raises ValueError if parts are not of one machine, or a device is in two of them."""
     parts = [_part(evaluator) for evaluator in evaluators]
     everyone = [member for part in parts for member in part.members]
     if any(part.whole is not parts[0].whole for part in parts) or len(set(everyone)) < len(everyone):
@@ -103,9 +104,9 @@ def _contending(
 def merge(
     graphs: Sequence[TaskGraph], members: Sequence[Sequence[int]], repeats: Sequence[int]
 ) -> tuple[TaskGraph, list[tuple[int, int]]]:
-    """One task graph of several, each as many times in a row as ``repeats`` says, and by task the graph and the number there.
-    ``members``: of each graph, which processors its own are. Only what the simulation reads is merged: no buffers. Tasks of
-    different graphs stand in turn, so that of those that are ready at one time no graph's always come first."""
+    """Merge several task graphs into one, each repeated as often as ``repeats`` says. Also returns for each task the graph and
+    the number there. ``members``: the processors of each graph. Only what the simulation reads is merged: no buffers. Tasks of
+    different graphs alternate, so that of those that are ready at the same time no graph's always come first."""
     rows: list[tuple[float, int, int, int]] = []  # (place, graph, repetition, number there)
     for g, (graph, many) in enumerate(zip(graphs, repeats)):
         whole = max(1, many * len(graph))

@@ -1,7 +1,7 @@
-"""The strategies that a search may choose from.
+"""Search space: the strategies from which a search may choose.
 
-Candidates for each operator, user constraints, operators that follow others, runs of similar layers, groups of devices,
-and renumberings of devices that change nothing.
+Candidates for each operator, user constraints, operators that follow others, layers, groups of devices, and renumberings of
+devices that change nothing.
 """
 
 from taskflow.optimizer.space.constraints import Constraints, repaired, repaired_strategy

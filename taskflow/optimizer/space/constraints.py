@@ -1,9 +1,9 @@
-"""Constraints: what a user wants of single operators, whatever search finds: pinned, forbidden or limited configurations, and
-pinned synchronisation of layers.
+"""Constraints: a user's requirements on operators: pinned, forbidden or limited configurations, and pinned synchronisation of
+layers.
 
-Search honours them in two places: `Space` holds only configurations that are permitted, and `Run`, through which every search
-sets and proposes plans, mends what moves and starting plans bring from elsewhere. So no plan that violates them is ever
-simulated for a search, let alone returned.
+Search enforces them in two places. `SearchSpace` holds only permitted configurations. `SearchSession`, through which every
+search sets and proposes plans, repairs what moves and starting plans bring from elsewhere. So no plan that violates them is
+ever simulated for a search, let alone returned.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ANY = ""  # of max_degree: every dimension
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What holds for the operators whose names match ``pattern`` (``*`` and ``?`` as in a shell).
+    """Requirement on the operators whose names match ``pattern`` (``*`` and ``?`` as in a shell).
 
     ``pin``: the configuration, as `OpConfig.describe` writes it. ``forbid``: dimensions that must not be cut. ``devices``: the
     only processors that pieces may run on. ``max_degree``: (dimension or ANY, most pieces along it). ``max_pieces``: of the
-    whole operator. What is empty or 0 does not limit. ``sync``: how the weights of layers are kept equal that match, by their
-    own name or by that of an operator that uses them (None: in any way).
+    whole operator. Empty values and 0 do not limit. ``sync``: synchronisation of the layers that match by their own name or by
+    that of an operator that uses them (None: any).
     """
 
     pattern: str
@@ -52,24 +52,24 @@ class Rule:
         return f"{self.pattern}: {', '.join(parts)}"
 
     def matches(self, name: str) -> bool:
-        """Whether it is about this operator."""
+        """True if it applies to this operator."""
         return name == self.pattern or fnmatchcase(name, self.pattern)
 
     @property
     def limits(self) -> bool:
-        """Whether it is about operators, and not about synchronisation alone."""
+        """True if it constrains operators, and not only synchronisation."""
         return bool(self.pin or self.forbid or self.devices or self.max_degree or self.max_pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Rules that all hold; an operator may match several."""
+    """Rules that must all hold; an operator may match several."""
 
     rules: tuple[Rule, ...] = ()
 
     @classmethod
     def of(cls, value: Constraints | Mapping[str, Any] | str | Path | None) -> Constraints:
-        """From a table as in a file, from a file's name, or as it is."""
+        """Return constraints given as a table, as a file's name, or as Constraints."""
         if value is None:
             return cls()
         if isinstance(value, Constraints):
@@ -80,13 +80,13 @@ class Constraints:
 
     @classmethod
     def load(cls, path: str | Path) -> Constraints:
-        """From a JSON file. FileNotFoundError or ValueError with what to do."""
+        """Read constraints from a JSON file. Raises FileNotFoundError or ValueError with what to do."""
         return cls.parse(read_json(path, "constraints file"), str(path))
 
     @classmethod
     def parse(cls, value: Any, where: str = "constraints") -> Constraints:
-        """From a table: pattern -> {"pin": "n/4 @ 0-3", "forbid": ["c"], "devices": [0, 1] or "0-1", "max_degree": 4 or
-        {"n": 2}, "max_pieces": 8, "sync": "ring/every"}. ValueError that begins with ``where``."""
+        """Read a table: pattern -> {"pin": "n/4 @ 0-3", "forbid": ["c"], "devices": [0, 1] or "0-1", "max_degree": 4 or {"n":
+        2}, "max_pieces": 8, "sync": "ring/every"}. Raises ValueError that begins with ``where``."""
         entries = read_as(dict[str, RuleEntry], value, where)
         return cls(tuple(_rule(pattern, entry, f"{where}: {named((pattern,))}") for pattern, entry in entries.items()))
 
@@ -97,8 +97,8 @@ class Constraints:
         return bool(self.rules)
 
     def resolve(self, graph: OperatorGraph, processors: int) -> dict[str, Permitted]:
-        """What each operator that a rule is about may have. ValueError if a pattern matches none, names a dimension that none
-        of its operators has, or contradicts another one."""
+        """Return what each operator with a rule may have. Raises ValueError if a pattern matches none, names a dimension that
+        none of its operators has, or contradicts another one."""
         found: dict[str, Permitted] = {}
         for rule in self.rules:
             _meant(rule, graph)
@@ -109,7 +109,7 @@ class Constraints:
         return found
 
     def syncs(self, graph: OperatorGraph) -> dict[str, Sync]:
-        """How the layers that a rule is about are to be synchronised. ValueError if a pattern matches no layer, or one is
+        """Return the synchronisation of the layers with a rule. Raises ValueError if a pattern matches no layer, or a layer is
         pinned in two ways."""
         layers: dict[str, set[str]] = {}
         for node in graph:
@@ -132,7 +132,7 @@ class Constraints:
         return {layer: sync for layer, (sync, _) in found.items()}
 
     def verify(self, strategy: Strategy, graph: OperatorGraph) -> None:
-        """ValueError that says which operator or layer of a strategy violates them and how."""
+        """Raise ValueError that says which operator or layer of a strategy violates them and how."""
         permitted = self.resolve(graph, strategy.processors)
         for name, of in permitted.items():
             if why := of.violation(strategy[name]):
@@ -145,14 +145,14 @@ class Constraints:
                 )
 
     def repair(self, strategy: Strategy, graph: OperatorGraph) -> Strategy:
-        """The strategy with every configuration that is not permitted replaced by one like it that is, and every layer
-        synchronised as pinned; itself if nothing has to change."""
+        """Return the strategy with every configuration that is not permitted replaced by a similar one that is, and every layer
+        synchronised as pinned; the same object if nothing has to change."""
         return repaired_strategy(self.resolve(graph, strategy.processors), self.syncs(graph), strategy)
 
 
 def repaired(permitted: Mapping[str, Permitted], configs: Mapping[str, OpConfig], row: int = 0) -> Mapping[str, OpConfig]:
-    """The configurations, each replaced by one that is permitted where it is not. ``row``: of so many processors, where pieces
-    must be on one after the other (placements "contiguous"); 0: anywhere."""
+    """Return the configurations, each replaced by a permitted one if it is not. ``row``: the number of processors, if pieces
+    must be on consecutive ones (placements "contiguous"); 0: anywhere."""
     changed = {n: of.repair(configs[n]) for n, of in permitted.items() if n in configs and of.violation(configs[n])}
     for name, config in configs.items() if row else ():
         of = permitted.get(name)
@@ -173,7 +173,7 @@ def _in_a_row(config: OpConfig, devices: Sequence[int]) -> OpConfig:
 def repaired_strategy(
     permitted: Mapping[str, Permitted], syncs: Mapping[str, Sync], strategy: Strategy, row: int = 0
 ) -> Strategy:
-    """The same for a whole strategy, and its layers' synchronisation; its name then says so."""
+    """Return a whole strategy repaired in this way, including its layers' synchronisation; its name then says so."""
     configs = repaired(permitted, strategy.configs, row)
     others = {layer: sync for layer, sync in syncs.items() if strategy.sync(layer) != sync}
     if configs is strategy.configs and not others:
@@ -183,7 +183,7 @@ def repaired_strategy(
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 class RuleEntry(Entry, frozen=True, kw_only=True):
-    """What holds for operators. At least one key must be there."""
+    """Requirements on operators. At least one key must be present."""
 
     pin: Annotated[Name, Meta(description="The configuration, such as n/4 @ 0-3.")] | UnsetType = UNSET
     forbid: Annotated[Name | list[Name], Meta(description="Dimensions that must not be cut.")] | UnsetType = UNSET

@@ -1,8 +1,9 @@
-"""Decisions: which operators of a graph choose their configurations in an exact search, and which follow another one's choice.
+"""Decisions: which operators of a graph choose their configurations in an exact search, and which follow another operator's
+choice.
 
-The paper counts a network's layers; its graphs have no operators for inputs, carried state, views and scalars. Who follows
-whom is `taskflow.optimizer.space.followers.followed`'s to say; a follower takes the configuration with which the fewest bytes move
-between the two.
+The paper counts a network's layers; its graphs have no operators for inputs, carried state, views and scalars.
+`taskflow.optimizer.space.followers.followed` defines who follows whom. A follower takes the configuration with which the fewest
+bytes move between the two.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from taskflow.optimizer.traffic import Accesses, Corners, alternatives, common, 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Operators that are decided about together, the one that chooses first; ``choices``: their configurations, in the same
-    order, for each of its choices."""
+    """Operators that are decided about together, the one that chooses first. ``choices``: for each choice, their configurations
+    in the same order."""
 
     nodes: tuple[Node, ...]
     choices: tuple[tuple[OpConfig, ...], ...]
 
 
 def decisions(graph: OperatorGraph, space: SearchSpace, order: Sequence[Node], follow: str) -> list[Decision]:
-    """What is to be decided, in the order of the operators that choose; passive ones come last, since little depends on them.
-    ``order``: all operators. ``follow``: which operators follow (`space.FOLLOW`)."""
+    """Return what has to be decided, in the order of the operators that choose; passive ones come last, since little depends on
+    them. ``order``: all operators. ``follow``: which operators follow (`space.FOLLOW`)."""
     leader, passive = followed(graph, follow), followed(graph, "passive")
     chooses = [node for node in order if node.number not in leader]
     accesses, result = Accesses(graph), []
@@ -54,8 +55,9 @@ def decisions(graph: OperatorGraph, space: SearchSpace, order: Sequence[Node], f
 
 
 def joined(found: Sequence[Decision], most: int) -> list[Decision]:
-    """The same, with operators that share a layer's weights decided about together, as long as that gives at most ``most``
-    choices: only together do they say how the layer is synchronised, and few of their choices can pay for it."""
+    """Return the decisions with operators that share a layer's weights decided together, as long as that gives at most ``most``
+    choices. Only together do they determine how the layer is synchronised, and few of their choices can make that worth its
+    cost."""
     result: list[Decision] = []
     place: dict[str, int] = {}  # layer -> where in the result
     for decision in found:
@@ -74,7 +76,7 @@ def joined(found: Sequence[Decision], most: int) -> list[Decision]:
 
 
 def strategies(found: Sequence[Decision]) -> int:
-    """How many strategies there are to choose from."""
+    """Return the number of strategies to choose from."""
     return prod(len(decision.choices) for decision in found)
 
 
@@ -87,10 +89,10 @@ def _group(node: Node, order: Sequence[Node], leader: Mapping[int, int]) -> list
 
 
 class Nearest:
-    """The nearest of a node's ``configs`` to any configuration of its ``leader``, the operator that it follows.
+    """Map from any configuration of ``leader``, the operator that a node follows, to the nearest of the node's ``configs``.
 
-    It is no case of `taskflow.mapper.alike.cut_like`, which makes a configuration by a rule about dimensions. An exact search
-    has all configurations at hand, of which the best by bytes may be cut in another dimension, and must stay among them.
+    `taskflow.mapper.alike.cut_like` does not serve here, since it makes a configuration by a rule about dimensions. An exact
+    search has a list of all configurations and must stay within it; the best by bytes may be cut in another dimension.
     """
 
     def __init__(self, node: Node, configs: Sequence[OpConfig], leader: Node, accesses: Accesses) -> None:

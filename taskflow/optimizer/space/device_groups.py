@@ -1,9 +1,9 @@
-"""Teams: sets of processors that suit a machine's hierarchy, in the orders in which pieces may be dealt to them.
+"""Device groups: sets of processors that suit a machine's hierarchy, in the orders in which pieces may be assigned to them.
 
-A cluster's processors form groups: those that share a switch, those of one node, all. Traffic within a group does not load
-what joins the groups. A team takes an aligned range of the groups of one level, and of each the same aligned part of
-its members. Examples: all nodes whole, half of the nodes, one processor of every node, one board of every node of a
-quarter. Nothing about a machine is assumed but its routes, and groups may be of unequal size.
+A cluster's processors form groups: those that share a switch, those of one node, all. Traffic within a group does not load the
+links that join groups. A device set (team) takes an aligned range of the groups of one level, and of each the same aligned part
+of its members. Examples: all nodes whole, half of the nodes, one processor of every node, one board of every node in a quarter
+of them. Only the machine's routes are used, and groups may be of unequal size.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MOST_RANGES = 16  # places of one length among the groups of a level
 
 
 def levels(machine: Machine) -> tuple[Level, ...]:
-    """The machine's groups, finest level first; each level covers all processors. Within a node two processors are the
-    closer the faster the slowest link between them is, and, if equal, the fewer links they need."""
+    """Return the machine's groups, finest level first; each level covers all processors. Within a node two processors are
+    closer the faster the slowest link between them is, and, if equal, the fewer links lie between them."""
     nodes: dict[int, list[int]] = {}
     for processor in machine.processors:
         nodes.setdefault(processor.node, []).append(processor.number)
@@ -57,13 +57,13 @@ def _joined(
 
 
 def teams(machine: Machine) -> tuple[DeviceGroup, ...]:
-    """Every team once for each order: group by group, and dealt around the groups."""
+    """Return every device set once for each order: group by group, and round-robin over the groups."""
     return tuple(team for shape in shapes(machine) for team in shape)
 
 
 def shapes(machine: Machine, most: int = 0) -> tuple[tuple[DeviceGroup, ...], ...]:
-    """The same in lists of teams that differ only in where they lie: so many groups of one level, as large a part of each,
-    in the same order. ``most``: only lists whose first team has at most so many processors (0: all)."""
+    """Return the same in lists of device sets that differ only in where they are: as many groups of one level, an equally large
+    part of each, in the same order. ``most``: only lists whose first set has at most this many processors (0: all)."""
     found: dict[object, list[DeviceGroup]] = {}
     known: set[DeviceGroup] = set()
     for number, level in enumerate(levels(machine)):
@@ -97,6 +97,6 @@ def _lengths(count: int) -> list[int]:
 
 
 def on_team(degrees: Sequence[int], team: Sequence[int], order: int = 0) -> OpConfig:
-    """Pieces dealt to a team's processors in turn; ``order``: as `taskflow.optimizer.space.space.place` has it."""
+    """Assign pieces to a device set's processors in turn. ``order``: as in `taskflow.optimizer.space.space.place`."""
     slots = place(degrees, len(team), 0, 1, order)
     return OpConfig(slots.degrees, tuple(team[slot] for slot in slots.processors))

@@ -1,7 +1,7 @@
-"""Together: which operators a random walk changes in one move, if some do not choose but follow another one.
+"""Followers: which operators a random walk changes in one move, if some do not choose but follow another operator.
 
-A walk needs no table of all choices (as `decisions.decisions` makes for an exact search, with the nearest configuration for
-each of them): a follower is cut as the operator that it follows, each piece where the matching piece runs.
+A follower is cut like the operator that it follows, and each piece runs where the matching piece does. So a walk needs no table
+of all choices with the nearest configuration for each, as `decisions.decisions` makes for an exact search.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Who follows whom in a graph. ``leaders``: numbers of the nodes that choose. ``followers``: of each leader those that follow
-    it, directly or not, each after the one that it follows: (name, name of that one, place in ``kinds``). ``kinds``: how."""
+    """Who follows whom in a graph. ``leaders``: numbers of the nodes that choose. ``followers``: for each leader, those that
+    follow it directly or not, each after the one that it follows, as (name, name of that one, index into ``kinds``). ``kinds``:
+    how they follow."""
 
     leaders: tuple[int, ...]
     followers: tuple[tuple[tuple[str, str, int], ...], ...]
@@ -29,9 +30,9 @@ class Following:
 
 
 class CoupledMoves:
-    """The moves of a random walk over a space: `draw` gives one. ``leaders``: the operators that choose, in the order of the
-    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``repaired``: whether a follower may have
-    another configuration than the one that follows: constraints are about it, or its pieces must be on neighbours."""
+    """Moves of a random walk over a space; `draw` returns one. ``leaders``: the operators that choose, in the order of the
+    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``repaired``: whether followers may not always
+    have the configuration that follows, because constraints concern them or their pieces must be on neighbours."""
 
     def __init__(self, graph: OperatorGraph, space: SearchSpace) -> None:
         following = _following(graph, space.options.follow)
@@ -48,34 +49,35 @@ class CoupledMoves:
         return len(self.leaders)
 
     def draw(self, random: Random) -> dict[str, OpConfig]:
-        """A random configuration for one operator that chooses, all equally likely, with what its followers then have."""
+        """Return a random configuration for one operator that chooses, all equally likely, with its followers' configurations."""
         number = random.randrange(len(self._names))
         return self._changes(number, self.spaces[number].draw(random))
 
     def numbered(self, leader: int, number: int) -> dict[str, OpConfig]:
-        """The configuration of this number for the operator in this place of ``leaders``, with what its followers then have."""
+        """Return the configuration of this number for the operator at this place in ``leaders``, with its followers'
+        configurations."""
         return self._changes(leader, self.spaces[leader].numbered(number))
 
     def everything(self, random: Random) -> dict[str, OpConfig]:
-        """A configuration for every operator, uniform over the choices of those that choose."""
+        """Return a configuration for every operator, uniform over the choices of those that choose."""
         configs: dict[str, OpConfig] = {}
         for number, space in enumerate(self.spaces):
             configs |= self._changes(number, space.draw(random))
         return configs
 
     def members(self, leader: int) -> list[str]:
-        """The operator in this place of ``leaders``, and all that follow it, in the order of `places`."""
+        """Return the operator at this place in ``leaders``, and all that follow it, in the order of `places`."""
         return self._members[leader]
 
     def shape(self, leader: int) -> tuple[tuple[int, int], ...]:
-        """How each of a leader's followers follows: whom, as a place in `members`, and in what way. Leaders of one space and one
-        shape whose members are alike one by one have the same `places`."""
+        """Return how each of a leader's followers follows: whom, as an index into `members`, and in what way. Leaders of one
+        space and one shape, whose members are pairwise alike, have the same `places`."""
         place = {name: k for k, name in enumerate(self._members[leader])}
         return tuple([(place[towards], kind) for _, towards, kind in self._followers[leader]])
 
     def places(self, leader: int, changes: Mapping[str, OpConfig]) -> Iterator[tuple[str, list[int]]]:
-        """Of a leader and each of its followers, if they have these configurations: for each piece the leader's piece on whose
-        processor it runs (empty: each piece that of its number). What other configurations of equal degrees have, too."""
+        """Return, for a leader and each of its followers under these configurations, the leader's piece on whose processor each
+        piece runs (empty: the piece of the same number). It is the same for all configurations of equal degrees."""
         first = self._names[leader]
         found = {first: list(range(len(changes[first].processors)))}
         yield first, []
@@ -132,12 +134,12 @@ def _followers(
 
 
 def followed(graph: OperatorGraph, which: str) -> dict[int, int]:
-    """Whom each operator follows, by number; operators that choose are not in it. ``which``: one of `space.FOLLOW`.
+    """Return whom each operator follows, by number; operators that choose are left out. ``which``: one of `space.FOLLOW`.
 
-    ``passive``: inputs, states and views (no arithmetic) follow the operator that reads them first, and scalars their
-    producer. ``weightless``: so do all others without parameters, their producer. ``elementwise``: beside the passive ones,
-    `elementwise` operators follow their producer, except the losses. Where some would follow each other in a circle, the
-    first of them chooses.
+    ``passive``: inputs, states and views (no arithmetic) follow the operator that reads them first, and scalars follow their
+    producer. ``weightless``: in addition, all operators without parameters follow their producer. ``elementwise``: in addition
+    to the passive ones, `elementwise` operators except losses follow their producer. If some would follow each other in a
+    circle, the first of them chooses.
     """
     if which == "none":
         return {}
@@ -177,7 +179,7 @@ def _circle(found: dict[int, int], number: int) -> bool:
 
 
 def elementwise(node: Node) -> bool:
-    """Whether every piece reads of its first input exactly its own Rect: element by element, as far as that input goes."""
+    """True if every piece reads exactly its own Rect of its first input: element by element, as far as that input extends."""
     if not node.inputs:
         return False
     lows, highs = [0] * len(node.dims), [dim.size for dim in node.dims]

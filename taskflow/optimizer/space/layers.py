@@ -1,8 +1,8 @@
-"""Skeleton: a graph as a few layers, each of which decides for the operators around it.
+"""Layers: a graph as a few layers, each of which decides for the operators around it.
 
-The operators that share weights form a layer, led by the first. What has no weights to speak of (activations, sums,
-concatenations, normalisations, losses, the states and tokens that a layer reads) follows: it is cut where its tensor is cut,
-and runs where that lies. So a network of hundreds of operators has as many decisions as layers.
+The operators that share weights form a layer, led by the first. Operators with few or no weights follow: activations, sums,
+concatenations, normalisations, losses, and the states and tokens that a layer reads. A follower is cut where its tensor is cut,
+and runs where the tensor is. So a network of hundreds of operators has only as many decisions as layers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MOST_SPREADS = 20_000  # layers' configurations that are remembered for all thei
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """``leaders``: operators that take the layer's configuration. ``followers``: (operator, the operator it follows, which
-    matches the operator's dimensions), in an order in which each follows one that is decided. ``weights``: the names of its
-    parameters' layers."""
+    """Operators that are decided about together. ``leaders``: operators that take the layer's configuration. ``followers``:
+    (operator, the operator that it follows, the match of their dimensions), each after the one that it follows. ``weights``:
+    the names of its parameters' layers."""
 
     leaders: tuple[Node, ...]
     followers: tuple[tuple[Node, Node, Match], ...]
@@ -30,25 +30,25 @@ class Layer:
 
     @property
     def weight_bytes(self) -> int:
-        """Of the leaders' parameters."""
+        """Bytes of the leaders' parameters."""
         return sum(p.spec.nbytes for p in {p.name: p for node in self.leaders for p in node.parameters}.values())
 
     def spread(self, config: OpConfig) -> dict[str, OpConfig]:
-        """The configurations of all operators of the layer when its leaders have this one. A follower is cut along the tensor
-        between it and the one that it follows, and further by its samples where it would leave processors without a piece."""
+        """Return the configurations of all operators of the layer when its leaders have this one. A follower is cut along the
+        tensor between it and the one that it follows, and further by its samples if processors would otherwise have no piece."""
         configs = {node.name: config for node in self.leaders}
         for node, source, match in self.followers:
             configs[node.name] = config_like(node.dims, match, configs[source.name], fill=True)
         return configs
 
     def like(self, other: Layer, degrees: Sequence[int]) -> tuple[int, ...]:
-        """The degrees of its leaders if it is cut as another layer whose leaders have these."""
+        """Return the degrees of its leaders if it is cut like another layer whose leaders have these."""
         dims = self.leaders[0].dims
         return degrees_like(dims, by_class(dims, other.leaders[0].dims), degrees)
 
 
 class Spreads:
-    """`Layer.spread` of configurations that are asked for again and again, worked out once for all layers that are alike."""
+    """Cache of `Layer.spread`, shared by all layers that are alike."""
 
     def __init__(self) -> None:
         self._kinds: dict[object, int] = {}
@@ -79,7 +79,8 @@ class Spreads:
 
 
 def layers(graph: OperatorGraph) -> tuple[Layer, ...]:
-    """The layers of a graph, in program order of their leaders. An operator that is connected with no layer is one."""
+    """Return the layers of a graph, in program order of their leaders. An operator that is connected with no layer is a layer
+    itself."""
     group = _leaders(graph)
     follows: dict[int, tuple[Node, Match]] = {}
     order: list[Node] = []

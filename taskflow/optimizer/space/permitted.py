@@ -1,4 +1,4 @@
-"""Permitted: what one operator may have under a user's constraints, and the nearest such configuration to any other one."""
+"""Permitted: the configurations that an operator may have under a user's constraints, and the nearest such one to any other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from taskflow.mapper import OpConfig, ranges
 
 @dataclass(frozen=True, slots=True)
 class Permitted:
-    """``dims``: names; ``caps``: the largest degree of each. ``devices``: the only processors (empty: all). ``pieces``: the most
-    in all (0: any number). ``pin``: the only configuration, which the rest does not contradict."""
+    """Limits of one operator. ``dims``: names; ``caps``: the largest degree of each. ``devices``: the only processors (empty:
+    all). ``pieces``: the most in all (0: any number). ``pin``: the only configuration, which respects the other limits."""
 
     dims: tuple[str, ...]
     caps: tuple[int, ...]
@@ -21,7 +21,7 @@ class Permitted:
     pin: OpConfig | None = None
 
     def violation(self, config: OpConfig) -> str:
-        """What is wrong with a configuration; empty if it is permitted."""
+        """Return what is wrong with a configuration; empty if it is permitted."""
         if self.pin is not None:
             return "" if config == self.pin else f"must be as pinned, degrees {self.pin.degrees} @ {ranges(self.pin.processors)}"
         for name, degree, cap in zip(self.dims, config.degrees, self.caps):
@@ -34,8 +34,8 @@ class Permitted:
         return ""
 
     def repair(self, config: OpConfig) -> OpConfig:
-        """The pinned configuration, or this one with degrees lowered to what is permitted, each piece where the old piece of its
-        color ran, and on a permitted device."""
+        """Return the pinned configuration; else this one with degrees lowered to what is permitted, each piece where the old
+        piece of its color ran if that device is permitted."""
         if self.pin is not None:
             return self.pin
         degrees = [min(degree, cap) for degree, cap in zip(config.degrees, self.caps)]

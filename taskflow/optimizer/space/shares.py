@@ -1,8 +1,8 @@
 """Shares: pieces of uneven size for devices of unequal speed.
 
-Every processor has a share, a whole number of units of the samples. The pieces of an operator are as large as the shares of the
-processors that run them: along each dimension that is cut, the weight of a slice is the sum of its processors' shares. So operators
-that are cut alike have equal pieces, and nothing moves between them.
+Every processor has a share, a whole number of units of the samples. The pieces of an operator are proportional to the shares of
+the processors that run them: along each dimension that is cut, the weight of a slice is the sum of its processors' shares. So
+operators that are cut alike have equal pieces, and nothing moves between them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ MOST_UNITS = 4096  # finer shares change no time that anybody measures
 
 
 def unequal(machine: Machine) -> bool:
-    """Whether the machine's devices are of more than one kind."""
+    """True if the machine's devices are of more than one kind."""
     first = machine.processors[0].device
     return any(processor.device != first for processor in machine.processors)
 
 
 def uneven_applies(machine: Machine, options: SpaceOptions) -> bool:
-    """Whether a search may cut unevenly: devices are of several kinds, and nobody asked for even pieces or for neighbours."""
+    """True if a search may cut unevenly: devices are of several kinds, and neither even pieces nor neighbours are required."""
     return unequal(machine) and options.uneven and options.degrees != "even" and options.placements != "contiguous"
 
 
 def units_of(graph: OperatorGraph, processors: int) -> int:
-    """Into how many units shares divide: the samples that most operators have, but at least as many as there are processors."""
+    """Return the number of units that shares divide: the number of samples that most operators have, but at least the number of
+    processors."""
     sizes: dict[int, int] = {}
     for node in graph:
         size = next((dim.size for dim in node.dims if dim.soap is Soap.SAMPLE and dim.divisible), 0)
@@ -44,8 +45,8 @@ def units_of(graph: OperatorGraph, processors: int) -> int:
 
 
 def whole_shares(speeds: Sequence[float], units: int) -> tuple[int, ...]:
-    """Whole numbers in proportion to ``speeds`` that add up to ``units``, by largest remainders; of equal ones the first is the
-    larger. ValueError if a speed is negative or none is above 0."""
+    """Return integers in proportion to ``speeds`` that add up to ``units``, by largest remainders, ties to the first. Raises
+    ValueError if a speed is negative or none is above 0."""
     if min(speeds, default=-1.0) < 0 or sum(speeds) <= 0:
         raise ValueError(f"shares: speeds must not be negative, and one must be above 0, got {tuple(speeds)}")
     exact = [units * speed / sum(speeds) for speed in speeds]
@@ -57,7 +58,7 @@ def whole_shares(speeds: Sequence[float], units: int) -> tuple[int, ...]:
 
 
 def kinds_of(machine: Machine) -> list[list[int]]:
-    """The processors by the kind of their devices."""
+    """Group the processors by the kind of their devices."""
     kinds: dict[object, list[int]] = {}
     for processor in machine.processors:
         kinds.setdefault(processor.device, []).append(processor.number)
@@ -65,8 +66,8 @@ def kinds_of(machine: Machine) -> list[list[int]]:
 
 
 def shares_by_speed(machine: Machine, busy: Sequence[float], shares: Sequence[int]) -> tuple[int, ...]:
-    """Shares at which all devices would be busy equally long, if each went on as fast as it was with these ``shares``, for which it
-    was busy for so many seconds. Devices of a kind have equal speeds. As many units as before."""
+    """Return shares with which all devices would be busy equally long, given how many seconds each was busy with these
+    ``shares``. Devices of a kind have equal speeds. The number of units stays."""
     speeds = [0.0] * len(shares)
     for members in kinds_of(machine):
         seconds, units = sum(busy[p] for p in members), sum(shares[p] for p in members)
@@ -76,7 +77,7 @@ def shares_by_speed(machine: Machine, busy: Sequence[float], shares: Sequence[in
 
 
 class Weigher:
-    """Gives configurations without weights those of ``shares``; operators in ``fixed`` stay as they are."""
+    """Applies ``shares`` to configurations without weights; operators in ``fixed`` are unchanged."""
 
     def __init__(self, graph: OperatorGraph, shares: Sequence[int], fixed: frozenset[str] = frozenset()) -> None:
         self.shares, self.fixed = tuple(shares), fixed
@@ -88,7 +89,8 @@ class Weigher:
         return {name: self.of(name, config) for name, config in configs.items()}
 
     def of(self, name: str, config: OpConfig) -> OpConfig:
-        """One operator's configuration with weights; itself if it has some, or is fixed, or its processors' shares are equal."""
+        """Return one operator's configuration with weights; unchanged if it has weights, is fixed, or its processors' shares
+        are equal."""
         if config.weights or len(config.processors) == 1 or name in self.fixed:
             return config
         node = self._nodes[name]
@@ -99,13 +101,13 @@ class Weigher:
         return found
 
     def strategy(self, strategy: Strategy) -> Strategy:
-        """A strategy whose pieces all have the sizes of the shares, whatever they were."""
+        """Return a strategy whose pieces all have the sizes of the shares, whatever they were before."""
         return replace(strategy, configs=self(even(strategy).configs))
 
 
 def weighed(node: Node, config: OpConfig, shares: Sequence[int]) -> OpConfig:
-    """``config`` with pieces in proportion to the shares of their processors. Slices that would be empty are left out, and so are
-    their processors; where all slices of a dimension are equal, it has no weights."""
+    """Return ``config`` with pieces in proportion to the shares of their processors. Empty slices, and their processors, are
+    left out; a dimension whose slices are all equal has no weights."""
     numbers = {color: k for k, color in enumerate(product(*map(range, config.degrees)))}
     kept, weights = [], []
     for i, (dim, degree) in enumerate(zip(node.dims, config.degrees)):
@@ -138,7 +140,7 @@ def _not_empty(size: int, sums: Sequence[int]) -> list[int]:
 
 
 def even(strategy: Strategy) -> Strategy:
-    """The strategy with pieces of even size, on the same processors."""
+    """Return the strategy with pieces of even size, on the same processors."""
     if not any(config.weights for config in strategy.configs.values()):
         return strategy
     configs = {n: replace(c, weights=()) if c.weights else c for n, c in strategy.configs.items()}

@@ -31,19 +31,18 @@ MOST_TUPLES = 4096  # above this many degree tuples an operator falls back to ev
 
 @dataclass(frozen=True, slots=True)
 class SpaceOptions:
-    """What a search may choose from.
+    """Options that define the strategies from which a search may choose.
 
-    ``degrees``: ``any`` up to the dimension's size; ``even``, those that divide it (the paper's equal pieces); ``powers``
-    of two. An operator with more than MOST_TUPLES tuples of degrees takes the next smaller choice. ``placements``: see
-    the module; the default search's structured ones are also the machine's teams (`optimizer.space.device_groups`), and where
-    contiguous ones are asked for, known strategies are repaired to be so. ``reduction``: whether contracted dimensions may be
-    cut. ``most_pieces``: of one operator; 0 means one a
-    processor. ``follow``: which operators do not choose in exact search and in `mcmc` but follow a neighbour
-    (`optimizer.space.decisions`, `optimizer.space.followers`). ``none``: all choose. ``passive``: inputs, carried
-    state, views and scalars follow. ``elementwise``: also activations, normalisation and sums of two tensors; not the
-    loss. ``weightless``: all without weights.
-    ``uneven``: whether the guided search may give unequal devices pieces of uneven size (`optimizer.space.shares`); machines whose
-    devices are alike have even pieces only. ``constraints``: what single operators may have, which comes before everything else.
+    ``degrees``: ``any`` up to the dimension's size; ``even``, those that divide it (the paper's equal pieces); ``powers`` of
+    two. An operator with more than MOST_TUPLES tuples of degrees takes the next smaller set. ``placements``: see the module. In
+    the default search, structured ones include the machine's device groups (`optimizer.space.device_groups`). With contiguous
+    ones, known strategies are repaired to have these too. ``reduction``: whether contracted dimensions may be cut.
+    ``most_pieces``: of one operator; 0 means one for each processor. ``follow``: which operators do not choose in exact search
+    and in `mcmc` but follow a neighbour (`optimizer.space.decisions`, `optimizer.space.followers`). ``none``: all choose.
+    ``passive``: inputs, carried state, views and scalars follow. ``elementwise``: also activations, normalisation and sums of
+    two tensors; not the loss. ``weightless``: all without weights. ``uneven``: whether the guided search may give unequal
+    devices pieces of uneven size (`optimizer.space.shares`); with equal devices pieces are always even. ``constraints``: on
+    single operators; they override everything else.
     """
 
     degrees: str = "any"
@@ -66,7 +65,7 @@ class SpaceOptions:
 
 
 class OperatorSpace:
-    """The configurations of one operator on ``processors`` processors; of these on the ``permitted`` ones only."""
+    """Configurations of one operator on ``processors`` processors, of which only the ``permitted`` ones may be used."""
 
     __slots__ = ("_cuts", "_ends", "_strides", "devices", "dims", "most", "options", "permitted", "processors", "tuples")
 
@@ -100,10 +99,10 @@ class OperatorSpace:
     def cuts(
         self, pieces: int, *, dimensions: int = 0, contracted: bool = True, nearest: bool = False
     ) -> tuple[tuple[int, ...], ...]:
-        """Those of ``tuples`` that cut into so many pieces, in their order. ``dimensions``: only those that cut so many
-        dimensions at most (0: any number). ``contracted``: whether contracted dimensions may be cut. ``nearest``: where there
-        are none, those into the most pieces below; an operator that can have none of these (it is pinned) has its own, so
-        that there always is one. Each answer is worked out once."""
+        """Return those of ``tuples`` that cut into this many pieces, in order. ``dimensions``: only those that cut at most this
+        many dimensions (0: any number). ``contracted``: whether contracted dimensions may be cut. ``nearest``: if there are
+        none, those with the next smaller number of pieces; an operator for which there are still none (it is pinned) returns
+        its own, so that there always is one. Results are cached."""
         key = (pieces, dimensions, contracted, nearest)
         if key not in self._cuts:
             fits = [
@@ -121,18 +120,18 @@ class OperatorSpace:
 
     @property
     def ends(self) -> list[int]:
-        """How many configurations there are up to each of ``tuples``; counted when it is asked for."""
+        """Cumulative number of configurations up to each of ``tuples``, counted when it is first needed."""
         if not self._ends:
             self._ends = list(accumulate(self.placements(degrees) for degrees in self.tuples))
         return self._ends
 
     @property
     def size(self) -> int:
-        """How many configurations there are."""
+        """Number of configurations."""
         return self.ends[-1]
 
     def placements(self, degrees: Sequence[int]) -> int:
-        """How many placements a cut has: all different from each other."""
+        """Return the number of distinct placements of a cut."""
         if self.permitted is not None and self.permitted.pin is not None:
             return 1
         pieces = prod(degrees)
@@ -141,11 +140,11 @@ class OperatorSpace:
         return len(self.strides(pieces)) * self.processors * self.orders(degrees)
 
     def orders(self, degrees: Sequence[int]) -> int:
-        """In how many orders the pieces of a cut may be numbered."""
+        """Return the number of orders in which the pieces of a cut may be numbered."""
         return 1 if self.options.placements == "contiguous" else orders(degrees)
 
     def strides(self, pieces: int) -> tuple[int, ...]:
-        """The strides with which ``pieces`` pieces reach different processors: divisors of the number of processors."""
+        """Return the strides with which ``pieces`` pieces reach different processors: divisors of the number of processors."""
         if pieces not in self._strides:
             n = self.processors
             fits = tuple(s for s in range(1, n + 1) if n % s == 0 and s * pieces <= n)
@@ -153,7 +152,7 @@ class OperatorSpace:
         return self._strides[pieces]
 
     def draw(self, random: Random) -> OpConfig:
-        """A configuration, each with probability 1 / size.
+        """Draw a configuration, each with probability 1 / size.
 
         So the proposal "replace one random operator's configuration" has q(S | S*) = q(S* | S) = 1 / (operators x size)
         whatever S is, and the Metropolis-Hastings rule needs no correction (paper, section 6.2).
@@ -161,7 +160,7 @@ class OperatorSpace:
         return self.numbered(random.randrange(self.size))
 
     def numbered(self, number: int) -> OpConfig:
-        """The configuration of a number, 0 to `size` - 1. IndexError if there is none."""
+        """Return the configuration of a number, 0 to `size` - 1. Raises IndexError if there is none."""
         ends = self.ends
         index = bisect_right(ends, number)
         return self._placed(self.tuples[index], number - (ends[index - 1] if index else 0))
@@ -181,7 +180,7 @@ class OperatorSpace:
         return self.at(degrees, offset, self.strides(pieces)[stride], order)
 
     def at(self, degrees: Sequence[int], offset: int = 0, stride: int = 1, order: int = 0) -> OpConfig:
-        """`place` on the processors that the operator may have; the pinned configuration if it has one."""
+        """Return `place` on the processors that the operator may have; the pinned configuration if it has one."""
         return self._there(place(degrees, self.processors, offset, stride, order))
 
     def _there(self, config: OpConfig) -> OpConfig:
@@ -210,8 +209,8 @@ class OperatorSpace:
         )
 
     def candidates(self, aligned: bool = True, most: int = 0) -> list[OpConfig]:
-        """Structured configurations worth trying one after another. ``aligned``: only offsets at which pieces fill whole
-        blocks of the machine (a multiple of the pieces, or below the stride); else all offsets. ``most``: so many at most, an
+        """Return structured configurations to try one after another. ``aligned``: only offsets at which pieces fill whole
+        blocks of the machine (a multiple of the pieces, or below the stride); else all offsets. ``most``: at most this many, an
         even sample of all (0: all)."""
         n = self.processors
         rows = []  # degrees, stride, how many orders, and the offsets, as ranges of equal lengths
@@ -233,7 +232,7 @@ class OperatorSpace:
 
 
 def degrees_of(dim: Dim, most: int, choice: str, reduction: bool) -> tuple[int, ...]:
-    """The degrees a dimension may have."""
+    """Return the degrees that a dimension may have."""
     if not dim.divisible or (dim.soap is Soap.REDUCTION and not reduction):
         return (1,)
     top = min(max(dim.size, 1), most)
@@ -257,13 +256,13 @@ def _bounded(steps: Sequence[Sequence[int]], most: int, limit: int) -> Iterator[
 
 
 def orders(degrees: Sequence[int]) -> int:
-    """In how many orders the cut dimensions can be numbered."""
+    """Return the number of orders in which the cut dimensions can be numbered."""
     return factorial(sum(d > 1 for d in degrees))
 
 
 def place(degrees: Sequence[int], processors: int, offset: int = 0, stride: int = 1, order: int = 0) -> OpConfig:
-    """The structured configuration: slot s runs on (offset + stride x s) mod ``processors``; ``order`` picks which
-    permutation of the cut dimensions numbers the slots (0: the natural one)."""
+    """Return the structured configuration: slot s runs on (offset + stride x s) mod ``processors``. ``order``: the permutation
+    of the cut dimensions that numbers the slots (0: the natural one)."""
     degrees = tuple(degrees)
     pieces = prod(degrees)
     if order == 0:
@@ -291,7 +290,7 @@ def _permutation(items: Sequence[int], number: int) -> tuple[int, ...]:
 
 
 class SearchSpace:
-    """The spaces of all operators of a graph; operators with equal dimensions and constraints share one."""
+    """Spaces of all operators of a graph; operators with equal dimensions and constraints share one."""
 
     def __init__(self, graph: OperatorGraph, processors: int, options: SpaceOptions | None = None) -> None:
         self.options = options or SpaceOptions()
@@ -310,9 +309,9 @@ class SearchSpace:
 
     @property
     def strategies(self) -> int:
-        """How many strategies there are."""
+        """Number of strategies."""
         return prod(space.size for space in self.operators.values())
 
     def random(self, random: Random) -> dict[str, OpConfig]:
-        """A configuration for every operator, uniform over all strategies."""
+        """Draw a configuration for every operator, uniform over all strategies."""
         return {name: space.draw(random) for name, space in self.operators.items()}

@@ -1,5 +1,5 @@
-"""Symmetry: which renumberings of a machine's processors change no cost, so that of plans that differ in names only one has to
-be looked at."""
+"""Symmetry: renumberings of a machine's processors that change no cost. Of plans that differ only by one of them, a search
+looks at one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Renumbering = tuple[int, ...]  # processor -> its new number
 
 
 def renumberings(costs: Costs, processors: int) -> list[Renumbering]:
-    """All renumberings that keep every processor's class and the class of every route, the identity first. They are a
-    group: on a node of equal, equally linked processors all permutations; with pairs behind switches those that keep pairs
-    together."""
+    """Return all renumberings that keep every processor's class and the class of every route, the identity first. They are a
+    group in the mathematical sense: on a node of equal, equally linked processors all permutations; with pairs behind switches
+    those that keep pairs together."""
     everyone = range(processors)
     kind = [costs.processor_class(p) for p in everyone]
     route = [[costs.route_class(p, q) if p != q else () for q in everyone] for p in everyone]
@@ -40,12 +40,12 @@ def renumberings(costs: Costs, processors: int) -> list[Renumbering]:
 
 
 def renumbered(config: OpConfig, image: Renumbering) -> OpConfig:
-    """The same pieces on the renumbered processors."""
+    """Return the same pieces on the renumbered processors."""
     return OpConfig(config.degrees, tuple(image[p] for p in config.processors), config.weights)
 
 
 class Symmetry:
-    """The renumberings under which every list of ``choices`` is closed. ``image[k][decision][i]``: what choice i of a decision
+    """Renumberings under which every list of ``choices`` is closed. ``image[k][decision][i]``: what choice i of a decision
     becomes under renumbering k. ``choices``: for each decision the configurations of its operators, by choice."""
 
     def __init__(self, costs: Costs, processors: int, choices: Sequence[Sequence[Sequence[OpConfig]]]) -> None:
@@ -59,12 +59,12 @@ class Symmetry:
                 self.image.append(image)
 
     def representatives(self, decision: int, stabilizer: Sequence[int]) -> list[int]:
-        """The first choice of each set of choices that ``stabilizer`` (places in ``group``) turns into each other."""
+        """Return the first choice of each set of choices that ``stabilizer`` (indices into ``group``) maps to each other."""
         images = [self.image[k][decision] for k in stabilizer]
         return [i for i in range(len(images[0])) if all(image[i] >= i for image in images)]
 
     def stabilizer(self, decision: int, choice: int, of: Sequence[int]) -> list[int]:
-        """Those of ``of`` that leave a choice as it is."""
+        """Return those of ``of`` that leave a choice unchanged."""
         return [k for k in of if self.image[k][decision][choice] == choice]
 
 

@@ -1,4 +1,4 @@
-"""What moves between processors under a strategy, found without lowering it, and how long that keeps links busy."""
+"""Traffic: what moves between processors under a strategy, found without lowering it, and how long that keeps links busy."""
 
 from taskflow.optimizer.traffic.additive import Additive
 from taskflow.optimizer.traffic.edges import (

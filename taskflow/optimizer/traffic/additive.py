@@ -17,10 +17,11 @@ from taskflow.optimizer.traffic.synchronisation import holders, share_bytes
 
 
 class Additive:
-    """The additive cost of a graph whose ``groups`` of operators decide together. ``configs``: the choices of each group's
-    first operator; the others are cut like it. ``vertices``: of each group, by choice, the seconds of its operators and of
-    synchronising their weights. ``edges``: of each pair of groups that exchanges data, by both choices, the seconds of that.
-    Equal groups share arrays. TypeError if the costs are only known for whole tasks, TimeoutError if ``over`` answers true."""
+    """Additive cost of a graph whose ``groups`` of operators are decided about together. ``configs``: the choices of each
+    group's first operator; the others are cut like it. ``vertices``: for each group, by choice, the seconds of its operators
+    and of synchronising their weights. ``edges``: for each pair of groups that exchange data, by both choices, the seconds of
+    that exchange. Equal groups share arrays. Raises TypeError if the costs are only known for whole tasks, TimeoutError if
+    ``over`` returns true."""
 
     def __init__(
         self, evaluator: Evaluator, groups: Sequence[Sequence[Node]], configs: Sequence[Sequence[OpConfig]],

@@ -1,7 +1,7 @@
 """Edges: how many elements of a tensor go from each piece of its writer to each piece of its readers.
 
-It follows from what pieces write and read (`Node.writes`, `Node.reads`). All estimates take it from here: loads, additive
-costs, counts of messages, memory, and the choice of the nearest configuration. `taskflow.tasks` lowers it to tasks.
+These numbers follow from what pieces write and read (`Node.writes`, `Node.reads`). All estimates use them: loads, additive
+costs, counts of messages, memory, and the choice of the nearest configuration. `taskflow.tasks` lowers them to tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Makers = Mapping[Rect, Mapping[int, None]]  # of each Rect of an output: the pro
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The pieces of a cut operator, and what each of them reads and writes."""
+    """Pieces of a cut operator, and what each of them reads and writes."""
 
     pieces: tuple[Rect, ...]
     reads: tuple[Reads, ...]
@@ -33,8 +33,8 @@ class Access:
 
 
 class Accesses:
-    """The `Access` of a graph's operators under any cut. Equal operators share it. ``kinds``: by node, a number that equal
-    operators share. ``rects``: the pieces of an operator, if they are not those of all its iteration space."""
+    """Cache of the `Access` of a graph's operators under any cut. Equal operators share it. ``kinds``: by node, a number that
+    equal operators share. ``rects``: pieces of an operator, if they are not those of all its iteration space."""
 
     def __init__(self, graph: OperatorGraph, rects: Callable[[Node, OpConfig], list[Rect]] | None = None) -> None:
         self._rects = rects or (lambda node, config: config.partition(node).rects())
@@ -58,7 +58,7 @@ class Accesses:
 
 @dataclass(frozen=True, slots=True)
 class Corners:
-    """Rects as arrays (Rects, dimensions), the processor of each, and to which of ``cuts`` cuts it belongs."""
+    """Rects as arrays (Rects, dimensions), the processor of each, and the one of ``cuts`` cuts to which it belongs."""
 
     low: Numbers
     high: Numbers
@@ -68,7 +68,7 @@ class Corners:
 
 
 def corners(rects: Iterable[tuple[Rect, int]]) -> Corners:
-    """The Rects of one cut. Each comes once for each processor: what it holds or reads twice moves once."""
+    """Return the Rects of one cut. Each appears once for each processor: what a processor holds or reads twice moves once."""
     found = list(dict.fromkeys(rects))
     return Corners(
         np.array([rect.lo for rect, _ in found]), np.array([rect.hi for rect, _ in found]),
@@ -77,7 +77,7 @@ def corners(rects: Iterable[tuple[Rect, int]]) -> Corners:
 
 
 def alternatives(cuts: Sequence[Corners]) -> Corners:
-    """Several cuts as one value, to look at all of them in one go."""
+    """Join several cuts into one value, to look at all of them at once."""
     return Corners(
         np.concatenate([one.low for one in cuts]), np.concatenate([one.high for one in cuts]),
         np.concatenate([one.processor for one in cuts]),
@@ -86,7 +86,8 @@ def alternatives(cuts: Sequence[Corners]) -> Corners:
 
 
 def makers(access: Access, config: OpConfig, output: int) -> Makers:
-    """The processors that compute each Rect of an output. Of several, each has a partial value, and the first owns the sum."""
+    """Return the processors that compute each Rect of an output. If there are several, each has a partial value, and the first
+    owns the sum."""
     found: dict[Rect, dict[int, None]] = {}
     for written, processor in zip(access.writes, config.processors):
         found.setdefault(written[output], {})[processor] = None
@@ -94,18 +95,18 @@ def makers(access: Access, config: OpConfig, output: int) -> Makers:
 
 
 def owned(of: Makers) -> Corners:
-    """Each Rect at its owner, where readers get it when partial values are summed."""
+    """Return each Rect at its owner, where readers get it when partial values are summed."""
     return corners((rect, next(iter(group))) for rect, group in of.items())
 
 
 def made(of: Makers) -> Corners:
-    """Each Rect at each of its makers."""
+    """Return each Rect at each of its makers."""
     return corners((rect, processor) for rect, group in of.items() for processor in group)
 
 
 def needed(uses: Iterable[tuple[Access, OpConfig, int]]) -> Corners:
-    """The Rects that the pieces of operators read of one tensor. ``uses``: operators, each with the number of its input that
-    the tensor is."""
+    """Return the Rects that the pieces of operators read of one tensor. ``uses``: operators, each with the number of the input
+    that is the tensor."""
     return corners(
         (reads.inputs[i], processor)
         for access, config, i in uses for reads, processor in zip(access.reads, config.processors)
@@ -113,7 +114,7 @@ def needed(uses: Iterable[tuple[Access, OpConfig, int]]) -> Corners:
 
 
 def common(read: Corners, held: Corners) -> Vector:
-    """Elements that Rects have in common, by (read Rect, held Rect)."""
+    """Return the number of elements that Rects have in common, by (read Rect, held Rect)."""
     volume = np.ones((len(read.low), len(held.low)))
     for i in range(read.low.shape[1]):
         low = np.maximum(read.low[:, i, None], held.low[:, i])
@@ -122,8 +123,8 @@ def common(read: Corners, held: Corners) -> Vector:
 
 
 def sent(volume: Vector, read: Corners, held: Corners, processors: int) -> Vector:
-    """Elements that readers get, by (cut, source x ``processors`` + target), from ``volume`` by `common`. The diagonal has those
-    that stay where they are. One of the two sides may be of several cuts."""
+    """Return the elements that readers get, by (cut, source x ``processors`` + target), from ``volume`` by `common`. The
+    diagonal has those that stay where they are. One of the two sides may be of several cuts."""
     cuts, pairs = max(read.cuts, held.cuts), processors**2
     target, source = read.cut * pairs + read.processor, held.cut * pairs + held.processor * processors
     at = target[:, None] + source

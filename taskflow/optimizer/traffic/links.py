@@ -14,9 +14,9 @@ LARGE = 1 << 24  # bytes of the message that, beside an empty one, says how fast
 
 
 class Links:
-    """The links of a machine. Messages are given as bytes by source x processors + target; what stays on a processor is free.
-    The seconds of a message are taken to grow linearly with its bytes, alike on all routes of a class. ``count``: links that
-    any route uses, numbered in the order of their first use. ``look_up`` is called now and then, and may raise."""
+    """Links of a machine. Messages are given as bytes by source x processors + target; what stays on a processor is free. The
+    seconds of a message are assumed to be linear in its bytes, and equal for all routes of a class. ``count``: number of links
+    that any route uses, numbered in the order of their first use. ``look_up`` is called now and then, and may raise."""
 
     def __init__(self, machine: Machine, costs: Costs, look_up: Callable[[], None] = lambda: None) -> None:
         n = len(machine.processors)
@@ -44,13 +44,13 @@ class Links:
         self._grouped, self._first = self._pairs[order], np.flatnonzero(np.diff(self._links[order], prepend=-1))
 
     def busy(self, nbytes: Vector) -> Vector:
-        """Seconds of every link."""
+        """Return the busy seconds of every link."""
         if not self.count:
             return np.zeros(0)
         return np.asarray(np.bincount(self._links, self._seconds(nbytes)[self._pairs], self.count), np.float64)
 
     def busiest(self, nbytes: Vector) -> Vector:
-        """Seconds of the busiest link for each row of messages."""
+        """Return the seconds of the busiest link for each row of messages."""
         if not self.count:
             return np.zeros(len(nbytes))
         found: Vector = np.add.reduceat(self._seconds(nbytes)[:, self._grouped], self._first, axis=1).max(axis=1)

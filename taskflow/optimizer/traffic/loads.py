@@ -1,10 +1,10 @@
 """Loads: how long a strategy keeps each processor and each link busy, found without lowering it.
 
-A step cannot be shorter than its busiest resource, and strategies with lower loads are usually faster, so searches ask for
-loads first and simulate what looks promising. Counted are forward and backward tasks, each tensor's way to its readers
-and its gradient's way back. So are partial values' way to an owner or around a ring of all that computed some, and each
-weight's way around a ring of its holders (the least that travels). Not counted are sums and updates, that transfers
-wait for each other, and the latencies of a ring's rounds after the first.
+A step cannot be shorter than its busiest resource, and strategies with lower loads are usually faster. So searches compute
+loads first and simulate what looks promising. Loads include forward and backward tasks, and the transfers of each tensor to its
+readers and of its gradient back. They also include partial values sent to an owner, or around a ring of all that computed some,
+and each weight's gradient around a ring of its holders (the least that can travel). They leave out sums and updates, waits of
+transfers for each other, and the latencies of a ring's rounds after the first.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class _Parts:
 
 
 class Loads:
-    """Loads of one graph on one machine. ``sums``: how partial values are summed (`Strategy.sums`). TypeError if
-    the evaluator's costs are only known for whole tasks, TimeoutError if ``over`` answers true while routes or loads are added
-    up."""
+    """Loads of one graph on one machine. ``sums``: how partial values are summed (`Strategy.sums`). Raises TypeError if the
+    evaluator's costs are only known for whole tasks, TimeoutError if ``over`` returns true while routes or loads are added up."""
 
     def __init__(
         self, evaluator: Evaluator, over: Callable[[], bool] = lambda: False, sums: SyncAlgorithm = SyncAlgorithm.OWNER
@@ -74,13 +73,13 @@ class Loads:
         self._links = Links(evaluator.machine, evaluator.costs, self._hurry)
 
     def of(self, configs: Mapping[str, OpConfig]) -> Vector:
-        """Seconds of every processor, then of every link, under these configurations of all operators."""
+        """Return the seconds of every processor, then of every link, under these configurations of all operators."""
         self._forget()
         parts = self._parts_of(self.graph.nodes)
         return self._add(parts, configs, [self._number(configs[name]) for name in parts.names])
 
     def after(self, loads: Vector, configs: Mapping[str, OpConfig], changes: Mapping[str, OpConfig]) -> Vector:
-        """``loads`` of ``configs``, with changes."""
+        """Return the ``loads`` of ``configs`` after changes."""
         self._forget()
         parts = self._parts_of([self._nodes[name] for name, config in changes.items() if configs[name] != config])
         return loads - self._sum(parts, configs) + self._sum(parts, {**configs, **changes})

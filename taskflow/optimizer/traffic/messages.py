@@ -1,7 +1,7 @@
-"""Messages: about how many a plan needs between operators, found from a few pieces of each.
+"""Messages: about how many messages a plan needs between operators, estimated from a few pieces of each.
 
-On a thousand processors a layer of which every piece reads what all others write needs a million messages for each tensor: such
-a plan takes minutes and gigabytes to simulate, and would be refused anyway. So a search asks here first.
+On a thousand processors, a layer whose pieces each read what all others write needs a million messages for each tensor. Such a
+plan takes minutes and gigabytes to simulate, and would be refused anyway. So a search asks here first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOKS = 5  # pieces of a reader that are looked at, at least
 
 
 class Messages:
-    """Of one graph. Placement is not looked at: pieces count as if each were on a processor of its own."""
+    """Counts of messages of one graph. Placement is ignored: pieces count as if each were on a processor of its own."""
 
     def __init__(self, graph: OperatorGraph) -> None:
         self.graph = graph
@@ -36,7 +36,8 @@ class Messages:
                 self._readers[giver].append(node)
 
     def around(self, configs: Mapping[str, OpConfig], changes: Mapping[str, OpConfig]) -> int:
-        """Of all tensors, there and back, that operators read or write of which ``changes`` differs from ``configs``."""
+        """Count the messages of all tensors, forward and backward, read or written by operators in which ``changes`` differs
+        from ``configs``."""
         edges: dict[tuple[int, int], None] = {}
         for name, config in changes.items():
             if configs.get(name) != config:
@@ -53,7 +54,7 @@ class Messages:
         return total
 
     def synchronising(self, configs: Mapping[str, OpConfig], syncs: Mapping[str, Sync]) -> int:
-        """Of layers that are synchronised in these ways, by the cut of each layer's first operator."""
+        """Count the messages of layers that are synchronised in these ways, given the cut of each layer's first operator."""
         users = [(self._users[layer], sync) for layer, sync in syncs.items() if layer in self._users]
         return sum(sync_messages(node, configs[node.name], sync) for node, sync in users)
 

@@ -1,7 +1,7 @@
-"""Synchronisation: what it takes to keep the copies of a layer's weights equal, as estimates count it.
+"""Synchronisation: traffic for synchronising a layer's weights, as estimates count it.
 
-Three estimates that do not agree, on purpose. Loads count the least that can travel, additive costs what OptCNN's baseline
-sends, whatever `Sync` a strategy has. Only the count of messages depends on the `Sync`.
+Its three estimates differ on purpose. Loads count the least that can travel. Additive costs count what OptCNN's baseline sends,
+whatever `Sync` a strategy has. Only the count of messages depends on the `Sync`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Holders = Mapping[tuple[int, Rect], Collection[int]]  # of each Rect of a parame
 
 
 def holders(uses: Iterable[tuple[Access, OpConfig]]) -> Holders:
-    """The processors that hold each Rect of a layer's weights, for the operators that use them."""
+    """Return the processors that hold each Rect of a layer's weights, for the operators that use them."""
     found: dict[tuple[int, Rect], set[int]] = {}
     for access, config in uses:
         for reads, processor in zip(access.reads, config.processors):
@@ -32,8 +32,8 @@ def holders(uses: Iterable[tuple[Access, OpConfig]]) -> Holders:
 
 
 def ring_bytes(held: Holders, parameters: Sequence[Parameter], processors: int) -> Vector:
-    """Bytes by source x ``processors`` + target if the gradient of each Rect goes around a ring of its holders. No way to
-    synchronise sends less."""
+    """Return the bytes, by source x ``processors`` + target, if the gradient of each Rect goes around a ring of its holders. No
+    way to synchronise sends less."""
     messages = np.zeros(processors**2)
     for (i, read), group in held.items():
         around(group, read.volume * _both_ways(parameters[i]), messages, processors)
@@ -55,8 +55,8 @@ def around(group: Iterable[int], size: float, messages: Vector, processors: int)
 
 
 def share_bytes(held: Holders, parameters: Sequence[Parameter], processors: int) -> Vector:
-    """Bytes by source x ``processors`` + target if each holder sends every other one its share of the gradients. The new
-    weights take the same again."""
+    """Return the bytes, by source x ``processors`` + target, if each holder sends every other one its share of the gradients.
+    The new weights take the same again."""
     nbytes: dict[tuple[int, ...], int] = {}  # by holders
     for (i, read), holding in held.items():
         if len(holding) > 1:
@@ -69,8 +69,8 @@ def share_bytes(held: Holders, parameters: Sequence[Parameter], processors: int)
 
 
 def sync_messages(node: Node, config: OpConfig, sync: Sync) -> int:
-    """Count the messages that synchronise the layer whose weights an operator uses, a collective once. Only the cut of this
-    operator counts, and pieces count as if each were on a processor of its own."""
+    """Count the messages that synchronise the layer whose weights an operator uses; a collective counts once. Only the cut of
+    this operator matters, and pieces count as if each were on a processor of its own."""
     rects = config.partition(node).rects()
     cells = len({tuple(node.reads(rect).weights) for rect in rects})
     nbytes = sum(p.spec.nbytes for p in node.parameters) // cells

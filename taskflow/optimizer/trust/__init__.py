@@ -1,4 +1,4 @@
-"""How far a prediction can be trusted: measured plans like it, how far predictions of these were off, and the error to expect."""
+"""Trust: how far a prediction can be trusted, judged by similar measured plans and how far their predictions were off."""
 
 from taskflow.optimizer.trust.features import Features, features
 from taskflow.optimizer.trust.measured import MEASURED, MeasuredPlan

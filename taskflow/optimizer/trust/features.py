@@ -1,4 +1,4 @@
-"""Features: what of a plan decides how far its prediction is off."""
+"""Features: the properties of a plan that determine how far its prediction is off."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from taskflow.operators.operator import Work
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A plan in a few sizes: ``parameters`` of the network; ``tensor`` processors share a layer, ``pipeline`` ranks, ``data``
-    replicas; ``tokens`` of a micro-batch on one replica."""
+    """Sizes that describe a plan: ``parameters`` of the network; ``tensor`` processors that share a layer, ``pipeline`` ranks,
+    ``data`` replicas; ``tokens`` of a micro-batch on one replica."""
 
     parameters: float
     tensor: int
@@ -27,14 +27,15 @@ class Features:
         return self.tensor * self.pipeline * self.data
 
     def distance(self, other: Features) -> float:
-        """How far two plans are apart: in doublings, all sizes taken together; of the network and its replicas, which say less
-        about the error, a half."""
+        """Return the distance of two plans in doublings over all sizes. The network's size and the replicas count half, since
+        they say less about the error."""
         weights = (0.5, 1.0, 1.0, 0.5, 1.0)
         return sqrt(sum((w * log(a / b, 2)) ** 2 for w, a, b in zip(weights, astuple(self), astuple(other))))
 
 
 def features(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Features | None:
-    """Those of a strategy; None for a network whose samples are not rows of words, of which nothing measured is known."""
+    """Return the features of a strategy; None for a network whose samples are not rows of words, for which there are no
+    measurements."""
     first = graph.nodes[0]
     if len(first.space.shape) != 2 or first.outputs[0].dtype.kind not in "iu":
         return None

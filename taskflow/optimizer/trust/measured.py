@@ -1,6 +1,6 @@
-"""MeasuredPlan: single published figures of training steps, each with its source and what was predicted for it.
+"""MeasuredPlan: published figures of training steps, each with its source and its prediction.
 
-Predictions are those of this version, put together from one layer (benchmarks/layers_alone.py), which a test predicts again.
+Predictions are those of this version, composed from one layer (benchmarks/layers_alone.py); a test predicts them again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class MeasuredPlan:
 
     @property
     def parameters(self) -> float:
-        """Weights of the layers and of the embedding."""
+        """Number of weights of the layers and of the embedding."""
         return float(12 * self.hidden**2 * self.layers + self.vocabulary * self.hidden)
 
     @property
     def features(self) -> Features:
-        """What a plan is compared by."""
+        """Features by which plans are compared."""
         degrees = {word.rstrip("0123456789"): int(word.lstrip("tpdmb")) for word in self.plan.split()}
         return Features(self.parameters, degrees["t"], degrees["p"], degrees["d"], float(degrees["mb"] * self.sequence))
 

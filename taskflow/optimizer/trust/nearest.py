@@ -1,4 +1,4 @@
-"""Trust: the measured plans that are nearest to one, and the error to expect of its prediction."""
+"""Trust: the measured plans nearest to a given one, and the error to expect of its prediction."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ FAR = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """``nearest``: measured plans and how far each is away, the nearest first; none if nothing is measured on such devices.
-    ``low`` and ``high``: the seconds to expect, given the predicted ones; None if nothing is known."""
+    """Expected error of a prediction. ``nearest``: measured plans and their distances, the nearest first; empty if nothing is
+    measured on such devices. ``low`` and ``high``: the range of seconds to expect, given the predicted ones; None if nothing is
+    known."""
 
     nearest: tuple[tuple[MeasuredPlan, float], ...]
     low: float | None
@@ -34,7 +35,7 @@ class Trust:
 
     @property
     def far(self) -> bool:
-        """Whether nothing measured is like this plan."""
+        """True if no measured plan is similar to this one."""
         return not self.nearest or self.nearest[0][1] > FAR
 
     def __str__(self) -> str:
@@ -47,7 +48,7 @@ class Trust:
         )
 
     def as_json(self) -> dict[str, object]:
-        """For programs."""
+        """Return it as a JSON value."""
         return {
             "said": str(self), "far": self.far, "low_seconds": self.low, "high_seconds": self.high,
             "nearest": [
@@ -58,8 +59,8 @@ class Trust:
 
 
 def trust(graph: OperatorGraph, strategy: Strategy, machine: Machine, seconds: float) -> Trust | None:
-    """What to expect of a step that is predicted to take ``seconds``; None for networks that do not read words, and for devices of
-    which nobody says what program drives them."""
+    """Return what to expect of a step that is predicted to take ``seconds``; None for networks that do not read words, and for
+    devices whose driving program is not known."""
     devices = {p.device.kind: p.device for p in machine.processors}
     if all(device.program is None for device in devices.values()) or (plan := features(graph, strategy, machine)) is None:
         return None
@@ -68,7 +69,7 @@ def trust(graph: OperatorGraph, strategy: Strategy, machine: Machine, seconds: f
 
 
 def expected(plan: Features, seconds: float, known: Sequence[MeasuredPlan]) -> Trust:
-    """The same from a plan's features and the measured plans to compare it with."""
+    """Return the same from a plan's features and the measured plans to compare it with."""
     near = sorted(((one, plan.distance(one.features)) for one in known), key=lambda pair: pair[1])[:NEAREST]
     errors = sorted(abs(log(one.seconds / one.predicted)) for one, _ in near)
     wide = max(LEAST, errors[-3] if len(errors) > 2 else 1.0) * (1 + near[0][1] / 10)

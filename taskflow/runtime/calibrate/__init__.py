@@ -1,4 +1,4 @@
-"""Measure this machine's rates: processors and the links between ranks."""
+"""Measurement of this machine's rates: of processors, and of the links between ranks."""
 
 from taskflow.runtime.calibrate.machine import measure
 

@@ -1,4 +1,4 @@
-"""Links between ranks: latency and bandwidth from messages there and back, and whose core copies what is sent."""
+"""Links between ranks: latency and bandwidth from round-trip messages, and whose core copies a message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What a kind of link is like. ``copied_by``: as `Link.occupies_endpoints`. ``what``: what was measured."""
+    """Figures of a kind of link. ``copied_by``: as `Link.occupies_endpoints`. ``what``: what was measured."""
 
     latency_seconds: float
     bytes_per_second: float
@@ -35,11 +35,13 @@ class Fitted:
 def measure_link(
     transport: Transport, pairs: Sequence[tuple[int, int]], copied: bool, device: ArrayDevice = HOST
 ) -> Fitted:
-    """Every rank calls it; ``pairs`` of ranks measure one after the other, and the medians of their figures count.
+    """Measure a kind of link between ``pairs`` of ranks, one pair after the other, and take the medians of their figures. Every
+    rank calls it.
 
-    ``copied``: whether the ranks' cores copy, so that it has to be found out which; a network card reads and writes memory
-    by itself (that is assumed, not measured). Cores that copy share their memory's bandwidth, and in a step the other works too:
-    such messages are measured with one in the other direction at the same time, a card's without.
+    ``copied``: whether the ranks' own cores copy. If so, it is measured which of them do; if not, a network card reads and
+    writes memory by itself, which is assumed. Cores that copy share the memory's bandwidth, and during a step the other core is
+    busy too. So such messages are measured with another one in the opposite direction at the same time, those of a card
+    without.
     """
     tag = transport.reserve_tags(2 * len(SIZES) + 2)
     meeting = tag + 2 * len(SIZES) + 1
@@ -67,8 +69,9 @@ def measure_link(
 
 
 def who_copies(votes: Sequence[tuple[bool, ...]]) -> Ends:
-    """``votes``: for some pairs, whether the receiver got everything while the sender stayed away from MPI, and whether the
-    sender was done while the receiver stayed away. Whoever can do without the other has copied alone."""
+    """Decide which end copies. ``votes``: for some pairs, whether the receiver got everything while the sender made no MPI
+    calls, and whether the sender finished while the receiver made none. An end that can finish without the other has copied
+    alone."""
     if all(alone for alone, _ in votes):
         return "receiver"
     return "sender" if all(alone for _, alone in votes) else True
@@ -151,7 +154,8 @@ def _without_each_other(transport: Transport, a: int, b: int, tag: int) -> tuple
 
 
 def fit(times: Mapping[int, float]) -> tuple[float, float]:
-    """(latency in seconds, bytes a second) that give ``times`` by message size with the least squares of relative errors.
+    """Return (latency in seconds, bytes a second) that fit ``times`` (message size -> seconds) with the least squares of
+    relative errors.
 
     Raises ValueError for fewer than two sizes.
     """
@@ -169,7 +173,7 @@ def fit(times: Mapping[int, float]) -> tuple[float, float]:
 
 # ---- one process -----------------------------------------------------------------------------------------------------
 def measure_local_copies(device: ArrayDevice = HOST) -> Fitted:
-    """Copies between virtual processors of this process, which its only core makes: what the receiver does."""
+    """Measure copies between virtual processors of this process, which its only core makes; it acts as the receiver."""
     times: dict[int, float] = {}
     for nbytes in SIZES:
         source, target = device.xp.ones(nbytes, np.uint8), device.xp.zeros(nbytes, np.uint8)

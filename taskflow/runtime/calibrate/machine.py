@@ -1,7 +1,7 @@
-"""Measure the machine that a job runs on: what its processors reach, and how fast messages between its ranks are.
+"""Measurement of the machine that a job runs on: its processors' rates, and the speed of messages between its ranks.
 
-Every rank calls `measure`; all get the same machine, which `taskflow.machine.save` writes. For a figure that a user can
-trust, nothing else should run meanwhile.
+Every rank calls `measure`, and all get the same machine, which `taskflow.machine.save` writes. For trustworthy figures nothing
+else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ def measure(
     processors: int | None = None,
     say: Say | None = None,
 ) -> Cluster:
-    """The machine of this job: one processor a rank, in the order of ranks. ``kernels``: of the device that is measured.
+    """Return the machine of this job: one processor for each rank, in the order of ranks. ``kernels``: of the device that is
+    measured.
 
-    Processors are measured while all ranks measure theirs, since they share memory. CPUs are measured in five rounds,
-    since on a rented machine two cores may turn out to be one for a moment. The median of rounds and ranks stands for
-    all. Links are measured between a few pairs of ranks within nodes and between nodes while the other ranks wait.
-    Measured is half of a message's way there and back by size, to which latency + bytes / bandwidth is fitted; within
-    nodes also whose core copies.
-    ``processors``: for a job of one rank, so many virtual processors that share its core; their link is a copy in memory.
-    ``say`` is told what comes next, on rank 0.
+    All ranks measure their processors at the same time, since they share memory. CPUs are measured in five rounds, since on a
+    rented machine two cores may be one for a moment. The median of rounds and ranks stands for all. Links are measured between
+    a few pairs of ranks within nodes and between nodes, while the other ranks wait. Half of the round-trip times by size are
+    fitted by latency + bytes / bandwidth; within nodes it is also measured whose core copies. ``processors``: for a job of one
+    rank, the number of virtual processors that share its core; their link is a copy in memory. ``say`` is told on rank 0 what
+    comes next.
 
-    Raises ValueError if the ranks of a node are not numbered one after the other, or for ``processors`` with several ranks.
+    Raises ValueError if the ranks of a node are not numbered consecutively, or for ``processors`` with several ranks.
     """
     if processors is not None and (processors < 1 or transport.size > 1):
         raise ValueError(
@@ -96,7 +96,7 @@ def _nodes(transport: Transport) -> list[int]:
 
 
 def group(hosts: Sequence[str]) -> list[int]:
-    """The lengths of the runs of equal names. ValueError if a name comes back later."""
+    """Return the lengths of the runs of equal names. Raises ValueError if a name comes back later."""
     counts: list[int] = []
     for i, host in enumerate(hosts):
         if i and host == hosts[i - 1]:
@@ -177,8 +177,8 @@ def _host_rates(device: Any, array: Any) -> Rates:
 def typical(
     action: Callable[[], object], seconds: float, timed: Callable[[Callable[[], object]], float] = HOST.timed
 ) -> float:
-    """The lower quartile of an action's seconds, after one run to warm up; ``seconds`` to spend. (On a busy machine the
-    median holds the other programs' turns too.)"""
+    """Return the lower quartile of an action's seconds, after one warm-up run. ``seconds``: time to spend. (On a busy machine
+    the median would include other programs' time slices.)"""
     action()
     times: list[float] = []
     until = perf_counter() + seconds

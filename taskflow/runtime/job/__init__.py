@@ -1,6 +1,6 @@
-"""The ranks of a job: how they start, wait, fail together, and are watched.
+"""Ranks of a job: how they start, wait, fail together, and are watched.
 
-Names are loaded when they are first used: ``import taskflow`` needs ``launch`` before numpy is there.
+Names are loaded when they are first used: ``import taskflow`` needs ``launch`` before numpy is imported.
 """
 
 from typing import TYPE_CHECKING

@@ -1,12 +1,14 @@
-"""Names a rank that ends before it calls ``connect``. MPI waits for it for ever, and no rank can look while MPI starts.
+"""Arrivals: names a rank that ends before it calls ``connect``. MPI would wait for it for ever, and no rank can look around
+while MPI starts.
 
-The first rank of each node that comes to ``connect`` starts one small process, in a session of its own. It looks up the processes
-that the launcher has started on this node, and which rank each one is. The other ranks tell it when they call ``connect``. It
-writes one message and ends the ranks of its node if one of them has ended before, or has not come when the time is over. So
-mpirun ends the job. The process itself ends as soon as MPI has started on one of its ranks, since all have come then. Linux only.
+The first rank of each node that comes to ``connect`` starts one small process, in a session of its own. It looks up the
+processes that the launcher has started on this node, and which rank each one is. The other ranks tell it when they call
+``connect``. If a rank of its node has ended before that, or has not come in time, it writes one message and ends the ranks of
+its node, so that mpirun ends the job. The process ends as soon as MPI has started on one of its ranks, since then all have
+come. Linux only.
 
-It sees its own node alone. If all ranks of a node end before any of them calls ``connect``, nobody is there to
-tell. Then the other nodes say after the waiting time which ranks do not run on them.
+It sees only its own node. If all ranks of a node end before any of them calls ``connect``, nobody is left there to report it.
+After the waiting time the other nodes then say which ranks do not run on them.
 """
 
 from __future__ import annotations
@@ -37,9 +39,10 @@ _PROGRAM = "import sys; sys.path.append(sys.argv.pop()); from taskflow.runtime.j
 
 # ---- in a rank -------------------------------------------------------------------------------------------------------
 def arrive(rank: int, size: int, here: int, variable: str, limit: float) -> socket.socket | None:
-    """Tell this node's process that ``rank`` of ``size`` has come to ``connect``; the first rank starts it. ``here``: ranks on this
-    node, 0 if not known. ``variable``: the environment's, by which the launcher tells the rank. ``limit``: seconds that all
-    ranks may take to come. Returns the line to it, on which STARTED is said once MPI runs; None if there can be no such process."""
+    """Tell this node's process that ``rank`` of ``size`` has come to ``connect``; the first rank starts the process. ``here``:
+    ranks on this node, 0 if not known. ``variable``: the environment variable in which the launcher passes the rank. ``limit``:
+    seconds that all ranks may take to come. Returns the connection to the process, over which STARTED is sent once MPI runs;
+    None if such a process cannot run here."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         return None
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -119,7 +122,7 @@ def _fields(process: int) -> list[str]:
 
 # ---- in the process beside the ranks ---------------------------------------------------------------------------------
 class Arrivals:
-    """Knows which ranks of this node have come, and sleeps until one more comes or ends."""
+    """Tracker of the ranks of this node that have come; sleeps until one more comes or ends."""
 
     def __init__(self, listening: int, first: int, size: int, here: int, launcher: int, variable: str, limit: float) -> None:
         """As `arrive`; ``first`` is the rank that has started this process, ``launcher`` the process that has started the ranks."""
@@ -285,7 +288,7 @@ def _have(ranks: list[int]) -> str:
 
 
 def main(listening: str, first: str, size: str, here: str, launcher: str, variable: str, limit: str) -> None:
-    """The program of the process beside the ranks."""
+    """Run the process that watches the ranks' arrivals."""
     if not os.fork():
         Arrivals(int(listening), int(first), int(size), int(here), int(launcher), variable, float(limit)).run()
     os._exit(0)

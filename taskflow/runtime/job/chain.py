@@ -1,4 +1,4 @@
-"""Who hangs: ranks that wait for each other, followed to the one that waits for nobody."""
+"""Wait chains: which rank hangs, found by following ranks that wait for each other to the one that waits for nobody."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A rank that another waits for, in which task, for which transfer, and for how many seconds it has."""
+    """A rank that another one waits for: in which task, for which transfer, and for how many seconds so far."""
 
     peers: tuple[int, ...]
     what: str
@@ -23,18 +23,18 @@ class Wait:
         return f"has waited {self.seconds:.1f} s in {self.what} to {self.transfer}"
 
     def pack(self) -> bytes:
-        """As bytes, for a message to another rank."""
+        """Return the bytes of a message to another rank."""
         return json.dumps([self.peers, self.what, self.transfer, self.seconds]).encode()
 
     @staticmethod
     def unpack(data: bytes) -> Wait:
-        """What `pack` has made."""
+        """Return the Wait that `pack` turned into bytes."""
         peers, what, transfer, seconds = json.loads(data)
         return Wait(tuple(peers), what, transfer, seconds)
 
 
 def needed(rank: int, waits: Mapping[int, Wait | None]) -> list[int]:
-    """The ranks that ``rank`` waits for: none if it does not wait. One that waits in the same collective is not among them."""
+    """Return the ranks that ``rank`` waits for; none if it does not wait. Ranks that wait in the same collective are left out."""
     mine = waits.get(rank)
     if mine is None:
         return []
@@ -49,8 +49,8 @@ def needed(rank: int, waits: Mapping[int, Wait | None]) -> list[int]:
 
 
 def explain(rank: int, waits: Mapping[int, Wait | None]) -> str:
-    """Sentences that say why ``rank`` waits. ``waits``: what each rank has answered; None if it did not answer, since it does
-    not wait."""
+    """Return sentences that say why ``rank`` waits. ``waits``: each rank's answer; None if it did not answer, because it is not
+    waiting."""
     path: dict[int, int | None] = {rank: None}  # each rank and the one that waits for it, nearest first
     for here in (order := [rank]):
         for peer in needed(here, waits):

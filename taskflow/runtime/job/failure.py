@@ -1,14 +1,13 @@
-"""Whatever rank fails, the whole job ends within seconds, non-zero, and says which rank and why, once.
+"""Failure: whichever rank fails, the whole job ends within seconds with a non-zero code, and says once which rank and why.
 
-MPI does not help by itself: a rank that raises or calls sys.exit waits for the others in MPI_Finalize, and they wait
-for its messages. So an uncaught exception aborts the job, and a rank that leaves the program tells the others: one that
-then needs a message from it ends the job. A rank that dies by a signal is mpirun's to notice, and it does, but only
-``watcher`` says which one it was.
+MPI does not do this: a rank that raises or calls sys.exit waits for the others in MPI_Finalize, and they wait for its messages.
+So an uncaught exception aborts the job. A rank that leaves the program tells the others; if one of them then needs a message
+from it, that one ends the job. mpirun notices a rank that dies by a signal, but only ``watcher`` says which one it was.
 
-It is not to be trusted with a rank that ends by os._exit: MPICH's mpirun kills the others, and then in 4 of 10 runs
-returns that rank's code, be it 0 (29 of 70 measured, with and without taskflow). So os._exit is watched too. What calls
-_exit in C passes by, and ``watcher`` names it; mpirun's code was 0 in 14 of 20, and is not since the watcher holds the rank's
-connection to mpirun until another rank has been killed (0 of 10).
+mpirun cannot be trusted with a rank that ends by os._exit: MPICH's kills the others, and then in 4 of 10 runs returns that
+rank's exit code, even if it is 0 (29 of 70 measured, with and without taskflow). So os._exit is intercepted too. A call of
+_exit in C is not intercepted, but ``watcher`` names the rank. mpirun's code was then 0 in 14 of 20 runs. It is no longer (0 of
+10) since the watcher holds the rank's connection to mpirun until another rank has been killed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _FORWARD_SECONDS = 0.2
 
 
 class Notice(IntEnum):
-    """What a rank tells others: that it has left, or is about to end the job; that it asks for whom one waits, and the answer."""
+    """Message between ranks: the sender has left, is about to end the job, asks for whom another rank waits, or answers that."""
 
     LEFT = 1
     FAILED = 2
@@ -53,7 +52,7 @@ class Notice(IntEnum):
 
 
 class Notices:
-    """What the other ranks have announced. A message is one byte and what belongs to it, on a communicator without channels."""
+    """Notices from the other ranks. A message is one byte and its contents, on a communicator without channels."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         from mpi4py import MPI
@@ -72,7 +71,7 @@ class Notices:
         self._answers: dict[int, Wait] = {}
 
     def announce(self, notice: Notice) -> None:
-        """Tell all other ranks, without waiting for them; a second time does nothing."""
+        """Tell all other ranks, without waiting for them; a second call does nothing."""
         if notice in self._told:
             return
         self._told.add(notice)
@@ -82,7 +81,7 @@ class Notices:
                 self._sends.append(self._comm.Isend(text, peer, _NOTICE_TAG))
 
     def poll(self) -> None:
-        """Take in what has arrived. Never blocks."""
+        """Receive what has arrived. Never blocks."""
         while self._comm.Iprobe(self._any, _NOTICE_TAG, self._status):
             source, text = self._status.source, bytearray(self._status.count)
             self._comm.Recv(text, source, _NOTICE_TAG)
@@ -95,8 +94,9 @@ class Notices:
                 (self.left if text[0] == Notice.LEFT else self.failed).add(source)
 
     def ask(self, over: Callable[[], bool], ring: Callable[[int], None]) -> dict[int, Wait | None]:
-        """For whom the ranks wait that this one waits for, and so on to the end of the chain; None for one that does not answer
-        within a moment. Breaks off when ``over()``, or when another rank is about to end the job. ``ring`` wakes a rank."""
+        """Ask the ranks that this one waits for whom they wait for, and so on to the end of the chain. The answer is None for a
+        rank that does not answer within a moment. Stops when ``over()``, or when another rank is about to end the job. ``ring``
+        wakes a rank."""
         assert self.waiting is not None
         waits: dict[int, Wait | None] = {self._comm.rank: self.waiting()}
         asked: dict[int, float] = {}
@@ -117,13 +117,13 @@ class Notices:
         return waits
 
     def delivered(self) -> bool:
-        """True if all that was announced is on its way and needs nothing more from this rank."""
+        """True if everything announced is on its way and needs nothing more from this rank."""
         self._sends = [send for send in self._sends if not send.Test()]
         return not self._sends
 
 
 class JobEnd:
-    """The end of a job of several ranks: how one of them fails, and how all of them leave."""
+    """End of a job of several ranks: how one of them fails, and how all of them leave."""
 
     def __init__(self, comm: MPI.Comm, abort: Callable[[int], object], sleep: Callable[[float], bool]) -> None:
         """``comm`` is for this object alone; ``abort`` ends all ranks with a code; ``sleep`` as in ``waiting.poll``."""
@@ -138,17 +138,17 @@ class JobEnd:
         self._closers: list[Callable[[], None]] = []
 
     def watch(self) -> None:
-        """Arrange that from now on an uncaught exception ends the job, and the end of the program tells the others."""
+        """Let an uncaught exception end the job from now on, and let the end of the program notify the others."""
         sys.excepthook = self._uncaught
         os._exit = self._exits
         atexit.register(self._leave)
 
     def at_exit(self, close: Callable[[], None]) -> None:
-        """Call ``close`` when the program ends, before the other ranks are told."""
+        """Call ``close`` when the program ends, before the other ranks are notified."""
         self._closers.append(close)
 
     def fail(self, cause: str, detail: str = "", code: int = 1) -> NoReturn:
-        """Print "taskflow: rank 3 of 16: cause" and ``detail``, unless another rank does, and end every rank."""
+        """Print "taskflow: rank 3 of 16: cause" and ``detail``, unless another rank does so, and end every rank."""
         self.lifeline.say(FAILS)
         with contextlib.suppress(Exception):
             sys.stdout.flush()

@@ -1,8 +1,9 @@
-"""Starting: alone or under an MPI launcher, whose variables tell before MPI starts. Imports neither numpy nor mpi4py.
+"""Launch: whether this process runs alone or under an MPI launcher, read from the environment before MPI starts. Imports
+neither numpy nor mpi4py.
 
-``limit_threads`` must run before numpy is imported, since BLAS reads its variables once. So it belongs in the first
-lines of ``taskflow/__init__.py``; it only sets variables, and only under a launcher. This module must stay importable
-without numpy: ``taskflow/runtime/__init__.py`` must call it before it imports a module that needs numpy.
+``limit_threads`` must run before numpy is imported, since BLAS reads its variables once. So it is called in the first lines of
+``taskflow/__init__.py``; it only sets variables, and only under a launcher. So this module, and the packages above it, must
+stay importable without numpy.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ INTERRUPTED = 130
 
 
 class LaunchError(RuntimeError):
-    """The job was not started in a way that can work; the message says what to do."""
+    """Error for a job that was not started in a way that can work; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What an MPI launcher said in this process's environment."""
+    """What an MPI launcher put into this process's environment."""
 
     name: str
     """Whose variables they are."""
@@ -40,7 +41,7 @@ class Launcher:
     """Ranks on this node; ``size`` where the launcher does not say."""
 
     def variables(self) -> tuple[str, str]:
-        """The environment's variables for the rank and for the number of ranks on this node; the latter may not be set."""
+        """The environment variables of the rank and of the number of ranks on this node; the latter may not be set."""
         return next(((rank, local) for name, rank, _, local in _VARIABLES if name == self.name), ("PMIX_RANK", ""))
 
 
@@ -56,7 +57,7 @@ _VARIABLES = (
 
 
 def launcher(environ: Mapping[str, str] | None = None) -> Launcher | None:
-    """Tell from the environment who started this process as a rank; None if nobody did."""
+    """Return the launcher that started this process as a rank, read from the environment; None if there is none."""
     environ = os.environ if environ is None else environ
     for name, rank_variable, size_variable, local_variable in _VARIABLES:
         size = _number(environ.get(size_variable))
@@ -74,12 +75,12 @@ def launcher(environ: Mapping[str, str] | None = None) -> Launcher | None:
 
 
 def speaks() -> bool:
-    """True if this process is to tell the user what every rank could tell: it is no rank, or the first."""
+    """True if this process should print what every rank could print: it is no rank, or the first one."""
     return (started := launcher()) is None or started.rank == 0
 
 
 def say_once(text: str) -> None:
-    """A line on stderr, under mpirun on rank 0 only. Works before MPI has started."""
+    """Print a line on stderr, under mpirun on rank 0 only. Works before MPI has started."""
     if speaks():
         print(text, file=sys.stderr, flush=True)
 
@@ -98,9 +99,9 @@ def _slurm_tasks(text: str, node: int) -> int | None:
 
 
 def limit_threads() -> None:
-    """Give each rank its share of the cores for BLAS: cores / ranks on this node, at least 1. To be called before
-    numpy is imported. Sets OMP_NUM_THREADS, OPENBLAS_NUM_THREADS and MKL_NUM_THREADS, never one that is set; if
-    OMP_NUM_THREADS is, nothing, since the others follow it. Does nothing without an MPI launcher."""
+    """Give each rank its share of the cores for BLAS: cores / ranks on this node, at least 1. Must be called before numpy is
+    imported. Sets OMP_NUM_THREADS, OPENBLAS_NUM_THREADS and MKL_NUM_THREADS, but never one that is already set. If
+    OMP_NUM_THREADS is set, sets nothing, since the others follow it. Does nothing without an MPI launcher."""
     started = launcher()
     if started is None or THREAD_VARIABLES[0] in os.environ:
         return

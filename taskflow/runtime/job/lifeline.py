@@ -1,4 +1,4 @@
-"""A rank's line to the watcher of its node (`watcher`), and how the watchers of a job are started."""
+"""Lifeline: a rank's connection to the watcher of its node (`watcher`), and how the watchers of a job are started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADDRESSES = 10
 
 
 class Lifeline:
-    """A rank's line to its node's watcher. Until ``begin`` was called, and where there is no watcher, it does nothing."""
+    """Connection of a rank to its node's watcher. It does nothing before ``begin``, and where there is no watcher."""
 
     def __init__(self) -> None:
         self._listening: socket.socket | None = None
@@ -40,8 +40,8 @@ class Lifeline:
                 self.address = self._listening.getsockname()
 
     def invite(self) -> bytes:
-        """On rank 0 of a job on several nodes, before ``begin``: where the other nodes' watchers find this one's, and the word that
-        they must know, at most 63 bytes. Empty if they cannot."""
+        """Return, on rank 0 of a job on several nodes and before ``begin``, the address of its watcher for the other nodes'
+        watchers and the password that they must send, at most 63 bytes. Empty if they cannot connect."""
         with contextlib.suppress(OSError):
             if addresses := _addresses()[:_ADDRESSES]:
                 self._meeting = socket.socket()
@@ -51,8 +51,9 @@ class Lifeline:
         return b""
 
     def begin(self, rank: int, nodes: list[bytes], addresses: list[bytes], processes: list[int], invitation: bytes) -> None:
-        """Every rank calls this with what all ranks have told, by rank: their ``node``, ``address`` and process; and what
-        `invite` gave on rank 0. The first rank of a node starts its watcher. A watcher that does not start is no error."""
+        """Connect to the watcher; the first rank of a node starts it. Every rank calls this with what all ranks have told, by
+        rank (their ``node``, ``address`` and process), and what `invite` returned on rank 0. A watcher that does not start is
+        no error."""
         listening, self._listening = self._listening, None
         meeting, self._meeting = self._meeting, None
         with listening or contextlib.nullcontext(), meeting or contextlib.nullcontext(), contextlib.suppress(OSError):
@@ -69,7 +70,7 @@ class Lifeline:
                 _start(listening, meeting, {peer: processes[peer] for peer in here}, nodes, b"" if one_node else invitation)
 
     def say(self, word: bytes) -> None:
-        """LEFT: this rank's program is over. FAILS: it is about to end the job. Never fails."""
+        """Tell the watcher LEFT, this rank's program is over, or FAILS, it is about to end the job. Never fails."""
         if self._line is not None and os.getpid() == self._process:
             with contextlib.suppress(OSError):  # no watcher, or one that has ended
                 self._line.send(word, socket.MSG_NOSIGNAL)

@@ -1,4 +1,4 @@
-"""Which node this process is on: what must be the same for processes that share memory, PIDs and sockets."""
+"""Identity of the node that this process is on. Processes of one node share memory, PIDs and sockets."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def node_key() -> str:
-    """The same for processes of one node, and for those alone; at most 63 characters. Not the host's name, which machines of a
-    cluster may share: the boot that the kernel is in, and the namespaces of PIDs and networks, so that two containers are two
-    nodes. The host's name where the system is not Linux."""
+    """Return a key that is the same for processes of one node and differs between nodes; at most 63 characters. It is not the
+    host's name, which several machines of a cluster may share, but the kernel's boot ID and the namespaces of PIDs and
+    networks. So two containers are two nodes. On systems other than Linux it is the host's name."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")

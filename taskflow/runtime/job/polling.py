@@ -1,13 +1,13 @@
-"""Waiting without burning cores: poll a moment, then sleep longer and longer between two looks.
+"""Polling: waits without burning cores, by polling for a moment and then sleeping longer and longer between two polls.
 
-A rank that blocks inside MPI spins, and where ranks outnumber cores it takes the core of the rank it waits for.
-Measured with 16 ranks on 2 cores: a computing rank runs 8 to 10 times slower beside 15 that block, as fast as alone
-beside 15 that poll as here. Sleeping has a price of its own, half of the longest sleep a message; a Doorbell takes it
-back within a node: the sender wakes the receiver (a hop takes 550 us without it, 80 to 100 us with it).
+A rank that blocks inside MPI spins. Where ranks outnumber cores it takes the core of the rank that it waits for. Measured with
+16 ranks on 2 cores: a computing rank runs 8 to 10 times slower beside 15 that block, and at full speed beside 15 that poll as
+here. Sleeping costs on average half of the longest sleep for each message. Within a node a Doorbell avoids that: the sender
+wakes the receiver (a hop takes 550 us without it, 80 to 100 us with it).
 
-Looking has a price too, which others pay: a rank that looks 4,000 times a second takes a tenth of a core, and throws what the
-core's other process works with out of its caches. Kernels that are measured meanwhile came out 5 to 20 % too slow.
-So who has waited long sleeps longer, in proportion.
+Polling slows others down too: a rank that polls 4,000 times a second takes a tenth of a core, and evicts data of the core's
+other process from its caches. Kernels that were measured meanwhile came out 5 to 20 % too slow. So a rank that has waited
+longer sleeps longer, in proportion.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PATIENT_SLEEP_SECONDS = 0.05  # so that a rank that has failed is noticed soon
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How a rank waits: it polls without a pause for ``spin_seconds``, then sleeps ``first_sleep_seconds``, twice as
-    long each time, and at most ``longest_sleep_seconds``; in long waits a hundredth of the time waited so far, and at most
-    ``patient_sleep_seconds``."""
+    """Pace at which a rank waits: it polls without a pause for ``spin_seconds``, then sleeps ``first_sleep_seconds``, twice as
+    long each time, and at most ``longest_sleep_seconds``. In long waits it sleeps a hundredth of the time waited so far, at
+    most ``patient_sleep_seconds``."""
 
     spin_seconds: float
     first_sleep_seconds: float
@@ -48,13 +48,13 @@ class Backoff:
             raise ValueError(f"pace: needs spin >= 0 and 0 < first sleep <= longest sleep, in seconds, got {self}")
 
     def longest_after(self, waited: float) -> float:
-        """The longest sleep, in seconds, of who has waited so long."""
+        """Return the longest sleep, in seconds, after a wait of ``waited`` seconds."""
         return max(self.longest_sleep_seconds, min(self.patient_sleep_seconds, PATIENT_SHARE * waited))
 
 
 def pace_for(ranks: int, cores: int) -> Backoff:
-    """The pace for ``ranks`` ranks on a node with ``cores`` cores for them. TASKFLOW_LONGEST_SLEEP_SECONDS overrides
-    the longest sleep, also that of long waits; ValueError if it is no positive number."""
+    """Return the pace for ``ranks`` ranks on a node with ``cores`` cores for them. TASKFLOW_LONGEST_SLEEP_SECONDS overrides the
+    longest sleep, also in long waits. Raises ValueError if it is no positive number."""
     first = 20e-6
     crowded = ranks > cores
     longest = _seconds(SLEEP_VARIABLE, 1e-3 if crowded else 250e-6)
@@ -67,8 +67,8 @@ def pace_for(ranks: int, cores: int) -> Backoff:
 
 
 def watchdog_limit(seconds: float | None = None) -> float:
-    """How long a rank may wait for one message, in seconds; 0 is for ever. ``seconds``, else
-    TASKFLOW_WATCHDOG_SECONDS, else 300. ValueError if that is no finite number, or negative."""
+    """Return how many seconds a rank may wait for one message; 0 is for ever. It is ``seconds``, else
+    TASKFLOW_WATCHDOG_SECONDS, else 300. Raises ValueError if that is not a finite number, or negative."""
     if seconds is None:
         return _seconds(WATCHDOG_VARIABLE, _WATCHDOG_SECONDS)
     if not 0 <= seconds < float("inf"):
@@ -77,8 +77,8 @@ def watchdog_limit(seconds: float | None = None) -> float:
 
 
 def start_limit() -> float:
-    """How long MPI may take to start, which takes all ranks, in seconds; 0 is for ever. TASKFLOW_START_SECONDS, else
-    300. Apart from the watchdog's limit: that may be short on purpose, and a start on a busy machine is not."""
+    """Return how many seconds MPI may take to start, which needs all ranks; 0 is for ever. It is TASKFLOW_START_SECONDS, else
+    300. It is separate from the watchdog's limit, which may be short on purpose, while a start on a busy machine takes long."""
     return _seconds(START_VARIABLE, _START_SECONDS)
 
 
@@ -96,15 +96,15 @@ def _seconds(variable: str, default: float) -> float:
 
 
 def usable_cores() -> int:
-    """How many cores this process may run on."""
+    """Return the number of cores that this process may run on."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def node_cores() -> int:
-    """How many cores the ranks of this node share. Some launchers bind each rank to cores of its own; then the process
-    that started the rank still has all of them."""
+    """Return the number of cores that the ranks of this node share. Some launchers bind each rank to cores of its own; then the
+    process that started the rank still has all of them."""
     cores = usable_cores()
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -113,9 +113,8 @@ def node_cores() -> int:
 
 
 class Doorbell:
-    """Lets other processes of this node end this process's sleep early. A ring says "look again", nothing more, so
-    one that is lost costs no more than the rest of a sleep. Linux only: it lives in the abstract socket namespace,
-    which leaves no file behind."""
+    """Socket by which other processes of this node end this process's sleep early. A ring only says "look again", so a lost one
+    costs no more than the rest of a sleep. Linux only: it lives in the abstract socket namespace, which leaves no file behind."""
 
     __slots__ = ("_socket", "address")
 
@@ -130,7 +129,7 @@ class Doorbell:
 
     @staticmethod
     def supported() -> bool:
-        """True if this system has what it takes."""
+        """True if this system supports it."""
         return sys.platform == "linux"
 
     def ring(self, address: bytes) -> None:
@@ -139,7 +138,7 @@ class Doorbell:
             self._socket.sendto(b"!", address)
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep until ``seconds`` are over or somebody rings; True if somebody did."""
+        """Sleep until ``seconds`` are over or somebody rings. Returns True if somebody did."""
         ready, _, _ = select.select([self._socket], [], [], seconds)
         if not ready:
             return False
@@ -150,12 +149,12 @@ class Doorbell:
             return True
 
     def close(self) -> None:
-        """Give the address back; the doorbell cannot be used afterwards."""
+        """Release the address; the doorbell cannot be used afterwards."""
         self._socket.close()
 
 
 def plain_sleep(seconds: float) -> bool:
-    """``time.sleep`` with the signature of ``Doorbell.sleep``: nobody rings."""
+    """Sleep with the signature of ``Doorbell.sleep``; nobody rings."""
     time.sleep(seconds)
     return False
 
@@ -166,7 +165,7 @@ def poll(
     between: Callable[[float], None],
     sleep: Callable[[float], bool] = plain_sleep,
 ) -> None:
-    """Return when ``done()`` is true. Before each sleep ``between`` gets the seconds waited so far, and may raise."""
+    """Return when ``done()`` is true. Before each sleep ``between`` is called with the seconds waited so far, and may raise."""
     if done():
         return
     began = time.perf_counter()

@@ -1,22 +1,24 @@
-"""Names a rank that is killed: it cannot speak itself, and mpirun kills the others at once and shows no more than a PID.
+"""Watcher: names a rank that is killed. The rank cannot report it itself, and mpirun kills the others at once and shows only a
+PID.
 
-The lowest rank of each node starts one small process beside the job, in a session of its own, so that what ends the ranks
-passes it by. Each rank holds a connection to it (`lifeline`), and it sleeps until one of them says something or ends. A rank that
-leaves or fails says so first; one that ends without a word is named, once, and if mpirun does not end the job, the
+The lowest rank of each node starts one small process beside the job, in a session of its own, so that signals to the ranks do
+not reach it. Each rank holds a connection to it (`lifeline`), and it sleeps until one of them sends something or ends. A rank
+that leaves or fails says so first. One that ends without a word is named, once, and if mpirun does not end the job, the
 watchers do. They end with the job. Linux only.
 
-Which one was first? A PID's end tells it badly: mpirun notices a death by the files that close, which comes before, and
-on a busy machine those it kills in answer are often gone sooner (3 of 6 jobs). A process that dies closes its files from
-the highest number down, so a connection with a number above those of mpirun's closes before mpirun can know.
+The watcher must know which rank ended first, and the order in which PIDs vanish does not tell. mpirun notices a death when the
+rank's files close, which happens before its PID vanishes. On a busy machine the ranks that mpirun then kills are often gone
+sooner (3 of 6 jobs). But a dying process closes its files from the highest number down. So a connection with a higher number
+than mpirun's closes before mpirun can know.
 
-MPICH's mpirun and its kin learn of a death by the end of the rank's PMI connection, and then throw away what is written. So
-the watcher holds that connection too, and lets go when it has said its word. Open MPI's leaves the time.
+MPICH's mpirun and its relatives learn of a death from the end of the rank's PMI connection, and then discard further output. So
+the watcher holds that connection too, and closes it after writing its message. Open MPI's mpirun leaves enough time.
 
-On several nodes the watchers tell rank 0's, over TCP, as soon as a connection closes, and what it hears first is first.
-Order matters, since an MPI that sees a peer gone ends its own rank, in ways that look like a failure too. It also names
-a node that answers no more.
+On several nodes the watchers tell rank 0's over TCP as soon as a connection closes, and it takes the first report as the cause.
+Order matters, since an MPI that loses a peer ends its own rank, which looks like a failure too. Rank 0's watcher also names a
+node that no longer answers.
 
-Run as a program (``python -I -S watcher.py``) this file is that process, so it imports little and nothing of ours.
+This file is run as a program (``python -I -S watcher.py``), so it imports little, and nothing of taskflow.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _PIDFD_INFO_EXIT = 1 << 3
 
 
 class Watcher:
-    """Knows the ranks of its node by their PIDs, and sleeps until one of them says something or ends."""
+    """Process that knows the ranks of its node by their PIDs, and sleeps until one of them sends something or ends."""
 
     def __init__(
         self, listening: int, processes: dict[int, int], size: int, nodes: int = 1, meeting: int | None = None,
@@ -79,14 +81,14 @@ class Watcher:
                 self._listen_to(rank, self._handles[rank])
 
     def meet(self) -> None:
-        """Wait, a moment at most, until all ranks have connected: they do it at the same time."""
+        """Wait, for a moment at most, until all ranks have connected, which they do at the same time."""
         until = time.monotonic() + _MEET_SECONDS
         while len(self._lines) < len(self._processes) and (rest := until - time.monotonic()) > 0:
             if select.select([self._listening], [], [], rest)[0]:
                 self._accept()
 
     def run(self) -> None:
-        """Return once a rank was named and the job has ended, one is about to end the job, or all have left."""
+        """Return once a rank was named and the job has ended, a rank is about to end the job, or all have left."""
         if self._meeting is not None:
             self._events.register(self._meeting, select.EPOLLIN)
         elif not self._decides:
@@ -287,7 +289,7 @@ class Watcher:
 
 
 class Other:
-    """The line to another node's watcher: texts that end with a newline."""
+    """Connection to another node's watcher: texts that end with a newline."""
 
     def __init__(self, line: socket.socket, name: str = "") -> None:
         """``name``: of its node; empty until it has said who it is."""
@@ -303,12 +305,12 @@ class Other:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
 
     def say(self, text: str) -> None:
-        """Never fails, never waits: what is said in a job's life is less than a socket holds."""
+        """Send a text. Never fails and never waits, since a job sends less than a socket holds."""
         with contextlib.suppress(OSError):
             self.line.send(text.encode() + b"\n", socket.MSG_NOSIGNAL)
 
     def hear(self) -> list[str] | None:
-        """The texts that have come; None if no more will. OSError if the node does not answer."""
+        """Return the texts that have come; None if no more will. Raises OSError if the node does not answer."""
         data = self.line.recv(1 << 16)
         if not data:
             return None
@@ -329,7 +331,7 @@ def _write(text: str) -> None:
 
 # ---- how a process has ended -----------------------------------------------------------------------------------------
 def wait_status(handle: int | None, process: int) -> int | None:
-    """The wait status of a process that has ended, which is not a child; None if the kernel does not tell."""
+    """Return the wait status of a process that has ended and is not a child; None if the kernel does not tell."""
     with contextlib.suppress(OSError, ValueError):
         with open(f"/proc/{process}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -368,7 +370,7 @@ def _out_of_memory_kills() -> int:
 
 
 def main(listening: str, meeting: str = "") -> None:
-    """The watcher's program: the numbers of its sockets, and what ``lifeline._start`` writes."""
+    """Run the watcher. Its arguments are the numbers of its sockets; its input is what ``lifeline._start`` writes."""
     size, nodes, invitation, *ranks = sys.stdin.read().split()
     processes = {int(rank): int(process) for rank, _, process in (pair.partition(":") for pair in ranks)}
     watcher = Watcher(

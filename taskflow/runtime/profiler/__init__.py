@@ -1,4 +1,4 @@
-"""Traces of a run: what every rank did and when, beside what was predicted."""
+"""Traces of a run: what every rank did and when, beside the prediction."""
 
 from taskflow.runtime.profiler.clock_offsets import Clock
 from taskflow.runtime.profiler.compare import Differences, Row, differences

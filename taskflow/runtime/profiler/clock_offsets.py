@@ -1,7 +1,8 @@
-"""Clocks: how far the clocks of ranks are apart, so that what several ranks measured can be drawn on one axis.
+"""Clocks: offsets between the clocks of ranks, so that times of several ranks can be drawn on one axis.
 
-Cristian's method ("Probabilistic clock synchronization", 1989): of several round trips the shortest one tells most, since the
-other clock was read somewhere within it. Measured before and after, the difference between the two is the drift.
+Cristian's method ("Probabilistic clock synchronization", 1989): of several round trips the shortest one is the most exact,
+since the other clock was read somewhere within it. It is measured before and after; the difference between the two is the
+drift.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Clocks:
             self._ends[peer] = out, transport.sender(out, peer, asks), back, transport.receiver(back, peer, answers)
 
     def measure(self, rounds: int = _ROUNDS) -> Offset:
-        """This rank's offset, from the shortest of ``rounds`` round trips to rank 0. Every rank calls it."""
+        """Measure this rank's offset from the shortest of ``rounds`` round trips to rank 0. Every rank calls it."""
         if self._transport.rank == 0:
             for peer in self._ends:
                 for _ in range(rounds):
@@ -73,8 +74,8 @@ class Clocks:
 
 
 def on_first_clock(times: Any, first: Offset, last: Offset) -> Any:
-    """Times of a rank's clock (an array) as rank 0's clock would have shown them. The offset at each time lies on the
-    line through two measurements. Where these differ by no more than their errors, it is that of the more exact one."""
+    """Convert times of a rank's clock (an array) to rank 0's clock. The offset at each time lies on the line through two
+    measurements. If these differ by no more than their errors, the more exact one is used throughout."""
     span, change = last.at - first.at, last.seconds - first.seconds
     if span <= 0 or abs(change) <= first.error + last.error:
         return times - min(first, last, key=lambda offset: offset.error).seconds

@@ -1,4 +1,4 @@
-"""Differences: what a trace says of predicted against measured times, by operator and part of the step, and task by task."""
+"""Differences between predicted and measured times in a trace, by operator and part of the step, and task by task."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _PHASES = ("forward", "backward", "synchronisation", "transfer", "other")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """All tasks of an operator (for synchronisation, of a layer) in one part of a step, of all processors together. A message's
-    time is from when both sides had begun it until the receiver saw its end; if that was busy with something else meanwhile,
-    so that nobody waited, it took that long ``at_most``. ``waited_seconds``: how long ranks stood still for messages."""
+    """All tasks of an operator (for synchronisation, of a layer) in one part of a step, on all processors together. A message's
+    time lasts from when both sides had begun it until the receiver saw its end. If the receiver was busy with something else
+    meanwhile, so that nobody waited, that is only an upper bound, and counts as ``at_most``. ``waited_seconds``: how long ranks
+    stood still for messages."""
 
     operator: str
     phase: str
@@ -32,27 +33,28 @@ class Row:
 
     @property
     def difference_seconds(self) -> float:
-        """How much longer it took than predicted."""
+        """Measured minus predicted seconds."""
         return self.measured_seconds - self.predicted_seconds
 
     @property
     def ratio(self) -> float | None:
-        """Measured over predicted; None if nothing was predicted, or the measured time is only a bound above that."""
+        """Measured over predicted; None if nothing was predicted, or if the measured time is only an upper bound above the
+        prediction."""
         if self.predicted_seconds <= 0 or self.unknown:
             return None
         return self.measured_seconds / self.predicted_seconds
 
     @property
     def unknown(self) -> bool:
-        """True if the prediction may be right for all that was measured."""
+        """True if the prediction is consistent with everything that was measured, because times are only upper bounds."""
         return self.at_most and self.measured_seconds > self.predicted_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """A trace in numbers; times are medians over its steps. ``by_task``: a row for each task (its name in place of the
-    operator's). ``rank_seconds``: of each rank's step, seconds by what it did (compute, send, receive, wait, other).
-    ``predicted_in_turn_seconds``: all tasks that are no messages one after the other."""
+    """Comparison of a trace in numbers; times are medians over its steps. ``by_task``: a row for each task (its name instead of
+    the operator's). ``rank_seconds``: of each rank's step, seconds by activity (compute, send, receive, wait, other).
+    ``predicted_in_turn_seconds``: sum of the predicted times of all tasks that are no messages."""
 
     about: Mapping[str, Any]
     step_seconds: float
@@ -63,12 +65,12 @@ class Differences:
     rank_seconds: tuple[Mapping[str, float], ...]
 
     def largest(self, count: int) -> list[Row]:
-        """The tasks whose times differ most from the prediction."""
+        """Return the tasks whose times differ most from the prediction."""
         known = [row for row in self.by_task if not row.unknown]
         return sorted(known, key=lambda row: -abs(row.difference_seconds))[:count]
 
     def as_json(self, count: int) -> dict[str, Any]:
-        """For programs; with the ``count`` largest differences of tasks."""
+        """Return it as JSON, with the ``count`` largest differences of tasks."""
 
         def entry(row: Row, name: str) -> dict[str, Any]:
             value = {**asdict(row), "ratio": row.ratio, "difference_seconds": row.difference_seconds}
@@ -86,7 +88,7 @@ class Differences:
 
 
 def differences(content: Mapping[str, Any]) -> Differences:
-    """Of a trace that `read_trace` gave. ValueError if it has no step."""
+    """Compare a trace that `read_trace` returned. Raises ValueError if it has no step."""
     about = content["otherData"]
     steps = about["steps"]
     if not steps:

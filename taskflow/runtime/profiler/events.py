@@ -1,10 +1,10 @@
-"""Events: what ranks recorded, and what was predicted, as one document in the Chrome trace event format.
+"""Events: recordings of ranks and the prediction, as one document in the Chrome trace event format.
 
-Each rank is a process, whose tracks are ``compute`` (one a processor), ``send``, ``receive``, ``wait`` and ``other``.
-They cover the time from the start of its first traced step to the end of its last without gap or overlap; ``step``
-spans each step. Predicted timelines are processes of their own beside them, aligned at the start of each step. Times
-are whole nanoseconds here, from the first step's start, and microseconds in the file. Format: "Trace Event Format"
-(Duffy et al., Google), JSON object form; what Perfetto asks beyond it is said in `testing.trace_format`.
+Each rank is a process with the tracks ``compute`` (one for each processor), ``send``, ``receive``, ``wait`` and ``other``. They
+cover the time from the start of its first traced step to the end of its last without gap or overlap; ``step`` spans each step.
+Predicted timelines are processes of their own beside them, aligned at the start of each step. Times are whole nanoseconds here,
+from the first step's start, and microseconds in the file. Format: "Trace Event Format" (Duffy et al., Google), JSON object
+form; `testing.trace_format` says what Perfetto requires beyond it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COVERING = ("compute", "send", "receive", "wait", "other")
 def document(
     tasks: TaskGraph, recordings: Sequence[Recording], subject: Subject, predicted: Timeline, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The whole trace: ``traceEvents``, and in ``otherData`` the facts and how long steps took."""
+    """Return the whole trace: ``traceEvents``, and in ``otherData`` the facts and the durations of steps."""
     writer = _EventWriter(tasks, recordings, subject)
     events = list(writer.events())
     starts = writer.step_starts()
@@ -47,7 +47,7 @@ def document(
 
 
 def rank_pid(rank: int) -> int:
-    """The number of a rank's process in the trace."""
+    """Return the number of a rank's process in the trace."""
     return rank + 1
 
 

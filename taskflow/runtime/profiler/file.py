@@ -1,4 +1,4 @@
-"""Trace files: JSON, gzipped if the name says so, whole or not there."""
+"""Trace files: JSON, gzipped if the name says so, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _FORMAT, _VERSION = "taskflow-trace", 1
 
 
 def write_trace(content: Mapping[str, Any], path: str | Path) -> None:
-    """Write a trace to ``path``, gzipped if that ends in ``.gz``. Readers see no file, the old one or the whole new one.
-    OSError if it cannot be written."""
+    """Write a trace to ``path``, gzipped if that ends in ``.gz``. Readers see no file, the old one or the complete new one.
+    Raises OSError if it cannot be written."""
     data = json_text(content, packed=True).encode()
     if Path(path).suffix == ".gz":
         data = gzip.compress(data, compresslevel=5, mtime=0)
@@ -25,7 +25,7 @@ def write_trace(content: Mapping[str, Any], path: str | Path) -> None:
 
 
 def read_trace(path: str | Path) -> dict[str, Any]:
-    """A trace that taskflow wrote. FileNotFoundError, or ValueError if it is something else."""
+    """Return a trace that taskflow wrote. Raises FileNotFoundError, or ValueError if it is something else."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"trace file {path} does not exist")

@@ -18,8 +18,8 @@ def predicted_events(
     tasks: TaskGraph, timeline: Timeline, subject: Subject, starts: Mapping[int, int],
     arguments: Sequence[Event], first_pid: int, ranks: Sequence[int],
 ) -> list[Event]:
-    """Events of the timeline, once for each step of ``starts`` (step -> when it began, in nanoseconds; see `shown_from`).
-    ``arguments``: by task number, what the viewer shows; ``first_pid``: the first of the process numbers that are free."""
+    """Return the events of the timeline, once for each step of ``starts`` (step -> when it began, in nanoseconds; see
+    `shown_from`). ``arguments``: by task number, what the viewer shows. ``first_pid``: the first free process number."""
     machine = subject.machine
     count = len(machine.processors)
     starts = shown_from(starts, timeline)
@@ -54,8 +54,8 @@ def predicted_events(
 
 
 def shown_from(starts: Mapping[int, int], timeline: Timeline) -> dict[int, int]:
-    """From when on each step's prediction is shown: from the step's start, or, where the steps before lasted less than predicted,
-    from the end of the prediction of the one before, since viewers drop spans that overlap."""
+    """Return when each step's prediction begins in the trace: at the step's start, or at the end of the previous step's
+    prediction if that is later, since viewers drop spans that overlap."""
     lasts, free, found = round(timeline.makespan * 1e9), 0, {}
     for step, start in starts.items():
         found[step] = max(start, free)

@@ -1,4 +1,4 @@
-"""What a trace is made of: what each rank recorded, and of which run it is."""
+"""Recordings: what each rank recorded, and the facts about its run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ KINDS: tuple[type[Item], ...] = (RunTask, Send, Receive, WaitReceive, WaitSend, 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one rank recorded. ``kinds`` (numbers into KINDS), ``tasks`` and ``needed_by`` (of a wait, the task that
-    needs it; -1: none) have an entry an item. ``times`` has one array a step, each with one entry more: this rank's
-    clock before the first item and after each. ``where``: the node's name; ``process``: its number there."""
+    """What one rank recorded. ``kinds`` (indices into KINDS), ``tasks`` and ``needed_by`` (of a wait, the task that needs it;
+    -1: none) have one entry for each item. ``times`` has one array for each step, with one entry more: this rank's clock before
+    the first item and after each. ``where``: the node's name. ``process``: its PID there."""
 
     rank: int
     where: str
@@ -36,8 +36,8 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Of which run a trace is: where its tasks ran, and what was predicted. ``cost``: seconds of a task, for
-    the prediction (default: the machine's roofline); ``about``: what else the file shall say (anything that JSON can)."""
+    """The run that a trace is of: where its tasks ran, and what was predicted. ``cost``: seconds of a task, for the prediction
+    (default: the machine's roofline). ``about``: further facts for the file (any JSON value)."""
 
     machine: Machine
     placement: Placement
@@ -47,12 +47,13 @@ class Subject:
 
 
 def thread(process: int, track: int) -> int:
-    """The number of a process's track in the file. No two processes share one: Perfetto looks threads' names up by it alone."""
+    """Return the number of a process's track in the file. No two processes share one, since Perfetto looks threads' names up by
+    this number alone."""
     return process * EACH + track
 
 
 def microseconds(nanoseconds: int) -> float:
-    """A time as the file has it. Some readers round what they multiply by 1000, others cut off; for both it is the same
-    nanosecond, so that spans which follow each other neither overlap nor leave a gap."""
+    """Return a time as the file has it. Some readers round after multiplying by 1000, others truncate. Both get the same
+    nanosecond, so that consecutive spans neither overlap nor leave a gap."""
     value = nanoseconds / 1000
     return value if int(value * 1000.0) == nanoseconds else nextafter(value, inf)

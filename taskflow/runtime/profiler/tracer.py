@@ -1,8 +1,8 @@
-"""Tracer: when everything ran on every rank in a few steps, merged to one file that Perfetto and chrome://tracing open.
+"""Tracer: records when everything ran on every rank in a few steps, in one file that Perfetto and chrome://tracing open.
 
 A traced step reads the clock once after each item of the schedule and keeps the times, 8 bytes an item; other steps are not
-touched. When the last step to be traced has run, clocks are compared again, and rank 0 gathers all and writes the file
-at once. So a run that dies later still leaves it, and one that dies before leaves nothing.
+affected. After the last traced step, clocks are compared again, and rank 0 gathers everything and writes the file at once. So a
+run that dies later still leaves the file, and one that dies before leaves nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MOST_TASKS = 1_000_000
 
 
 class TraceError(OSError):
-    """A trace could not be written; all ranks know."""
+    """Error, raised on all ranks, for a trace that could not be written."""
 
 
 class Tracer:
-    """Records the steps whose numbers are in ``steps`` (counted from 0) and writes them to ``path``, gzipped if that ends in
-    ``.gz``; with None, they are only kept as `content`. Made by `Executor.trace`; every rank makes the same one.
+    """Recorder of the steps whose numbers are in ``steps`` (counted from 0). It writes them to ``path``, gzipped if that ends
+    in ``.gz``; with None, they are only kept as `content`. Made by `Executor.trace`; every rank makes the same one.
 
     Raises, on every rank, ValueError for no steps, and TraceError if rank 0 cannot write there.
     """
@@ -60,12 +60,12 @@ class Tracer:
         self._check_folder()
 
     def wants(self, step: int, program: Program | None = None) -> bool:
-        """True if this step is to be recorded; of several programs, that which is the first."""
+        """True if this step is to be recorded. Of several programs, the first one that asks is recorded."""
         return step in self.steps and not self.written and (program is None or self._program in (None, program))
 
     def run(self, program: Program, step: int) -> None:
-        """Run one step of the program and record it; writes the file after the last one. Every rank calls it for the same
-        steps. Raises what the step raises, and TraceError on every rank if the file cannot be written."""
+        """Run one step of the program and record it; write the file after the last one. Every rank calls it for the same steps.
+        Raises what the step raises, and TraceError on every rank if the file cannot be written."""
         if self._first is None:
             self._program = program
             self._first = self._clocks.measure()
@@ -80,12 +80,12 @@ class Tracer:
             self._write()
 
     def measured(self) -> list[Measured]:
-        """When the items of the last recorded step ran."""
+        """Return when the items of the last recorded step ran."""
         assert self._program is not None
         return [Measured(item, *span) for item, span in zip(self._program.plan.items, zip(self._last, self._last[1:]))]
 
     def close(self) -> None:
-        """Write what has been recorded, if the run ended before the last step to be traced; the file says so. Every rank
+        """Write what has been recorded if the run ended before the last step to be traced; the file then says so. Every rank
         calls it. Nothing is written if no step was traced."""
         if not self.written and self._traced:
             self._write()

@@ -1,7 +1,6 @@
-"""One rank's step, compiled once and then replayed.
+"""Program: one rank's step, compiled once and then replayed.
 
-``schedule`` orders what the rank does, ``storage`` gives it memory, ``bind`` turns tasks into functions, ``program`` runs
-them.
+``schedule`` orders the rank's items, ``storage`` gives them memory, ``bind`` turns tasks into functions, ``program`` runs them.
 """
 
 from taskflow.runtime.program.bind import Action, bind

@@ -1,4 +1,4 @@
-"""Bind: a task and the arrays of a rank -> a function without arguments that runs it. Done once; then only called."""
+"""Binding: turns a task and the arrays of a rank into a function without arguments that runs it. Done once for each task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Action = Callable[[], object]
 
 
 def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> Action:
-    """The action of a task whose processor, and source, belong to this rank."""
+    """Return the action of a task whose processor (and source) belong to this rank."""
     match task.work:
         case Compute() as work:
             return _compute(work, storage, kernels, state)

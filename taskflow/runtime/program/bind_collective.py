@@ -1,4 +1,4 @@
-"""Collectives within a rank: whole ones, and what a rank of several processors does before and after one with other ranks."""
+"""Collectives within a rank: complete ones, and what a rank with several processors does before and after one with other ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Around = tuple[Any, Action | None, Action | None]
 
 
 def bind_collective(work: Collective, storage: Storage) -> Action:
-    """The action of a collective all of whose processors belong to this rank."""
+    """Return the action of a collective whose processors all belong to this rank."""
     match work:
         case AllReduce(_, parts):
             return partial(_all_reduce, [storage.part(part) for part in parts])
@@ -35,7 +35,8 @@ def bind_collective(work: Collective, storage: Storage) -> Action:
 
 
 def all_reduced(storage: Storage, parts: Sequence[Part]) -> Around:
-    """The first array gets the sum of those here, then of all ranks, which the others copy."""
+    """Reduce within the rank around an all-reduce: the first array gets the sum of this rank's arrays, then of all ranks; the
+    others copy it."""
     total, *others = (storage.part(part) for part in parts)
     if not others:
         return total, None, None
@@ -43,7 +44,8 @@ def all_reduced(storage: Storage, parts: Sequence[Part]) -> Around:
 
 
 def reduce_scattered(storage: Storage, parts: Sequence[Part], shares: Sequence[Part]) -> Around:
-    """The first array gets the sum of those here, then of all ranks what is these processors'; each copies its own."""
+    """Reduce within the rank around a reduce-scatter: the first array gets the sum of this rank's arrays, then, of the total
+    over all ranks, the shares of these processors; each copies its own."""
     total, *others = (storage.part(part) for part in parts)
     if not others:
         return total, None, None
@@ -52,7 +54,8 @@ def reduce_scattered(storage: Storage, parts: Sequence[Part], shares: Sequence[P
 
 
 def all_gathered(storage: Storage, parts: Sequence[Part], shares: Sequence[Part]) -> Around:
-    """The first array gets the shares of those here, then of all ranks; the others copy it."""
+    """Gather within the rank around an all-gather: the first array gets the shares of this rank, then those of all ranks; the
+    others copy it."""
     whole, *others = (storage.part(part) for part in parts)
     if not others:
         return whole, None, None

@@ -1,4 +1,4 @@
-"""What a rank does before and after a collective that cuts a tensor anew: shares that are Rects of arrays of any shape."""
+"""Actions of a rank before and after a collective that reshards a tensor. Shares are Rects of arrays of any shape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Copies = list[tuple[Any, Any]]  # (source, target)
 
 
 def shares_gathered(storage: Storage, item: StartCollective, work: AllGather, rank: int) -> tuple[Any, Action, Action]:
-    """The array of a rank that joins a gather with others, and what is done before and after it."""
+    """Return the array with which a rank joins an all-gather with others, and the actions before and after it."""
     own = [n for n, owner in enumerate(item.owners) if owner == rank]
     wholes = [storage.part(work.parts[n]) for n in own]
     flat, spans = _travelling(storage, item, wholes[0], work.places)
@@ -37,7 +37,7 @@ def shares_gathered(storage: Storage, item: StartCollective, work: AllGather, ra
 
 
 def shares_reduced(storage: Storage, item: StartCollective, work: ReduceScatter, rank: int) -> tuple[Any, Action, Action]:
-    """The same of a reduce-scatter: the parts here are added before it."""
+    """Return the same for a reduce-scatter: this rank's parts are added before it."""
     own = [n for n, owner in enumerate(item.owners) if owner == rank]
     first, *others = (storage.part(work.parts[n]) for n in own)
     flat, spans = _travelling(storage, item, first, work.places)
@@ -52,8 +52,8 @@ def shares_reduced(storage: Storage, item: StartCollective, work: ReduceScatter,
 
 
 def exchanged(storage: Storage, item: StartCollective, work: AllToAll, rank: int) -> tuple[Any, list[list[int]], Action, Action]:
-    """The same of an all-to-all, with how many elements each of its ranks gives each other one: the array has what this one gives,
-    by rank, and then what it gets, by rank. What stays on this rank is copied before."""
+    """Return the same for an all-to-all, and how many elements each of its ranks gives to each other one. The array has what
+    this rank gives, by rank, and then what it gets, by rank. Elements that stay on this rank are copied beforehand."""
     count, ranks = len(item.ranks), {r: place for place, r in enumerate(item.ranks)}
     counts = [[0] * count for _ in range(count)]
     given: list[list[Block]] = [[] for _ in range(count)]
@@ -83,7 +83,7 @@ def exchanged(storage: Storage, item: StartCollective, work: AllToAll, rank: int
 
 
 def gather_shares(storage: Storage, work: AllGather) -> Action:
-    """An all-gather all of whose processors are on this rank."""
+    """Run an all-gather whose processors are all on this rank."""
     return partial(_copy, [
         (storage.part(share), storage.part(part)[_slices(place)])
         for part, own in zip(work.parts, work.shares) if part != own
@@ -92,7 +92,7 @@ def gather_shares(storage: Storage, work: AllGather) -> Action:
 
 
 def reduce_shares(storage: Storage, work: ReduceScatter) -> Action:
-    """A reduce-scatter all of whose processors are on this rank."""
+    """Run a reduce-scatter whose processors are all on this rank."""
     parts = [storage.part(part) for part in work.parts]
     sums = [
         (storage.part(share), [part[_slices(place)] for part in parts])
@@ -102,7 +102,7 @@ def reduce_shares(storage: Storage, work: ReduceScatter) -> Action:
 
 
 def exchange(storage: Storage, work: AllToAll) -> Action:
-    """An all-to-all all of whose processors are on this rank."""
+    """Run an all-to-all whose processors are all on this rank."""
     return partial(_copy, [(storage.part(block.source), storage.part(block.target)) for block in work.blocks])
 
 

@@ -1,8 +1,8 @@
-"""Recording: a step's tasks that stay on the device are recorded in long runs, which are then replayed as wholes.
+"""Graph capture: tasks of a step that stay on the device are recorded in long segments, which are then replayed as a whole.
 
-The first run of a program asks for everything one by one (which compiles kernels and plans convolutions), the second records, the
-others replay. What needs the host stays as it is: inputs, messages, the user's own functions. What cannot be recorded on this
-device is left out and said once; after a few of those the whole program goes on one by one.
+The first run of a program executes actions one by one (which compiles kernels and plans convolutions), the second records,
+later ones replay. What needs the host is not recorded: inputs, messages, user functions. An action that cannot be recorded on
+this device is left out, with one message. After a few of those the whole program runs one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_REFUSALS = 3
 
 
 def segments(wanted: Sequence[bool]) -> list[tuple[int, int, bool]]:
-    """Numbers from where to where, and whether that is to be recorded: all of them, in order, as few segments as can be."""
+    """Return segments (first, last, whether to record it) that cover all items in order, as few as possible."""
     found: list[tuple[int, int, bool]] = []
     first = 0
     while first < len(wanted):
@@ -41,14 +41,14 @@ def segments(wanted: Sequence[bool]) -> list[tuple[int, int, bool]]:
 
 
 def recordable(item: Item) -> bool:
-    """True if an item asks only the device, for the same in every step."""
+    """True if an item needs only the device, and does the same in every step."""
     if not isinstance(item, RunTask) or isinstance(item.task.work, UserCall):
         return False
     return not (isinstance(item.task.work, Compute) and isinstance(item.task.work.node.operator, Input))
 
 
 class GraphCapture:
-    """Runs the actions of one program. ``failed`` raises what an action raised, with the name of its task, given its number."""
+    """Runner of the actions of one program. ``failed`` gets the number of an action and raises its error with its task's name."""
 
     def __init__(
         self, items: Sequence[Item], actions: Sequence[Action], recorder: Recorder, state: StepState,
@@ -67,12 +67,12 @@ class GraphCapture:
 
     @property
     def recorded(self) -> int:
-        """How many of the actions are replayed."""
+        """Number of actions that are replayed."""
         bounds = [*(first for first, _ in self._runs), len(self._actions)]
         return sum(bounds[i + 1] - first for i, (first, replay) in enumerate(self._runs) if replay is not None)
 
     def run(self) -> None:
-        """One step."""
+        """Run one step."""
         if not self._warm or not any(self._wanted):
             self._one_by_one(0, len(self._actions))
             self._warm = True

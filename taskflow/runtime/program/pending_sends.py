@@ -1,4 +1,4 @@
-"""Leaving: the sends of one rank that have begun and may not have ended, found by the memory that they still read."""
+"""Pending sends: a rank's sends that have begun and may not have ended, found by the memory that they still read."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes ``low`` to ``high`` of the arena (space -1) or of a kept buffer (space: its number)."""
+    """Bytes ``low`` to ``high`` of the arena (space -1) or of a persistent buffer (space: its number)."""
 
     space: int
     low: int
     high: int
 
     def meets(self, other: ByteRange) -> bool:
-        """True if some byte is in both."""
+        """True if the ranges share a byte."""
         return self.space == other.space and self.low < other.high and other.low < self.high
 
 
 class PendingSends:
-    """Which of the sends that read ``spans`` are on their way. Sends are numbered by their place in ``spans``.
+    """Set of the sends that are under way. Send i reads ``spans[i]``.
 
-    A tree over the sends, sorted by where their spans begin, has at every node the farthest end of those on their way
-    below it; so the ones that a span meets are found without looking at the others.
+    A tree over the sends, sorted by the beginning of their spans, stores at every node the farthest end of the pending sends
+    below it. So the sends that a span meets are found without looking at the others.
     """
 
     def __init__(self, spans: Sequence[ByteRange]) -> None:
@@ -43,14 +43,14 @@ class PendingSends:
         return send in self._begun
 
     def begin(self, send: int) -> None:
-        """The send is on its way."""
+        """Mark a send as under way."""
         self._clock += 1
         self._begun.setdefault(send, self._clock)
         place = self._places[send]
         self._put(place, self._ends[place])
 
     def meeting(self, span: ByteRange) -> list[int]:
-        """The sends on their way whose span meets this one, in the order in which they began; they are now over."""
+        """Return the pending sends whose span meets this one, in the order in which they began, and mark them as over."""
         if not self._begun:
             return []
         below = bisect_left(self._begins, (span.space, span.high))  # those that begin before the span ends

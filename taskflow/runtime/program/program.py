@@ -39,14 +39,14 @@ Binder = Callable[[Task, Storage, KernelSet, StepState], Action]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """When an item of the schedule ran on this rank, in seconds of its clock."""
+    """When an item of the schedule ran on this rank, in seconds of the rank's clock."""
 
     item: Item
     start: float
     end: float
 
     def describe(self) -> MeasuredTask:
-        """The same in the words of mappers."""
+        """Return it as mappers receive it."""
         task = self.item.copy if isinstance(self.item, (WaitReceive, WaitSend)) else self.item.task
         kind = task.kind.value if isinstance(self.item, RunTask) else type(self.item).__name__.lower()
         processor = task.source if isinstance(self.item, (Send, WaitSend)) else task.processor
@@ -81,7 +81,7 @@ class Program:
         self.recording = None if recorder is None else GraphCapture(plan.items, self.actions, recorder, state, self._fail)
 
     def run(self) -> None:
-        """One step. What a task raises comes with the task's name."""
+        """Run one step. An error in a task is raised with the task's name."""
         self.storage.device.activate()
         if self.recording is not None:
             self.recording.run()
@@ -101,8 +101,8 @@ class Program:
         fail(error, item.copy if isinstance(item, (WaitReceive, WaitSend)) else item.task)
 
     def run_timed(self, times: MutableSequence[float], clock: Callable[[], float]) -> None:
-        """One step; ``times`` gets the clock before the first item and after each, so that the step's time is covered without
-        a gap. What a task raises comes with the task's name."""
+        """Run one step. ``times`` gets the clock before the first item and after each, so that the step's time is covered
+        without a gap. An error in a task is raised with the task's name."""
         self.storage.device.activate()
         append = times.append
         append(clock())
@@ -114,7 +114,7 @@ class Program:
             self._fail(error, len(times) - 1)
 
     def run_measured(self) -> list[Measured]:
-        """One step, with the time of every item."""
+        """Run one step, and return the time of every item."""
         self.storage.device.activate()
         result: list[Measured] = []
         for item, action in zip(self.plan.items, self.actions):
@@ -125,7 +125,7 @@ class Program:
         return result
 
     def drain(self) -> None:
-        """Wait until everything that was sent has left."""
+        """Wait until all sends have ended."""
         for number, channel in self._channels.items():
             if not channel.done():
                 self.transport.wait(channel, f"end of {self.graph.tasks[number]}")
@@ -254,12 +254,12 @@ class Program:
         return flush
 
     def fetched(self, tensor: str) -> np.ndarray[Any, Any]:
-        """A copy on the host of a fetched tensor's value after a step, on the rank of processor 0."""
+        """Return a copy on the host of a fetched tensor's value after a step, on the rank of processor 0."""
         return self.storage.device.to_host(self.storage.array(self.graph.fetched[tensor]))
 
 
 def fail(error: Exception, task: Task) -> NoReturn:
-    """Raise ``error``, or what explains it better, with the name of the task that raised it."""
+    """Raise ``error``, or an error that explains it better, with the name of the task that raised it."""
     better = task.work.call.explain(error) if isinstance(task.work, UserCall) else None
     if better is not None:
         raise better from error

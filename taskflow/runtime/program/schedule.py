@@ -1,6 +1,7 @@
-"""Schedule: one rank's part of a step, as a list of things to do in order. Pure: no memory is touched and nothing sent.
+"""Schedule: one rank's part of a step, as a list of items in order. Pure: no memory is touched and nothing is sent.
 
-The items and the lifetimes of memory are `taskflow.tasks.items`'s; here they get places in memory and the waits for sends.
+`taskflow.tasks.items` defines the items and the lifetimes of memory; here buffers get places in memory, and waits for sends are
+added.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from taskflow.tasks import (
 
 @dataclass(frozen=True, slots=True)
 class RankSchedule:
-    """One rank's items in order, and its memory plan. ``tags``: the message tag of each copy it sends or receives, counted
-    from 0 for each pair of ranks; ``tag_count``: how many tags the busiest pair of all ranks needs."""
+    """One rank's items in order, and its memory plan. ``tags``: the message tag of each copy it sends or receives, counted from
+    0 for each pair of ranks. ``tag_count``: the number of tags that the busiest pair of ranks needs."""
 
     rank: int
     items: tuple[Item, ...]
@@ -48,7 +49,7 @@ class RankSchedule:
 def schedule(
     graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int, *, reuse_memory: bool = True
 ) -> RankSchedule:
-    """The part of ``rank`` in the global ``order`` (a topological order of all tasks)."""
+    """Return the part of ``rank`` in the global ``order`` (a topological order of all tasks)."""
     items = items_of(graph, order, placement, rank)
     lives = lifetimes(graph, items, set(placement.local(rank)))
     if not reuse_memory:

@@ -1,4 +1,4 @@
-"""Storage: the arrays of one rank: kept ones by name, the others in one arena laid out by the memory plan."""
+"""Storage: the arrays of one rank: persistent ones by name, the others in one arena laid out by the memory plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = Any
 
 
 class PersistentBuffers:
-    """Arrays that live from step to step (weights, update state, carried state), shared by all programs of a rank."""
+    """Arrays that persist from step to step (weights, update state, carried state), shared by all programs of a rank."""
 
     def __init__(self, device: ArrayDevice = HOST) -> None:
         self.device = device
@@ -29,7 +29,7 @@ class PersistentBuffers:
         self._lent: set[str] = set()  # names of memory that another rank, or another name, counts and fills
 
     def get(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], start: float = 0.0) -> Array:
-        """The array of this name, made and filled with ``start`` if it is not there."""
+        """Return the array of this name, made and filled by ``start`` if it does not exist."""
         array = self.arrays.get(name)
         if array is None:
             xp = self.device.xp
@@ -40,29 +40,29 @@ class PersistentBuffers:
         return array
 
     def restart(self, prefix: str) -> None:
-        """Fill the arrays whose names begin so with what they held at first."""
+        """Refill the arrays whose names have this prefix with their first contents."""
         for name, array in self.arrays.items():
             if name.startswith(prefix):
                 array.fill(self._starts[name])
 
     def share(self, key: str, names: Sequence[str], array: Array, own: bool) -> None:
-        """Let one array be what all these names mean, here and on other ranks; ``own``: it is this rank's to count and fill.
-        Before any of the names is asked for."""
+        """Let all these names, here and on other ranks, mean one array. ``own``: this rank counts and fills it. Must be called
+        before any of the names is asked for."""
         for i, name in enumerate(names):
             self.arrays[name], self._starts[name], self._common[name] = array, 0.0, key
             if i or not own:
                 self._lent.add(name)
 
     def same(self, one: str, other: str) -> bool:
-        """True if two names, perhaps of another rank's array, mean one memory."""
+        """True if two names, perhaps of another rank's array, mean the same memory."""
         return one in self._common and self._common[one] == self._common.get(other)
 
     def name_elsewhere(self, key: str, names: Iterable[str]) -> None:
-        """Names under which other ranks know a memory that is shared."""
+        """Add names by which other ranks know a shared memory."""
         self._common.update(dict.fromkeys(names, key))
 
     def lent(self, name: str) -> bool:
-        """True if another rank, or the array by another name, fills this one."""
+        """True if another rank fills this array, or if it is filled under another name."""
         return name in self._lent
 
     @property
@@ -72,19 +72,18 @@ class PersistentBuffers:
 
     @property
     def lent_nbytes(self) -> int:
-        """Bytes that other ranks count."""
+        """Bytes of shared memory that other ranks count."""
         own = {id(array) for name, array in self.arrays.items() if name not in self._lent}
         return sum({id(a): a.nbytes for n, a in self.arrays.items() if n in self._lent and id(a) not in own}.values())
 
     @property
     def nbytes(self) -> int:
-        """Bytes that this rank counts: of memory that ranks share, the rank that made it."""
+        """Bytes that this rank counts. Memory that ranks share is counted by the rank that made it."""
         return sum(array.nbytes for name, array in self.arrays.items() if name not in self._lent)
 
 
 class Storage:
-    """Turns buffer numbers and parts into arrays, on the device of ``kept``. ``arena``: the bytes to lay them out in, if they
-    are not to be allocated."""
+    """Arrays of buffers and their parts, on the device of ``kept``. ``arena``: bytes to lay them out in, instead of allocating."""
 
     def __init__(self, graph: TaskGraph, memory: MemoryPlan, kept: PersistentBuffers, arena: Array | None = None) -> None:
         self.graph = graph
@@ -102,7 +101,7 @@ class Storage:
         self._touched: dict[tuple[int, Rect], tuple[Reads, tuple[Rect, ...]]] = {}
 
     def touched(self, node: Node, piece: Rect) -> tuple[Reads, tuple[Rect, ...]]:
-        """What a piece of a node reads and writes: asked by its forward and by its backward task."""
+        """Return what a piece of a node reads and writes; both its forward and its backward task ask."""
         key = node.number, piece
         found = self._touched.get(key)
         if found is None:
@@ -110,26 +109,26 @@ class Storage:
         return found
 
     def array(self, buffer: int) -> Array:
-        """The C-contiguous array of a buffer."""
+        """Return the C-contiguous array of a buffer."""
         if buffer not in self._arrays:
             self._arrays[buffer] = self._make(buffer)
         return self._arrays[buffer]
 
     def room(self, buffer: int, nbytes: int) -> Array | None:
-        """The bytes planned to lay weight ``buffer`` out in; None if the plan has none."""
+        """Return the bytes that the plan reserves for prepacking weight ``buffer``; None if it reserves none."""
         if ~buffer not in self._offsets:
             return None
         return self.device.carve(self.arena, self._offsets[~buffer], (nbytes,), np.dtype(np.uint8))
 
     def part(self, part: Part) -> Array:
-        """A part of a buffer, perhaps strided."""
+        """Return a part of a buffer, perhaps strided."""
         array = self.array(part.buffer)
         if part.rect.shape == array.shape:
             return array
         return array[tuple(slice(a, b) for a, b in zip(part.rect.lo, part.rect.hi))]
 
     def is_there(self, task: Task) -> bool:
-        """True if a copy's source and target are one memory, so that nothing has to move."""
+        """True if a copy's source and target are the same memory, so that nothing has to move."""
         if not isinstance(task.work, Transfer) or task.work.add or not self.kept.common:
             return False
         source, target = (root_of(self.graph, part.buffer).name for part in (task.work.source, task.work.target))

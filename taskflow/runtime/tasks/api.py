@@ -1,4 +1,4 @@
-"""Tasks: the generic task API. Regions, index launches over partitions, futures and traces, as in Legion.
+"""Tasks: the generic task API: regions, index launches over partitions, futures and traces, as in Legion.
 
     rt = taskflow.Tasks(processors=4)                  # or under mpirun: one processor a rank
     u, v = rt.region((100,)), rt.region((100,))
@@ -8,10 +8,10 @@
 
     rt.launch(heat, over=tiles, new=(v, tiles), old=(u, halo), alpha=0.1)
 
-Every rank runs the same program and analyses the same launches (control replication); each runs the point tasks of its own
-processors, and sends and receives what the analysis says. Launches take effect in program order. Instances are reused,
-so that a stencil copies only its halo; they are kept until the Tasks is dropped. After an error in a task the regions that
-it changes have no defined values.
+Every rank runs the same program and analyses the same launches (control replication). Each runs the point tasks of its own
+processors, and sends and receives what the analysis says. Launches take effect in program order. Instances are reused, so that
+a stencil copies only its halo; they are kept as long as the Tasks object. After an error in a task, the values of the regions
+that it changes are undefined.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _FORGET_EVERY = 32
 class TaskRuntime:
     """Regions and the launches that compute with them.
 
-    Args: ``processors``: how many (default: one a rank; more share the ranks evenly). ``transport``: of the job
-    (default: that of `taskflow.connect`). Messages go by a duplicate of it, so an Executor may use it too. ``mapper``:
-    its `memoize` says which traces may be compiled, and its `report_profiling` hears of each replay. Raises ValueError
+    Args: ``processors``: their number (default: one for each rank; more are divided evenly among the ranks). ``transport``: of
+    the job (default: that of `taskflow.connect`). Messages use a duplicate of it, so an Executor may use it too. ``mapper``:
+    its `memoize` says which traces may be compiled, and its `report_profiling` is called after each replay. Raises ValueError
     for fewer processors than ranks.
     """
 
@@ -73,12 +73,12 @@ class TaskRuntime:
 
     @property
     def rank(self) -> int:
-        """This rank, from 0: for what only one of them should do, such as printing."""
+        """This rank, from 0: for what only one rank should do, such as printing."""
         return self.transport.rank
 
     # ---- regions -------------------------------------------------------------------------------------------------
     def region(self, shape: Sequence[int], dtype: Any = "float64", *, name: str | None = None) -> LogicalRegion:
-        """A new region of zeros. ValueError if the name is taken or has blanks in it."""
+        """Make a new region of zeros. Raises ValueError if the name is taken or contains blanks."""
         name = name or f"r{len(self._regions)}"
         if name in self._names or not name or any(c.isspace() for c in name):
             raise ValueError(f"region {name!r}: the name must be new and without blanks")
@@ -88,7 +88,8 @@ class TaskRuntime:
         return region
 
     def write(self, region: LogicalRegion, value: Any) -> None:
-        """Replace all values by an array of the region's shape, or a number; the same on every rank, where it is copied."""
+        """Replace all values by an array of the region's shape, or by a number. It must be the same on every rank; it is
+        copied."""
         self.outside(f"write {region.name}")
         self._check(region)
         if np.shape(value) not in (region.rect.shape, ()):
@@ -104,7 +105,7 @@ class TaskRuntime:
         self.changes += 1
 
     def read(self, region: LogicalRegion) -> np.ndarray[Any, Any]:
-        """A copy of all values, on every rank (all must call it). Changes nothing, so traces go on undisturbed."""
+        """Return a copy of all values, on every rank (all must call it). Changes nothing, so traces continue undisturbed."""
         self.outside(f"read {region.name}")
         self._check(region)
         contents = self._analysis.contents(region)
@@ -145,14 +146,14 @@ class TaskRuntime:
         reduce: str | None = None,
         **arguments: Any,
     ) -> Future | None:
-        """Launch a task (see `taskflow.task`) on every color of ``over``, a partition or the extents of a color grid; without it,
-        once.
+        """Launch a task (see `taskflow.task`) once for every color of ``over``, a partition or the extents of a color grid;
+        without ``over``, once.
 
-        A region parameter gets ``(region, partition)``: a point task gets the piece of its color. Or ``(region, Rect)`` or a
-        region: the same for all points. Or a list of these: the function gets a list of arrays. Empty pieces are arrays
-        without elements. Other parameters get constants; a Future gives its value. ``place(color)`` is the processor
-        (default: the same number of neighbouring colors on each). ``reduce`` ("sum", "min" or "max") makes a Future of the
-        numbers that the point tasks return, taken in color order.
+        A region parameter is given as ``(region, partition)``: each point task gets the piece of its color. Or as ``(region,
+        Rect)`` or a region: the same for all points. Or as a list of these: the function gets a list of arrays. Empty pieces
+        are arrays without elements. Other parameters are given constants, or a Future, whose value is passed. ``place(color)``
+        is the processor (default: equally many neighbouring colors on each). ``reduce`` ("sum", "min" or "max"): return a
+        Future of the numbers that the point tasks return, reduced in color order.
 
         Raises TypeError, ValueError or PrivilegeError, naming task and argument, before anything runs.
         """
@@ -202,17 +203,17 @@ class TaskRuntime:
 
     # ---- traces --------------------------------------------------------------------------------------------------
     def trace(self, body: Callable[[], Any], *, name: str | None = None) -> Trace:
-        """``step = rt.trace(lambda: (rt.launch(...), rt.launch(...)))``; ``step()`` runs one iteration.
+        """Make a trace: ``step = rt.trace(lambda: (rt.launch(...), rt.launch(...)))``; ``step()`` then runs one iteration.
 
-        The body runs until an iteration leaves the analysis as it found it; from then on its launches are replayed as one
-        compiled program and the body does not run. So it must launch the same in every iteration: what changes from
-        one to the next belongs in regions. If something else moves the trace's regions, it is analysed again.
+        The body runs until an iteration leaves the analysis as it found it. From then on its launches are replayed as one
+        compiled program, without running the body. So the body must launch the same in every iteration; whatever changes
+        between iterations belongs in regions. If something else moves the trace's regions, the trace is analysed again.
         """
         name = name or f"trace {self._programs}"
         return Trace(self, body, name, self._mapper is None or self._mapper.memoize(name))
 
     def record(self, trace: Trace, body: Callable[[], Any]) -> tuple[Any, list[Recorded]]:
-        """Run a trace's body; what it returns and what it launched."""
+        """Run a trace's body; return its result and its launches."""
         self._trace, self._recorded = trace, []
         self.changes += 1  # so that a trace that the body calls looks around, and finds that it must not be there
         try:
@@ -221,11 +222,11 @@ class TaskRuntime:
             self._trace, self._recorded = None, []
 
     def state(self, regions: Collection[LogicalRegion]) -> Hashable:
-        """The state of the analysis of these regions."""
+        """Return the state of the analysis of these regions."""
         return self._analysis.snapshot(regions)
 
     def compile(self, recorded: Sequence[Recorded]) -> tuple[Program, list[tuple[Future, Any]]]:
-        """One program of a steady iteration's launches, and where it puts the values of its futures."""
+        """Compile the launches of a steady iteration into one program; also return where it puts the values of its futures."""
         self._programs += 1
         lowering = LaunchLowering(self.processors, self._written, f"future {self._programs}")
         for entry in recorded:
@@ -257,8 +258,9 @@ class TaskRuntime:
         """Write what all ranks do in some replays of a trace to one file for Perfetto or chrome://tracing (gzipped if ``path``
         ends in ``.gz``), as `Executor.trace` does. Every rank calls it.
 
-        ``replays``: their numbers, counted from 0 over all traces (default: the third to the fifth from now); those of the trace
-        that comes first are recorded. The file is written after the last one, or when the Tracer or this is closed.
+        ``replays``: numbers of replays, counted from 0 over all traces (default: the third to the fifth from now). Only the
+        trace that is replayed first is recorded. The file is written after the last replay, or when the Tracer or this object
+        is closed.
         """
         first = self._replays + 2
         chosen = range(first, first + 3) if replays is None else replays
@@ -275,7 +277,7 @@ class TaskRuntime:
             self._active = program
 
     def outside(self, what: str) -> None:
-        """RuntimeError inside a trace's body."""
+        """Raise RuntimeError inside a trace's body."""
         if self._trace is not None:
             raise RuntimeError(
                 f"{what}: not inside {self._trace}, whose body is not run when it is replayed; do it before or after"
@@ -283,7 +285,7 @@ class TaskRuntime:
 
     # ---- end -----------------------------------------------------------------------------------------------------
     def close(self) -> None:
-        """Wait for what was sent and free the messages."""
+        """Wait until all sends have ended, and free the messages."""
         self._activate(None)
         self._direct.drain()
         if self._tracer is not None:

@@ -1,7 +1,7 @@
-"""Direct: runs the task graph of one launch at once, without compiling it.
+"""Eager execution: runs the task graph of one launch at once, without compiling it.
 
-Sends leave the memory of the instance and end later; before a task writes memory that is still being sent, they are waited
-for. All messages have one tag: every rank starts them in program order, and MPI keeps the order between two ranks.
+Sends read the memory of the instance and end later; a task that writes memory which is still being sent first waits for the
+send. All messages have one tag: every rank starts them in program order, and MPI keeps the order between two ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Message:
 
 
 class EagerRunner:
-    """Runs graphs whose buffers are all kept, on this rank's part of the processors."""
+    """Runner of graphs whose buffers are all persistent, on this rank's part of the processors."""
 
     def __init__(
         self, transport: Transport, placement: Placement, kept: PersistentBuffers, kernels: KernelSet, state: StepState
@@ -59,7 +59,7 @@ class EagerRunner:
                 self._receive(task, giver, storage)
 
     def drain(self) -> None:
-        """Wait until everything that was sent has left."""
+        """Wait until all sends have ended."""
         for entries in self._leaving.values():
             for _, channel, what in entries:
                 self._transport.wait(channel, f"end of {what}")

@@ -1,7 +1,8 @@
-"""Trace: launches that repeat. Analysed until nothing changes any more, then compiled to one program and replayed.
+"""Trace: repeated launches, analysed until nothing changes any more, then compiled to one program and replayed.
 
-An iteration is steady if the analysis is in the same state after it as before: then the next one needs the same copies and
-sums, and so does every other. Such an iteration is lowered as a whole, so that messages of one launch overlap with tasks of others.
+An iteration is steady if the analysis is in the same state after it as before. Then the next one needs the same copies and
+sums, and so does every later one. A steady iteration is lowered as a whole, so that messages of one launch overlap with tasks
+of others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One launch of a trace's body, and what the analysis said of its points."""
+    """One launch of a trace's body, and the result of the analysis for its points."""
 
     launch: Launch
     found: tuple[Launched, ...]
@@ -35,7 +36,7 @@ class _Compiled:
 
 
 class Trace:
-    """A body of launches, made by `TaskRuntime.trace`. Calling it runs one iteration and returns what the body returned when it
+    """Body of launches, made by `TaskRuntime.trace`. Calling it runs one iteration. It returns what the body returned when it
     last ran; Futures have the values of this iteration.
 
     ``replays`` counts iterations that were replayed, ``analyses`` those in which the body ran.
@@ -72,7 +73,7 @@ class Trace:
 
     @property
     def program(self) -> Program | None:
-        """What the next call replays, if nothing changes until then."""
+        """Program that the next call replays if nothing changes until then."""
         return self._present.program if self._present is not None else None
 
     def _analyse(self) -> Any:

@@ -1,4 +1,4 @@
-"""Messages and collectives between ranks: within a process, by MPI, by NCCL."""
+"""Transports: messages and collectives between ranks, within a process, by MPI, or by NCCL."""
 
 from taskflow.runtime.transport.base import Channel, Transport
 from taskflow.runtime.transport.local import LocalTransport

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class Channel(ABC):
-    """One persistent message: the same buffer, peer and tag in every step; or a collective. Made once, started once a step."""
+    """One persistent message (the same buffer, peer and tag in every step), or a collective. Made once, started once in each
+    step."""
 
     __slots__ = ("nbytes", "peer")
 
@@ -24,13 +25,13 @@ class Channel(ABC):
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """All ranks but this one that take part."""
+        """The other ranks that take part."""
         return (self.peer,)
 
     @abstractmethod
     def start(self) -> None:
-        """Begin this step's transfer. The buffer of a send must be full, that of a receive free; neither may be
-        touched before ``done``. RuntimeError if the transfer before this one has not ended."""
+        """Begin this step's transfer. The buffer of a send must be full, that of a receive free; neither may be touched before
+        ``done``. Raises RuntimeError if the previous transfer has not ended."""
 
     @abstractmethod
     def done(self) -> bool:
@@ -53,8 +54,8 @@ class Collective(Channel):
 
 
 def verify_shares(who: str, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
-    """Where the shares of ``ranks`` in a one-dimensional array begin and end. ValueError, which begins with ``who``, if the counts
-    are not as `Transport.reduce_scatter` wants them."""
+    """Return where the shares of ``ranks`` in a one-dimensional array begin and end. Raises ValueError that begins with ``who``
+    if the counts do not meet the requirements of `Transport.reduce_scatter`."""
     if len(counts) != len(ranks) or min(counts) < 0 or (sum(counts),) != array.shape:
         raise ValueError(
             f"{who}: needs a count of each rank's elements, 0 or more, which together are those of a one-dimensional array; got "
@@ -64,8 +65,8 @@ def verify_shares(who: str, array: Any, counts: Sequence[int], ranks: Sequence[i
 
 
 def verify_exchange(who: str, array: Any, counts: Sequence[Sequence[int]], ranks: Sequence[int], rank: int) -> int:
-    """How many elements ``rank`` gives in an all-to-all. ValueError, which begins with ``who``, if the counts are not
-    as `Transport.all_to_all` wants them."""
+    """Return how many elements ``rank`` gives in an all-to-all. Raises ValueError that begins with ``who`` if the counts do not
+    meet the requirements of `Transport.all_to_all`."""
     count, place = len(ranks), list(ranks).index(rank)
     square = len(counts) == count and all(len(row) == count and min(row) >= 0 and row[n] == 0 for n, row in enumerate(counts))
     given, got = (sum(counts[place]), sum(row[place] for row in counts)) if square else (0, -1)
@@ -97,76 +98,77 @@ class Transport(ABC):
 
     @abstractmethod
     def sender(self, array: np.ndarray[Any, Any], peer: int, tag: int) -> Channel:
-        """A channel that sends ``array`` (C-contiguous, any dtype) to rank ``peer``. ValueError if it cannot."""
+        """Return a channel that sends ``array`` (C-contiguous, any dtype) to rank ``peer``. Raises ValueError if it cannot."""
 
     @abstractmethod
     def receiver(self, array: np.ndarray[Any, Any], peer: int, tag: int) -> Channel:
-        """A channel that fills ``array`` (C-contiguous, writable) from rank ``peer``. ValueError if it cannot."""
+        """Return a channel that fills ``array`` (C-contiguous, writable) from rank ``peer``. Raises ValueError if it cannot."""
 
     @abstractmethod
     def all_reduce(self, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> Channel:
-        """A channel that adds up the arrays of all ``ranks`` (rising, two or more, this one among them; C-contiguous, writable, of
-        one shape and floating type), so that each has the sum, the same bits everywhere. They all make the channels of one set
-        of ranks in the same order, and start them in the same order, whatever they do with others."""
+        """Return a channel that adds up the arrays of all ``ranks``, so that each has the sum, with the same bits everywhere.
+        ``ranks``: two or more, ascending, including this one. Arrays: C-contiguous, writable, of one shape and floating type.
+        All ranks of one set must make its channels in the same order and start them in the same order, whatever they do with
+        other sets."""
 
     @abstractmethod
     def reduce_scatter(self, array: np.ndarray[Any, Any], counts: Sequence[int], ranks: Sequence[int]) -> Channel:
-        """As `all_reduce` of one-dimensional arrays, but each rank gets only its share of the sum, in its place in
-        ``array``. The share of the nth of ``ranks`` is ``counts[n]`` elements long and follows the one before. A count
-        may be 0; together they are all of the array. What else is in ``array`` is lost."""
+        """Return a channel like that of `all_reduce` for one-dimensional arrays, except that each rank gets only its share of
+        the sum, at its place in ``array``. The share of the nth of ``ranks`` is ``counts[n]`` elements long and follows the
+        previous one. Counts may be 0; together they are the whole array. The rest of ``array`` is overwritten."""
 
     @abstractmethod
     def all_gather(self, array: np.ndarray[Any, Any], counts: Sequence[int], ranks: Sequence[int]) -> Channel:
-        """A channel that fills the one-dimensional ``array`` with the other ranks' shares, which lie as in `reduce_scatter`; this
-        rank's is there. Made and started as `all_reduce`'s."""
+        """Return a channel that fills the one-dimensional ``array`` with the other ranks' shares, laid out as in
+        `reduce_scatter`; this rank's share must be in place. Made and started like those of `all_reduce`."""
 
     @abstractmethod
     def all_to_all(self, array: np.ndarray[Any, Any], counts: Sequence[Sequence[int]], ranks: Sequence[int]) -> Channel:
-        """A channel by which each of ``ranks`` gives every other one ``counts[giver][taker]`` elements (by their places; none to
-        itself). The one-dimensional ``array``, of any type, has what this rank gives, by taker, and then gets the rest, by giver.
-        Made and started as `all_reduce`'s."""
+        """Return a channel by which each of ``ranks`` gives every other one ``counts[giver][taker]`` elements (indexed by their
+        places; none to itself). The one-dimensional ``array``, of any type, holds what this rank gives, by taker, followed by
+        what it gets, by giver. Made and started like those of `all_reduce`."""
 
     def reserve_tags(self, count: int) -> int:
-        """The first of ``count`` consecutive tags that nothing else on this transport uses. Every rank calls it with the
+        """Return the first of ``count`` consecutive tags that nothing else on this transport uses. Every rank calls it with the
         same counts in the same order."""
         first, self._next_tag = self._next_tag, self._next_tag + count
         return first
 
     @abstractmethod
     def wait(self, channel: Channel, what: str | Callable[[], str]) -> None:
-        """Return when ``channel`` is done; leave the core to others meanwhile. ``what`` names the task that needs it,
-        for the message that ends the job if the peer has left or the watchdog's limit is over."""
+        """Wait until ``channel`` is done, leaving the core to others meanwhile. ``what`` names the task that needs it, for the
+        message that ends the job if the peer has left or the watchdog's limit has passed."""
 
     @abstractmethod
     def broadcast(self, value: Any, root: int = 0) -> Any:
-        """The ``value`` (picklable, small) of rank ``root``, on every rank."""
+        """Return the ``value`` (picklable, small) of rank ``root``, on every rank."""
 
     @abstractmethod
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
-        """On rank ``root`` the values (picklable, small) of all ranks by rank, on the others None."""
+        """Return the values (picklable, small) of all ranks by rank, on rank ``root``; None on the others."""
 
     @abstractmethod
     def barrier(self) -> None:
-        """Return when every rank has called it."""
+        """Wait until every rank has called it."""
 
     @contextmanager
     def patient(self, seconds: float) -> Iterator[None]:
-        """Within the block this rank waits at least so long before its watchdog ends the job: another one plans, or measures."""
+        """Make this rank's watchdog wait at least this long within the block, because another rank is planning or measuring."""
         yield
 
     def settle(self) -> None:
-        """Let all messages that were started be on their way, whatever the device has still to do before. Called at the end of
-        a step."""
+        """Wait until all messages that were started are under way, whatever work the device has queued before them. Called at
+        the end of a step."""
 
     def describe(self) -> str:
-        """How messages go, where there is something to say about it."""
+        """Describe how messages travel, where that is worth saying."""
         return ""
 
     @abstractmethod
     def duplicate(self) -> Transport:
-        """A transport between the same ranks whose messages never meet this one's, whatever their tags. Every rank calls
-        it; whoever called it closes the new one."""
+        """Return a transport between the same ranks whose messages never mix with this one's, whatever their tags. Every rank
+        calls it; the caller closes the new one."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free what the channels hold. Safe to call twice."""
+        """Free the resources of the channels. Safe to call twice."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LocalTransport(Transport):
-    """Rank 0 of 1: what would be a message is a copy in memory, which is the executor's job."""
+    """Rank 0 of 1: instead of messages there are copies in memory, which the executor makes."""
 
     rank = 0
     size = 1

@@ -56,7 +56,7 @@ good, since MPI may still write there when the process tells the others how it e
 
 
 class MPIChannel(Channel):
-    """Persistent requests, one for each GiB. Made by MPITransport."""
+    """Persistent requests, one for each GiB of a message. Made by MPITransport."""
 
     __slots__ = ("_active", "_array", "_requests", "_sends", "_single", "_transport", "tag")
 
@@ -100,7 +100,7 @@ class MPIChannel(Channel):
         return True
 
     def free(self) -> bool:
-        """Give the requests back to MPI; False if a send is still under way, which then keeps them."""
+        """Return the requests to MPI. Returns False if a send is still under way, which then keeps them."""
         if not self.done():
             if self._sends:
                 return False
@@ -121,7 +121,7 @@ class MPIChannel(Channel):
 
 
 class MPITransport(Transport):
-    """One rank of an MPI job (DESIGN.md section 8). Making one is collective: every rank makes it."""
+    """One rank of an MPI job. Making one is collective: every rank makes it."""
 
     def __init__(
         self, watchdog_seconds: float | None = None, pace: Backoff | None = None, message_nbytes: int = MESSAGE_NBYTES
@@ -324,8 +324,8 @@ class MPITransport(Transport):
         return MPITransport(self._limit, self._pace, self.message_nbytes)
 
     def close(self) -> None:
-        """Free the persistent requests and the communicator of the channels. Sends that were started get 5 s to end;
-        while an exception is on its way up (a ``finally``) nothing waits."""
+        """Free the persistent requests and the communicator of the channels. Sends that were started get 5 s to end; while an
+        exception propagates (in a ``finally``) nothing waits."""
         self._end(0.0 if sys.exc_info()[0] is not None else _CLOSE_SECONDS)
 
     def _end(self, patience: float = _CLOSE_SECONDS) -> None:

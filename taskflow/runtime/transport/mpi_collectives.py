@@ -1,4 +1,4 @@
-"""Collectives by MPI: one of the library's where our own messages would be many."""
+"""Collectives by MPI: one call of the library instead of many messages of our own."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Communicators:
-    """The communicators of a transport's sets of ranks. Each is made when all its ranks first ask for it; they ask for several in
-    one order, the same on all."""
+    """Communicators of a transport's sets of ranks. Each is made when all its ranks first ask for it; they must ask for several
+    in the same order on all ranks."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         self._made: dict[tuple[int, ...], MPI.Intracomm] = {tuple(range(comm.size)): comm}
 
     def of(self, ranks: Sequence[int]) -> MPI.Intracomm:
-        """That of ``ranks`` (rising, this one among them). ValueError if they are not."""
+        """Return the communicator of ``ranks``. Raises ValueError unless they are ascending and include this one."""
         key = tuple(ranks)
         size = self._comm.size
         if len(key) < 2 or self._comm.rank not in key or key != tuple(rank for rank in range(size) if rank in key):
@@ -42,10 +42,10 @@ class Communicators:
 
 
 class MPICollective(Collective, ABC):
-    """Requests for one array, several where a count would not fit. Made by MPITransport.
+    """Requests for one array, several if its size exceeds MPI's counts. Made by MPITransport.
 
-    MPI has no 16-bit floats. Where it only moves them, it gets their bytes; where it ``sums``, it gets a copy in float32 (which is
-    what is sent, and counted), whose sum is rounded once.
+    MPI has no 16-bit floats. Where it only moves them, it gets their bytes. Where it ``sums``, it gets a copy in float32, whose
+    sum is rounded once; the bytes sent are counted in float32.
     """
 
     halves = 1
@@ -84,19 +84,19 @@ class MPICollective(Collective, ABC):
 
     @property
     def longest(self) -> int:
-        """Elements that requests are about: of the array."""
+        """Return the largest number of elements of one request."""
         return self._array.size
 
     @abstractmethod
     def ask(self, low: int, high: int) -> MPI.Request:
-        """MPI's request for elements ``low`` to ``high``."""
+        """Return MPI's request for elements ``low`` to ``high``."""
 
     def end(self) -> None:
-        """What is done when it is over: by default, a sum of 16-bit floats is rounded."""
+        """Finish a completed collective; by default, round a sum of 16-bit floats."""
         self.round(slice(None))
 
     def round(self, part: slice) -> None:
-        """Put a part of a sum of 16-bit floats where it belongs."""
+        """Round a part of a sum of 16-bit floats into the array."""
         if self._narrow is not None:
             with np.errstate(over="ignore"):
                 self._narrow[part] = self._array[part]
@@ -110,16 +110,16 @@ class MPICollective(Collective, ABC):
 
     @property
     def sent_bytes(self) -> int:
-        """What this rank sends if the library goes around a ring."""
+        """Bytes that this rank sends if the library uses a ring."""
         return ring_share(len(self.ranks), self.ranks.index(self._transport.rank), self.nbytes, self.halves)
 
     @property
     def received_bytes(self) -> int:
-        """What this rank receives."""
+        """Bytes that this rank receives."""
         return self.sent_bytes
 
     def free(self) -> bool:
-        """True if nothing is under way: a collective cannot be called off."""
+        """True if nothing is under way: a collective cannot be cancelled."""
         return self.done()
 
 
@@ -137,7 +137,7 @@ class MPIAllReduce(MPICollective):
 
 
 class MPIShares(MPICollective):
-    """One of which each rank has a share: ``counts`` elements, one after the other."""
+    """Collective of which each rank has a share: ``counts`` elements, one share after the other."""
 
     __slots__ = ("_cuts",)
 
@@ -149,19 +149,19 @@ class MPIShares(MPICollective):
         self._cuts = verify_shares(f"{self.name} of ranks {list(ranks)}", array, counts, ranks)
 
     def within(self, low: int, high: int) -> list[int]:
-        """How many of elements ``low`` to ``high`` are each rank's."""
+        """Return how many of elements ``low`` to ``high`` are each rank's."""
         return [max(0, min(last, high) - max(first, low)) for first, last in pairwise(self._cuts)]
 
     @property
     def own(self) -> slice:
-        """This rank's share."""
+        """Share of this rank."""
         place = self.ranks.index(self._transport.rank)
         return slice(self._cuts[place], self._cuts[place + 1])
 
 
 class MPIReduceScatter(MPIShares):
-    """MPI_Ireduce_scatter. MPI may not put the share where it is to be, within what it adds up (and MPICH's in place stops where it
-    copies between overlapping ranges): it goes to an array beside."""
+    """MPI_Ireduce_scatter. MPI may not put the share at its place within the array that it adds up (and MPICH's in-place
+    version aborts where it copies between overlapping ranges), so the share goes to a separate array first."""
 
     name = "reduce-scatter"
     __slots__ = ("_share",)

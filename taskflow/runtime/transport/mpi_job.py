@@ -1,4 +1,4 @@
-"""How the processes of an MPI job meet: the library is loaded, every rank learns who is where, and how to wait and wake.
+"""Start of an MPI job: the library is loaded, and every rank learns which ranks are on which node, and how to wait and wake.
 
 Importing this module starts nothing; MPI starts with the first MPITransport (or ``load_mpi``).
 """
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def load_mpi(crowded: bool = False, check: Callable[[ModuleType], None] | None = None) -> ModuleType:
-    """Start MPI, once, and return ``mpi4py.MPI``. ``crowded``: ranks outnumber the cores of this node, so MPI's own
-    waits (start and end of the program) must yield at once. ``check`` is given the library before it starts, and may raise.
+    """Start MPI, once, and return ``mpi4py.MPI``. ``crowded``: ranks outnumber the cores of this node, so MPI's own waits (at
+    start and end of the program) must yield at once. ``check`` is given the library before it starts, and may raise. Raises
     ImportError or RuntimeError if there is no MPI."""
     if "mpi4py.MPI" in sys.modules:
         from mpi4py import MPI
@@ -48,7 +48,7 @@ def load_mpi(crowded: bool = False, check: Callable[[ModuleType], None] | None =
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """What all transports of this process share: the communicator for control, and how to wait on this node."""
+    """State that all transports of this process share: the communicator for control, and how to wait on this node."""
 
     world: MPI.Intracomm
     control: MPI.Intracomm
@@ -59,7 +59,7 @@ class Ranks:
     """By rank: what wakes it, None if nothing does (another node, or it never sleeps long)."""
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep that long, or until another rank of this node rings; True if one did."""
+        """Sleep for this long, or until another rank of this node rings; return True if one did."""
         return plain_sleep(seconds) if self.doorbell is None else self.doorbell.sleep(seconds)
 
     def ring(self, peer: int) -> None:
@@ -73,7 +73,7 @@ _ranks: Ranks | None = None
 
 
 def ranks_of_job() -> Ranks:
-    """The one Ranks of this process; every rank must come here at about the same time, the first time."""
+    """Return the one Ranks of this process. The first call is collective: every rank must make it at about the same time."""
     global _ranks
     if _ranks is None:
         _ranks = _meet(load_mpi())
@@ -127,7 +127,7 @@ def _poll_plainly(request: MPI.Request) -> None:
 
 
 def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A communicator of the same ranks; every rank calls it at about the same time."""
+    """Return a communicator of the same ranks; every rank calls it at about the same time."""
     copy, request = comm.Idup()
     _poll_plainly(request)
     return copy

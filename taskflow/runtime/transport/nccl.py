@@ -1,9 +1,9 @@
-"""NCCLTransport: messages between GPUs by NCCL, one rank a GPU.
+"""NCCLTransport: messages between GPUs by NCCL, with one rank for each GPU.
 
-All messages go on one stream. Every rank starts its messages in the order in which the step's tasks stand, which is the
-same for all. So the first message of that order that is not over is at the head of the stream on both of its ranks, and
-goes on: no two ranks can wait for each other. That holds for collectives too, each set of ranks having a communicator
-of its own. The program itself waits for nothing but the end of a step, and names what does not end.
+All messages go on one stream. Every rank starts its messages in the order of the step's tasks, which is the same for all. So
+the first unfinished message in that order is at the head of the stream on both of its ranks, and proceeds: no two ranks can
+wait for each other. The same holds for collectives; each set of ranks has its own communicator. The program itself waits only
+for the end of a step, and names a message that does not end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from taskflow.runtime.transport.staged import WrappedTransport
 
 
 class NCCLTransport(WrappedTransport):
-    """Making one is collective."""
+    """Transport of one rank. Making one is collective."""
 
     def __init__(self, inner: Transport, device: Any, choice: object) -> None:
         super().__init__(inner, device, choice)
@@ -67,7 +67,7 @@ class NCCLTransport(WrappedTransport):
             ) from error
 
     def start(self, channel: NCCLChannel | NCCLCollective) -> Any:
-        """Put a message or collective on the stream, behind what the GPU was asked for so far; returns the event of its end."""
+        """Put a message or collective on the stream, after all work queued so far on the GPU; return the event of its end."""
         stream, nccl = self.device.transfer, self._nccl
         self.device.follow(stream)
         if isinstance(channel, NCCLCollective):
@@ -81,13 +81,13 @@ class NCCLTransport(WrappedTransport):
         return event
 
     def failed(self) -> None:
-        """RuntimeError if NCCL has found that a peer or a link is gone."""
+        """Raise RuntimeError if NCCL has found that a peer or a link is gone."""
         for communicator in self._communicators.values():
             communicator.check_async_error()
 
     def settle(self) -> None:
-        """Wait for the messages that were started, in their order: so that the first that does not end is the one that is named
-        when the watchdog's time is over."""
+        """Wait for the messages that were started, in their order, so that the first one that does not end is named when the
+        watchdog's time is over."""
         under_way, self._under_way = self._under_way, []
         for message in under_way:
             self.inner.wait(message, "NCCL")
@@ -102,7 +102,7 @@ class NCCLTransport(WrappedTransport):
 
 
 class NCCLMessage(Channel):
-    """A message under way, to wait for on the host."""
+    """Message under way, for waiting on the host."""
 
     __slots__ = ("_channel", "_event", "_transport")
 
@@ -128,7 +128,7 @@ class NCCLMessage(Channel):
 
 
 class NCCLChannel(Channel):
-    """One message a step. ``done`` makes the GPU wait, not the program: it is always true."""
+    """One message in each step. ``done`` is always true: it makes the GPU wait, not the program."""
 
     __slots__ = ("_event", "_transport", "array", "sends", "tag")
 
@@ -153,7 +153,7 @@ class NCCLChannel(Channel):
 
 
 class NCCLCollective(Collective, ABC):
-    """One collective a step, in place; sums are of float32 or float64. As of messages, ``done`` makes the GPU wait."""
+    """One collective in each step, in place; sums are of float32 or float64. As for messages, ``done`` makes the GPU wait."""
 
     name = "collective"
     sums = True
@@ -168,7 +168,7 @@ class NCCLCollective(Collective, ABC):
 
     @abstractmethod
     def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
-        """Ask NCCL (CuPy's module) for it."""
+        """Call NCCL (CuPy's module) for it."""
 
     def start(self) -> None:
         self.done()
@@ -181,7 +181,7 @@ class NCCLCollective(Collective, ABC):
         return True
 
     def kind(self, nccl: Any) -> int:
-        """NCCL's number of the array's type."""
+        """NCCL's number for the array's type."""
         number: int = nccl.NCCL_FLOAT64 if self.array.dtype.itemsize == 8 else nccl.NCCL_FLOAT32
         return number
 
@@ -201,8 +201,8 @@ class NCCLAllReduce(NCCLCollective):
 
 
 class NCCLShares(NCCLCollective):
-    """One of which each rank has a share. NCCL's own want shares of one size; of others each goes to, or from, its rank by a call
-    of its own, all in one group of calls, which NCCL runs together."""
+    """Collective of which each rank has a share. NCCL's own collectives need shares of one size. Shares of other sizes go to,
+    or from, their rank by one call each, in one group of calls, which NCCL runs together."""
 
     __slots__ = ("_cuts", "even")
 
@@ -212,12 +212,12 @@ class NCCLShares(NCCLCollective):
         self.even = len(set(counts)) == 1
 
     def at(self, place: int) -> tuple[int, int]:
-        """Where the share of a rank, by its place among the ranks, lies in memory, and its elements."""
+        """Return the address of the share of a rank, given by its place among the ranks, and its number of elements."""
         first = self._cuts[place]
         return self.array.data.ptr + first * self.array.dtype.itemsize, self._cuts[place + 1] - first
 
     def some(self) -> Iterator[tuple[int, int, int]]:
-        """Of the shares that are not empty: the rank's place, and as ``at``."""
+        """Return the shares that are not empty: the rank's place, and what ``at`` returns."""
         return ((place, *self.at(place)) for place in range(len(self.ranks)) if self._cuts[place] < self._cuts[place + 1])
 
 
@@ -243,7 +243,7 @@ class NCCLReduceScatter(NCCLShares):
 
 
 class NCCLAllGather(NCCLShares):
-    """ncclAllGather, or an ncclBroadcast of each share, of bytes."""
+    """ncclAllGather, or an ncclBroadcast of each share; both of bytes."""
 
     name, sums = "all-gather", False
     __slots__ = ()
@@ -264,7 +264,7 @@ class NCCLAllGather(NCCLShares):
 
 
 class NCCLAllToAll(NCCLCollective):
-    """An ncclSend to each other rank and an ncclRecv from it, all in one group of calls, of bytes."""
+    """An ncclSend to each other rank and an ncclRecv from it, of bytes, all in one group of calls."""
 
     name, sums = "all-to-all", False
     __slots__ = ("_given", "_got")

@@ -1,4 +1,4 @@
-"""Transfers: how arrays in the memory of GPUs get from rank to rank. The choice is a pure function; `for_device` makes it."""
+"""Choice of how arrays in the memory of GPUs get from rank to rank. The choice is a pure function; `for_device` carries it out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARED_GPU_NCCL = 23000
 
 @dataclass(frozen=True, slots=True)
 class TransferChoice:
-    """A way, and why."""
+    """The chosen way, and the reason."""
 
     way: str
     why: str
@@ -32,8 +32,8 @@ class TransferChoice:
 
 @dataclass(frozen=True, slots=True)
 class RankCapabilities:
-    """What one rank has. ``gpu``: a name of its GPU that no other GPU of the job has. ``nccl``: the version, as NCCL counts (23203
-    is 2.32.3), 0 if it is not there. ``cuda_mpi``: whether MPI takes the GPU's memory."""
+    """Capabilities of one rank. ``gpu``: a name of its GPU that no other GPU of the job has. ``nccl``: NCCL's version as NCCL
+    encodes it (23203 is 2.32.3), 0 without NCCL. ``cuda_mpi``: whether MPI accepts addresses in the GPU's memory."""
 
     gpu: str
     nccl: int
@@ -41,10 +41,10 @@ class RankCapabilities:
 
 
 def choose_transfers(offers: Sequence[RankCapabilities], environment: Mapping[str, str]) -> TransferChoice:
-    """The best way that all ranks have: NCCL between GPUs that no two ranks share, else MPI from the GPU's memory, else MPI
-    through pinned memory of the host. TASKFLOW_TRANSFERS chooses another one that there is.
+    """Return the best way that all ranks have: NCCL between GPUs if no two ranks share one, else MPI from the GPU's memory,
+    else MPI through pinned memory of the host. TASKFLOW_TRANSFERS chooses another available way.
 
-    Raises ValueError for one that there is not, and for a name that is none.
+    Raises ValueError for a way that is not available or does not exist.
     """
     asked = environment.get(VARIABLE, "")
     if asked not in ("", *WAYS):
@@ -85,8 +85,8 @@ def _against_cuda_mpi(offers: Sequence[RankCapabilities]) -> str:
 
 
 def for_device(transport: Transport, device: ArrayDevice) -> Transport:
-    """A transport for arrays of ``device``: the given one where they are the host's or the job has one rank. Every rank calls
-    it; the same transport gives the same answer. Raises ValueError as `choose_transfers`, on every rank."""
+    """Return a transport for arrays of ``device``: the given one if arrays are on the host or the job has one rank. Every rank
+    calls it; the same transport gives the same answer. Raises ValueError as `choose_transfers`, on every rank."""
     if device.waits or transport.size == 1 or transport.device is not None:
         return transport
     found: Transport | None = getattr(transport, "_of_device", None)
@@ -116,7 +116,7 @@ def _make(transport: Transport, device: Any) -> Transport:
 
 
 def mpi_takes_gpu_memory() -> bool:
-    """What the MPI library says to MPIX_Query_cuda_support, which Open MPI and MPICH have; False without an answer."""
+    """Return the answer of MPIX_Query_cuda_support, which Open MPI and MPICH have; False without an answer."""
     try:
         from mpi4py import MPI
 

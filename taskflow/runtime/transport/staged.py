@@ -1,9 +1,9 @@
-"""StagedTransport: messages between GPUs by MPI, through pinned memory of the host, or from the GPU's memory where MPI takes it.
+"""StagedTransport: messages between GPUs by MPI, through pinned memory of the host, or from the GPU's memory where MPI takes
+it.
 
-A GPU works behind the program's back: when a send starts, what it sends is perhaps not computed yet. So a send first asks the
-GPU for a copy to pinned memory, behind what it has been asked for so far, and MPI starts when that copy is there. The transport
-looks after that whenever it is called. A receive ends when the copy to the GPU's memory is asked for: what is asked for after it
-finds the values.
+A GPU works asynchronously: when a send starts, its data may not be computed yet. So a send first queues a copy to pinned
+memory, after all work queued so far, and MPI starts when that copy is done. Every call of the transport checks for that. A
+receive ends when the copy to the GPU's memory is queued: work that is queued later finds the values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ SETTLE_SECONDS = 20e-6  # between two looks at the GPU
 
 
 class WrappedTransport(Transport):
-    """A transport for arrays of a device over one for the host's: all that is not about arrays is the other's."""
+    """Transport for arrays of a device, on top of one for arrays of the host, which does everything that does not concern
+    arrays."""
 
     def __init__(self, inner: Transport, device: Any, choice: object) -> None:
         self.inner, self.device, self.choice = inner, device, choice
@@ -56,8 +57,8 @@ class WrappedTransport(Transport):
 
 
 class StagedTransport(WrappedTransport):
-    """``direct``: MPI reads and writes the GPU's memory itself; then nothing is copied, but MPI still has to wait until the GPU
-    has got there."""
+    """Transport through pinned memory. ``direct``: MPI reads and writes the GPU's memory itself; then nothing is copied, but
+    MPI still has to wait until the GPU has reached that point."""
 
     def __init__(self, inner: Transport, device: Any, choice: object, direct: bool = False) -> None:
         super().__init__(inner, device, choice)
@@ -94,7 +95,8 @@ class StagedTransport(WrappedTransport):
         return slice(sum(counts[:place]), sum(counts[: place + 1]))
 
     def progress(self) -> None:
-        """Start what the GPU is ready for. Collectives begin in the order in which they were asked for, as on the other ranks."""
+        """Start the transfers that the GPU is ready for. Collectives begin in the order in which they were queued, as on the
+        other ranks."""
         waiting: list[Staged] = []
         for channel in self._pending:
             held = channel.collective and any(other.collective for other in waiting)
@@ -118,8 +120,9 @@ class StagedTransport(WrappedTransport):
 
 
 class Staged(Channel):
-    """A message or collective between arrays of the GPU: one between arrays of the host (``inner`` makes it of their memory) and
-    the copies before and after it. ``takes``: whether it brings values. ``gives`` and ``brings``: which rows the copies are of."""
+    """Message or collective between arrays of the GPU: one between arrays of the host (``inner`` makes it for given memory),
+    and the copies before and after it. ``takes``: whether it receives values. ``gives`` and ``brings``: the rows that are
+    copied out and in."""
 
     collective = False
 
@@ -155,7 +158,7 @@ class Staged(Channel):
         transport.expect(self)
 
     def begin(self) -> bool:
-        """Start if the GPU is ready; True if it is."""
+        """Start if the GPU is ready; return True if it is."""
         if not self._free.done:
             return False
         self._free = None
@@ -179,7 +182,7 @@ class Staged(Channel):
 
 
 class StagedReceive(Staged):
-    """One that only brings values: nothing is copied out before it."""
+    """Message that only receives values: nothing is copied out before it."""
 
     __slots__ = ()
 
@@ -200,7 +203,7 @@ class StagedReceive(Staged):
 
 
 class StagedCollective(Staged):
-    """One collective: copied out, done by MPI, and copied in again."""
+    """Collective: values are copied out, MPI runs it, and results are copied in."""
 
     collective = True
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Where a network's arrays lie on ranks: their layout, initial values, and memory that processors share."""
+"""Arrays of a network on ranks: their layout, initial values, and memory that processors share."""
 
 from taskflow.runtime.weights.aliased_memory import share_weights
 from taskflow.runtime.weights.array_layout import (

@@ -1,4 +1,4 @@
-"""Share weights: give the names of weights that may be one memory the same array, among the ranks of one machine too."""
+"""Aliased memory: gives the names of weights that may share memory the same array, also among the ranks of one machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALLEST_BYTES = 1 << 20
 def share_weights(
     kept: PersistentBuffers, graph: TaskGraph, order: Sequence[int], placement: Placement, transport: Transport
 ) -> None:
-    """Collective: for a step whose tasks run in ``order``, before its arrays are made."""
+    """Share weights of a step whose tasks run in ``order``, before its arrays are made. Collective."""
     groups = one_copy(graph, order, placement, SMALLEST_BYTES)
     wanted: list[SharedArray] = []
     arrays: dict[str, Any] = {}

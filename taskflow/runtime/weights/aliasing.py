@@ -1,11 +1,10 @@
-"""One copy: which processors' copies of a layer's weights may be one memory, though each of them reads and updates there.
+"""Aliasing: which processors' copies of a layer's weights may share one memory, although each of them reads and updates there.
 
-Under data parallelism every rank has all weights, and a machine with several ranks has them as often. Where each element is
-updated by one processor alone, the others do nothing with their copies but read them, and are sent the new numbers: so one
-memory serves, and of those messages only their order is left. That is right if nobody updates what another still reads in
-that step. A rank's items run in order, so what one rank knows of another is how far it had come when it sent what has
-arrived: a clock for each rank (Mattern, "Virtual time and global states of distributed systems", 1989). Pure: nothing is
-allocated here.
+Under data parallelism every rank has all weights, so a machine with several ranks holds them several times. Where each element
+is updated by only one processor, the others merely read their copies and receive the new values. So one memory is enough, and
+of those messages only their order remains. That is correct if nobody updates what another still reads in that step. A rank's
+items run in order, so a rank knows of another how far it had come when it sent what has arrived: a vector clock (Mattern,
+"Virtual time and global states of distributed systems", 1989). Pure: nothing is allocated here.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class _Use:
 def one_copy(
     graph: TaskGraph, order: Sequence[int], placement: Placement, smallest_bytes: int = 0
 ) -> tuple[tuple[int, ...], ...]:
-    """Groups of flat weight buffers, each of which may be one memory when the step's tasks run in ``order`` (topological).
-    Smaller ones than ``smallest_bytes`` are left out."""
+    """Return groups of flat weight buffers, each of which may be one memory when the step's tasks run in ``order``
+    (topological). Buffers smaller than ``smallest_bytes`` are left out."""
     uses = _candidates(graph, smallest_bytes)
     if not uses:
         return ()

@@ -1,7 +1,7 @@
-"""Holdings: which elements of a network's arrays lie where, so that whole arrays can be gathered and handed out again.
+"""Array layout: which elements of a network's arrays are where, so that whole arrays can be gathered and distributed again.
 
-The arrays are the parameters and what lasts (running statistics), by the names that a user knows, and for checkpoints what
-training keeps beside them: the update rule's and the carried state.
+The arrays are the parameters and lasting states (running statistics), by the names that a user knows. For checkpoints they
+include what training keeps beside them: the update rule's arrays and carried state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRAINING = "training/"  # how the names begin of what only training needs
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A kept array on one processor."""
+    """Persistent array on one processor."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,13 +36,13 @@ class Memory:
     start: float = 0.0
 
     def flat(self, kept: PersistentBuffers) -> Any:
-        """The array in one dimension."""
+        """The array as one dimension."""
         return kept.get(self.name, self.shape, self.dtype, self.start).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldElements:
-    """Elements ``first`` to ``last`` (counted row by row) of the Rect ``rect`` of an array lie at ``offset`` of a memory."""
+    """Elements ``first`` to ``last`` (counted row by row) of the Rect ``rect`` of an array, stored at ``offset`` of a memory."""
 
     rect: Rect
     memory: Memory
@@ -51,20 +51,20 @@ class HeldElements:
     last: int
 
     def view(self, kept: PersistentBuffers) -> Any:
-        """The elements in one dimension, as they lie in memory."""
+        """Return the elements as one dimension, as they are in memory."""
         return self.memory.flat(kept)[self.offset : self.offset + self.last - self.first]
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
-    """One whole array and everything that processors hold of it, copies included."""
+    """One whole array and everything that processors hold of it, replicas included."""
 
     name: str
     spec: Spec
     held: tuple[HeldElements, ...]
 
     def distinct(self) -> list[HeldElements]:
-        """One copy of everything: that of the lowest processor."""
+        """Return one copy of everything: that of the lowest processor."""
         best: dict[tuple[Rect, int, int], HeldElements] = {}
         for held in self.held:
             key = held.rect, held.first, held.last
@@ -73,13 +73,14 @@ class ArrayLayout:
         return list(best.values())
 
     def put(self, kept: PersistentBuffers, local: Iterable[HeldElements], value: Any) -> None:
-        """Copy from the whole array what ``local`` holds."""
+        """Copy the elements that ``local`` holds from the whole array."""
         for held in local:
             part = value[held.rect.slices(self.spec.rect)].reshape(-1)
             kept.device.upload(part[held.first : held.last], held.view(kept))
 
     def assemble(self, parts: Iterable[tuple[HeldElements, Any]]) -> Any:
-        """The whole array from its parts; what nobody holds is 0, as is an update rule's array of a weight that is not trained."""
+        """Return the whole array from its parts. Elements that nobody holds are 0, as in an update rule's array of a weight
+        that is not trained."""
         whole = np.zeros(self.spec.shape, self.spec.dtype)
         for held, values in parts:
             where: Any = (*held.rect.slices(self.spec.rect), ...)  # a view, also of an array without dimensions
@@ -94,7 +95,7 @@ class ArrayLayout:
 
 
 def weights_of(graph: OperatorGraph, cut: CutGraph) -> dict[str, ArrayLayout]:
-    """The parameters, and the states that last, by name, in the order in which the model made them."""
+    """Return the parameters and the lasting states by name, in the order in which the model made them."""
     held: dict[str, list[HeldElements]] = {p.name: [] for p in graph.parameters}
     for bundle in cut.layout.bundles:
         for processor in bundle.group:
@@ -107,7 +108,7 @@ def weights_of(graph: OperatorGraph, cut: CutGraph) -> dict[str, ArrayLayout]:
 
 
 def masters_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph) -> dict[str, ArrayLayout]:
-    """The float32 copies of 16-bit parameters, by the parameters' names: who updates an element holds it."""
+    """Return the float32 copies of 16-bit parameters, by the parameters' names. The processor that updates an element holds it."""
     specs = {p.name: Spec(p.shape, sums_in(p.spec.dtype)) for p in graph.parameters}
     held: dict[str, list[HeldElements]] = {}
     for update, bundle, span in _updates(cut, tasks):
@@ -118,8 +119,8 @@ def masters_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph) -> dict[st
 
 
 def training_state_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph, prefix: str) -> dict[str, ArrayLayout]:
-    """What training keeps beside the weights, by names that begin with ``training/``: the update rule's arrays, as
-    ``training/adam0/conv1.weight``, and carried state, as ``training/carried/lstm.h0``."""
+    """Return what training keeps beside the weights, by names that begin with ``training/``: the update rule's arrays, such as
+    ``training/adam0/conv1.weight``, and carried state, such as ``training/carried/lstm.h0``."""
     specs = {p.name: Spec(p.shape, sums_in(p.spec.dtype)) for p in graph.parameters}
     held: dict[tuple[str, str], list[HeldElements]] = {}
     for update, bundle, span in _updates(cut, tasks):
@@ -132,17 +133,17 @@ def training_state_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph, pre
 
 
 def carried_of(graph: OperatorGraph, cut: CutGraph, prefix: str) -> dict[str, ArrayLayout]:
-    """The states that are carried from step to step under a mode's ``prefix``, by name."""
+    """Return the states that are carried from step to step under a mode's ``prefix``, by name."""
     return _states(graph, cut, prefix, "", lasting=False)
 
 
 def flat_memory(bundle: Bundle, processor: int, span: Rect) -> Memory:
-    """The elements ``span`` of a bundle's flat weights on a processor."""
+    """Return the elements ``span`` of a bundle's flat weights on a processor."""
     return Memory(f"{bundle.name}{span} @ {processor}", span.shape, bundle.dtype, processor)
 
 
 def elements_of(bundle: Bundle, span: Rect) -> Iterator[tuple[str, Rect, int]]:
-    """What elements ``span`` of a bundle's flat weights are: Rects of parameters, each with its offset in the span."""
+    """Return what the elements ``span`` of a bundle's flat weights are: Rects of parameters, each with its offset in the span."""
     for cell, (first, last) in _cells_in(bundle.cells, span):
         offset = cell.offset + first - span.lo[0]
         for rect in rects_of(cell.rect, first, last):

@@ -1,4 +1,4 @@
-"""Sharing: an Executor that uses the weights of another, by the same memory where that is possible."""
+"""Shared weights: an Executor that uses the weights of another, in the same memory where that is possible."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Elements = tuple[str, Rect, int]  # name, Rect, offset
 class SharedWeights:
     """The weights of ``source`` in the memory of ``user``.
 
-    A memory that holds the same elements in both on the same rank is one array. The others are filled by copies, compiled
-    once, that run when the source has changed. Raises ValueError unless the source has every weight of the user, of the
-    same shape and type.
+    A memory that holds the same elements in both Executors on the same rank is one array. The others are filled by copies,
+    compiled once, that run when the source has changed. Raises ValueError unless the source has every weight of the user, with
+    the same shape and type.
     """
 
     def __init__(self, user: Executor, source: Executor) -> None:
@@ -42,11 +42,11 @@ class SharedWeights:
 
     @property
     def copied_bytes(self) -> int:
-        """What this rank and the others copy each time that the source has changed; 0 if all memory is shared."""
+        """Bytes that all ranks together copy each time that the source has changed; 0 if all memory is shared."""
         return 0 if self._copies is None else sum(task.nbytes for task in self._copies.graph)
 
     def refresh(self) -> None:
-        """Make the user's weights those of the source. Every rank calls it."""
+        """Update the user's weights from the source. Every rank calls it."""
         self._source.renew()
         if self._copies is not None and self._seen != self._source.changes:
             self._source.close()

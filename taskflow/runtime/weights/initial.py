@@ -1,4 +1,4 @@
-"""Initial weights: each rank fills the cells that it holds, from numbers that depend on the position in the parameter only."""
+"""Initial weights: each rank fills the cells that it holds, with numbers that depend only on the position in the parameter."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def initialise(
 
 
 def fill_part(out: Any, parameter: Parameter, held: HeldElements, kernels: KernelSet, seed: int) -> None:
-    """Fill an array of one dimension with the start of what of a parameter lies there, of whatever type the array is."""
+    """Fill a one-dimensional array with the initial values of the part of a parameter that it holds, for any type of array."""
     whole = kernels.xp.empty(held.rect.shape, out.dtype)
     fill(whole, parameter, held.rect, kernels, seed)
     out[...] = whole.reshape(-1)[held.first : held.last]
 
 
 def fill(out: Any, parameter: Parameter, rect: Rect, kernels: KernelSet, seed: int) -> None:
-    """Fill the array of one Rect of a parameter with its start; one of 16-bit numbers with float32's, rounded."""
+    """Fill the array of one Rect of a parameter with its initial values; 16-bit arrays get the float32 values, rounded."""
     if is_narrow(out.dtype):
         exact = kernels.xp.empty(out.shape, np.float32)
         fill(exact, parameter, rect, kernels, seed)

@@ -1,8 +1,8 @@
-"""Memory of ranks: arrays that several ranks of one machine see as one, without a name in any file system.
+"""Shared memory: arrays that several ranks of one machine share, without a name in any file system.
 
-The lowest rank of those that share an array makes a file in memory (memfd_create(2)); the others open it by that process's
-table of open files. It goes when the last process that has mapped it goes, however that ends. Where a rank cannot open it
-(another machine or container, another system than Linux), nothing is shared.
+The lowest rank of those that share an array makes a file in memory (memfd_create(2)). The others open it through that process's
+file descriptors in /proc. It vanishes with the last process that has mapped it, however that process ends. Where a rank cannot
+open it (on another machine or container, or another system than Linux), nothing is shared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARK_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SharedArray:
-    """An array (length,) that ``ranks`` shall share; ``key`` is how all of them call it."""
+    """An array (length,) that ``ranks`` want to share; ``key`` is its name on all of them."""
 
     key: str
     length: int
@@ -42,8 +42,8 @@ class SharedArray:
 
 
 def common_arrays(wanted: Sequence[SharedArray], transport: Transport) -> dict[str, np.ndarray[Any, Any] | None]:
-    """By key the arrays that ranks now share, zeros at first; None for those of other ranks. Collective: every rank calls it
-    with the same ``wanted`` and gets the same keys."""
+    """Return by key the arrays that ranks now share, filled with zeros; None for arrays of other ranks. Collective: every rank
+    calls it with the same ``wanted`` and gets the same keys."""
     places = _everywhere(transport, node_key() if hasattr(os, "memfd_create") else None)
     one_machine = [w for w in wanted if places[w.maker] is not None and len({places[r] for r in w.ranks}) == 1]
     if not one_machine:

@@ -1,4 +1,4 @@
-"""Stretches: a range of the elements of a Rect, counted row by row, as Rects."""
+"""Stretches: ranges of the elements of a Rect, counted row by row, expressed as Rects."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from taskflow.regions import Rect
 
 
 def rects_of(rect: Rect, first: int, last: int) -> list[Rect]:
-    """Elements ``first`` to ``last`` - 1 of ``rect`` as Rects, of which each one's elements follow the other's in memory: at most
-    two for each dimension, less one."""
+    """Return elements ``first`` to ``last`` - 1 of ``rect`` as consecutive Rects: at most two for each dimension, less one."""
     if first >= last:
         return []
     if (first, last) == (0, rect.volume):

@@ -1,4 +1,4 @@
-"""PointCall: a point task bound to its arrays; what the user's function sees, and what it is told when it goes wrong."""
+"""PointCall: a point task bound to its arrays, and clearer errors for mistakes in the user's function."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from taskflow.tasks.launch.launch import Launch, Point
 
 @dataclass(frozen=True, slots=True)
 class PointCall:
-    """How a point task is called. Its arrays are those of the requirements, then one per ``inputs`` (futures that the
-    same graph computes, by parameter), then the element that takes its result, if there is a reduction of results.
+    """How a point task is called. Its arrays are those of the requirements, then one for each of ``inputs`` (futures that the
+    same graph computes, by parameter), then the element that takes its result, if results are reduced.
 
     ``zeroed``: for each requirement, whether its memory is zero when the task starts (reductions only).
     """
@@ -31,7 +31,7 @@ class PointCall:
     inputs: tuple[str, ...] = ()
 
     def bind(self, arrays: Sequence[Any]) -> Callable[[], object]:
-        """What calls the user's function with these arrays; see the class for their order."""
+        """Return a function that calls the user's function with these arrays; the class says in which order they are."""
         launch, count = self.launch, len(self.point.requirements)
         adds: list[tuple[Any, Any]] = []  # (what the task adds to, where that is added)
         views = [_view(q, a, z, adds) for q, a, z in zip(self.point.requirements, arrays, self.zeroed)]
@@ -62,7 +62,7 @@ class PointCall:
         return values
 
     def explain(self, error: Exception) -> Exception | None:
-        """PrivilegeError for a write to a read-only array, named by the line that did it."""
+        """Return a PrivilegeError for a write to a read-only array, which names the line that wrote."""
         if not isinstance(error, ValueError) or "read-only" not in str(error):
             return None
         task = self.launch.task

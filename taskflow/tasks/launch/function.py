@@ -1,4 +1,4 @@
-"""`task`: a Python function that says what it does with each of its region arguments."""
+"""`task`: declares what a Python function does with each of its region arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESERVED = ("function", "over", "place", "reduce", "self")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskFunction:
-    """A function with a privilege for each of its region parameters. Calling it calls the function."""
+    """Function with a privilege for each of its region parameters. Calling it calls the function."""
 
     function: Callable[..., Any]
     name: str
@@ -38,15 +38,15 @@ class _Decorator(Protocol):
 def task(**privileges: str | Privilege) -> _Decorator:
     """Declare a task: ``@task(new="write", old="read")`` above ``def heat(new, old, alpha)``.
 
-    ``privileges``: for each parameter that gets a region "read", "write", "read-write" or "reduce" (or a Privilege). The
+    ``privileges``: "read", "write", "read-write" or "reduce" (or a Privilege) for each parameter that is given a region. The
     function gets numpy arrays that hold exactly the Rects of the launch (a list of arrays where the launch gave a list):
 
     - read: read-only.
-    - write: every element must be set; what is in it before is left over from something else.
+    - write: every element must be set; before, it contains arbitrary values.
     - read-write: values that it may change.
-    - reduce: zeros, to which it adds; the sum goes to the region when somebody reads it.
+    - reduce: zeros, to which it adds; the sum is added to the region when somebody reads it.
 
-    The other parameters are constants. One called ``color`` that the launch leaves out gets the point task's color.
+    The other parameters are constants. A parameter called ``color`` that the launch leaves out gets the point task's color.
     Raises ValueError or TypeError for a name or privilege that does not fit the function.
     """
 

@@ -1,4 +1,4 @@
-"""Future: the number that an index launch's results were reduced to."""
+"""Future: the number to which the results of an index launch are reduced."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ OPERATIONS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.m
 
 
 class Future:
-    """A number (float64) that launches compute. `get` returns it on every rank; a launch may have it as a constant, and
-    then uses the value that it has when the task runs. The launches of a trace keep their Futures, whose values are those
-    of the latest iteration."""
+    """Number (float64) that launches compute. `get` returns it on every rank. A launch may take it as a constant, and then uses
+    the value that it has when the task runs. The launches of a trace keep their Futures, whose values are those of the latest
+    iteration."""
 
     __slots__ = ("_cell", "_guard", "name", "owner")
 
@@ -24,18 +24,18 @@ class Future:
         self._cell: Any = None
 
     def get(self) -> float:
-        """The value. RuntimeError inside the body of a trace, which must not depend on values."""
+        """Return the value. Raises RuntimeError inside the body of a trace, which must not depend on values."""
         self._guard()
         return self.now()
 
     def now(self) -> float:
-        """The value, for tasks. RuntimeError if the launch has not run."""
+        """Return the value, for tasks. Raises RuntimeError if the launch has not run."""
         if self._cell is None:
             raise RuntimeError(f"{self.name} has no value: its launch has not run")
         return float(self._cell[0])
 
     def settle(self, cell: Any) -> None:
-        """From now on the value is element 0 of ``cell``."""
+        """Take the value from element 0 of ``cell`` from now on."""
         self._cell = cell
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Future:
 
 
 class Combine:
-    """The task that reduces the results of all colors, in color order (numpy's order of summing an array)."""
+    """Task that reduces the results of all colors, in color order (numpy's order of summing an array)."""
 
     __slots__ = ("_operation",)
 
@@ -51,7 +51,7 @@ class Combine:
         self._operation = OPERATIONS[operation]
 
     def bind(self, arrays: Any) -> Any:
-        """What reduces the results (the first array) into the one element of the second."""
+        """Return a function that reduces the results (the first array) into the one element of the second."""
         values, total = arrays
         reduce = self._operation.reduce
 
@@ -61,5 +61,5 @@ class Combine:
         return combine
 
     def explain(self, error: Exception) -> Exception | None:
-        """None: there is no clearer way to say what went wrong here."""
+        """Return None: no error of this task can be explained more clearly."""
         return None

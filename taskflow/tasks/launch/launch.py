@@ -1,4 +1,4 @@
-"""Launch: a task on one or many points, with everything about its arguments checked and the processors chosen."""
+"""Launch: a task on one or many points, with all arguments checked and the processors chosen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Piece = Partition | Rect | None  # by color; the same for all colors; the whole 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A region parameter: its regions, each with how it is cut; ``listed``: the function gets them as a list."""
+    """Region parameter: its regions, each with its partition; ``listed``: the function gets them as a list."""
 
     name: str
     privilege: Privilege
@@ -27,7 +27,7 @@ class Argument:
     listed: bool
 
     def requirements(self, color: Color) -> list[Requirement]:
-        """What the point task of ``color`` touches of each region."""
+        """Return what the point task of ``color`` touches of each region."""
         return [Requirement(region, _rect(region, piece, color), self.privilege) for region, piece in self.regions]
 
 
@@ -42,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A task's launch. ``constants`` by parameter; ``reduce`` what becomes of the results (None: they are dropped)."""
+    """Launch of a task. ``constants``: by parameter. ``reduce``: how results are reduced (None: they are dropped)."""
 
     task: TaskFunction
     arguments: tuple[Argument, ...]
@@ -66,9 +66,9 @@ def make_launch(
 ) -> Launch:
     """Check a launch and choose its processors: point ``i`` of ``n`` runs on ``place(color)``, else on ``i * processors // n``.
 
-    ``over`` gives the colors: a partition's, a number or extents, or None for a single task. ``given`` has the
-    arguments by name: for a region parameter a region (all of it), ``(region, partition)``, ``(region, Rect)``, or a list of
-    these; for others a constant. Raises TypeError (names), ValueError (cuts, places), PrivilegeError (privileges).
+    ``over``: the colors, given by a partition, a number or extents; None for a single task. ``given``: the arguments by name;
+    for a region parameter a region (all of it), ``(region, partition)``, ``(region, Rect)``, or a list of these; for others a
+    constant. Raises TypeError (names), ValueError (cuts, places), PrivilegeError (privileges).
     """
     if not isinstance(task, TaskFunction):
         raise TypeError(f"launch: needs a function declared with @taskflow.task(...), got {task!r}")

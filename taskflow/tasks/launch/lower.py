@@ -1,7 +1,8 @@
-"""Launches -> TaskGraph: the movements that the dependence analysis asked for, and the point tasks on their instances.
+"""Lowering of launches to a TaskGraph: the movements that the dependence analysis found, and the point tasks on their
+instances.
 
-Every buffer is kept: an instance is the same memory in every graph. The order within a graph follows from the
-parts of memory that its tasks read and write, which is program order made as loose as memory allows.
+Every buffer is persistent: an instance is the same memory in every graph. The order within a graph follows from the parts of
+memory that its tasks read and write: program order, relaxed as far as memory permits.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ _NUMBER = np.dtype(np.float64)
 
 
 class LaunchLowering:
-    """Builds one TaskGraph from launches in program order.
+    """Builder of one TaskGraph from launches in program order.
 
-    ``written(region)`` says whether the region was given initial contents (otherwise they are zero). ``label`` makes the
-    names of the futures' buffers; graphs with the same label share them.
+    ``written(region)``: whether the region was given initial contents (otherwise they are zero). ``label``: part of the names
+    of the futures' buffers; graphs with the same label share these buffers.
     """
 
     def __init__(self, processors: int, written: Callable[[LogicalRegion], bool], label: str) -> None:
@@ -54,7 +55,7 @@ class LaunchLowering:
         return self._emitter.graph
 
     def add(self, launch: Launch, found: Sequence[Launched], future: Future | None) -> None:
-        """Add a launch; ``found`` is what the analysis says of each of its points."""
+        """Add a launch; ``found``: the result of the analysis for each of its points."""
         results = self._results(launch)
         for i, (point, launched) in enumerate(zip(launch.points, found)):
             for movement in launched.movements:
@@ -73,7 +74,7 @@ class LaunchLowering:
             self._combine(launch, results, future)
 
     def cell(self, future: Future, processor: int) -> str:
-        """The name of the buffer that holds a future of this graph on ``processor``."""
+        """Return the name of the buffer that holds a future of this graph on ``processor``."""
         return self.graph.buffers[self._cells[future][processor]].name
 
     # ---- movements -----------------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class LaunchLowering:
 
 
 def initial_name(region: LogicalRegion) -> str:
-    """The name of the buffers that hold a region's initial contents."""
+    """Return the name of the buffers that hold a region's initial contents."""
     return f"initial {region.name}"
 
 
@@ -188,8 +189,8 @@ def _cleared(requirement: Requirement, instance: Instance, launched: Launched) -
 
 
 def movements_first(graph: TaskGraph) -> list[int]:
-    """An order of one launch's tasks: what waits for no point task, and then the others; so copies between processors
-    all begin before somebody computes."""
+    """Return an order of one launch's tasks: first those that wait for no point task, then the others, so that all copies
+    between processors begin before anybody computes."""
     late: set[int] = set()
     for task in graph.tasks:
         if task.kind is Kind.CALL or any(before in late for before in task.after):

@@ -1,7 +1,7 @@
-"""From an operator graph and a strategy to the tasks of one step.
+"""Lowering: from an operator graph and a strategy to the tasks of one step.
 
-``lower.py`` is the entry; ``forward``, ``backward`` and ``synchronise`` emit the three parts of a step. ``sync_table`` says
-how gradients are synchronised, for all who ask.
+``lower.py`` is the entry; ``forward``, ``backward`` and ``synchronise`` emit the three parts of a step. ``sync_table`` states
+how gradients are synchronised; everything that needs to know reads it.
 """
 
 from taskflow.tasks.lower.backward import gradient_flow, gradients_given

@@ -1,4 +1,4 @@
-"""The backward pass of lowering: what forward reads, backward reduces into; what forward writes, backward reads."""
+"""Backward pass of lowering: backward reduces into what forward reads, and reads what forward writes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Copies = Mapping[tuple[Rect, tuple[int, ...]], Mapping[int, int]]
 
 
 def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[str]]:
-    """Which nodes' backward runs, which tensors' gradients are needed, and which parameters get gradients.
+    """Return which nodes' backward runs, which tensors' gradients are needed, and which parameters get gradients.
 
-    A tensor needs a gradient if a parameter lies upstream and a loss downstream, both through differentiable tensors, of
-    which something is read (a convolution may see nothing but padding).
+    A tensor needs a gradient if a parameter lies upstream and a loss downstream, both through differentiable tensors that are
+    actually read (a convolution may see nothing but padding).
     """
     upstream: set[TensorKey] = set()
     for node in graph:
@@ -49,8 +49,8 @@ def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[s
 
 
 def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey]) -> list[tuple[bool, ...]]:
-    """For each node, which of its outputs' gradients its backward tasks get: those that a reader puts, or a loss begins.
-    ``active``, ``needs``: the first two of `gradient_flow`."""
+    """Return for each node which of its outputs' gradients its backward tasks get: those that a reader or a loss provides.
+    ``active``, ``needs``: the first two results of `gradient_flow`."""
     put = {(loss.node, loss.index) for loss in graph.losses}
     result: list[tuple[bool, ...]] = []
     for node in reversed(graph.nodes):
@@ -62,7 +62,7 @@ def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey
 
 
 class Gives(Enum):
-    """What the backward tasks of a pass give: all gradients, or only those of inputs or of weights."""
+    """What the backward tasks of a pass compute: all gradients, or only those of inputs or of weights."""
 
     ALL = "all"
     INPUTS = "inputs"
@@ -72,8 +72,9 @@ class Gives(Enum):
 def backward(
     state: Lowering, node: Node, pieces: Sequence[Piece] | None = None, gives: Gives = Gives.ALL
 ) -> None:
-    """Emit the backward tasks of an active node's pieces (None: of all); every piece that reads what they write has been through
-    here. Before them comes what they need again (`Strategy.recompute`, `Strategy.regather`)."""
+    """Emit the backward tasks of an active node's pieces (None: of all), preceded by what they need again
+    (`Strategy.recompute`, `Strategy.regather`). The backward tasks of every piece that reads what these pieces write must have
+    been emitted before."""
     some = state.pieces[node.number] if pieces is None else pieces
     compute_again(state, node, some)
     bring_again(state, node, some)

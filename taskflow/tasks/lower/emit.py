@@ -1,4 +1,4 @@
-"""Emitter: adds tasks in program order and derives from the parts that each reads and writes what it must wait for."""
+"""Emitter: adds tasks in program order, and derives from the parts that each reads and writes which tasks it must wait for."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Copying = tuple[str, Part, Part] | tuple[str, Part, Part, Topic]  # name, source
 
 
 class Emitter:
-    """Builds a TaskGraph. A task waits for the last writers of what it reads, and for the last writers and the readers
-    since then of what it writes; parts that do not overlap do not order anything. ``topic``: that of the tasks which are
-    emitted from now on, where they are given no other."""
+    """Builder of a TaskGraph. A task waits for the last writers of what it reads. For what it writes, it waits for the last
+    writers and for the readers since then. Parts that do not overlap impose no order. ``topic``: the default topic of tasks
+    that are emitted from now on."""
 
     def __init__(self, processors: int) -> None:
         self.graph = TaskGraph(processors)
@@ -50,14 +50,14 @@ class Emitter:
     def buffer(
         self, region: str, rect: Rect, processor: int, dtype: np.dtype[Any], *, kept: bool = False, start: float = 0.0
     ) -> int:
-        """A new buffer's number."""
+        """Add a buffer; return its number."""
         number = len(self.graph.buffers)
         self.graph.buffers.append(Buffer(number, region, rect, processor, dtype, kept, None, None, start))
         self._known.append(None)
         return number
 
     def alias(self, base: int, part: Rect, region: str, rect: Rect) -> int:
-        """A buffer that is the contiguous ``part`` (relative to ``base``) of another one, with ``rect``'s shape."""
+        """Return a buffer that is the contiguous ``part`` (relative to ``base``) of another one, with ``rect``'s shape."""
         of = self.graph.buffers[base]
         if of.base is not None:
             raise ValueError(f"alias of an alias: {of.name}")
@@ -67,7 +67,7 @@ class Emitter:
         return number
 
     def view(self, base: int, region: str, rect: Rect) -> int | None:
-        """A buffer that shows ``rect`` of the instance ``base`` (which contains it): the instance itself, an alias, or
+        """Return a buffer that shows ``rect`` of the instance ``base`` (which contains it): the instance itself, an alias, or
         None if those elements are not contiguous."""
         of = self.graph.buffers[base]
         if of.rect == rect:
@@ -78,11 +78,11 @@ class Emitter:
         return self.alias(base, part, region, rect)
 
     def whole(self, buffer: int) -> Part:
-        """All of a buffer."""
+        """Return all of a buffer."""
         return (self._known[buffer] or self._learn(buffer)).whole
 
     def part(self, buffer: int, rect: Rect) -> Part:
-        """``rect`` of the region that the buffer is an instance of."""
+        """Return ``rect`` of the region that the buffer is an instance of."""
         return Part(buffer, rect.relative_to(self.graph.buffers[buffer].rect))
 
     # ---- tasks ---------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Emitter:
         topic: Topic | None = None,
         runs: Runs = (1, 1),
     ) -> int:
-        """Add a task; returns its number."""
+        """Add a task; return its number."""
         number = len(self.graph.tasks)
         after: set[int] = {*also_after, *self.waiting}
         size = 0
@@ -134,7 +134,7 @@ class Emitter:
         self, name: str, source: Part, target: Part, *, add: bool = False, topic: Topic | None = None,
         also_after: Sequence[int] = (),
     ) -> int:
-        """Copy between two buffers: a message if they are on different processors."""
+        """Add a copy between two buffers: a message if they are on different processors."""
         giver, taker = self.graph.buffers[source.buffer].processor, self.graph.buffers[target.buffer].processor
         runs = self._runs(source), self._runs(target)
         if giver == taker:
@@ -152,10 +152,10 @@ class Emitter:
         )
 
     def transfers(self, copies: Sequence[Copying]) -> None:
-        """Several copies (name, source, target, and perhaps a topic) that do not wait for one another, in rounds. Of
-        those that are ready at the same time the lower number goes first. So in one round each processor should give to
-        one other and take from one. Reader by reader, all would ask the first owner first. Within a round neighbours,
-        who may share a link, do not follow each other."""
+        """Add several copies (name, source, target, and perhaps a topic) that do not wait for one another, in rounds. Of copies
+        that are ready at the same time the lower number goes first; in the order of readers, all would ask the first owner
+        first. So in each round every processor gives to one other and takes from one. Within a round neighbours, who may share
+        a link, do not follow each other."""
         buffers, processors = self.graph.buffers, self.graph.processors
 
         def turn(copy: Copying) -> tuple[int, int]:
@@ -166,7 +166,7 @@ class Emitter:
             self.transfer(name, source, target, topic=topic[0] if topic else None)
 
     def sum(self, name: str, sources: Sequence[Part], target: Part, *, fresh: bool = False) -> int:
-        """target += sources in order (``fresh``: target = sources), all on one processor."""
+        """Add a task for target += sources in order (``fresh``: target = sources), all on one processor."""
         processor = self.graph.buffers[target.buffer].processor
         reads = tuple(sources) if fresh else (*sources, target)
         flops = target.rect.volume * (len(sources) - fresh)
@@ -178,8 +178,8 @@ class Emitter:
     def all_reduce(
         self, name: str, parts: Sequence[Part], among: Sequence[int] | None = None, also_after: Sequence[int] = ()
     ) -> int:
-        """Each of the parts, on two or more different processors and of one shape, becomes the sum of all. ``among``: who
-        takes part, where only some of their parts are lowered (`StepPart`)."""
+        """Add an all-reduce: each of the parts, on two or more different processors and of one shape, becomes the sum of all.
+        ``among``: the participants, where only some of their parts are lowered (`StepPart`)."""
         group, ordered = self._group(name, parts, among)
         size, nbytes = self._sizes(ordered[0])
         return self.emit(
@@ -191,8 +191,8 @@ class Emitter:
         self, name: str, parts: Sequence[Part], cuts: Sequence[int], among: Sequence[int] | None = None,
         also_after: Sequence[int] = (),
     ) -> int:
-        """Of the sum of the one-dimensional parts, on two or more different processors and of one size, the nth processor in
-        rising order gets elements ``cuts[n]`` to ``cuts[n + 1]``, in its part; what else is there is lost."""
+        """Add a reduce-scatter of one-dimensional parts, on two or more different processors and of one size. The nth processor
+        in ascending order gets elements ``cuts[n]`` to ``cuts[n + 1]`` of the sum, in its part; the rest of the part is lost."""
         group, ordered = self._group(name, parts, among)
         shares = _shares(name, ordered, cuts, self._places(group, ordered), len(group))
         size, nbytes = self._sizes(ordered[0])
@@ -206,8 +206,8 @@ class Emitter:
         self, name: str, parts: Sequence[Part], cuts: Sequence[int], among: Sequence[int] | None = None,
         also_after: Sequence[int] = (),
     ) -> int:
-        """All of the one-dimensional parts, on two or more different processors and of one size, get what the nth processor in
-        rising order has as elements ``cuts[n]`` to ``cuts[n + 1]``."""
+        """Add an all-gather of one-dimensional parts, on two or more different processors and of one size. All get elements
+        ``cuts[n]`` to ``cuts[n + 1]`` from the nth processor in ascending order."""
         group, ordered = self._group(name, parts, among)
         shares = _shares(name, ordered, cuts, self._places(group, ordered), len(group))
         return self.emit(
@@ -216,9 +216,9 @@ class Emitter:
         )
 
     def reduce_shares(self, name: str, parts: Sequence[Part], shares: Sequence[Part], places: Sequence[Rect]) -> int:
-        """Of the sum of the parts, on two or more different processors and of one shape, the share of each, which lies at its place
-        in a part, goes into a part of another buffer on the same processor. All three by processor, rising; a share may be
-        empty."""
+        """Add a reduce-scatter of parts on two or more different processors and of one shape. Each processor's share of the
+        sum, at its place in a part, goes into a part of another buffer on that processor. All three arguments are by processor,
+        ascending; a share may be empty."""
         group, ordered = self._group(name, parts)
         size, nbytes = self._sizes(ordered[0])
         packed = self._packed(name, ordered, places)
@@ -229,8 +229,9 @@ class Emitter:
         )
 
     def gather_shares(self, name: str, parts: Sequence[Part], shares: Sequence[Part], places: Sequence[Rect]) -> int:
-        """All of the parts, on two or more different processors and of one shape, get the shares of all, each at its place. All
-        three by processor, rising. Shares are of other buffers; but who has all may have its share as its part."""
+        """Add an all-gather: all of the parts, on two or more different processors and of one shape, get the shares of all,
+        each at its place. All three arguments are by processor, ascending. Shares are in other buffers, except that a processor
+        that has everything may have its share in its part."""
         group, ordered = self._group(name, parts)
         packed = self._packed(name, ordered, places)
         return self.emit(
@@ -240,7 +241,8 @@ class Emitter:
         )
 
     def all_to_all(self, name: str, blocks: Sequence[tuple[Part, Part]]) -> int:
-        """Copy the source of each block to its target, all in one collective of the processors that they are on."""
+        """Add an all-to-all that copies the source of each block to its target, in one collective of the processors that they
+        are on."""
         buffers = self.graph.buffers
         ends = [(buffers[source.buffer].processor, buffers[target.buffer].processor) for source, target in blocks]
         group = tuple(sorted({processor for pair in ends for processor in pair}))
@@ -300,8 +302,8 @@ class Emitter:
     def fill(
         self, name: str, target: Part, value: float, *, scaled: bool = False, also_after: Sequence[int] = ()
     ) -> int:
-        """Set every element of a part; ``scaled``: times the loss scale. It needs nothing, and so comes as soon as it may: memory
-        for the part is taken from there on."""
+        """Set every element of a part; ``scaled``: times the loss scale. The task waits for nothing, and so runs as early as
+        possible; memory for the part is in use from there on."""
         processor = self.graph.buffers[target.buffer].processor
         return self.emit(Kind.FILL, name, processor, Filling(target, value, scaled), (), (target,), also_after=also_after)
 
@@ -368,20 +370,20 @@ def _position(rect: Rect, shape: Sequence[int]) -> int:
 
 
 def distance(one: int, other: int, count: int) -> int:
-    """The round in which two of 0 ... count - 1 meet. If the count is a power of two, pairs meet, and then all of two nodes'
-    processors at once; else it is how far one goes round to the other."""
+    """Return the round in which two of 0 ... count - 1 exchange. If the count is a power of two, processors exchange in pairs,
+    so that all processors of two nodes meet at once; else it is the distance around the circle from one to the other."""
     return one ^ other if count & (count - 1) == 0 else (one - other) % count
 
 
 @cache
 def apart(number: int, count: int) -> int:
-    """A key that sorts 0 ... count - 1 so that neighbours lie far apart: the number's bits in reverse order."""
+    """Return a key that sorts 0 ... count - 1 so that neighbours are far apart: the number's bits in reverse order."""
     bits = (count - 1).bit_length()
     return sum(1 << (bits - 1 - i) for i in range(bits) if number >> i & 1)
 
 
 def runs(part: Rect, shape: Sequence[int]) -> int:
-    """Of how many stretches of memory ``part`` of a row-major array of ``shape`` consists; 1 if it is empty."""
+    """Return the number of contiguous stretches of memory in ``part`` of a row-major array of ``shape``; 1 if it is empty."""
     length = 1
     for extent, of in zip(reversed(part.shape), reversed(shape)):
         length *= extent
@@ -391,5 +393,5 @@ def runs(part: Rect, shape: Sequence[int]) -> int:
 
 
 def contiguous(part: Rect, shape: Sequence[int]) -> bool:
-    """True if the elements of ``part`` of a row-major array of ``shape`` lie next to each other."""
+    """True if the elements of ``part`` of a row-major array of ``shape`` are contiguous."""
     return runs(part, shape) == 1

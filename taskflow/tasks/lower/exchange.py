@@ -1,10 +1,9 @@
-"""Exchange: what goes between processors that cut a tensor differently, found in the copies that this takes.
+"""Exchange: resharding of a tensor between processors that cut it differently, found in the copies that it takes.
 
-Copies connect processors; those that are connected, directly or through others, are one group, and what they give each other is one
-exchange. Where all of a group have some of the tensor, or all of them need some, it is cut anew within the group, and
-goes as one collective (`Strategy.exchange`). That is an all-gather if all need the same, a reduce-scatter (with sums)
-if all give the same, and else an all-to-all. Where some only give and others only take, as between the stages of a
-pipeline, copies are what it is.
+Copies connect processors. Processors that are connected, directly or through others, form a group, and what they give each
+other is one exchange. If all of a group have some of the tensor, or all of them need some, it is resharded within the group by
+one collective (`Strategy.exchange`). That is an all-gather if all need the same, a reduce-scatter (with sums) if all give the
+same, and else an all-to-all. If some only give and others only take, as between the stages of a pipeline, copies remain copies.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Given = tuple[int, Rect, int]  # the same of a reader's gradient, in the order t
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An instance of ``rect`` on ``processor`` that is to be filled from ``sources``, which are disjoint and together all of it."""
+    """Instance of ``rect`` on ``processor`` that is to be filled from ``sources``, which are disjoint and cover it."""
 
     tensor: Tensor
     rect: Rect
@@ -36,8 +35,9 @@ class Wanted:
 
 
 def exchange_values(emit: Emitter, wanted: Sequence[Wanted], reading: set[int], ring: bool = False) -> list[Wanted]:
-    """Emit the collectives that fill instances of one tensor; the others are returned. ``reading``: all processors that read the
-    tensor now, those too that have at hand what they need. ``ring``: whole pieces that several want go around."""
+    """Emit the collectives that fill instances of one tensor; return the instances that are left for copies. ``reading``: all
+    processors that read the tensor now, including those that already hold what they need. ``ring``: whole pieces that several
+    processors want go around a ring."""
     left: list[Wanted] = []
     groups = _groups((giver, one.processor) for one in wanted for _, giver, _ in one.sources)
     for members, some in zip(groups, _sorted(wanted, [one.processor for one in wanted], groups)):
@@ -72,7 +72,8 @@ def _shares_of_all(wanted: Sequence[Wanted], members: set[int]) -> dict[int, Hel
 
 
 def gather(emit: Emitter, name: str, rect: Rect, shares: Mapping[int, Held], into: Mapping[int, int]) -> None:
-    """Fill buffers of ``rect`` (by processor) with the shares (by processor) of all. Who is not in ``into`` has all of it."""
+    """Fill buffers of ``rect`` (by processor) with the shares (by processor) of all. A processor that is not in ``into`` has
+    all of it."""
     group = sorted(shares.keys() | into.keys())
     parts = [emit.part(into[p] if p in into else shares[p][2], rect) for p in group]
     emit.gather_shares(
@@ -83,7 +84,7 @@ def gather(emit: Emitter, name: str, rect: Rect, shares: Mapping[int, Held], int
 
 
 def reduce(emit: Emitter, name: str, rect: Rect, parts: Mapping[int, Part], shares: Mapping[int, Held]) -> None:
-    """Add up parts (by processor), all of ``rect``, each processor getting its share of the sum, if it has one."""
+    """Add up parts (by processor), all of ``rect``; each processor gets its share of the sum, if it has one."""
     group = sorted(parts)
     emit.reduce_shares(
         name, [parts[p] for p in group],
@@ -96,9 +97,9 @@ def exchange_gradients(
     emit: Emitter, tensor: Tensor, owners: Mapping[Rect, int], given: Mapping[Rect, Sequence[Given]],
     ring: bool = False,
 ) -> dict[Rect, list[Given]]:
-    """Emit the collectives that bring gradients to where a tensor's pieces lie. ``given``: for each of these the gradients that
-    readers have put and that meet it. ``ring``: those of whole pieces that several have read come the way back. Returns the same
-    with what has come, and is on the owner now, in place of what it is of."""
+    """Emit the collectives that bring gradients to the owners of a tensor's pieces. ``given``: for each piece, the gradients
+    from readers that overlap it. ``ring``: gradients of whole pieces that several processors have read travel back around the
+    ring. Returns the same table, with gradients that have arrived at the owner in place of those that were sent."""
     found = {rect: list(parts) for rect, parts in given.items()}
     meets: dict[Given, list[Rect]] = {}
     for rect, parts in given.items():

@@ -1,4 +1,4 @@
-"""The forward pass of lowering: one task a piece, the copies that bring its inputs, and the sums of partial outputs."""
+"""Forward pass of lowering: one task for each piece, the copies that bring its inputs, and the sums of partial outputs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LASTING = "lasting:"  # the prefix of kept buffers that training and evaluation 
 
 
 def forward(state: Lowering, node: Node, pieces: Sequence[Piece] | None = None) -> None:
-    """Emit the forward tasks of a node's pieces (None: of all). Where a node comes several times, each of its pieces comes once;
-    partial values are added when the last of them is there."""
+    """Emit the forward tasks of a node's pieces (None: of all). If it is called several times for a node, each piece must come
+    once; partial values are added when the last of them is emitted."""
     every = state.pieces[node.number]
     if pieces is not None and (node.number, every[0].index) not in state.outputs:  # who reads some asks where all will lie
         for piece in every:
@@ -37,7 +37,7 @@ def forward(state: Lowering, node: Node, pieces: Sequence[Piece] | None = None) 
 
 
 def run_pieces(state: Lowering, node: Node, pieces: Sequence[Piece], topic: Topic) -> None:
-    """Bring the inputs of pieces, and emit their tasks."""
+    """Fetch the inputs of pieces, and emit their tasks."""
     kept = isinstance(node.operator, State)
     if state.ring:
         pieces = as_they_arrive(state, pieces)
@@ -53,7 +53,7 @@ def run_pieces(state: Lowering, node: Node, pieces: Sequence[Piece], topic: Topi
 
 
 def output_buffers(state: Lowering, piece: Piece) -> tuple[int, ...]:
-    """New buffers for what a piece writes."""
+    """Return new buffers for what a piece writes."""
     operator, prefix, start = piece.node.operator, "", 0.0
     kept = isinstance(operator, State)
     if isinstance(operator, State):
@@ -90,7 +90,7 @@ def _own(state: Lowering, node: Node) -> None:
 
 
 def place_shares(state: Lowering, tensor: Tensor, written: Collection[Rect]) -> None:
-    """New buffers for the shares of sums of partial values, of those of the Rects ``written`` that have shares."""
+    """Make buffers for the shares of sums of partial values, for those of the Rects ``written`` that have shares."""
     owners = state.owners[tensor.node, tensor.index]
     for rect in written if owners.shares else ():
         owners.place(rect, {
@@ -101,7 +101,8 @@ def place_shares(state: Lowering, tensor: Tensor, written: Collection[Rect]) -> 
 def partial_values(
     state: Lowering, tensor: Tensor, written: Collection[Rect] | None = None
 ) -> dict[Rect, list[tuple[int, int]]]:
-    """Of an output, by Rect (those ``written``; None: all), processor and buffer of each piece's values."""
+    """Return the partial values of an output by Rect (those ``written``; None: all): processor and buffer of each piece's
+    values."""
     writers = state.writers[tensor.node, tensor.index]
     return {
         rect: [(piece.processor, state.outputs[tensor.node, piece.index][tensor.index]) for piece in writers[rect]]
@@ -110,7 +111,7 @@ def partial_values(
 
 
 def add_partial_values(state: Lowering, node: Node, pieces: Sequence[Piece], ready: set[int]) -> None:
-    """Sum the partial values of what these pieces write, where all the pieces that write it are among the numbers ``ready``."""
+    """Sum the partial values of what these pieces write, where all pieces that write it are among the numbers ``ready``."""
     state.emit.topic = Topic(Purpose.PARTIAL, node.name)
     for tensor in node.outputs:
         owners, writers = state.owners[node.number, tensor.index], state.writers[node.number, tensor.index]

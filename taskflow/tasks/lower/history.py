@@ -1,7 +1,8 @@
-"""History: which tasks last wrote and since then read each part of each buffer, found without comparing all parts.
+"""History: which tasks last wrote each part of each buffer, and which have read it since then, found without comparing all
+parts.
 
-Which Rects meet and which hold which depends on the Rects alone, so it is found out once for all buffers of one shape.
-The copies of a bundle on 64 processors, each cut into 64 chunks, would ask the same questions 64 times.
+Which Rects overlap and which contain each other depends only on the Rects, so it is found once for all buffers of one shape.
+Otherwise the copies of a bundle on 64 processors, each cut into 64 chunks, would ask the same questions 64 times.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from taskflow.regions import Rect
 
 
 class RectNumbers:
-    """The Rects that were ever asked about in buffers of one shape, numbered, and how they lie to each other."""
+    """All Rects that were ever used in buffers of one shape, numbered, with the relations between them."""
 
     __slots__ = ("_numbers", "_rects", "holds", "meets")
 
@@ -21,7 +22,7 @@ class RectNumbers:
         self.holds: list[set[int]] = []  # by Rect: those that lie in it, an empty one in every Rect
 
     def number(self, rect: Rect) -> int:
-        """The Rect's number."""
+        """Return the Rect's number."""
         key = rect.lo, rect.hi
         found = self._numbers.get(key)
         return self._add(rect) if found is None else found
@@ -50,7 +51,7 @@ class History:
         self.readers: dict[int, list[int]] = {}
 
     def read(self, rect: int, task: int, after: set[int]) -> None:
-        """``task`` reads ``rect``: add to ``after`` the tasks that it must wait for."""
+        """Record that ``task`` reads ``rect``: add to ``after`` the tasks that it must wait for."""
         if self.writers:
             _add_those(self.writers, self.space.meets[rect], after)
         tasks = self.readers.get(rect)
@@ -60,8 +61,8 @@ class History:
             tasks.append(task)
 
     def write(self, rect: int, task: int, after: set[int]) -> None:
-        """``task`` writes ``rect``: add to ``after`` the tasks that it must wait for, perhaps itself. Whoever waits for it
-        need not wait for what others did to parts of ``rect``."""
+        """Record that ``task`` writes ``rect``: add to ``after`` the tasks that it must wait for, perhaps itself. A task that
+        waits for this one need not wait for earlier accesses to parts of ``rect``."""
         meets, holds = self.space.meets[rect], self.space.holds[rect]
         for table in (self.writers, self.readers):
             if not table:

@@ -1,4 +1,4 @@
-"""lower: operator graph + strategy -> the tasks of one step. The only place that decides what moves where."""
+"""lower: operator graph + strategy -> the tasks of one step. The only place that decides which data move where."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from taskflow.tasks.topic import Purpose, Topic
 
 @dataclass(frozen=True, slots=True)
 class CutGraph:
-    """What a strategy makes of a graph, whatever is run of it: the pieces of every node, which nodes' backward runs and which
-    tensors need gradients, and where parameters live. Training and evaluation share it, so they share weights."""
+    """A graph as a strategy cuts it, whatever is run of it: the pieces of every node, which nodes' backward runs and which
+    tensors need gradients, and where parameters live. Training and evaluation share it, and so share weights."""
 
     pieces: list[list[Piece]]
     active: set[int]
@@ -39,14 +39,14 @@ class CutGraph:
     shards: Mapping[str, Shards] = field(default_factory=dict)  # of bundles whose gradients, or weights too, are kept as shares
 
     def kept(self, bundle: Bundle, processor: int) -> Rect:
-        """The elements of a bundle's weights that a holder keeps from step to step; it may be empty."""
+        """Return the elements of a bundle's weights that a holder keeps from step to step; they may be empty."""
         shards = self.shards.get(bundle.name)
         return Rect((0,), (bundle.size,)) if shards is None or shards.zero < 3 else shards.span(processor)
 
 
 def cut_graph(graph: OperatorGraph, strategy: Strategy, part: StepPart | None = None) -> CutGraph:
-    """Cut every node as the strategy says; of a ``part`` of the step, which has been verified, only its pieces. Raises ValueError
-    that names the operator if it does not fit the graph."""
+    """Cut every node as the strategy says; for a ``part`` of the step, only its own pieces (the part must have been verified).
+    Raises ValueError that names the operator if the strategy does not fit the graph."""
     if part is None:
         strategy.verify(graph)
     pieces = [cut(graph, strategy, number, part) for number in range(len(graph))]
@@ -89,16 +89,17 @@ def lower(
     shared: CutGraph | None = None,
     part: StepPart | None = None,
 ) -> TaskGraph:
-    """The tasks of one step of ``graph`` cut and placed by ``strategy``.
+    """Return the tasks of one step of ``graph``, cut and placed by ``strategy``.
 
     With an update ``rule``: forward, backward, gradient sums, clipping to ``clip_norm`` and updates. Without: forward only
-    (evaluation). The tensors in ``fetch``, and the losses, are brought to processor 0. Kept buffers that are not
-    parameters (the state carried between steps) get ``prefix`` before their name, unless they are lasting. With ``wanted``
-    (and no rule) only what evaluation needs for these tensors is run, and they alone are brought to processor 0. ``shared``: the
-    answer of `cut_graph`, if it is at hand. ``scaled``: the loss has a scale, so that each processor is told whether some gradient
-    has overflowed (see `FACTOR`). With ``part`` (of a training step) only that part is lowered.
+    (evaluation). The tensors in ``fetch``, and the losses, are copied to processor 0. ``prefix``: put before the names of
+    persistent buffers that are neither parameters nor lasting (the state carried between steps). ``wanted`` (without a rule):
+    only what these tensors need is run, and only they are copied to processor 0. ``shared``: the result of `cut_graph`, if it
+    is known. ``scaled``: the loss has a scale, so that each processor is told whether some gradient has overflowed (see
+    `FACTOR`). ``part`` (of a training step): only that part is lowered.
 
-    Raises ValueError that names the operator if the strategy does not fit the graph; NotAlikeError if it cannot be lowered in part.
+    Raises ValueError that names the operator if the strategy does not fit the graph; NotAlikeError if it cannot be lowered in
+    part.
     """
     if part is not None and (clip_norm is not None or (graph.carries and not part.alone) or rule is None):
         raise NotAlikeError("lower: gradients' norms and carried states are not lowered in part")
@@ -141,7 +142,7 @@ def lower(
 
 
 def needed_for(graph: OperatorGraph, wanted: Sequence[Tensor]) -> set[int]:
-    """The nodes that evaluation must run for these tensors, and to carry on the state that they read."""
+    """Return the nodes that evaluation must run for these tensors, and to carry on the state that they read."""
     becomes = {c.node: b.node for c, b in graph.carries if not _lasts(graph, c)}
     needed: set[int] = set()
     left = [tensor.node for tensor in wanted]
@@ -163,7 +164,7 @@ def _lasts(graph: OperatorGraph, tensor: Tensor) -> bool:
 
 
 def cut(graph: OperatorGraph, strategy: Strategy, number: int, part: StepPart | None = None) -> list[Piece]:
-    """The pieces of one node under a strategy; of a ``part`` of the step only its own, numbered anew."""
+    """Return the pieces of one node under a strategy; for a ``part`` of the step only its own pieces, renumbered."""
     node = graph.nodes[number]
     config = strategy[node.name]
     if part is not None:
@@ -203,7 +204,8 @@ def _in_evaluation(pieces: Sequence[list[Piece]]) -> list[list[Piece]]:
 
 
 def parameter_uses(pieces: Sequence[Sequence[Piece]]) -> dict[Parameter, dict[int, list[Rect]]]:
-    """The distinct Rects of each parameter that tasks read, by processor; none of one that meets nothing but padding."""
+    """Return the distinct Rects of each parameter that tasks read, by processor; none for a parameter that meets nothing but
+    padding."""
     uses: dict[Parameter, dict[int, dict[Rect, None]]] = {}
     for of_node in pieces:
         for piece in of_node:

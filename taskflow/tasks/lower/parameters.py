@@ -1,4 +1,4 @@
-"""Where parameters live: the cells that processors share, bundled by layer and group of holders."""
+"""Parameter layout: the cells that processors share, bundled by layer and group of holders."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ Uses = Mapping[Parameter, Mapping[int, Sequence[Rect]]]  # parameter -> processo
 
 @dataclass(frozen=True, slots=True)
 class ParameterLayout:
-    """The bundles of a graph under a strategy, and where each cell of a parameter is found."""
+    """Bundles of a graph under a strategy, and where each cell of a parameter is found."""
 
     bundles: tuple[Bundle, ...]
     cells: Mapping[str, tuple[tuple[Bundle, Cell], ...]]  # parameter name -> its cells
     layers: tuple[str, ...]  # of all parameters, in the order of the graph
 
     def rank(self, bundle: Bundle) -> int:
-        """The number of the bundle's layer plus that of the bundle within the layer."""
+        """Return the number of the bundle's layer plus that of the bundle within the layer."""
         of_layer = [b.name for b in self.bundles if b.layer == bundle.layer]
         return self.layers.index(bundle.layer) + of_layer.index(bundle.name)
 
     def covering(self, parameter: Parameter, rect: Rect) -> list[tuple[Bundle, Cell]]:
-        """The cells that ``rect`` of a parameter consists of."""
+        """Return the cells that make up ``rect`` of a parameter."""
         return [(b, c) for b, c in self.cells[parameter.name] if rect.contains(c.rect)]
 
 
 def lay_out(graph: OperatorGraph, uses: Uses, trained: set[str]) -> ParameterLayout:
-    """Bundle the cells of all parameters in ``uses``. ``trained`` names the parameters that get gradients; the others, and
-    those of which nothing is used, are kept apart, so that a bundle either has gradients or has none."""
+    """Bundle the cells of all parameters in ``uses``. ``trained``: the parameters that get gradients. The others, and those of
+    which nothing is used, get bundles of their own, so that either all of a bundle has gradients or none."""
     grouped: dict[tuple[str, tuple[int, ...], bool, str], list[tuple[Parameter, Rect]]] = {}
     for parameter in graph.parameters:
         if parameter not in uses:
@@ -83,8 +83,9 @@ def _cells(parameter: Parameter, uses: Mapping[int, Sequence[Rect]]) -> list[tup
 
 
 def left_over(whole: Rect, used: Collection[Rect]) -> tuple[int, Rect | None]:
-    """How many elements of ``whole``, a parameter's Rect, are in none of those ``used``, and the first cell that is in some: who
-    holds it holds them, too (see `_cells`). None if nothing is used: then processor 0 does."""
+    """Return the number of elements of ``whole``, a parameter's Rect, that are in none of the Rects ``used``, and the first
+    cell that is in some. The holders of that cell hold the unused elements too (see `_cells`). The cell is None if nothing is
+    used; then processor 0 holds them."""
     grid = _refined(whole, used)
     covered = {color for rect in used for color in grid.overlapping(rect)}
     unused = whole.volume - sum(grid.rect(color).volume for color in covered)

@@ -1,8 +1,8 @@
-"""StepPart: what of a step is lowered where the rest is alike.
+"""StepPart: the part of a step that is lowered if the rest is the same.
 
-Replicas do the same at the same time, and one micro-batch after the other goes through the same tasks. So a step can be
-lowered for one replica and a few micro-batches, and the rest follows (optimizer/evaluate/folded). What crosses replicas
-must be a collective, of which every member is known by its image.
+Replicas do the same at the same time, and every micro-batch goes through the same tasks. So a step can be lowered for one
+replica and a few micro-batches, and the rest follows (optimizer/evaluate/folded). Anything that crosses replicas must be a
+collective whose members are all images of each other.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ LOWERED = 4
 
 
 class NotAlikeError(ValueError):
-    """A step cannot be lowered in part: something in it is not the same everywhere."""
+    """Error for a step that cannot be lowered in part, because something in it is not the same everywhere."""
 
 
 @dataclass(frozen=True, eq=False)
 class StepPart:
-    """``images``: of each processor whose tasks are lowered, all processors that do the same, itself first: those of ``replicas``
-    groups, each of which has an equal share of the samples of every micro-batch. ``kept``: which micro-batches are lowered.
-    ``checkpoint``: called now and then, since lowering a part takes seconds, too; what it raises ends it. ``alone``: of partial
-    values, losses and carried states the other replicas' parts are left out, where else the step could not be lowered in part."""
+    """Part of a step. ``images``: for each processor whose tasks are lowered, all processors that do the same, itself first,
+    one in each of ``replicas`` groups, each of which has an equal share of the samples of every micro-batch. ``kept``: the
+    micro-batches that are lowered. ``checkpoint``: called now and then, since lowering a part also takes seconds; an exception
+    that it raises ends the lowering. ``alone``: the other replicas' parts of partial values, losses and carried states are left
+    out; without it such a step cannot be lowered in part."""
 
     images: Mapping[int, tuple[int, ...]]
     replicas: int
@@ -44,18 +45,19 @@ class StepPart:
         object.__setattr__(self, "known", {image: p for p, images in self.images.items() for image in images})
 
     def lowered(self, group: Sequence[int], name: str) -> list[int]:
-        """Those of a group of processors whose tasks are lowered. NotAlikeError unless all their images are in the group, too."""
+        """Return those of a group of processors whose tasks are lowered. Raises NotAlikeError unless all their images are in
+        the group too."""
         found = [p for p in group if p in self.images]
         if {image for p in found for image in self.images[p]} != set(group):
             raise NotAlikeError(f"{name}: shares are kept by some of the replicas")
         return found
 
     def everywhere(self, processors: Iterable[int]) -> tuple[int, ...]:
-        """All images of these processors, rising."""
+        """Return all images of these processors, ascending."""
         return tuple(sorted({image for p in processors for image in self.images[p]}))
 
     def pieces(self, node: Node, config: OpConfig, pipeline: Pipeline | None) -> list[int]:
-        """The numbers of a node's pieces that are lowered, rising."""
+        """Return the numbers of a node's pieces that are lowered, ascending."""
         here = np.isin(np.asarray(config.processors), list(self.images))  # by copies of pieces
         dim = sample_dim(node)
         if pipeline is not None and pipeline.micro_batch(node, config, 0) is not None and dim is not None:
@@ -66,8 +68,8 @@ class StepPart:
         return [int(number) for number in np.flatnonzero(here)]
 
     def image(self, node: Node, config: OpConfig, pipeline: Pipeline | None) -> Callable[[int], Rect] | None:
-        """What gives for the number of a piece of the first replica the Rect of the second one's; None if there is no other
-        replica."""
+        """Return a function from the number of a piece of the first replica to the Rect of the second replica's piece; None if
+        there is no other replica."""
         dim = sample_dim(node)
         if self.replicas == 1 or dim is None:
             return None

@@ -1,4 +1,4 @@
-"""The forward and backward passes of a step in the order of a pipeline: micro-batch by micro-batch, stage by stage."""
+"""Forward and backward passes of a step in the order of a pipeline: micro-batch by micro-batch, stage by stage."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
 
 
 def backward_pass(state: Lowering, nodes: Sequence[Node]) -> None:
-    """Emit the backward tasks of operators that are not taken in micro-batches."""
+    """Emit the backward tasks of operators that do not run in micro-batches."""
     ending = layers_ending(state, nodes)
     for node in nodes:
         if node.number in state.active:

@@ -1,4 +1,4 @@
-"""Recomputation: what was not kept for the backward pass is computed again when a backward task first needs it.
+"""Recomputation: values that were not kept for the backward pass are computed again when a backward task first needs them.
 
 Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174.
 """
@@ -14,7 +14,8 @@ from taskflow.tasks.topic import Purpose, Topic
 
 
 def compute_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
-    """Recompute what the backward tasks of pieces read and what was not kept: in the order of the graph, each piece once."""
+    """Compute again the values that the backward tasks of pieces read and that were not kept, in the order of the graph, each
+    piece once."""
     names, keeps = state.strategy.recompute, node.operator.keeps(node.specs)
     if not names:
         return

@@ -13,9 +13,9 @@ HeldPart = tuple[int, Part]  # (processor, its part)
 
 
 def reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[HeldPart]]]) -> None:
-    """In each named group add all parts (equal shapes) into the first one's, in a fixed order: everybody sends to its processor,
-    which adds in the order given. Parts of one processor are added there before anything is sent. Messages go together for
-    all groups, so that groups with different owners do not stand in each other's way.
+    """Sum each named group of parts (equal shapes) into its first part, in a fixed order: everybody sends to that part's
+    processor, which adds in the order given. Parts of one processor are added there before anything is sent. Messages of all
+    groups are emitted together, so that groups with different owners do not delay each other.
     """
     copies: list[tuple[str, Part, Part]] = []
     sums: list[tuple[str, list[Part], Part]] = []
@@ -33,16 +33,17 @@ def reduce_all(emit: Emitter, groups: Sequence[tuple[str, Sequence[HeldPart]]]) 
 def all_reduce_all(
     emit: Emitter, groups: Sequence[tuple[str, Sequence[HeldPart]]], among: Sequence[Sequence[int] | None]
 ) -> None:
-    """In each named group all parts (equal shapes, on two or more processors) become the sum of all, in the buffer of each
-    processor's first part: one collective a group. Parts of one processor are added there first. ``among``: by group, who takes
-    part, if not only the parts' processors."""
+    """All-reduce each named group of parts (equal shapes, on two or more processors) by one collective; the sum is in the
+    buffer of each processor's first part. Parts of one processor are added there first. ``among``: by group, the participants,
+    if not only the parts' processors."""
     for (name, parts), members in zip(groups, among):
         emit.all_reduce(name, [part for _, part in _local_first(emit, name, parts)], members)
 
 
 def reduce_scatter_all(emit: Emitter, groups: Sequence[tuple[Rect, str, Sequence[HeldPart], Mapping[int, Held]]]) -> None:
-    """In each group (the Rect that all parts are of, its name, its parts, on two or more processors) each processor's share of the
-    sum, if it has one, goes to where it shall be: one collective a group. Parts of one processor are added there first."""
+    """Reduce-scatter each group by one collective. A group is the Rect that all parts are of, its name, and its parts, on two
+    or more processors. Each processor's share of the sum, if it has one, goes to the given buffer. Parts of one processor are
+    added there first."""
     for rect, name, parts, shares in groups:
         reduce(emit, name, rect, dict(_local_first(emit, name, parts)), shares)
 

@@ -1,7 +1,7 @@
-"""Bring again: inputs that come from other processors are not kept for the backward pass, but brought a second time.
+"""Regathering: inputs that come from other processors are not kept for the backward pass, but fetched a second time.
 
 Megatron-LM does so with what a tensor-parallel group gathers along the sequence (Korthikanti et al., arXiv 2205.05198, section
-4.2.2), beside the backward tasks before.
+4.2.2), overlapped with earlier backward tasks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ task, a product, and what follows that."""
 
 
 def bring_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
-    """Let the backward tasks of pieces read new instances of the inputs that lie elsewhere, if `Strategy.regather` names the
-    node."""
+    """Let the backward tasks of pieces read newly fetched instances of inputs that live elsewhere, if `Strategy.regather` names
+    the node."""
     if node.name not in state.strategy.regather or not node.operator.keeps(node.specs).inputs:
         return
     elsewhere = [

@@ -1,7 +1,8 @@
-"""Ring: pieces of a tensor travel from neighbour to neighbour, and their gradients back, each adding its own on the way.
+"""Ring: pieces of a tensor travel from neighbour to neighbour, and their gradients back; each processor adds its own on the
+way.
 
-Liu, Zaharia, Abbeel, "Ring attention with blockwise transformers", arXiv 2310.01889: keys and values go around those that share a
-sequence, so that each sends to one neighbour only, while it computes with what it has.
+Liu, Zaharia, Abbeel, "Ring attention with blockwise transformers", arXiv 2310.01889: keys and values go around the processors
+that share a sequence. Each sends to only one neighbour, while it computes with what it has.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def as_they_arrive(state: Lowering, pieces: Sequence[Piece], *, last_first: bool = False) -> list[Piece]:
-    """Pieces of one operator in the order in which a processor should run its own: first what needs nothing from others, last what
-    comes from the farthest; the other way round for gradients, of which the farthest go back first."""
+    """Return pieces of one operator in the order in which a processor should run its own: first those that need nothing from
+    others, last those whose data come from the farthest. For gradients it is reversed, since the farthest go back first."""
     count = state.strategy.processors
 
     def hops(piece: Piece) -> int:
@@ -35,7 +36,7 @@ def as_they_arrive(state: Lowering, pieces: Sequence[Piece], *, last_first: bool
 
 
 def goes_around(wanted: Sequence[Wanted]) -> bool:
-    """Whether each instance is of one piece, and several processors want the same of some piece."""
+    """True if each instance is of one piece, and several processors want the same of some piece."""
     takers: dict[tuple[int, Rect], set[int]] = {}
     for one in wanted:
         if len(one.sources) != 1:
@@ -46,8 +47,8 @@ def goes_around(wanted: Sequence[Wanted]) -> bool:
 
 
 def pass_on(emit: Emitter, members: Collection[int], wanted: Sequence[Wanted]) -> None:
-    """Fill instances, each of one piece: a piece goes from its owner to the next of the ``members``, by number, who wants it, and
-    from there on. In each round every piece makes one step."""
+    """Fill instances, each of one piece: a piece goes from its owner to the next of the ``members``, by number, that wants it,
+    and on from there. In each round every piece makes one step."""
     ring = sorted(members)
     place = {processor: number for number, processor in enumerate(ring)}
     routes: dict[tuple[int, Rect], list[Wanted]] = {}
@@ -69,8 +70,8 @@ def pass_on(emit: Emitter, members: Collection[int], wanted: Sequence[Wanted]) -
 def add_on_the_way(
     emit: Emitter, tensor: Tensor, members: Collection[int], owners: Mapping[Rect, int], parts: Mapping[Rect, Sequence[Given]]
 ) -> dict[Rect, Given]:
-    """Gradients of whole pieces (by Rect, of processors other than the owner's) come to the owners the way back: from the last one
-    to the one before, who adds its own. Returns by Rect the sum of them all on its owner."""
+    """Bring gradients of whole pieces (by Rect, of processors other than the owner's) back to the owners: from the last
+    processor to the one before, which adds its own, and so on. Returns by Rect the sum of them all on its owner."""
     ring = sorted(members)
     place = {processor: number for number, processor in enumerate(ring)}
     routes: dict[Rect, list[tuple[int, Part]]] = {}

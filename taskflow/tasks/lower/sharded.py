@@ -1,7 +1,7 @@
-"""Gradients that are kept as shares (ZeRO's stages 2 and 3).
+"""Sharded gradients: gradients that are kept as shares (ZeRO's stages 2 and 3).
 
-Each backward pass has a reduce-scatter. At the end of the step follow sums between the groups of hybrid sharding,
-updates of shares, and with stage 2 an all-gather of new weights.
+Each backward pass ends in a reduce-scatter. At the end of the step follow sums between the groups of hybrid sharding, updates
+of shares, and with stage 2 an all-gather of new weights.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from taskflow.tasks.topic import Purpose, Topic
 
 
 def layers_ending(state: Lowering, nodes: Iterable[Node]) -> dict[int, list[str]]:
-    """Of a pass whose backward tasks come in the order of ``nodes``: by node, the layers whose gradients it completes, among those
-    with gradients by shares."""
+    """Return, for a pass whose backward tasks come in the order of ``nodes``, by node the layers whose gradients it completes,
+    among those with gradients kept as shares."""
     found: dict[int, list[str]] = {}
     last = {
         parameter.layer: node.number for node in nodes for parameter in node.parameters
@@ -33,7 +33,7 @@ def layers_ending(state: Lowering, nodes: Iterable[Node]) -> dict[int, list[str]
 
 
 def scatter_gradients(state: Lowering, layers: Sequence[str]) -> None:
-    """The gradients of layers are complete in this pass: sum them, a share on each holder, and free the rest."""
+    """Sum the gradients of layers that are complete in this pass: each holder gets a share, and the rest is freed."""
     for layer in layers:
         collect_weight_gradients(state, layer)
         freed: set[int] = set()
@@ -52,7 +52,7 @@ def scatter_gradients(state: Lowering, layers: Sequence[str]) -> None:
 
 
 def end_pass(state: Lowering) -> None:
-    """What was gathered for a pass is of no use to the next one."""
+    """Forget the weights that were gathered for a pass, which the next one cannot use."""
     for use in state.gathers.end_pass():
         state.weight_uses.pop(use, None)
 
@@ -83,14 +83,14 @@ def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[in
 
 # ---- the end of a step -----------------------------------------------------------------------------------------------
 def sharded_bundles(state: Lowering) -> list[Bundle]:
-    """Those of which some pass gave gradients."""
+    """Return the bundles of which some pass computed gradients."""
     given = {name for name, _ in state.gradient_shares}
     return [bundle for bundle in state.layout.bundles if bundle.name in given]
 
 
 def sum_shares(state: Lowering, bundle: Bundle) -> None:
-    """Sum a bundle's gradients between groups, so that who keeps the same share has the same sum; from now on the flat buffers are
-    those of shares."""
+    """Sum a bundle's gradients between groups, so that all that keep the same share have the same sum. From now on the flat
+    buffers are those of shares."""
     emit = state.emit
     emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
     for span, keepers in lowered_sharers(state, bundle):
@@ -107,7 +107,7 @@ def sum_shares(state: Lowering, bundle: Bundle) -> None:
 
 
 def send_weights(state: Lowering, bundle: Bundle) -> None:
-    """With stage 2, give each holder the new weights of the others of its group."""
+    """Give each holder, with stage 2, the new weights of the others in its group."""
     emit, shards = state.emit, state.shards[bundle.name]
     if shards.zero == 2:
         emit.topic = Topic(Purpose.NEW_WEIGHTS, bundle.layer)
@@ -119,7 +119,7 @@ def send_weights(state: Lowering, bundle: Bundle) -> None:
 
 
 def lowered_sharers(state: Lowering, bundle: Bundle) -> list[tuple[Rect, tuple[int, ...]]]:
-    """The shares of a bundle and who keeps each, of a part of a step those that are lowered."""
+    """Return the shares of a bundle and the holders of each; of a part of a step, those that are lowered."""
     sharers = state.shards[bundle.name].sharers()
     if state.part is None:
         return sharers

@@ -1,4 +1,4 @@
-"""Shards: which processors keep which share of a bundle's gradients and weights (stages 2 and 3 of ZeRO, FSDP).
+"""Shards: which processor keeps which share of a bundle's gradients and weights (ZeRO's stages 2 and 3, FSDP).
 
 Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", arXiv 1910.02054; Zhao et al.,
 "PyTorch FSDP: Experiences on scaling fully sharded data parallel", arXiv 2304.11277 (hybrid sharding: its section 3.2.2).
@@ -19,9 +19,9 @@ from taskflow.tasks.task import Bundle
 
 @dataclass(frozen=True)
 class Shards:
-    """How holders divide what they keep of a bundle. The holders of each of the ``groups``, which have one size, have all of it
-    together: the nth has elements ``cuts[n]`` to ``cuts[n + 1]``. ``zero``: 2 if they keep shares of gradients and of the update
-    rule's state, 3 if of weights too. ``prefetch``: as in `Sync`."""
+    """Division of a bundle among its holders. The holders of each of the ``groups``, which have equal sizes, have all of it
+    between them: the nth has elements ``cuts[n]`` to ``cuts[n + 1]``. ``zero``: 2 if they keep shares of gradients and of the
+    update rule's state, 3 if also of weights. ``prefetch``: as in `Sync`."""
 
     zero: int
     groups: tuple[tuple[int, ...], ...]
@@ -34,21 +34,22 @@ class Shards:
         return {processor: (group, span) for group in self.groups for processor, span in zip(group, spans)}
 
     def group(self, processor: int) -> tuple[int, ...]:
-        """The holders that have all shares together with this one."""
+        """Return the holders that have all shares together with this one."""
         return self._places[processor][0]
 
     def span(self, processor: int) -> Rect:
-        """The elements that a holder keeps; it may be empty."""
+        """Return the elements that a holder keeps; they may be empty."""
         return self._places[processor][1]
 
     def sharers(self) -> list[tuple[Rect, tuple[int, ...]]]:
-        """Each share that is not empty, and who keeps it: one of each group."""
+        """Return each share that is not empty, and its holders: one in each group."""
         spans = [Rect((low,), (high,)) for low, high in zip(self.cuts, self.cuts[1:])]
         return [(span, keepers) for span, keepers in zip(spans, zip(*self.groups)) if not span.empty]
 
 
 def shards_of(graph: OperatorGraph, strategy: Strategy, bundles: Iterable[Bundle]) -> dict[str, Shards]:
-    """By bundle's name, those that are kept as shares beyond ZeRO's stage 1. What one processor holds alone is not."""
+    """Return, by bundle's name, those that are kept as shares beyond ZeRO's stage 1. A bundle that one processor holds alone is
+    not."""
     found: dict[str, Shards] = {}
     using: dict[str, list[str]] | None = None
     for bundle in bundles:

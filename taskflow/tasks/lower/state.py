@@ -30,7 +30,7 @@ SourceSelector = Callable[[CopyRequest], int]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One piece of one operator: where it runs and what it touches."""
+    """One piece of one operator: its processor, and the Rects that it touches."""
 
     node: Node
     index: int
@@ -43,7 +43,7 @@ class Piece:
 
     @property
     def first(self) -> bool:
-        """Whether it is no copy, or the first one, which alone gives gradients of weights."""
+        """True if it is no copy, or the first one, which alone computes gradients of weights."""
         return not self.copies or self.processor == self.copies[0]
 
     @property
@@ -52,7 +52,7 @@ class Piece:
 
 
 class Owners:
-    """The pieces that own a tensor: disjoint Rects that form a grid, each with its processor and buffer."""
+    """Owning pieces of a tensor: disjoint Rects that form a grid, each with its processor and buffer."""
 
     def __init__(self, spec: Spec, pieces: Sequence[tuple[Rect, int, int]], whole: bool = True) -> None:
         """``whole``: False where only some of the pieces are lowered."""
@@ -77,7 +77,7 @@ class Owners:
         self._written: dict[Rect, Rect] = {}  # the Rect of partial values that an owning piece is a share of
 
     def overlapping(self, rect: Rect) -> list[tuple[Rect, int, int]]:
-        """The owning pieces that share points with ``rect``."""
+        """Return the owning pieces that share points with ``rect``."""
         found = self._found.get(rect)
         if found is None:
             places = [self.grid.rect(c).lo for c in self.grid.overlapping(rect)]
@@ -87,7 +87,8 @@ class Owners:
         return found
 
     def nearest(self, rect: Rect, owner: int, buffer: int, processor: int) -> tuple[int, int]:
-        """From where ``processor`` reads the owning piece ``rect``: (processor, buffer), its own if it has the sum itself."""
+        """Return from where ``processor`` reads the owning piece ``rect``, as (processor, buffer): from itself if it has the
+        sum."""
         if rect not in self.summed:
             return owner, buffer
         held = self.summed[rect]
@@ -98,8 +99,8 @@ class Owners:
         return (owner, buffer) if own is None else (processor, own)
 
     def divide(self, spec: Spec, shares: Mapping[Rect, Mapping[int, Rect]]) -> Owners:
-        """The same with shares (by processor) in place of these Rects; their buffers are still to be said (`place`). ValueError if
-        the pieces would form no grid."""
+        """Return the same owners with shares (by processor) in place of these Rects; `place` later says which buffers they are
+        in. Raises ValueError if the pieces would form no grid."""
         pieces = [piece for piece in self if piece[0] not in shares]
         divided = Owners(
             spec, pieces + [(rect, p, -1) for by_processor in shares.values() for p, rect in by_processor.items()], self.whole
@@ -110,7 +111,7 @@ class Owners:
         return divided
 
     def place(self, whole: Rect, buffers: Mapping[int, int]) -> None:
-        """Say in which buffers (by processor) the shares of a Rect, if it has shares, are."""
+        """Set the buffers (by processor) of the shares of a Rect, if it has shares."""
         if whole not in self.shares:
             return
         self.shares[whole] = {p: (rect, p, buffers[p]) for p, (rect, *_) in self.shares[whole].items()}
@@ -118,17 +119,17 @@ class Owners:
         self._found.clear()
 
     def written(self, rect: Rect) -> Rect:
-        """The Rect that operators' pieces write of which the owning piece ``rect`` is all or a share."""
+        """Return the Rect, written by operators' pieces, of which the owning piece ``rect`` is all or a share."""
         return self._written.get(rect, rect)
 
     def of(self, written: Rect) -> list[tuple[Rect, int]]:
-        """The owning pieces that a Rect which operators' pieces write consists of, each with its processor."""
+        """Return the owning pieces that make up a Rect written by operators' pieces, each with its processor."""
         if written in self.shares:
             return [(rect, processor) for rect, processor, _ in self.shares[written].values()]
         return [(written, self.pieces[written.lo][1])]
 
     def replace(self, parts: Mapping[Rect, Sequence[tuple[int, int]]]) -> None:
-        """Other buffers for the values of owning pieces: by Rect, processor and buffer of each partial value."""
+        """Replace the buffers of owning pieces' values. Given by Rect: the processor and buffer of each partial value."""
         for rect, made in parts.items():
             if rect in self.shares:
                 continue  # `place` says where they are
@@ -145,14 +146,14 @@ class Owners:
 
 
 def nearest_copy(holders: Sequence[int], processor: int) -> int:
-    """Of processors that have the same, the one that gives it to another: itself, or that of its place if both are of groups that
-    are numbered one after the other."""
+    """Choose which of the processors that have the same values gives them to another one: that one itself; else the one at the
+    same place, if both are in groups that are numbered consecutively."""
     return processor if processor in holders else holders[processor % len(holders)]
 
 
 @dataclass(slots=True)
 class Lowering:
-    """Everything that passes have established so far."""
+    """State that the passes have established so far."""
 
     graph: OperatorGraph
     strategy: Strategy
@@ -221,11 +222,12 @@ class Lowering:
                 self.sharded_layers.setdefault(bundle.layer, []).append(bundle)
 
     def chain(self, processor: int) -> tuple[int, ...]:
-        """What the next task of an operator on a processor comes after, whether or not it needs it."""
+        """Return the task after which the next task of an operator on a processor comes, whether or not it needs that task's
+        results."""
         return (self.last[processor],) if self.chained and processor in self.last else ()
 
     def forget(self, tensor: Tensor, rects: Collection[Rect]) -> None:
-        """Whoever wants these elements from now on, of Rects that pieces write, does not get the instances of before."""
+        """Forget the instances of these elements, given by Rects that pieces write, so that later readers get new ones."""
         key = tensor.node, tensor.index
         readers, reads, owners = self.readers.get(key, {}), self.reads.get(key, {}), self.owners[key]
         for owned in [owned for rect in rects for owned, _ in owners.of(rect)]:
@@ -235,7 +237,7 @@ class Lowering:
             self.holders[key] = [h for h in self.holders[key] if not any(h[0].overlaps(rect) for rect in rects)]
 
     def users(self, tensor: Tensor) -> list[tuple[Rect, int]]:
-        """The Rects of a tensor that operators' pieces read in the forward pass, each with the piece's processor."""
+        """Return the Rects of a tensor that operators' pieces read in the forward pass, each with the piece's processor."""
         if not self._users:
             for node in self.graph if self.needed is None else [self.graph.nodes[n] for n in sorted(self.needed)]:
                 for i, read in enumerate(node.inputs):
@@ -246,7 +248,8 @@ class Lowering:
         ]
 
     def read(self, tensor: Tensor, rect: Rect, processor: int) -> int:
-        """The instance that a task on ``processor`` reads ``rect`` of ``tensor`` from; made and filled if it is not there."""
+        """Return the instance from which a task on ``processor`` reads ``rect`` of ``tensor``; it is made and filled if it does
+        not exist."""
         buffer = self.want(tensor, rect, processor)
         self.bring()
         return buffer
@@ -273,8 +276,8 @@ class Lowering:
         self.emit.transfers(copies)
 
     def want(self, tensor: Tensor, rect: Rect, processor: int) -> int:
-        """As `read`, but what fills the instance is emitted by `bring`, together with what else is wanted by then. If the
-        mapper picks sources, it is emitted at once: the instance may be the source of the next."""
+        """Return an instance as `read` does, but let `bring` emit what fills it, together with everything else that is wanted
+        by then. If the mapper picks sources, it is emitted at once, since the instance may be the source of the next one."""
         readers, key = self.readers.setdefault((tensor.node, tensor.index), {}), (processor, rect)
         if self.together:
             self.reading.setdefault((tensor.node, tensor.index), set()).add(processor)
@@ -334,7 +337,8 @@ class Lowering:
         return held[choice]
 
     def weight(self, parameter: Parameter, rect: Rect, processor: int) -> int:
-        """The instance that a task on ``processor`` reads ``rect`` of a parameter from: the cell itself, or gathered cells."""
+        """Return the instance from which a task on ``processor`` reads ``rect`` of a parameter: the cell itself, or gathered
+        cells."""
         key = (parameter.name, processor, rect)
         if key in self.weight_uses:
             return self.weight_uses[key]
@@ -362,14 +366,15 @@ class Lowering:
         return buffer
 
     def weights_again(self, piece: Piece, before: tuple[int, ...]) -> tuple[int, ...]:
-        """The instances of weights that a backward task reads: those of ``before``, its forward task, unless they were gathered."""
+        """Return the instances of weights that a backward task reads: those of ``before``, its forward task, unless they were
+        gathered."""
         if not self.sharded_layers:
             return before
         return tuple(self.weight(p, rect, piece.processor) for p, rect in zip(piece.node.parameters, piece.reads.weights))
 
     def room_for_gradients(self, node: Node, processor: int) -> tuple[int, ...]:
-        """What a backward task waits for so that whole gradients of no more than two layers live at once: one that comes about and
-        one that is being summed."""
+        """Return the tasks for which a backward task waits, so that whole gradients of at most two layers exist at once: one
+        that is being computed and one that is being summed."""
         done = self.scattered.get(processor, ())
         if len(done) < 2 or not any(p.layer in self.sharded_layers for p in node.parameters):
             return ()

@@ -1,15 +1,15 @@
-"""Gradient synchronisation, stated once: which sums, messages and updates keep the copies of a bundle equal.
+"""Gradient synchronisation, stated once: the sums, messages and updates that keep the replicas of a bundle equal.
 
-`make_sync_table` says it for holders by number, wherever they are: it depends on how many there are, which of them have a
-gradient, the `Sync` and the bundle's size. The runtime's lowering adds buffers (synchronise.py), the compiled core adds
+`make_sync_table` states it for numbered holders, wherever they are. It depends on how many there are, which of them have a
+gradient, the `Sync`, and the bundle's size. The runtime's lowering adds buffers (synchronise.py), the compiled core adds
 processors (optimizer/evaluate/lowering/sync_walk.h), the lower bound adds costs, and estimates count rows.
 
-A bundle is divided into chunks, each with a root where its gradient is summed. All chunks go the same way, so that a
-table has the rows of one chunk, and for each chunk its range and its root. Places count from the root: the holder after
-the root is place 1. `sync_tasks` writes the rows out for all chunks.
+A bundle is divided into chunks, each with a root where its gradient is summed. All chunks are treated alike, so a table has the
+rows of one chunk, and for each chunk its range and its root. Places count from the root: the holder after the root is place 1.
+`sync_tasks` writes the rows out for all chunks.
 
-The compiled twins are optimizer/evaluate/lowering/sync_table.h, which keeps tables, and sync_walk.h, which writes rows
-out; tests/optimizer/test_core_sync_table.py holds them equal.
+The compiled twins are optimizer/evaluate/lowering/sync_table.h, which keeps tables, and sync_walk.h, which writes rows out;
+tests/optimizer/test_core_sync_table.py holds them equal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALLEST_CHUNK_BYTES = 1 << 20  # below this a message's latency costs more than
 
 
 class SyncStep(Enum):
-    """What a row does."""
+    """Action of a row."""
 
     FILL = "fill"  # a holder that has no gradient of its own gets zeros
     SEND_GRADIENT = "send gradient"  # to a buffer of its own at the holder that adds it
@@ -53,7 +53,7 @@ class SyncStep(Enum):
 
 
 class SyncPhase(Enum):
-    """The parts of synchronisation. Each is emitted for all layers before the next; clipping is between the first two."""
+    """Parts of synchronisation. Each is emitted for all layers before the next; clipping is between the first two."""
 
     SUMS = 0
     SENDS = 1
@@ -61,7 +61,7 @@ class SyncPhase(Enum):
 
 
 class EmitOrder(Enum):
-    """In which order the rows of a stage are emitted for the chunks of a bundle."""
+    """Order in which the rows of a stage are emitted for the chunks of a bundle."""
 
     EACH = 0  # chunk by chunk
     ROUNDS = 1  # of all chunks together, in rounds that depend on the processors (`Emitter.transfers`)
@@ -70,8 +70,8 @@ class EmitOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SyncRow:
-    """A task. ``after``: the rows of the same chunk that it waits for. ``gradients``: the places whose own gradients it waits
-    for. ``readers``: the places whose readers of the old weights it waits for."""
+    """Task of one chunk. ``after``: the rows of the same chunk that it waits for. ``gradients``, ``readers``: the places whose
+    own gradients, and whose readers of the old weights, it waits for."""
 
     step: SyncStep
     place: int
@@ -86,7 +86,7 @@ class SyncRow:
 
 @dataclass(frozen=True, slots=True)
 class RowStage:
-    """Rows ``first`` to ``last`` - 1."""
+    """Rows ``first`` to ``last`` - 1, of one phase."""
 
     phase: SyncPhase
     order: EmitOrder
@@ -96,8 +96,8 @@ class RowStage:
 
 @dataclass(frozen=True, eq=False)
 class ChunkPattern:
-    """The rows of one chunk. ``sums``: by place, the row that completes the sum of all gradients there; None: its own gradient is
-    the sum. It has the root alone if nobody else gets the sum by messages."""
+    """Rows of one chunk. ``sums``: by place, the row that completes the sum of all gradients there (None: its own gradient is
+    the sum); only of the root if nobody else gets the sum by messages."""
 
     rows: tuple[SyncRow, ...]
     stages: tuple[RowStage, ...]
@@ -105,7 +105,7 @@ class ChunkPattern:
 
     @cached_property
     def messages(self) -> int:
-        """How many rows send, a collective once."""
+        """Number of rows that send; a collective counts once."""
         return sum(row.step.is_message or row.step.is_collective for row in self.rows)
 
 
@@ -121,8 +121,8 @@ class SyncChunk:
 
 @dataclass(frozen=True, slots=True)
 class SyncTable:
-    """How a bundle is synchronised. Patterns of chunks differ if some holders have no gradient, but not in their stages. Rows
-    that are emitted once are those of the first chunk."""
+    """Synchronisation of a bundle. Patterns of chunks differ if some holders have no gradient, but not in their stages. Rows
+    that are emitted once are the first chunk's."""
 
     holders: int
     size: int
@@ -130,7 +130,7 @@ class SyncTable:
 
     @property
     def messages(self) -> int:
-        """How many messages and collectives there are."""
+        """Number of messages and collectives."""
         (first, *others) = (chunk.pattern for chunk in self.chunks)
         if any(row.step.is_collective for row in first.rows):
             return first.messages
@@ -139,8 +139,8 @@ class SyncTable:
 
 @lru_cache(maxsize=4096)
 def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: int) -> SyncTable:
-    """How a bundle of ``size`` elements, whose gradients have ``itemsize`` bytes, is synchronised. ``giving``: of each holder, from
-    the first chunk's root on, whether it has a gradient. ValueError if none has, or for a way that is not known."""
+    """Return how a bundle of ``size`` elements, whose gradients have ``itemsize`` bytes, is synchronised. ``giving``: for each
+    holder from the first chunk's root on, whether it has a gradient. Raises ValueError if none has, or for unknown algorithms."""
     if not any(giving):
         raise ValueError(f"make_sync_table: at least one of {len(giving)} holders must have a gradient")
     holders = len(giving)
@@ -156,8 +156,8 @@ def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: i
 
 
 def chunk_count(sync: Sync, holders: int, size: int, itemsize: int) -> int:
-    """Into how many chunks a bundle is divided. A library wants one share a holder, in the holders' order; its all-reduce takes
-    the bundle as it is."""
+    """Return the number of chunks of a bundle: for a library's collective one for each holder, except that its all-reduce has
+    one."""
     if sync.place is UpdatePlacement.OWNER:
         return 1
     if sync.place is UpdatePlacement.REPLICATED and sync.travel is not SyncAlgorithm.RING:
@@ -167,9 +167,9 @@ def chunk_count(sync: Sync, holders: int, size: int, itemsize: int) -> int:
 
 
 def first_root(sync: Sync, rank: int, holders: int) -> int:
-    """Which holder is the first chunk's root. Roots differ from layer to layer and bundle to bundle (``rank``,
-    `ParameterLayout.rank`), so that one processor does not own everything. Nothing but the layer's own bundles matters, so an
-    evaluator can keep what it knows of layers that did not change. A library's shares begin at the first holder."""
+    """Return the holder that is the first chunk's root. Roots differ between layers and bundles (``rank``,
+    `ParameterLayout.rank`), so that no processor owns everything. Only the layer's own bundles matter, so an evaluator can
+    cache layers that did not change. Shares of a library's collective begin at the first holder."""
     return 0 if _collective(sync) else rank % holders
 
 
@@ -178,8 +178,8 @@ def _collective(sync: Sync) -> bool:
 
 
 def routes(travel: SyncAlgorithm, count: int) -> list[list[tuple[int, int]]]:
-    """Rounds of (from, to) in which values at 0 ... count - 1 come together at 0: straight, along a binomial tree, or around a
-    ring. Backwards, the last round first, a value goes from 0 to all."""
+    """Return rounds of (from, to) by which values at 0 ... count - 1 come together at 0: straight, along a binomial tree, or
+    around a ring. In reverse, the last round first, a value goes from 0 to all."""
     if travel is SyncAlgorithm.OWNER:
         return [[(i, 0) for i in range(1, count)]]
     if travel is SyncAlgorithm.RING:
@@ -310,8 +310,8 @@ def _by_collectives(place: UpdatePlacement, giving: tuple[bool, ...], count: int
 # ---- written out -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SyncTask:
-    """A task of a bundle's synchronisation. Holders are places in the bundle's group, elements ``low`` to ``high`` - 1 are of the
-    bundle; ``after`` are earlier tasks."""
+    """Task of a bundle's synchronisation, for its elements ``low`` to ``high`` - 1. Holders are places in the bundle's group.
+    ``after``: earlier tasks."""
 
     step: SyncStep
     holder: int
@@ -325,7 +325,7 @@ class SyncTask:
     readers: tuple[int, ...]
 
     def work(self, holders: int, itemsize: int, rule: UpdateRule) -> tuple[int, int]:
-        """Flops, and bytes that are sent or touched. ``itemsize``: of the weights, whose gradients may be of a larger type."""
+        """Return flops, and bytes sent or touched. ``itemsize``: of the weights, whose gradients may be of a larger type."""
         size = self.high - self.low
         news = self.step in (SyncStep.SEND_WEIGHTS, SyncStep.ALL_GATHER)
         nbytes = size * (itemsize if news else sum_bytes(itemsize))
@@ -339,13 +339,13 @@ class SyncTask:
 
     @property
     def halves(self) -> int:
-        """Of a collective: how often its ring goes around."""
+        """Number of times that a collective's ring goes around."""
         return 2 if self.step is SyncStep.ALL_REDUCE else 1
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStage:
-    """Tasks that are emitted together: in their order, or ``in_rounds``."""
+    """Tasks that are emitted together, in their order or ``in_rounds``."""
 
     phase: SyncPhase
     in_rounds: bool
@@ -353,7 +353,7 @@ class TaskStage:
 
 
 def sync_tasks(table: SyncTable, first: int) -> tuple[list[SyncTask], list[TaskStage]]:
-    """The rows of all chunks, in program order but for rounds. ``first``: the first chunk's root (`first_root`)."""
+    """Return the rows of all chunks in program order, rounds not expanded. ``first``: the first chunk's root (`first_root`)."""
     tasks, stages = list[SyncTask](), list[TaskStage]()
     written: list[dict[int, int]] = [{} for _ in table.chunks]  # by chunk: the task of each row so far
 

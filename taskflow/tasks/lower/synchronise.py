@@ -1,6 +1,7 @@
-"""Gradient sums, clipping, updates and the sending of new weights: what keeps the copies of a parameter equal.
+"""Synchronisation: gradient sums, clipping, updates and the sending of new weights, which keep the replicas of a parameter
+equal.
 
-Which tasks there are and what each waits for is in sync_table.py; here they get their buffers.
+sync_table.py says which tasks there are and what each waits for; here they get their buffers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MASTER = "master"  # how the name of a float32 copy of weights ends
 
 @dataclass(frozen=True, slots=True)
 class SyncedChunk:
-    """A range of a bundle's flat buffer that one processor, the root, sums (and updates, unless every holder does)."""
+    """Range of a bundle's flat buffer that one processor, the root, sums (and updates, unless every holder does)."""
 
     bundle: Bundle
     span: Rect
@@ -56,7 +57,7 @@ class SyncedChunk:
 
 @dataclass(slots=True)
 class SyncedBundle:
-    """A bundle that has a gradient, and the tasks that synchronise it."""
+    """Bundle that has a gradient, and the tasks that synchronise it."""
 
     bundle: Bundle
     order: tuple[int, ...]  # the group, the first chunk's root first
@@ -68,7 +69,7 @@ class SyncedBundle:
 
 def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None, scaled: bool = False) -> None:
     """Emit everything between the last backward task and the updated weights. ``scaled``: gradients may overflow, and every
-    processor is to know whether some have."""
+    processor is told whether some have."""
     collect_weight_gradients(state)
     state.ended.update(state.last)
     # All before the first root that has no gradient of its own gets a buffer for the sum.

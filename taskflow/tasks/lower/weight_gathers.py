@@ -1,8 +1,8 @@
-"""WeightGathers: weights that are kept as shares (ZeRO's stage 3, FSDP) come together for each pass that reads them.
+"""WeightGathers: weights that are kept as shares (ZeRO's stage 3, FSDP) are gathered for each pass that reads them.
 
-A pass is a stage's forward or backward pass for one micro-batch; without a pipeline, the step's. The gathered weights live until
-the pass's last task that reads them. Their all-gather waits for nothing but the shares, and, so that not all weights are
-gathered at the beginning, for a layer some layers before.
+A pass is a stage's forward or backward pass for one micro-batch; without a pipeline, the step's. The gathered weights live
+until the pass's last task that reads them. Their all-gather waits only for the shares and for a layer some layers before, so
+that not all weights are gathered at the beginning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class _Visit:
 
 @dataclass(slots=True)
 class WeightGathers:
-    """What is gathered at present. ``shares``: by bundle and processor, the kept buffer of its share, where that is not empty."""
+    """Weights that are gathered at present. ``shares``: by bundle and processor, the persistent buffer of its share, where that
+    is not empty."""
 
     emit: Emitter
     shards: Mapping[str, Shards]
@@ -58,24 +59,24 @@ class WeightGathers:
         return bundle in self.shards and self.shards[bundle].zero == 3
 
     def any_of(self, parameters: Sequence[Parameter]) -> bool:
-        """Whether some of these are of a layer that has weights as shares."""
+        """True if some of these belong to a layer that keeps weights as shares."""
         return bool(self.layers) and any(parameter.layer in self.layers for parameter in parameters)
 
     def weights(self, bundle: Bundle, processor: int) -> int:
-        """The buffer of all weights of a bundle in this pass; gathered when they are first asked for."""
+        """Return the buffer of all weights of a bundle in this pass; they are gathered when first asked for."""
         if (bundle.name, processor) not in self._gathered:
             self._gather(bundle, self.shards[bundle.name], self.shards[bundle.name].group(processor))
         return self._gathered[bundle.name, processor]
 
     def ran(self, node: Node, processor: int, task: int) -> None:
-        """A task of an operator is emitted."""
+        """Record that a task of an operator is emitted."""
         if self._now:
             for parameter in node.parameters:
                 if visit := self._now.get((parameter.layer, processor)):
                     visit.last = task
 
     def end_pass(self) -> list[WeightUse]:
-        """Forget what was gathered; returns which uses end with it."""
+        """Forget what was gathered; return which uses end with it."""
         ended = list(self.uses)
         self.uses.clear()
         self._gathered.clear()

@@ -1,4 +1,4 @@
-"""Gradients of weights: where backward tasks put them, and how they come together in the flat buffer of a bundle."""
+"""Gradients of weights: where backward tasks write them, and how they are collected in the flat buffer of a bundle."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from taskflow.tasks.topic import Purpose, Topic
 
 
 def weight_target(state: Lowering, parameter: Parameter, rect: Rect, processor: int) -> GradientTo | None:
-    """Where a task on a processor puts the gradient of a parameter's Rect: straight into the flat buffer, if that has the Rect in
-    one piece and nobody has put it before. None if there is nothing to put."""
+    """Return where a task on a processor writes the gradient of a parameter's Rect: straight into the flat buffer, if the Rect
+    is one piece there and nobody has written it before. None if there is nothing to write."""
     if rect.empty:
         return None
     key = (parameter.name, processor, rect)
@@ -33,8 +33,8 @@ def weight_target(state: Lowering, parameter: Parameter, rect: Rect, processor: 
 
 
 def flat_gradient(state: Lowering, bundle: Bundle, processor: int) -> int:
-    """The flat gradient buffer of a bundle on a processor: in float32 for 16-bit weights, so that micro-batches and processors
-    add up in float32."""
+    """Return the flat gradient buffer of a bundle on a processor: float32 for 16-bit weights, so that micro-batches and
+    processors are added in float32."""
     key = (bundle.name, processor)
     if key not in state.flat_gradients:
         whole = Rect((0,), (bundle.size,))
@@ -43,8 +43,8 @@ def flat_gradient(state: Lowering, bundle: Bundle, processor: int) -> int:
 
 
 def collect_weight_gradients(state: Lowering, layer: str | None = None) -> None:
-    """Bring gradients that were accumulated over several cells into the flat buffers; zero what nothing reached. ``layer``: those
-    of one layer, and zeros in those of its bundles that are kept as shares."""
+    """Move gradients that were accumulated over several cells into the flat buffers, and zero what no gradient reached.
+    ``layer``: only those of one layer, with zeros in those of its bundles that are kept as shares."""
     emit = state.emit
     for (name, processor, rect), buffer in list(state.weight_gradients.items()):
         if emit.graph.buffers[buffer].base is not None:

@@ -1,4 +1,4 @@
-"""Data sets and batches: text, labelled text, subwords, and what makes batches reproducible."""
+"""Data sets and batches: text, labelled text, subwords, pictures, and reproducible order."""
 
 from taskflow.training.data.background import Background
 from taskflow.training.data.batches import LanguageModelBatches, Window

@@ -1,4 +1,4 @@
-"""Background: processes beside a rank that make samples while it computes."""
+"""Background: processes beside a rank that prepare samples while it computes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Job = Callable[[], Array]
 
 
 class Background:
-    """``count`` processes, started with the first job; with 0, jobs run in this process when their result is asked for.
+    """Pool of ``count`` processes, started with the first job. With 0, jobs run in this process when their result is asked for.
 
-    They are started anew rather than forked, since a fork of a process in which MPI runs is not safe. They end with
-    this process, also if it is killed.
+    They are spawned rather than forked, since forking a process in which MPI runs is not safe. They end with this process, even
+    if it is killed.
     """
 
     def __init__(self, count: int) -> None:
@@ -32,8 +32,8 @@ class Background:
         self._pool: ProcessPoolExecutor | None = None
 
     def start(self, jobs: Sequence[Job]) -> Callable[[], list[Array]]:
-        """Begin with the jobs; the function that is returned waits for them and gives their results in order. What a job
-        raises it raises too; RuntimeError if a process died."""
+        """Start the jobs. Returns a function that waits for them and returns their results in order. It raises what a job
+        raises, and RuntimeError if a process died."""
         if not self.count:
             return lambda: [job() for job in jobs]
         if self._pool is None:
@@ -44,7 +44,7 @@ class Background:
         return lambda: _results(pending)
 
     def close(self) -> None:
-        """End the processes, without what has not begun. Safe to call twice."""
+        """End the processes; jobs that have not begun are dropped. Safe to call twice."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None

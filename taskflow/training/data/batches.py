@@ -15,7 +15,7 @@ from taskflow.training.data.tokens import TokenArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """One step's data. ``inputs`` and ``targets`` (batch, steps): a target is the token after its input. ``reset``: the
+    """Data of one step. ``inputs`` and ``targets`` (batch, steps): a target is the token after its input. ``reset``: the
     streams start again, so carried state must be zeroed first."""
 
     inputs: TokenArray
@@ -26,16 +26,16 @@ class Window:
 
     @property
     def feeds(self) -> Mapping[str, TokenArray]:
-        """As the language model's inputs are called."""
+        """Return the arrays by the names of the language model's inputs."""
         return {"tokens": self.inputs, "targets": self.targets}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanguageModelBatches(Batches):
-    """``tokens`` (count) as ``batch`` streams of equal length, each read ``steps`` tokens at a time.
+    """Batches of ``tokens`` (count), divided into ``batch`` streams of equal length, each read ``steps`` tokens at a time.
 
-    Row r of window k + 1 goes on where row r of window k stopped. What a window holds depends on tokens, batch and
-    steps only, never on ranks. Tokens at the end that fill no window are left out.
+    Row r of window k + 1 continues where row r of window k stopped. The contents of a window depend only on tokens, batch and
+    steps, never on ranks. Tokens at the end that fill no window are left out.
 
     Windows are views of ``tokens`` if these have type ``dtype``, else small converted copies.
     """
@@ -60,17 +60,17 @@ class LanguageModelBatches(Batches):
 
     @property
     def stream_length(self) -> int:
-        """How many inputs each stream has."""
+        """Number of inputs in each stream."""
         return (len(self.tokens) - 1) // self.batch  # one more token is the last target
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many windows one pass over the text has."""
+        """Number of windows in one pass over the text."""
         return self.stream_length // self.steps
 
     @property
     def items_per_step(self) -> int:
-        """How many tokens one window predicts."""
+        """Number of tokens that one window predicts."""
         return self.batch * self.steps
 
     @property
@@ -78,7 +78,7 @@ class LanguageModelBatches(Batches):
         return digest_of("windows", self.tokens, self.batch, self.steps)
 
     def at(self, k: int) -> Window:
-        """Window k, counted from 0 over all epochs: after the last window of an epoch comes the first again."""
+        """Return window k, counted from 0 over all epochs: after the last window of an epoch comes the first again."""
         if k < 0:
             raise IndexError(f"LanguageModelBatches: windows count from 0, got {k}")
         epoch, index = divmod(k, self.steps_per_epoch)

@@ -1,4 +1,4 @@
-"""Corpus: a tokenised text with its vocabulary and its splits, and the file that it is cached in."""
+"""Corpus: a tokenised text with its vocabulary and its splits, and the file in which it is cached."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _LOCK_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """``tokens`` (count) of uint16 or int32 are numbers of words in ``vocabulary``; ``splits`` names ranges of them as
-    (name, first, end). ``tokens`` is read-only; from a cache file, it is a memory map."""
+    """Tokenised text. ``tokens`` (count), uint16 or int32, are indices into ``vocabulary``. ``splits``: named ranges of them,
+    as (name, first, end). ``tokens`` is read-only; from a cache file, it is a memory map."""
 
     tokens: TokenArray
     vocabulary: tuple[str, ...]
@@ -42,14 +42,14 @@ class Corpus:
         object.__setattr__(self, "tokens", view)
 
     def split(self, name: str) -> TokenArray:
-        """The tokens of one split, a view; KeyError names the splits there are."""
+        """Return the tokens of one split, a view. Raises KeyError with the splits that exist."""
         for split, first, end in self.splits:
             if split == name:
                 return self.tokens[first:end]
         raise KeyError(f"no split {name!r} in this corpus; there are {', '.join(s[0] for s in self.splits)}")
 
     def digest(self) -> str:
-        """Sixteen hex digits of the content: equal on all ranks that train on the same text."""
+        """Return sixteen hex digits of the content: equal on all ranks that train on the same text."""
         value = hashlib.sha256(json.dumps([self.vocabulary, self.splits, str(self.tokens.dtype)]).encode())
         value.update(np.ascontiguousarray(self.tokens).data)
         return value.hexdigest()[:16]
@@ -60,10 +60,10 @@ class Corpus:
 
 
 def cached(key: str, build: Callable[[], Corpus]) -> Corpus:
-    """The corpus that the cache holds under ``key``, or what ``build`` returns, then kept for the next time.
+    """Return the corpus that the cache holds under ``key``, else the result of ``build``, which is then cached.
 
-    Any number of processes may call it at once: one builds, the others wait for its file. A broken file is rebuilt. If
-    the cache folder cannot be written, the corpus is built each time.
+    Any number of processes may call it at once: one builds, the others wait for its file. A broken file is rebuilt. If the
+    cache folder cannot be written, the corpus is built every time.
     """
     folder = cache_folder()
     if folder is None:

@@ -1,4 +1,4 @@
-"""Digests of data: short texts that are equal where the data are, to find ranks that were given different files."""
+"""Digests of data: short texts that are equal if the data are, to find ranks that were given different files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MOST_FILES = 1 << 10  # that are looked into; of more so many, evenly spread, a
 
 
 def digest_of(*values: Any) -> str:
-    """A text that depends on arrays (shape, type and values) and on what else is given (by its ``str``).
+    """Return a text that depends on arrays (shape, type and values) and on the other arguments (by their ``str``).
 
-    Of an array beyond a gibibyte, blocks of a mebibyte are read, a gibibyte together: two such arrays of one length that differ
-    only between the blocks have one digest.
+    Of an array of more than 1 GiB, only blocks of 1 MiB are read, 1 GiB in all. Two such arrays of one length that differ only
+    between the blocks have the same digest.
     """
     digest = blake2b(digest_size=16)
     for value in values:
@@ -29,11 +29,11 @@ def digest_of(*values: Any) -> str:
 
 
 def digest_of_files(paths: Sequence[str]) -> str:
-    """A text that depends on what is in the files, in this order, but not on their names.
+    """Return a text that depends on the contents of the files, in this order, but not on their names.
 
-    Of more than 1024 files so many are read, evenly spread, and of each the first mebibyte: at most a gibibyte, for pictures
-    about a tenth of that, so that a million files take a second and not an epoch. Whoever wants every file to count adds what is
-    known of each without reading it, such as its name and size. OSError if one cannot be read.
+    At most 1024 files are read, evenly spread, and of each the first MiB: at most 1 GiB, for pictures about a tenth of that. So
+    a million files take a second and not an epoch. If every file should count, add what is known of each without reading it,
+    such as its name and size. Raises OSError if one cannot be read.
     """
     digest = blake2b(f"{len(paths)}\0".encode(), digest_size=16)
     for number in _spread(len(paths), _MOST_FILES):

@@ -1,4 +1,4 @@
-"""Text with labels, for a classifier: folders of files, CSV or TSV files, or Python's own packages; as numbers of words."""
+"""Labelled text for a classifier, from folders of files, CSV or TSV files, or Python's own packages; as numbers of words."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _HELD_OUT = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledText:
-    """``tokens`` (count, steps): the first ``steps`` words of each text, shorter ones filled up in front with <unk>, number
-    0 of ``vocabulary``. ``labels`` (count): numbers into ``classes``. ``train`` and ``valid``: which texts are for what."""
+    """Texts as numbers. ``tokens`` (count, steps): the first ``steps`` words of each text; shorter ones are padded in front
+    with <unk>, number 0 of ``vocabulary``. ``labels`` (count): indices into ``classes``. ``train`` and ``valid``: the indices
+    of the texts for training and for validation."""
 
     tokens: TokenArray
     labels: Numbers
@@ -47,13 +48,13 @@ class LabelledText:
 def load_labelled(
     data: Sequence[str | os.PathLike[str]] = (), *, steps: int, vocabulary_size: int, seed: int = 0
 ) -> LabelledText:
-    """The texts that ``--data`` names, else pieces of Python's packages.
+    """Return the texts that ``--data`` names, else pieces of Python's packages.
 
-    ``data``: a folder that has a folder of text files for each class, or one that has such folders ``train`` and ``test``
-    (or ``val``, ``valid``); or a file ``.csv`` or ``.tsv`` with a label and a text in each row. A second one is for
-    validation. A header may name the columns ``label`` (or ``class``) and ``text``; else the first column is the label and
-    the others together are the text. Without texts for validation, a tenth is held out, which one depends on the seed.
-    Raises ValueError or OSError that says what is wrong.
+    ``data``: a folder with a folder of text files for each class, or one with such folders ``train`` and ``test`` (or ``val``,
+    ``valid``); or a file ``.csv`` or ``.tsv`` with a label and a text in each row. A second one is for validation. A header may
+    name the columns ``label`` (or ``class``) and ``text``; else the first column is the label and the others together are the
+    text. Without texts for validation, a tenth, chosen by the seed, is held out. Raises ValueError or OSError that says what is
+    wrong.
     """
     paths = [Path(path) for path in data]
     if not paths:
@@ -175,8 +176,8 @@ def _header(row: Sequence[str]) -> tuple[int, int] | None:
 
 
 class TextBatches(Batches):
-    """The texts of a `LabelledText` for training, or those for validation, as the inputs ``tokens`` (batch, steps) and ``labels``
-    (batch) of int64. Which texts a batch has is `Sampling`'s."""
+    """Batches of the texts of a `LabelledText`, those for training or those for validation, as the inputs ``tokens`` (batch,
+    steps) and ``labels`` (batch) of int64. `Sampling` chooses the texts of a batch."""
 
     def __init__(self, text: LabelledText, batch: int, *, training: bool, seed: int = 0) -> None:
         self.text = text

@@ -1,4 +1,4 @@
-"""Sampling: which samples of a labelled set a batch has. For training and for validation, for pictures and for texts."""
+"""Sampling: which samples of a labelled set are in a batch, for training and for validation, of pictures or texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class LabelledBatch:
-    """One step's samples, each for itself: no state goes from one batch to the next."""
+    """Samples of one step, each independent: no state is carried from one batch to the next."""
 
     feeds: Mapping[str, Any]
     epoch: int
@@ -25,12 +25,11 @@ class LabelledBatch:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """``batch`` of ``count`` samples at a time.
+    """Choice of ``batch`` of ``count`` samples at a time.
 
-    ``training``: each epoch in a random order of its own. Samples are numbered over all epochs, and which one comes as
-    number n depends on the seed and n only, so batches of any size see the same sequence. Otherwise every sample once, in
-    one random order that is always the same, so that the first batches have all classes; the last batch may have rows
-    without a sample.
+    With ``training``, each epoch has a random order of its own. Samples are numbered over all epochs, and the nth depends only
+    on the seed and n, so batches of any size see the same sequence. Otherwise every sample comes once, in one random order that
+    is always the same, so that the first batches have all classes; the last batch may have rows without a sample.
     """
 
     count: int
@@ -44,31 +43,31 @@ class Sampling:
 
     @property
     def steps(self) -> int:
-        """How many batches one pass has, a last incomplete one included."""
+        """Number of batches in one pass, including a last incomplete one."""
         return -(-self.count // self.batch)
 
     def epoch(self, k: int) -> int:
-        """How many passes were complete before batch k."""
+        """Return the number of complete passes before batch k."""
         return k * self.batch // self.count
 
     def check(self, k: int) -> None:
-        """IndexError if there is no batch k."""
+        """Raise IndexError if there is no batch k."""
         if k < 0 or (not self.training and k >= self.steps):
             raise IndexError(f"batches for {'training' if self.training else 'validation'} count from 0, got {k} of {self.steps}")
 
     def number(self, k: int, row: int) -> int:
-        """The number, counted over all epochs, of the sample in a row of batch k."""
+        """Return the number, counted over all epochs, of the sample in a row of batch k."""
         return k * self.batch + row
 
     def index(self, k: int, row: int) -> int | None:
-        """Which of the samples is in a row of batch k; None for a row without one."""
+        """Return the index of the sample in a row of batch k; None for a row without one."""
         epoch, position = divmod(self.number(k, row), self.count)
         if self.training:
             return int(order(self.seed, epoch, self.count)[position])
         return None if epoch else int(order(0, 0, self.count)[position])
 
     def labels(self, k: int, labels: Numbers) -> Numbers:
-        """The labels of batch k, `IGNORED` for rows without a sample."""
+        """Return the labels of batch k, with `IGNORED` for rows without a sample."""
         result = np.full(self.batch, IGNORED, np.int64)
         for row in range(self.batch):
             if (index := self.index(k, row)) is not None:

@@ -17,15 +17,15 @@ _BYTES = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subwords:
-    """A learned vocabulary. Its numbers begin after PAD, BEGIN and END, which no text can contain."""
+    """Learned vocabulary. Its numbers begin after PAD, BEGIN and END, which no text can contain."""
 
     tokenizer: Any  # tokenizers.Tokenizer
 
     @staticmethod
     def learn(text: Iterable[str], size: int) -> Subwords:
-        """At most ``size`` words, PAD, BEGIN, END and the 256 bytes among them. The same text gives the same vocabulary.
+        """Learn at most ``size`` words, including PAD, BEGIN, END and the 256 bytes. The same text gives the same vocabulary.
 
-        ValueError if ``size`` has no room for those, ImportError if the library is missing.
+        Raises ValueError if ``size`` is too small for those, ImportError if the library is missing.
         """
         least = len(SPECIAL) + _BYTES
         if size < least:
@@ -43,7 +43,7 @@ class Subwords:
 
     @staticmethod
     def from_json(text: str) -> Subwords:
-        """What `to_json` wrote. ValueError for anything else."""
+        """Return the vocabulary that `to_json` wrote. Raises ValueError for anything else."""
         library = _library()
         try:
             return Subwords(library.Tokenizer.from_str(text))
@@ -51,7 +51,7 @@ class Subwords:
             raise ValueError(f"Subwords: not a vocabulary of the library tokenizers: {error}") from error
 
     def to_json(self) -> str:
-        """In the format of the library tokenizers, whose numbers are lower by 3."""
+        """Return the format of the library tokenizers, whose numbers are lower by 3."""
         return str(self.tokenizer.to_str())
 
     def __len__(self) -> int:
@@ -59,17 +59,17 @@ class Subwords:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Every word by its number, as the library writes them."""
+        """Return every word by its number, as the library writes them."""
         table: dict[str, int] = self.tokenizer.get_vocab()
         return (*SPECIAL, *sorted(table, key=lambda word: table[word]))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The numbers of each text's words, without BEGIN and END."""
+        """Return the numbers of each text's words, without BEGIN and END."""
         shift = len(SPECIAL)
         return [[shift + n for n in found.ids] for found in self.tokenizer.encode_batch(list(texts))]
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """The text that numbers spell, up to the first END; PAD and BEGIN are left out."""
+        """Return the text that the numbers spell, up to the first END; PAD and BEGIN are left out."""
         own = []
         for number in numbers:
             if number == END:

@@ -12,7 +12,7 @@ _SHAPES = ("reshape", "flatten", "split", "narrow", "concat", "transpose", "pad"
 
 
 def random_feeds(graph: OperatorGraph, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-    """The array of every input: normal numbers, or whole numbers that what reads them (an embedding, a loss) can take."""
+    """Return an array for every input: normal numbers, or integers in the range that its reader (an embedding, a loss) accepts."""
     numbers, feeds = np.random.default_rng(seed), {}
     for node in graph:
         if node.operator.kind != "input":

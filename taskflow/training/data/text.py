@@ -1,7 +1,7 @@
-"""Where language-model text comes from: given files, Penn Treebank's folder, or Python's own standard library.
+"""Text for language models: given files, Penn Treebank's folder, or Python's own standard library.
 
-Texts may be larger than memory: they are read, numbered and renumbered piece by piece, and the tokens stay in files that
-are mapped. Only the different words must fit.
+Texts may be larger than memory: they are read, numbered and renumbered piece by piece, and the tokens stay in memory-mapped
+files. Only the set of distinct words must fit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load_corpus(
     vocabulary_size: int = 10_000,
     cache: bool = True,
 ) -> Corpus:
-    """The corpus that a command's ``--data FILE...`` or ``--ptb DIR`` names, else the standard library's source.
+    """Return the corpus that a command's ``--data FILE...`` or ``--ptb DIR`` names, else the standard library's source.
 
     Raises ValueError if both are given or the text is empty, OSError if a file is missing or unreadable.
     """
@@ -62,11 +62,11 @@ def load_files(
     test: float = 0.05,
     cache: bool = True,
 ) -> Corpus:
-    """The files one after the other; the last ``valid + test`` of the tokens (shares of 1) are held out.
+    """Return the files one after the other as a corpus; the last ``valid + test`` of the tokens (shares of 1) are held out.
 
-    ``level``: "word" (words, numbers, single punctuation marks, indentation and line ends; the vocabulary is <unk> and
-    the ``vocabulary_size - 1`` words most frequent in the training split) or "byte" (256 values, nothing to choose).
-    Raises ValueError for files without any token, OSError for files that are missing or unreadable.
+    ``level``: "word" (words, numbers, single punctuation marks, indentation and line ends; the vocabulary is <unk> and the
+    ``vocabulary_size - 1`` words most frequent in the training split) or "byte" (256 values, nothing to choose). Raises
+    ValueError for files without any token, OSError for files that are missing or unreadable.
     """
     if not paths:
         raise ValueError("corpus: needs at least one text file, got none")
@@ -90,8 +90,9 @@ def load_files(
 
 
 def load_ptb(directory: str | os.PathLike[str], *, vocabulary_size: int = 10_000, cache: bool = True) -> Corpus:
-    """Penn Treebank as Mikolov prepared it: ptb.train.txt, ptb.valid.txt and ptb.test.txt, a sentence a line, words
-    between blanks; each line end is <eos>. Its 10,000 words, <unk> and <eos> included, are the default vocabulary."""
+    """Return Penn Treebank as Mikolov prepared it: ptb.train.txt, ptb.valid.txt and ptb.test.txt, with one sentence on each
+    line and blanks between words. Each line end is <eos>. Its 10,000 words, including <unk> and <eos>, are the default
+    vocabulary."""
     folder = Path(directory)
     if missing := [name for name in _PTB.values() if not (folder / name).is_file()]:
         raise FileNotFoundError(
@@ -124,14 +125,14 @@ def load_ptb(directory: str | os.PathLike[str], *, vocabulary_size: int = 10_000
 def load_stdlib(
     *, target_bytes: int = 6_000_000, level: str = "word", vocabulary_size: int = 10_000, cache: bool = True
 ) -> Corpus:
-    """The source text of this Python's standard library: a corpus that every machine has. It differs between Python
+    """Return the source text of this Python's standard library, a corpus that every machine has. It differs between Python
     versions, so compare runs by `Corpus.digest`. Takes whole files until there are ``target_bytes``."""
     return load_files(stdlib_files(target_bytes), level=level, vocabulary_size=vocabulary_size, cache=cache)
 
 
 def stdlib_files(target_bytes: int) -> list[Path]:
-    """The standard library's top-level modules by name, then those of some packages, until their sizes reach
-    ``target_bytes``; unreadable ones are skipped. FileNotFoundError where Python came without its source."""
+    """Return the standard library's top-level modules by name, then those of some packages, until their sizes reach
+    ``target_bytes``; unreadable ones are skipped. Raises FileNotFoundError if Python came without its source."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files: list[Path] = []
     nbytes = 0

@@ -20,9 +20,10 @@ PART = 1 << 20
 
 
 def on_disk(pieces: Iterator[TokenArray], dtype: np.dtype[Any]) -> TokenArray:
-    """All pieces one after the other, as a read-only map of a file without a name, which goes away with the map.
+    """Return all pieces one after the other, as a read-only memory map of a file without a name, which is deleted with the map.
 
-    The file is made in the cache folder, or where temporary files go if that cannot be written. OSError if there is no room.
+    The file is made in the cache folder, or in the folder for temporary files if that cannot be written. Raises OSError if
+    there is no room.
     """
     folder = _folder() or tempfile.gettempdir()
     with tempfile.TemporaryFile(buffering=0, dir=folder) as file:  # a buffer would fail once more when it is closed
@@ -48,7 +49,7 @@ def _write(file: io.FileIO, piece: TokenArray, folder: str | Path) -> None:
 
 
 def parts(tokens: TokenArray) -> Iterator[TokenArray]:
-    """Views of the tokens, `PART` at a time."""
+    """Yield views of the tokens, `PART` at a time."""
     for first in range(0, len(tokens), PART):
         yield tokens[first : first + PART]
 

@@ -1,4 +1,4 @@
-"""From text to token numbers: how words are found, counted and numbered."""
+"""Tokenisation: how words are found, counted and numbered."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _CHUNK = 1 << 20  # characters tokenised at once, so that a large file never bec
 
 
 class Numbering(dict[str, int]):
-    """Gives every new word the next number; `names` lists the words by number. The end of a line is <eos>."""
+    """Map from words to numbers: every new word gets the next number. `names` lists the words by number. The end of a line is
+    <eos>."""
 
     __slots__ = ("names",)
 
@@ -37,20 +38,20 @@ class Numbering(dict[str, int]):
 
 
 def number_words(path: Path, pattern: re.Pattern[str], numbering: Numbering) -> TokenArray:
-    """The file's tokens as numbers, int32; new words join ``numbering``. Bytes that are not UTF-8 become U+FFFD; a last
-    line without its end gets one."""
+    """Return the file's tokens as numbers, int32; new words are added to ``numbering``. Bytes that are not UTF-8 become U+FFFD;
+    a last line without an end gets one."""
     return np.concatenate([np.empty(0, np.int32), *numbered(path, pattern, numbering)])
 
 
 def numbered(path: Path, pattern: re.Pattern[str], numbering: Numbering) -> Iterator[TokenArray]:
-    """`number_words` piece by piece, for files that are larger than memory."""
+    """Yield the tokens of `number_words` piece by piece, for files that are larger than memory."""
     for chunk in _chunks(path):
         words = pattern.findall(chunk)
         yield np.fromiter(map(numbering.__getitem__, words), np.int32, len(words))
 
 
 def frequent(pieces: Iterable[TokenArray], names: Sequence[str], size: int) -> tuple[TokenArray, tuple[str, ...]]:
-    """Choose <unk> and the ``size - 1`` words most frequent in the pieces of a text, ties in alphabetical order.
+    """Choose <unk> and the ``size - 1`` most frequent words in the pieces of a text, ties in alphabetical order.
 
     Returns the new number of every old one (0, <unk>, for words left out) and the words by new number.
     """
@@ -66,7 +67,7 @@ def frequent(pieces: Iterable[TokenArray], names: Sequence[str], size: int) -> t
 
 
 def token_type(size: int) -> np.dtype[Any]:
-    """The type that tokens of a vocabulary of this size are stored in."""
+    """Return the type in which tokens of a vocabulary of this size are stored."""
     return np.dtype(np.uint16 if size <= 1 << 16 else np.int32)
 
 

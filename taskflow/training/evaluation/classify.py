@@ -1,4 +1,4 @@
-"""How a classifier is validated: the mean loss, and how often the right class is the first or among the first five."""
+"""Validation of a classifier: the mean loss, and how often the right class is the first or among the first five."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ MEASURES = ("loss", "top1", "top5")
 
 @dataclass(frozen=True, slots=True)
 class ClassifierEvaluation(Validation):
-    """``loss`` in nats, and ``top1`` and ``top5`` as shares of 1, over the first ``limit`` batches (None: all), at the end.
+    """Validation at the end of a run: ``loss`` in nats, and ``top1`` and ``top5`` as shares of 1, over the first ``limit``
+    batches (None: all).
 
-    ``scores`` (N, classes) is what the loss compares with the labels; rows whose label is negative do not count. With five
+    ``scores`` (N, classes): what the loss compares with the labels. Rows whose label is negative do not count. With five
     classes or fewer there is no ``top5``.
     """
 
@@ -52,5 +53,5 @@ class ClassifierEvaluation(Validation):
 
 
 def scores_of(graph: OperatorGraph) -> Tensor:
-    """The scores (N, classes) that a classifier's loss compares with the labels: the first input of ``loss``."""
+    """Return the scores (N, classes) that a classifier's loss compares with the labels: the first input of ``loss``."""
     return graph.node("loss").inputs[0]

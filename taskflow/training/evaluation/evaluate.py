@@ -31,12 +31,11 @@ def evaluate(
     metrics: Mapping[str, Metric] | None = None,
     outputs: Sequence[Tensor | str] | None = None,
 ) -> Evaluation | None:
-    """The mean loss and metrics over ``batches``, each a dict of arrays by input as `Executor.train` takes them, the same on
-    every rank. Dropout is off and running statistics are used. Carried state starts anew.
+    """Return the mean loss and metrics over ``batches``, each a dict of arrays by input as `Executor.train` takes them, the
+    same on every rank. Dropout is off and running statistics are used. Carried state starts anew.
 
-    A metric gets the values of ``outputs`` by name (if not given, of what the network answers: see `Executor.predict`) and the
-    batch, and returns the batch's mean. The result is on the rank of processor 0; None elsewhere. Raises ValueError if there
-    is no batch.
+    A metric gets the batch and the values of ``outputs`` by name (by default those of `Executor.predict`), and returns the
+    batch's mean. The result is on the rank of processor 0; None elsewhere. Raises ValueError if there is no batch.
     """
     graph = executor.graph
     wanted: Sequence[Tensor] = ()

@@ -1,4 +1,4 @@
-"""How evenly the experts of a network are used: counted over batches, in training and in validation."""
+"""Load of experts: how evenly a network's experts are used, counted over batches, in training and in validation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from taskflow.training.data import Watch
 
 @dataclass(slots=True)
 class ExpertLoad:
-    """Of some batches. ``taken``: for each layer of experts how many words each expert took, (E); ``full``: how many choices found
-    their expert full; ``words``: how many words each layer routed."""
+    """Load over some batches. ``taken``: for each layer of experts, the number of words that each expert took, (E). ``full``:
+    the number of choices whose expert was full. ``words``: the number of words that each layer routed."""
 
     routings: tuple[Node, ...]
     taken: list[NDArray[np.int64]] = field(init=False)
@@ -30,7 +30,7 @@ class ExpertLoad:
         self.taken = [np.zeros(load_of(node).shape[1], np.int64) for node in self.routings]
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """One batch: the values of `tensors_of` by name."""
+        """Add one batch: the values of `tensors_of` by name."""
         for total, node in zip(self.taken, self.routings):
             total += values[load_of(node).name].sum(axis=0)
             self.full += int(values[overflow_of(node).name].sum())
@@ -39,28 +39,28 @@ class ExpertLoad:
 
     @property
     def overflow(self) -> float:
-        """The share of choices whose expert was full."""
+        """Share of choices whose expert was full."""
         return self.full / max(1, self.full + sum(int(total.sum()) for total in self.taken))
 
     @property
     def busiest(self) -> float:
-        """How many times an even share the busiest expert of all layers took."""
+        """Load of the busiest expert of all layers, relative to an even share."""
         return max(float(total.max() / max(1, total.mean())) for total in self.taken)
 
     @property
     def busiest_share(self) -> float:
-        """The share of a layer's words that went to its busiest expert; of the layer where it is largest."""
+        """Share of a layer's words that went to its busiest expert, in the layer where it is largest."""
         return max(int(total.max()) for total in self.taken) / max(1, self.words)
 
     @property
     def even_share(self) -> float:
-        """`busiest_share` if no expert were busier than another and none were full."""
+        """Value of `busiest_share` if all experts were used evenly and none were full."""
         chosen = (node.operator for node in self.routings)
         return max(r.k / len(total) for r, total in zip(chosen, self.taken) if isinstance(r, TopKRouting))
 
 
 class ExpertWatch(Watch):
-    """The load of a network's experts in training."""
+    """Load of a network's experts in training."""
 
     __slots__ = ("_load", "_routings")
 
@@ -93,7 +93,7 @@ class ExpertWatch(Watch):
 
 
 def routings_of(graph: OperatorGraph) -> tuple[Node, ...]:
-    """The routing of every layer of experts. ValueError if there is none."""
+    """Return the routing of every layer of experts. Raises ValueError if there is none."""
     found = tuple(node for node in graph if isinstance(node.operator, TopKRouting))
     if not found:
         raise ValueError(f"ExpertEvaluation: {graph.name} routes nothing; use LanguageModelEvaluation")
@@ -101,15 +101,15 @@ def routings_of(graph: OperatorGraph) -> tuple[Node, ...]:
 
 
 def load_of(routing: Node) -> Tensor:
-    """(G, E): how many of each group's words each expert takes."""
+    """Return (G, E): the number of each group's words that each expert takes."""
     return routing.outputs[3]
 
 
 def overflow_of(routing: Node) -> Tensor:
-    """(G, k): how many of each group's choices found their expert full."""
+    """Return (G, k): the number of each group's choices whose expert was full."""
     return routing.outputs[4]
 
 
 def tensors_of(routings: tuple[Node, ...]) -> tuple[Tensor, ...]:
-    """What `ExpertLoad.add` needs of a batch."""
+    """Return the tensors whose values `ExpertLoad.add` needs."""
     return tuple(tensor for node in routings for tensor in (load_of(node), overflow_of(node)))

@@ -1,4 +1,4 @@
-"""How a language model with experts is validated: as any other, and by how evenly its experts are used."""
+"""Validation of a language model with experts: as of any other, and by how evenly its experts are used."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from taskflow.training.evaluation.metrics import perplexity
 
 @dataclass(frozen=True, slots=True)
 class ExpertEvaluation(Validation):
-    """What is measured over the first ``windows`` of ``batches``, after each epoch. ``loss``: nats a token, without the
-    auxiliary losses; ``perplexity`` goes with it. ``overflow``: the share of choices whose expert was full.
-    ``busiest``: how many times an even share the busiest expert of all layers took."""
+    """Validation over the first ``windows`` of ``batches``, after each epoch. ``loss``: nats a token, without the auxiliary
+    losses; ``perplexity`` follows from it. ``overflow``: the share of choices whose expert was full. ``busiest``: load of the
+    busiest expert of all layers, relative to an even share."""
 
     batches: LanguageModelBatches
     windows: int = 20

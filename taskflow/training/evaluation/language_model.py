@@ -1,4 +1,4 @@
-"""How a language model is validated: the mean loss over windows of text, and its perplexity."""
+"""Validation of a language model: the mean loss over windows of text, and its perplexity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskflow.training.evaluation.metrics import perplexity
 
 @dataclass(frozen=True, slots=True)
 class LanguageModelEvaluation(Validation):
-    """``loss`` in nats a token and ``perplexity`` over the first ``windows`` of ``batches``, after each epoch."""
+    """Validation after each epoch: ``loss`` in nats a token and ``perplexity`` over the first ``windows`` of ``batches``."""
 
     NAMES: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
 
@@ -33,7 +33,8 @@ class LanguageModelEvaluation(Validation):
 
 
 def evaluate(executor: Executor, batches: LanguageModelBatches, windows: int | None = None) -> float | None:
-    """Mean cross-entropy in nats a token over the first windows (all if None) of ``batches``, state carried through them.
+    """Return the mean cross-entropy in nats a token over the first windows (all if None) of ``batches``, with state carried
+    through them.
 
     Known on rank 0; None elsewhere.
     """

@@ -1,4 +1,4 @@
-"""Numbers about a training run: perplexity, hits among the first k, and throughput as the median over recent steps."""
+"""Metrics of a training run: perplexity, hits among the first k, and throughput as the median over recent steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def perplexity(mean_cross_entropy: float) -> float:
-    """exp of a mean cross entropy in nats per token; inf where that has no float, NaN for NaN."""
+    """Return exp of a mean cross-entropy in nats a token; inf on overflow, NaN for NaN."""
     try:
         return exp(mean_cross_entropy)
     except OverflowError:
@@ -21,8 +21,8 @@ def perplexity(mean_cross_entropy: float) -> float:
 
 
 def hits(scores: Array, labels: Array, k: int) -> int:
-    """How many rows of ``scores`` (N, classes) have the right class of ``labels`` (N) among their ``k`` highest; of equal
-    scores the class with the lower number counts as the higher. Rows whose label is negative are never hits."""
+    """Return the number of rows of ``scores`` (N, classes) that have the right class of ``labels`` (N) among their ``k``
+    highest. Of equal scores the class with the lower number ranks higher. Rows whose label is negative are never hits."""
     rows = np.flatnonzero(labels >= 0)
     chosen = labels[rows]
     right = scores[rows, chosen][:, None]
@@ -33,7 +33,7 @@ def hits(scores: Array, labels: Array, k: int) -> int:
 
 
 class Throughput:
-    """Items (tokens, images) per second as the median over the last ``window`` steps, so that one slow step does not show."""
+    """Items (tokens, images) a second as the median over the last ``window`` steps, so that one slow step does not show."""
 
     __slots__ = ("_rates", "_seconds")
 
@@ -53,7 +53,7 @@ class Throughput:
 
     @property
     def per_second(self) -> float:
-        """NaN before the first step."""
+        """Return items a second; NaN before the first step."""
         return median(self._rates) if self._rates else nan
 
     @property

@@ -15,8 +15,8 @@ NETWORKS = {
 
 
 def program(name: str) -> click.Command:
-    """The program that trains a network; case, hyphens and underscores of its name do not matter. ValueError names those there
-    are."""
+    """Return the program that trains a network; case, hyphens and underscores of its name do not matter. Raises ValueError that
+    lists the networks."""
     for known, module in NETWORKS.items():
         if _plain(name) in (_plain(known), module):
             found = importlib.import_module(f"{__name__}.{module}").main

@@ -1,6 +1,6 @@
 """Train a translation network of LSTM layers with attention under a strategy that you can swap, and let it translate.
 
-The default text is what this machine's programs say in English and how their translators put it in another language.
+The default text is the messages of this machine's programs, in English and in another language.
 """
 
 from __future__ import annotations

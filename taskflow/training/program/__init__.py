@@ -1,4 +1,4 @@
-"""A training program: its options, its plan, its loop, and what it shows."""
+"""Training program: its options, its plan, its loop, and its output."""
 
 from taskflow.training.program.example import Preset, RunConfig, Training, example
 from taskflow.training.program.images import DATA, load_images, workers_option

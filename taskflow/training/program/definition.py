@@ -1,4 +1,4 @@
-"""What a training program is made of: its presets, what it is told, and what it says to train."""
+"""Definition of a training program: its presets, what its function is given, and what that returns."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Preset:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """What the function that says what to train is told. ``model`` is the preset's config, ``batch`` of the whole machine;
-    ``ranks`` share this job's cores."""
+    """Argument of the function that defines what to train. ``model``: the preset's config, with the ``batch`` of the whole
+    machine. ``ranks``: their number; they share this job's cores."""
 
     model: Any
     batch: int
@@ -43,9 +43,9 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What to train on what. ``unit``: what the items of ``batches`` are ("tokens", "images"); ``describe``: one line about
-    the data. A report has the last measure of ``evaluation`` under its names with ``_valid``, ``facts``, and what
-    ``watch`` found of training's steps under its name."""
+    """What to train on which data. ``unit``: of the items of ``batches`` ("tokens", "images"). ``describe``: one line about the
+    data. A report has the last values of ``evaluation``, with ``_valid`` after their names, ``facts``, and what ``watch``
+    measured of training, under its name."""
 
     graph: OperatorGraph
     batches: Batches

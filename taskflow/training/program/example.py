@@ -1,13 +1,13 @@
-"""A program that trains one network, written once: its options, its plan, its run and its report.
+"""Framework of a program that trains one network: its options, its plan, its run and its report.
 
-An example is a function that says what to train, under `example`:
+A program is a function that returns what to train, decorated with `example`:
 
     @example(PRESETS, data="FILE", data_help="Text file to train on.")
     @click.option("--level", default="word")              # options of its own
     def main(run: Run, level: str) -> Training: ...
 
-It gets the options that all examples share (``--mapper``, ``--preset``, ``--data``, ``--steps``, ``--json``, ...), works
-alone and under mpirun, and prints the losses of the run, which are the same under every mapper.
+It gets the options that all programs share (``--mapper``, ``--preset``, ``--data``, ``--steps``, ``--json``, ...), works alone
+and under mpirun, and prints the losses of the run, which are the same under every mapper.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ EXAMPLES = (
 
 
 def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Callable[[Builder], click.Command]:
-    """Make a command of a function that takes a `RunConfig` (and options of its own) and returns a `Training`.
+    """Turn a function that takes a `RunConfig` (and options of its own) and returns a `Training` into a command.
 
-    ``data``: what ``--data`` names, for its help. The help's first paragraph is that of the function's module. What the
-    function raises as ValueError, OSError or ImportError is what the user can mend: one line on stderr, exit code 2.
+    ``data``: placeholder of ``--data`` in help. The help's first paragraph is that of the function's module. ValueError,
+    OSError or ImportError from the function means that the user can mend it: one line on stderr, exit code 2.
     """
     shared = shared_options(list(presets), data, data_help)
     names = [option.name for option in fields(Options)]
@@ -71,12 +71,12 @@ def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Call
 
 
 class RankCommand(click.Command):
-    """A command of which many ranks run: a mistake in its arguments is one line, which rank 0 alone writes."""
+    """Command that many ranks run: only rank 0 prints help, and one line about a mistake in the arguments."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Exit code 2 for arguments that cannot be understood. Help, too, is printed once."""
+        """Parse arguments; exit code 2 if they cannot be understood. Help is printed only once too."""
         asks = "--help" in args and not speaks()
         try:
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if asks else sys.stdout):
@@ -88,7 +88,7 @@ class RankCommand(click.Command):
 
 
     def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """What always holds, and examples with the name under which the program was called."""
+        """Write what holds for all programs, and examples with the name by which the program was called."""
         super().format_epilog(context, formatter)
         program = _names(context.parent, context.info_name) if context.parent is not None else f"python {context.info_name}"
         with formatter.section("Examples"):

@@ -1,4 +1,4 @@
-"""Pictures for an example's `RunConfig`: those of ``--data``, or scikit-learn's digits, as batches with their validation."""
+"""Pictures for a program's `RunConfig`: those of ``--data``, or scikit-learn's digits, as batches with their validation."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ class Images:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.train.source.classes)
 
     def training(self, graph: OperatorGraph, initial: Mapping[str, Any] | None = None) -> Training:
-        """Train a classifier (a graph whose loss is called ``loss``) on them, some parameters started with ``initial``."""
+        """Return the Training of a classifier (a graph whose loss is called ``loss``) on them. ``initial``: initial values of
+        some parameters."""
         limit = -(-_VALIDATED // self.valid.items_per_step)
         evaluation = ClassifierEvaluation(self.valid, scores_of(graph), limit)
         return Training(
@@ -55,9 +56,9 @@ class Images:
 def load_images(
     run: RunConfig, size: int, channels: int, workers: int | None = None, *, name: str = "images", flat: bool = False
 ) -> Images:
-    """Pictures of (channels, size, size) from the folder that ``--data`` names, else the digits. ``workers``: background
-    processes that decode, None for the rank's share of the cores. ``name``: of the graph's input. Raises ValueError, OSError
-    or ImportError that says what to do."""
+    """Return pictures of (channels, size, size) from the folder that ``--data`` names, else the digits. ``workers``: background
+    processes that decode; None: the rank's share of the cores. ``name``: of the graph's input. Raises ValueError, OSError or
+    ImportError that says what to do."""
     if len(run.data) > 1:
         raise ValueError(f"images: give one folder with --data, got {len(run.data)}")
     train: ImageSource

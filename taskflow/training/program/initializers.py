@@ -1,4 +1,4 @@
-"""Values that parameters start with in place of their own."""
+"""Initial values of parameters that replace the network's own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def normalised_above_zero(graph: OperatorGraph, weight: float = 0.2, bias: float = 1.0) -> dict[str, Array]:
-    """Starts for all batch normalisation such that what it gives to a relu is hardly ever negative: 5 standard deviations
-    above zero by default.
+    """Return initial values for all batch normalisation, with which its output to a relu is hardly ever negative: 5 standard
+    deviations above zero by default.
 
-    In a deep, narrow network with few samples the usual start (weight 1, bias 0) makes gradients that are little more
-    than noise. One relu of thousands that a rounding error moves across zero turns the next step by a percent. Then two
-    runs that differ in the order of their sums have other losses soon. Started on their linear side, such networks
-    train steadily, and under every strategy alike.
+    In a deep, narrow network with few samples the usual values (weight 1, bias 0) give gradients that are little more than
+    noise. If a rounding error moves one relu of thousands across zero, the next step changes by a percent. So two runs that
+    differ in the order of their sums soon have different losses. Started on their linear side, such networks train steadily,
+    and alike under every strategy.
     """
     values = {}
     for node in graph:

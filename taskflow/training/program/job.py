@@ -1,4 +1,4 @@
-"""Job: a training run made ready (options, data, plan, checkpoint, trace), and carried out to its report."""
+"""Job: prepares a training run (options, data, plan, checkpoint, trace), and runs it up to its report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from taskflow.writing import json_text
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """A run that is ready to begin. ``start``: where in the data. ``predicted``: what predicts its trace, on rank 0."""
+    """Run that is ready to begin. ``start``: the position in the data. ``predicted``: the costs that predict its trace, on rank
+    0."""
 
     training: Training
     executor: Executor
@@ -46,7 +47,8 @@ class TrainingJob:
 def prepare(
     preset: Preset, options: Options, build: Callable[[RunConfig], Training], transport: Transport, background: ExitStack, say: Say
 ) -> TrainingJob:
-    """Read, plan, compile. Raises ValueError, OSError or ImportError on every rank for what the user can mend."""
+    """Read data, choose the plan, and compile. Raises ValueError, OSError or ImportError on every rank for what the user can
+    mend."""
     count, steps = check_processors(options.processors, transport.size), options.steps or preset.steps
     kernels = on_all_ranks(transport, lambda: kernels_on(options.device))
     machine = on_all_ranks(
@@ -88,7 +90,7 @@ def prepare(
 
 
 def finish(program: str, preset: Preset, options: Options, job: TrainingJob, say: Say) -> int:
-    """Train and report; the exit status, 1 if what the run gave could not be written."""
+    """Train and report. Returns the exit status, 1 if the results could not be written."""
     training, executor = job.training, job.executor
     try:
         result = train(
@@ -117,7 +119,7 @@ def _digest(training: Training) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """Its text without line breaks."""
+    """Return its text without line breaks."""
     return " ".join(str(error).split())
 
 

@@ -1,4 +1,4 @@
-"""What the programs of the language models share: their text, their windows of it, and how they are validated."""
+"""Shared parts of the language models' programs: their text, its windows, and their validation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 
 
 def text_options(function: Function) -> Function:
-    """The options ``ptb`` and ``level``, for `language_model`."""
+    """Add the options ``ptb`` and ``level``, for `language_model`."""
     for option in (
         click.option("--level", type=click.Choice(["word", "byte"]), default="word", show_default=True),
         click.option("--ptb", metavar="DIR", help="Folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt."),
@@ -33,8 +33,8 @@ def language_model(
     validate: Callable[[LanguageModelBatches], Validation] = LanguageModelEvaluation,
     watch: Callable[[OperatorGraph], Watch] | None = None,
 ) -> Training:
-    """Training of ``network`` (config, dtype), with inputs tokens and targets (batch, steps), on windows of text. ``validate``
-    makes the validation over windows of other text, ``watch`` what is measured of training."""
+    """Return the Training of ``network`` (config, dtype), with inputs tokens and targets (batch, steps), on windows of text.
+    ``validate`` makes the validation over windows of other text, ``watch`` what is measured of training."""
     corpus = load_corpus(run.data, ptb, level=level, vocabulary_size=run.model.vocabulary)
     config, integers = replace(run.model, batch=run.batch, vocabulary=len(corpus.vocabulary)), np.dtype("int64")
     batches, valid = LanguageModelBatches(corpus.split("train"), run.batch, config.steps, integers), corpus.split("valid")

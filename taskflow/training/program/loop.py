@@ -20,8 +20,8 @@ from taskflow.working import Working
 
 @dataclass(slots=True)
 class Result:
-    """What a run measured. ``losses`` (the mean in nats, before each update), ``measures`` (what each validation found) and
-    ``watched`` (what was measured of the steps up to ``step``) are known on rank 0 only; ``seconds`` is training without the
+    """Measurements of a run. ``losses`` (the mean in nats, before each update), ``measures`` (the result of each validation)
+    and ``watched`` (measurements of the steps up to ``step``) are known on rank 0 only. ``seconds``: training without the
     validation at the end."""
 
     losses: list[float] = field(default_factory=list)
@@ -49,12 +49,12 @@ def train(
 ) -> Result:
     """Train until ``steps`` batches are done, carrying state from one to the next and starting it anew where a batch says so.
 
-    A resumed run begins with batch ``first``, after one of ``epoch``. ``after_step`` gets after each step how many are done,
-    and the epoch; its time does not count as the step's.
+    A resumed run begins with batch ``first``, after a batch of ``epoch``. ``after_step`` is called after each step with the
+    number of steps done and the epoch; its time does not count as the step's.
 
-    The graph's inputs must be called as the batches' feeds. ``evaluation`` measures at the end, and after each epoch if it
-    wants to; ``say`` gets one line for a person about each, and every ``every`` steps (default: a twentieth of all) about what
-    ``watch`` found. ``unit``: what the batches' items are. Every rank calls it.
+    The graph's inputs must have the names of the batches' feeds. ``evaluation`` measures at the end, and after each epoch if
+    its `each_epoch` says so. ``say`` gets one line for people about each, and every ``every`` steps (default: a twentieth of
+    all) about what ``watch`` measured. ``unit``: of the batches' items. Every rank calls it.
     """
     result, speed = Result(), Throughput(window=max(1, steps - first))
     often = every or max(1, steps // LINES)
@@ -115,7 +115,7 @@ def _measure(executor: Executor, evaluation: Validation, result: Result, say: Sa
 def rows_read(
     graph: OperatorGraph, strategy: Strategy, placement: Placement, rank: int
 ) -> Mapping[str, tuple[int, ...]]:
-    """Which rows (samples of the batch) of every input the pieces on a rank read, by the input's name, in order."""
+    """Return the rows (samples of the batch) of every input that the pieces on a rank read, by the input's name, in order."""
     result = {}
     for node in graph:
         if node.operator.kind != "input":

@@ -1,4 +1,4 @@
-"""trial: which of several strategies is the fastest here, by taking steps under each."""
+"""trial: measures which of several strategies is the fastest here, by taking steps under each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEAR = 1.03
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStrategy:
-    """One strategy's step: ``seconds`` of the slowest rank, and ``nbytes`` that all ranks plan for it together."""
+    """Step of one strategy: ``seconds`` of the slowest rank, and ``nbytes`` that all ranks plan for it together."""
 
     name: str
     seconds: float
@@ -37,9 +37,9 @@ def trial(
     candidates: Mapping[str, Strategy], graph: OperatorGraph, machine: Machine, transport: Transport, rule: UpdateRule, *,
     clip_norm: float | None = None, kernels: KernelSet | None = None,
 ) -> list[MeasuredStrategy]:
-    """Train for a few steps under each of the ``candidates``, on random data and with a learning rate of 0. One after the
-    other, each with memory and messages of its own, all of which is gone afterwards. The same answer on every rank; every
-    rank calls it. Raises what an Executor raises."""
+    """Measure a few training steps under each of the ``candidates``, on random data and with a learning rate of 0. They run one
+    after the other, each with memory and messages of its own, which are freed afterwards. Every rank calls it and gets the same
+    answer. Raises what an Executor raises."""
     feeds = random_feeds(graph)
     times: dict[str, tuple[float, int]] = {}
     for name, strategy in candidates.items():
@@ -68,6 +68,6 @@ def trial(
 
 
 def best(tried: Sequence[MeasuredStrategy]) -> MeasuredStrategy:
-    """Of those that are about as fast as the fastest, the one that needs least memory (of equals the first)."""
+    """Return the strategy that needs least memory (the first of equals) among those about as fast as the fastest."""
     limit = NEAR * min(each.seconds for each in tried)
     return min((each for each in tried if each.seconds <= limit), key=lambda each: each.nbytes)

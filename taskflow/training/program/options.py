@@ -1,4 +1,4 @@
-"""The options that all training programs share: ``taskflow train NAME`` and the examples."""
+"""Options that all training programs share: ``taskflow train NAME`` and the examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskflow.training.program.plan import SEARCH_BUDGET
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was given on the command line; None where nothing was. ``trace_steps``: the first and the last step, from 1."""
+    """Values from the command line; None where nothing was given. ``trace_steps``: the first and the last step, from 1."""
 
     mapper: str
     search_budget: str
@@ -57,7 +57,7 @@ def _steps(context: click.Context, option: click.Parameter, value: str | None) -
 
 
 def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Callable[[Any], Any]]:
-    """The options' decorators, in the order in which help lists them; they make the fields of `Options`."""
+    """Decorators of the options, in the order in which help lists them; they make the fields of `Options`."""
     return [
         click.option("--mapper", default="data", show_default=True, metavar="NAME",
                      help="data, model, expert, megatron, search, best (the fastest of data, expert and search, each tried for "
@@ -103,8 +103,8 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
 
 
 def steps_to_trace(options: Options, first: int, steps: int) -> range | None:
-    """Which steps, counted from 0, to trace of a run from step ``first`` to before ``steps``; None without ``--trace``. ValueError
-    if it has none of those that were asked for."""
+    """Return the steps, counted from 0, to trace of a run from step ``first`` to before ``steps``; None without ``--trace``.
+    Raises ValueError if the run has none of those that were asked for."""
     if options.trace is None:
         if options.trace_steps is not None:
             raise ValueError("--trace-steps: say with --trace FILE where to write")

@@ -1,4 +1,4 @@
-"""plan: the strategy that a training run uses, also where it has to be searched for, or tried, first."""
+"""plan: the strategy of a training run, which may have to be searched for, or tried, first."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def plan(
     kernels: KernelSet | None = None,
     costs: str = ANALYTIC,
 ) -> tuple[Strategy, Mapper]:
-    """The strategy for a mapper's name, the same on every rank, and the mapper that answers the runtime's other questions.
+    """Return the strategy for a mapper's name, the same on every rank, and the mapper that answers the runtime's other
+    questions.
 
-    ``search``: rank 0 searches for ``budget``, under the ``costs`` of this name (`choose_costs`), tells ``say`` the predicted
-    times, and sends the plan to the others. ``best``: data parallel, the expert's and the searched plan are tried for a few steps
-    each (see `trial`), and the fastest is taken, of equally fast ones that which needs least memory. Other names go to
-    `taskflow.choose`. ``kernels``: what the trial computes with. Every rank must call this. Raises what `choose` and `search`
-    raise, on every rank.
+    ``search``: rank 0 searches for ``budget``, with the ``costs`` of this name (`choose_costs`), tells ``say`` the predicted
+    times, and sends the plan to the others. ``best``: the data-parallel, the expert's and the searched plan run a few steps
+    each (see `trial`). The fastest is taken, and among equally fast ones the one that needs least memory. Other names go to
+    `taskflow.choose`. ``kernels``: those of the trial. Every rank must call this. Raises what `choose` and `search` raise, on
+    every rank.
     """
     if name == "search":
         return _searched(graph, machine, transport, rule, clip_norm, seed, budget, say, costs), DataParallel()

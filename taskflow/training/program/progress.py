@@ -1,4 +1,4 @@
-"""What a person sees while training runs: a live bar on a terminal, plain lines elsewhere, always on stderr."""
+"""Progress of training: a live bar on a terminal, plain lines elsewhere, always on stderr."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LONGEST_SILENCE_SECONDS = 15.0
 class TrainingProgress:
     """Context manager that shows step, loss, items per second and time left, on rank 0 only.
 
-    ``unit``: what the items are. For tokens, whose loss is one a token, it shows the perplexity too.
+    ``unit``: of the items. For tokens, whose loss is a mean over tokens, it shows the perplexity too.
 
-    On a terminal it draws a bar that rewrites itself (rich). Elsewhere (a file, a pipe, a rank under mpirun) it prints
-    a plain line without control codes for the first and the last step, every ``every`` steps (default: a twentieth of
-    ``total``), and after every 15 s of training. It writes to ``stream`` (default: stderr), so that stdout holds
-    results only. ``quiet`` shows nothing: ranks other than 0 pass it. It counts either way, for `per_second`.
+    On a terminal it draws a bar that rewrites itself (rich). Elsewhere (a file, a pipe, a rank under mpirun) it prints a plain
+    line without control codes for the first and the last step, every ``every`` steps (default: a twentieth of ``total``), and
+    after every 15 s of training. It writes to ``stream`` (default: stderr), so that stdout holds results only. ``quiet`` shows
+    nothing; ranks other than 0 pass it. Steps are counted either way, for `per_second`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TrainingProgress:
 
     @property
     def per_second(self) -> float:
-        """Median over recent steps; NaN before the first."""
+        """Return the median over recent steps; NaN before the first."""
         return self.throughput.per_second
 
     def __enter__(self) -> TrainingProgress:
@@ -66,7 +66,7 @@ class TrainingProgress:
             self._live = None
 
     def doing(self, text: str) -> AbstractContextManager[object]:
-        """While something else than a step is done: the bar says so, or a line of its own."""
+        """Show what is done instead of a step: in the bar, or on a line of its own."""
         if self._live is None:
             return Working(text, self._quiet, self._stream)
         bar, task = self._live
@@ -74,7 +74,7 @@ class TrainingProgress:
         return nullcontext()
 
     def step(self, loss: float, items: int, seconds: float) -> None:
-        """Report one finished step: its mean cross entropy in nats, how many items it trained on, and its duration."""
+        """Report one finished step: its mean cross-entropy in nats, the number of items it trained on, and its duration."""
         self.throughput.add(items, seconds)
         self.done += 1
         if self._quiet:

@@ -1,6 +1,8 @@
-"""Together: what every rank does for itself before a run, with errors and data that all ranks hear of.
+"""Rank agreement: preparation that every rank does for itself before a run, with errors that all ranks raise and data that all
+compare.
 
-A file that is missing or different on one node would otherwise end that rank alone, or train on other numbers in silence.
+Otherwise a file that is missing on one node would end only that rank, and one that differs would silently train on other
+numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ _MENDED = (ValueError, OSError, ImportError)  # what the user can mend
 
 
 def on_all_ranks(transport: Transport, act: Callable[[], T]) -> T:
-    """What ``act`` returns on this rank. If it raises ValueError, OSError or ImportError on any rank, all raise: what it raised
-    if that is the same everywhere, else a ValueError that says on which rank. Every rank calls it."""
+    """Return the result of ``act`` on this rank. If it raises ValueError, OSError or ImportError on any rank, all raise: the
+    same error if it is the same everywhere, else a ValueError that says on which rank. Every rank calls it."""
     mine: Exception | None = None
     answer: T | None = None
     try:
@@ -35,8 +37,8 @@ def on_all_ranks(transport: Transport, act: Callable[[], T]) -> T:
 
 
 def writable(transport: Transport, path: str | None, what: str) -> None:
-    """OSError on every rank if rank 0 cannot write to the folder of ``path`` (None: nothing is asked): better before a run than
-    after it. Every rank calls it."""
+    """Raise OSError on every rank if rank 0 cannot write to the folder of ``path`` (None: not checked), so that a run fails at
+    its beginning and not at its end. Every rank calls it."""
     problem = None
     if transport.rank == 0 and path is not None:
         folder = Path(path).absolute().parent
@@ -47,8 +49,8 @@ def writable(transport: Transport, path: str | None, what: str) -> None:
 
 
 def same_everywhere(transport: Transport, digest: Callable[[], str], what: str) -> None:
-    """ValueError on every rank unless ``digest`` returns one text on all of them; ``what`` says of what it is. Every rank
-    calls it."""
+    """Raise ValueError on every rank unless ``digest`` returns one text on all of them; ``what``: its subject, for the message.
+    Every rank calls it."""
     if transport.size == 1:
         return
     found = transport.gather(on_all_ranks(transport, digest))

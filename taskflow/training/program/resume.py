@@ -1,4 +1,4 @@
-"""Resume: what ``--checkpoint`` and ``--resume`` do, beside what the files hold (`taskflow.checkpoint.checkpoint`)."""
+"""Resume: what ``--checkpoint`` and ``--resume`` do; `taskflow.checkpoint.checkpoint` defines the files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from taskflow.training.program.rank_agreement import writable
 
 
 class CheckpointError(OSError):
-    """A checkpoint could not be written; all ranks know."""
+    """Error, raised on all ranks, for a checkpoint that could not be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in its data a run is: how many ``steps`` are done (the next batch has that number), the ``epoch`` of the last
-    one, the ``batch`` size, and the ``digest`` of the data."""
+    """Position of a run in its data: the number of ``steps`` done (which is the number of the next batch), the ``epoch`` of the
+    last batch, the ``batch`` size, and the ``digest`` of the data."""
 
     steps: int = 0
     epoch: int = 0
@@ -32,14 +32,14 @@ class Position:
     digest: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """As a checkpoint keeps it."""
+        """Return it as a checkpoint stores it."""
         return {"steps": self.steps, "epoch": self.epoch, "batch": self.batch, "digest": self.digest}
 
 
 def read_resume(transport: Transport, options: Options, steps: int) -> tuple[Checkpoint, Position] | None:
-    """What ``--resume`` names, read by rank 0; None without it. Every rank calls it. Raises, on every rank, FileNotFoundError,
-    ImportError, and ValueError if the file is no checkpoint of a training program, has another seed than ``--seed`` says, or
-    no step is left of ``steps``."""
+    """Return the checkpoint that ``--resume`` names, read by rank 0; None without it. Every rank calls it. Raises, on every
+    rank, FileNotFoundError, ImportError and ValueError. It must be a checkpoint of a training program, with the seed of
+    ``--seed`` if that is given, and fewer steps than ``steps``."""
     if options.checkpoint_every is not None and options.checkpoint is None:
         raise ValueError("--checkpoint-every: say with --checkpoint FILE what to write")
     if options.resume is None:
@@ -64,7 +64,7 @@ def read_resume(transport: Transport, options: Options, steps: int) -> tuple[Che
 
 
 def check_resume(options: Options, saved: tuple[Checkpoint, Position], model: str, dtype: str, digest: str) -> None:
-    """ValueError if the checkpoint is of another network than ``model``, of another float type, or of other data."""
+    """Raise ValueError if the checkpoint is of another network than ``model``, of another float type, or of other data."""
     if saved[0].model != model:
         raise ValueError(f"{options.resume}: is a checkpoint of {saved[0].model}, but this trains {model}")
     if not same_sums(saved[0].dtype, float_type(dtype)):
@@ -77,7 +77,7 @@ def check_resume(options: Options, saved: tuple[Checkpoint, Position], model: st
 
 
 def can_be_written(transport: Transport, options: Options) -> None:
-    """OSError or ImportError on every rank if what the run is to write cannot be written."""
+    """Raise OSError or ImportError on every rank if the files that the run will write cannot be written."""
     writable(transport, options.trace, "trace")
     writable(transport, options.checkpoint, "checkpoint")
     if options.checkpoint is not None and importlib.util.find_spec("safetensors") is None:
@@ -85,8 +85,8 @@ def can_be_written(transport: Transport, options: Options) -> None:
 
 
 def saver(executor: Executor, options: Options, start: Position, steps: int, say: Say) -> Callable[[int, int], None] | None:
-    """What the training loop calls with the number of steps done and the epoch: writes checkpoints when they are due. Raises
-    CheckpointError on every rank if one cannot be written. None without ``--checkpoint``."""
+    """Return a function that the training loop calls with the number of steps done and the epoch, and that writes checkpoints
+    when they are due. It raises CheckpointError on every rank if one cannot be written. None without ``--checkpoint``."""
     path, every = options.checkpoint, options.checkpoint_every
     if path is None:
         return None

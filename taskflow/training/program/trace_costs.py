@@ -1,4 +1,4 @@
-"""What the prediction in a training run's trace rests on: the costs that were asked for, as far as they are known."""
+"""Costs behind the prediction in a training run's trace: those that were asked for, as far as they are known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from taskflow.training.program.plan import PATIENCE_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class TraceCosts:
-    """``model`` predicts; it has the costs that were ``asked`` for unless these are not known of ``unknown`` of ``tasks`` tasks."""
+    """Costs for a trace. ``model`` predicts. It has the costs that were ``asked`` for, unless these are unknown for ``unknown``
+    of ``tasks`` tasks."""
 
     asked: str
     model: CostModel
@@ -26,7 +27,7 @@ class TraceCosts:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the trace says of it."""
+        """Return what the trace says about its costs."""
         found: dict[str, Any] = {"costs": self.model.name}
         return found | ({"costs_asked_for": self.asked, "tasks_not_measured": self.unknown} if self.unknown else {})
 
@@ -36,9 +37,9 @@ class TraceCosts:
 
 
 def trace_costs(name: str, executor: Executor, machine: Cluster) -> TraceCosts | None:
-    """For the prediction of the executor's training steps, on rank 0 (None elsewhere). Measured costs are those on disk: nothing
-    is measured beside training. If they lack one task, analytic costs predict all of them, since the two are never mixed. Every
-    rank calls it. Raises what `choose_costs` raises, on every rank."""
+    """Return the costs that predict the executor's training steps, on rank 0 (None elsewhere). Measured costs are those on
+    disk: nothing is measured during training. If they lack one task, analytic costs predict all of them, since the two are
+    never mixed. Every rank calls it. Raises what `choose_costs` raises, on every rank."""
 
     def choose() -> TraceCosts:
         tasks, rule, ranks = executor.program("train").graph, executor.rule, executor.transport.size

@@ -1,4 +1,4 @@
-"""Batches of sentences in two languages, filled up to one length, with labels that leave out what is only filled up."""
+"""Batches of sentences in two languages, padded to one length, with labels that leave out padding."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TranslationBatch:
-    """One step's data, all (batch, steps) int64. ``source`` and ``labels`` end with END; ``target``, what the decoder is
-    given, is BEGIN and the labels without END. Behind the end: PAD, and IGNORED in ``labels``. ``pairs``: the numbers of
-    the sentences in its rows; rows beyond them are empty."""
+    """Data of one step, all (batch, steps) int64. ``source`` and ``labels`` end with END. ``target``, the decoder's input, is
+    BEGIN and the labels without END. After the end: PAD, and IGNORED in ``labels``. ``pairs``: the numbers of the sentences in
+    its rows; further rows are empty."""
 
     source: TokenArray
     target: TokenArray
@@ -29,29 +29,30 @@ class TranslationBatch:
 
     @property
     def feeds(self) -> Mapping[str, TokenArray]:
-        """As the networks' inputs are called."""
+        """Return the arrays by the names of the networks' inputs."""
         return {"source": self.source, "target": self.target, "labels": self.labels}
 
     @property
     def reset(self) -> bool:
-        """Sentences carry nothing on to others."""
+        """False: sentences carry nothing on to others."""
         return False
 
     @property
     def label_count(self) -> int:
-        """How many labels count."""
+        """Number of labels that count."""
         return int(np.count_nonzero(self.labels != IGNORED))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TranslationBatches(Batches):
-    """A split of a translation corpus: ``tokens`` (count), where source and target follow each other, each ended by END.
+    """Batches of a split of a translation corpus: ``tokens`` (count), where source and target follow each other, each ended by
+    END.
 
-    Pairs with a side longer than ``steps``, its end included, are left out (``too_long`` says how many). With
-    ``shuffled``, every epoch has another order, drawn from ``seed`` and the epoch alone, otherwise the text's. With
-    ``full``, what fills no batch at the end of an epoch is left out (unless there is no other batch), otherwise the
-    last batch has empty rows. What a batch holds depends on these values, never on ranks. Rows are not sorted by
-    length: a compiled step has one length, so batches of short sentences would take as long as others.
+    Pairs with a side longer than ``steps``, including END, are left out (``too_long``: how many). ``shuffled``: every epoch has
+    another order, drawn from ``seed`` and the epoch alone; else the text's order. ``full``: an incomplete batch at the end of
+    an epoch is left out (unless there is no other); else it has empty rows. The contents of a batch depend only on these
+    values, never on ranks. Rows are not sorted by length: a compiled step has one length, so batches of short sentences would
+    take as long as others.
     """
 
     tokens: TokenArray
@@ -84,12 +85,12 @@ class TranslationBatches(Batches):
 
     @property
     def pair_count(self) -> int:
-        """How many pairs of sentences are short enough."""
+        """Number of pairs of sentences that are short enough."""
         return len(self.ends)
 
     @property
     def items_per_step(self) -> int:
-        """How many labels a batch has on average."""
+        """Average number of labels in a batch."""
         lengths = self.ends[:, 2] - self.ends[:, 1]
         return max(1, round(float(lengths.mean()) * min(self.batch, self.pair_count)))
 
@@ -98,7 +99,7 @@ class TranslationBatches(Batches):
         return digest_of("pairs", self.tokens, self.batch, self.steps, self.seed, self.shuffled, self.full)
 
     def at(self, k: int) -> TranslationBatch:
-        """Batch k, counted from 0 over all epochs."""
+        """Return batch k, counted from 0 over all epochs."""
         if k < 0:
             raise IndexError(f"TranslationBatches: batches count from 0, got {k}")
         epoch, index = divmod(k, len(self))

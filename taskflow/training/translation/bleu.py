@@ -1,5 +1,5 @@
-"""BLEU: how many words, and runs of up to four words, translations share with references (Papineni et al., ACL 2002), by
-sacrebleu, so that figures compare with others' (Post, arXiv 1804.08771)."""
+"""BLEU: the fraction of words, and of runs of up to four words, that translations share with references (Papineni et al., ACL
+2002). Computed by sacrebleu, so that figures are comparable (Post, arXiv 1804.08771)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def require() -> Any:
-    """The library. ImportError that says what to do if it is missing."""
+    """Return the library. Raises ImportError that says what to do if it is missing."""
     try:
         import sacrebleu
     except ImportError as error:
@@ -17,9 +17,9 @@ def require() -> Any:
 
 
 def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
-    """From 0 to 100 (equal), over all sentences together; one reference for each translation, both plain text.
+    """Return the score from 0 to 100 (equal), over all sentences together; one reference for each translation, both plain text.
 
-    ValueError if they are not as many, or none; ImportError if sacrebleu is missing.
+    Raises ValueError if their numbers differ or are 0, ImportError if sacrebleu is missing.
     """
     if len(translations) != len(references) or not translations:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Translated message catalogues: what programs say in English and how their translators put it. Most systems have some."""
+"""Translated message catalogues: programs' messages in English and their translations. Most systems have some."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class _Catalogue(gettext.GNUTranslations):
 
 
 def catalogues(folders: Sequence[Path] | None = None) -> dict[str, list[Path]]:
-    """The catalogues in ``folders`` (default: the system's and this Python's packages'), by language as in ``de`` or
-    ``pt_BR``, sorted by path. Those of English, which translate spelling, are left out."""
+    """Return the catalogues in ``folders`` (default: the system's and this Python's packages'), by language such as ``de`` or
+    ``pt_BR``, sorted by path. Catalogues of English, which only translate spelling, are left out."""
     found: dict[str, set[Path]] = {}
     for path in _default() if folders is None else _below(folders):
         language = path.parts[-3].split(".")[0]  # pl.UTF-8 is Polish in another encoding
@@ -37,7 +37,7 @@ def catalogues(folders: Sequence[Path] | None = None) -> dict[str, list[Path]]:
 
 
 def largest(table: dict[str, list[Path]]) -> str | None:
-    """The language with the most messages, the first of equals; None if there is none. Reads only the files' heads."""
+    """Return the language with the most messages, the first of equals; None if there is none. Reads only the files' headers."""
     counts: Counter[str] = Counter()
     for language, paths in table.items():
         counts[language] = sum(_count(path) for path in paths)
@@ -45,8 +45,8 @@ def largest(table: dict[str, list[Path]]) -> str | None:
 
 
 def pairs(paths: Sequence[Path]) -> list[tuple[str, str]]:
-    """Every English message once, with its first translation, white space made single blanks. Messages that are their own
-    translation, such as names, are left out; so are files that are broken."""
+    """Return every English message once, with its first translation; white space becomes single blanks. Messages that equal
+    their translation, such as names, are left out; so are broken files."""
     found: dict[str, str] = {}
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""How a translation network is validated: perplexity, BLEU, and a few translations for a person to look at."""
+"""Validation of a translation network: perplexity, BLEU, and a few translations for a person to look at."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MOST_LOSS_BATCHES = 20
 
 @dataclass(frozen=True, slots=True)
 class TranslationEvaluation(Validation):
-    """At the end of a run: ``loss`` in nats a token of the held-out pairs and ``perplexity``, over at most 20 batches, and
-    ``bleu`` of the first ``sentences`` translated by beam search with ``beams`` beams (1: greedily).
+    """Validation at the end of a run: ``loss`` in nats a token of the held-out pairs and ``perplexity``, over at most 20
+    batches, and ``bleu`` of the first ``sentences``, translated by beam search with ``beams`` beams (1: greedily).
 
-    ``config``: the network's; ``translator``: its Translator class. The graphs that translate run under the strategy of
-    training, as far as it fits. ``plain``: the network without label smoothing, if training has it, since perplexity
-    is of the labels themselves. ``examples``: how many translations ``say`` is told.
+    ``config``: the network's. ``translator``: its Translator class. The graphs that translate run under the strategy of
+    training, as far as it fits. ``plain``: the network without label smoothing, if training uses it, since perplexity is of the
+    labels themselves. ``examples``: the number of translations that ``say`` is given.
     """
 
     batches: TranslationBatches

@@ -1,8 +1,8 @@
 """Numbers in German and in English words: sentences to translate where a machine has no text in two languages.
 
-The task is made up, but not idle: German says units before tens (vierundzwanzig: four and twenty) and writes a number as
-one word, so that a network has to learn words, their order, and where to look. From German to English, since BLEU counts
-runs of words, and German has only one."""
+The task is artificial, but not trivial: German says units before tens (vierundzwanzig: four and twenty) and writes a number as
+one word. So a network has to learn words, their order, and where to look. It translates from German to English, since BLEU
+counts runs of words, and a German number is only one word."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GERMAN_TENS = ["zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzi
 
 
 def english(number: int) -> str:
-    """A number from 0 to 999,999 in words: ``four hundred and twenty-one thousand and five``."""
+    """Return a number from 0 to 999,999 in words: ``four hundred and twenty-one thousand and five``."""
     _check(number)
     if number < 1000:
         return _english_below_thousand(number)
@@ -37,7 +37,7 @@ def english(number: int) -> str:
 
 
 def german(number: int) -> str:
-    """A number from 0 to 999,999 in words: ``vierhunderteinundzwanzigtausendfünf``."""
+    """Return a number from 0 to 999,999 in words: ``vierhunderteinundzwanzigtausendfünf``."""
     _check(number)
     if number < 1000:
         return _german_below_thousand(number)
@@ -49,7 +49,8 @@ def german(number: int) -> str:
 
 
 def number_pairs(count: int = 20_000, seed: int = 0) -> list[tuple[str, str]]:
-    """``count`` different numbers in German and English words, as many short ones as long ones while there are any."""
+    """Return ``count`` different random numbers in German and English words, about equally many of each magnitude from 10^3 to
+    10^6."""
     if not 0 < count <= _LIMIT // 10:
         raise ValueError(f"number_pairs: count must be 1 to {_LIMIT // 10}, got {count}")
     random = Random(seed)

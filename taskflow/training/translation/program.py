@@ -1,4 +1,4 @@
-"""What the examples that train translation networks share: their options, and data, network and validation put together."""
+"""Shared parts of the programs that train translation networks: their options, and data, network and validation together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DATA_HELP = "Two aligned text files, a sentence a line: --data SOURCE --data TAR
 
 @dataclass(frozen=True, slots=True)
 class TranslationOptions:
-    """The options that they have beside those of all examples."""
+    """Options beyond those of all programs."""
 
     language: str | None
     beams: int
@@ -29,7 +29,7 @@ class TranslationOptions:
 
 
 def translation_options(main: Callable[..., Training]) -> Callable[..., Training]:
-    """Decorator: adds the options to an example's function, which takes them by name."""
+    """Decorator that adds the options to a program's function, which takes them by name."""
     for option in (
         click.option("--sentences", type=click.IntRange(1), default=128, show_default=True,
                      help="How many held-out sentences to translate for BLEU."),
@@ -47,7 +47,7 @@ def translation_options(main: Callable[..., Training]) -> Callable[..., Training
 def translation(
     run: RunConfig, build: Callable[[Any, str], OperatorGraph], translator: MakeTranslator, options: TranslationOptions
 ) -> Training:
-    """What to train: the network that ``build`` makes of the preset's config, whose vocabulary becomes that of the text."""
+    """Return what to train: the network that ``build`` makes of the preset's config, with the text's vocabulary."""
     text = load_translation(run.data, language=options.language, vocabulary_size=options.vocabulary or run.model.vocabulary)
     config = replace(run.model, batch=run.batch, vocabulary=len(text.subwords), padding=PAD)
     batches = TranslationBatches(text.corpus.split("train"), run.batch, config.steps, run.seed)

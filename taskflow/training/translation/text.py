@@ -1,4 +1,4 @@
-"""Parallel text: where sentences in two languages come from, and what they are as tokens."""
+"""Parallel text: sources of sentences in two languages, and their tokens."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParallelText:
-    """Sentences in two languages. ``read`` goes through the pairs, any number of times; ``digest`` changes with any of
-    them; ``about`` says in words what they are. ``words``: more subwords would not serve."""
+    """Sentences in two languages. ``read`` iterates over the pairs, any number of times. ``digest`` changes with any of them.
+    ``about`` describes them in words. ``words``: the largest useful number of subwords."""
 
     read: Callable[[], Iterable[Pair]]
     digest: str
@@ -43,8 +43,8 @@ class ParallelText:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TranslationCorpus:
-    """Parallel text as tokens. ``corpus`` has the splits ``train`` and ``valid``; in both, source and target follow each
-    other, each ended by END."""
+    """Parallel text as tokens. ``corpus`` has the splits ``train`` and ``valid``; in both, source and target follow each other,
+    each ended by END."""
 
     corpus: Corpus
     subwords: Subwords
@@ -58,11 +58,11 @@ def load_translation(
     data: Sequence[str | os.PathLike[str]] = (), *, language: str | None = None, vocabulary_size: int = 4_000,
     cache: bool = True,
 ) -> TranslationCorpus:
-    """The tokens of the text that a command names, or of what this machine has: see `parallel_text`.
+    """Return the tokens of the text that a command names, or of text on this machine: see `parallel_text`.
 
-    One vocabulary of at most ``vocabulary_size`` subwords, for both languages, is learned from the training split. One
-    pair in twenty, chosen by its source's checksum, is held out. Vocabulary and tokens are kept in the cache folder
-    under a name made from the text itself; tokens from there are a memory map, so that text larger than memory works.
+    One vocabulary of at most ``vocabulary_size`` subwords, for both languages, is learned from the training split. One pair in
+    twenty, chosen by its source's checksum, is held out. Vocabulary and tokens are kept in the cache folder under a name made
+    from the text's digest. Tokens from there are a memory map, so that text larger than memory works.
     """
     text = parallel_text(data, language)
     size = min(vocabulary_size, text.words or vocabulary_size)
@@ -79,12 +79,10 @@ def load_translation(
 
 
 def parallel_text(data: Sequence[str | os.PathLike[str]] = (), language: str | None = None) -> ParallelText:
-    """Two aligned files (source and target, a sentence a line), if given. Else the message catalogues found on this
-    machine, from English into ``language`` (default: the one with the most messages). Else numbers in German and
-    English words.
+    """Return two aligned files (source and target, a sentence a line), if given. Else the message catalogues found on this
+    machine, from English into ``language`` (default: the one with the most messages). Else numbers in German and English words.
 
-    Raises ValueError for other than two files, files that are not aligned, or a language that no catalogue has;
-    OSError for files that are missing.
+    Raises ValueError unless there are two files, aligned, or for a language that no catalogue has; OSError for missing files.
     """
     if data:
         return _files([Path(path).absolute() for path in data], language)

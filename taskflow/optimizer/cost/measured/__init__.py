@@ -1,6 +1,6 @@
-"""Task times measured on this machine, and kept on disk.
+"""Measured costs: task times measured on this machine, and kept on disk.
 
-Measurements reproduce what a task meets in a step: the state of caches, other processes on the machine, and noise.
+Measurements reproduce the conditions of a step: the state of caches, other processes on the machine, and noise.
 """
 
 from taskflow.optimizer.cost.measured.bench import measure, memory_action, piece_action

@@ -1,4 +1,4 @@
-"""Runs one task on this processor, with the operator's real kernels on arrays of the Rects that it reads and writes."""
+"""Bench: runs one task on this processor, with the operator's real kernels on arrays of the Rects that it reads and writes."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ SHORT_SECONDS = 2e-3  # a task whose start is a part of its time that counts
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The state that is made before each measured run, so that it finds caches as a step would have left them.
+    """Preparation before each measured run, so that the run finds caches as a step would have left them.
 
-    ``sweep``: an array that is read first, as the other tasks of a step read theirs: in a real step, a task finds most of what it
-    needs no longer in the caches near to the core. ``idle``: for so many seconds nothing of this is touched then, as what one step
-    leaves to the next is not. ``twin``: the same work on other arrays, which of a short task runs next. It leaves the
-    code, the interpreter's objects and the libraries' own buffers where a step, which comes by all the time, has them;
-    what is timed finds only its arrays far away. ``between``: what runs after the twin, as the tasks do that come
-    between two of one kind (`cache_eviction`). ``fresh``: arrays that are read last, since the task before has just
-    written them.
+    ``sweep``: an array that is read first, as the other tasks of a step read theirs; in a real step most of a task's data are
+    no longer in the caches near the core. ``idle``: seconds for which nothing of this is touched afterwards, as data are
+    untouched from one step to the next. ``twin``: the same work on other arrays, which runs next before a short task. It brings
+    the code, the interpreter's objects and the libraries' buffers into the caches, where they are in a step; only the task's
+    arrays are then far away. ``between``: runs after the twin, like the tasks between two of one kind (`cache_eviction`).
+    ``fresh``: arrays that are read last, since the previous task has just written them.
     """
 
     sweep: Array | None = None
@@ -49,7 +48,7 @@ class Surroundings:
     idle: float = 0.0
 
     def pass_by(self, short: bool) -> None:
-        """Do all of this once. ``short``: whether what is measured is a short task."""
+        """Prepare once. ``short``: whether the measured task is short."""
         if self.sweep is not None:
             self.sweep.sum()
         until = perf_counter() + self.idle
@@ -74,11 +73,11 @@ def measure(
     timed: Callable[[Callable[[], object]], float] | None = None,
     least: int = LEAST_REPEATS,
 ) -> Measurement:
-    """Run ``action`` once to warm up, then until about ``seconds`` are over, ``least`` times at least and 200 at most; on a busy
-    machine, where runs differ much, up to four times as long.
+    """Measure ``action``: run it once to warm up, then for about ``seconds``, between ``least`` and 200 times; up to four times
+    as long on a busy machine, where runs differ much.
 
-    ``around``: what comes before each run. ``clock``: what times runs (default: the time of day). ``timed``: what runs an action
-    and says how long it took, where a clock on the host cannot (`Device.timed`).
+    ``around``: the preparation before each run. ``clock``: times the runs (default: wall-clock time). ``timed``: a function
+    that runs an action and returns its seconds, where a clock on the host cannot measure it (`ArrayDevice.timed`).
     """
     tick = clock or perf_counter
 
@@ -110,10 +109,10 @@ def piece_action(
     operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool], kernels: KernelSet,
     adds: Sequence[bool] = (),
 ) -> tuple[Callable[[], object], tuple[Array, ...]]:
-    """What runs the forward or the backward task of a piece, and the arrays that it finds in the nearest cache. Those
-    are its inputs, or the gradients of its outputs, which the task before has just written. Gradients of its inputs
-    count too: they live so short a time that memory is found for them that was in use a moment ago. ``adds``: which
-    gradients are added to (see `accumulated_gradients`)."""
+    """Return a function that runs the forward or backward task of a piece, and the arrays that the task would find in the
+    nearest cache. Those are its inputs, or the gradients of its outputs, which the previous task has just written. Gradients of
+    its inputs are included: they live so briefly that they get memory that was in use a moment ago. ``adds``: which gradients
+    are added to (see `accumulated_gradients`)."""
     numbers = np.random.default_rng(0)
     outputs = operator.output(inputs)
     reads, writes = operator.reads_in(inputs, piece, training=True), operator.writes(inputs, piece)
@@ -161,8 +160,7 @@ def _prepare_backward(
 
 
 def integers_below(operator: Operator, inputs: Sequence[Spec]) -> int:
-    """Integer inputs are drawn from range of this: what the operator says, or else the last dimension of the floats beside
-    them."""
+    """Return the upper bound of random integer inputs: the operator's own, else the last dimension of the floats beside them."""
     if (said := operator.integers_below(inputs)) is not None:
         return said
     return next((s.shape[-1] for s in inputs if s.differentiable and s.shape), 2)
@@ -190,16 +188,16 @@ def _host_values(
 
 
 def runs_of(kind: Kind, nbytes: int, run: int) -> int:
-    """How many runs of ``run`` bytes `memory_action` makes of a task that touches about ``nbytes``: whole groups."""
+    """Return how many runs of ``run`` bytes `memory_action` uses for a task that touches about ``nbytes``: whole groups."""
     return max(1, nbytes // ARRAYS[kind] // run // GROUP) * GROUP
 
 
 def memory_action(
     kind: Kind, nbytes: int, rule: UpdateRule | None, kernels: KernelSet, run: int = 0
 ) -> tuple[Callable[[], object], tuple[Array, ...]]:
-    """What runs a MOVE, SUM, FILL, NORM or UPDATE that touches about ``nbytes`` of float32, read and written, and the arrays
-    that were written just before: what is moved or added. ``run``: to a part of an array, whose stretches of memory have so many
-    bytes each and lie in groups of eight, as rows of a cut image do."""
+    """Return a function that runs a MOVE, SUM, FILL, NORM or UPDATE that touches about ``nbytes`` of float32, read and written,
+    and the arrays that were written just before: those that are moved or added. ``run``: use parts of arrays whose contiguous
+    stretches have this many bytes, in groups of eight, like the rows of an image that is cut."""
     arrays = ARRAYS.get(kind, 0)
     if kind is Kind.UPDATE:
         if rule is None:

@@ -1,4 +1,4 @@
-"""How many threads numpy's BLAS computes with while a task is measured: as many as a rank of the machine would have."""
+"""BLAS threads: lets numpy's BLAS compute with as many threads while a task is measured as a rank of the machine would have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class OpenBLAS:
-    """Functions of the library that numpy computes with."""
+    """Functions of the library with which numpy computes."""
 
     corename: Any
     get_threads: Any
@@ -24,7 +24,7 @@ class OpenBLAS:
 
 @cache
 def openblas() -> OpenBLAS | None:
-    """None if numpy computes with another library, or its symbols are not to be found."""
+    """Return OpenBLAS's functions; None if numpy uses another library, or its symbols cannot be found."""
     library = _library()
     for prefix, suffix in (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", "")):
         try:
@@ -38,7 +38,7 @@ def openblas() -> OpenBLAS | None:
 
 @contextmanager
 def blas_threads(count: int | None) -> Iterator[None]:
-    """Within the block numpy's matrix products run on ``count`` threads (None: on as many as before), where that can be set."""
+    """Run numpy's matrix products on ``count`` threads within the block (None: unchanged), if that can be set."""
     library = openblas() if count is not None else None
     before = int(library.get_threads()) if library is not None else count
     if library is None or before == count:

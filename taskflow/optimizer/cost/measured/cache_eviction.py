@@ -1,8 +1,9 @@
-"""Interlude: does to a core what a step does between two tasks of one kind (`CacheState`). Reads other memory, and runs other code.
+"""Cache eviction: reproduces what a core goes through between two tasks of one kind in a step (`CacheState`), by reading other
+memory and running other code.
 
-Reading alone leaves the core with the code that is measured: its instructions and its branches' histories are in tables of their
-own, which only other code overwrites. Tasks that hold a core for less than a tenth of a millisecond then took up to a half longer
-in steps than measured (docs/benchmarks.md).
+Reading alone is not enough: the instructions and branch histories of the measured code stay in the core's own tables, which
+only other code overwrites. Without that, tasks shorter than a tenth of a millisecond took up to a half longer in steps than
+measured (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ OTHERS = (
 
 
 class CacheEvictor:
-    """The other code is that of small pieces of fifteen kinds of operators, forward and backward. Other memory, as much as
-    ``between`` says, is there from the first measurement on."""
+    """Source of other memory and other code. The code is that of small pieces of fifteen kinds of operators, forward and
+    backward. The memory, whose size ``between`` states, is allocated at the first measurement."""
 
     def __init__(self, kernels: KernelSet, between: CacheState) -> None:
         self._kernels, self._between = kernels, between
 
     def around(self, kind: str | None, fresh: Sequence[Array], twin: Callable[[], object]) -> Surroundings:
-        """Of a task of an operator of this kind (None: of none), whose ``twin`` runs before it and leaves ``fresh`` near."""
+        """Return the preparation for a task of an operator of this kind (None: of no operator), whose ``twin`` runs before it
+        and whose ``fresh`` arrays are left in near caches."""
         many = self._between.code.get(kind, 0) if kind is not None else 0
         return Surroundings(self._sweep, fresh, twin, self._before(kind, many) if many else None)
 

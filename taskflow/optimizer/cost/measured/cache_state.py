@@ -1,10 +1,10 @@
-"""Between: what a step does to a core between two tasks of a kind, and so in which caches a task finds its arrays and its code.
+"""Cache state: what a core does in a step between two tasks of a kind, and so in which caches a task finds its arrays and its
+code.
 
-Three things of a step count: how much memory is read before an array is needed again, how much before code is, and for how long
-arrays lie untouched. Time counts beside bytes because the last cache and the tables of pages are shared with programs
-that nobody here knows of, on a rented machine those of other customers. There an array that lies untouched for twenty
-milliseconds takes up to three times as long to read as one that lies for one, however little this step reads meanwhile
-(docs/benchmarks.md).
+Three properties of a step matter: how much memory is read before an array is needed again, how much before code is needed
+again, and how long arrays are untouched. Time matters beside bytes because the last-level cache and the page tables are shared
+with unknown programs, on a rented machine with those of other customers. There an array that is untouched for 20 ms takes up to
+three times as long to read as one untouched for 1 ms, however little this step reads meanwhile (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ LONGEST_SECONDS = 0.032  # what lies longer is hardly slower
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """``share`` of the bytes that a task touches have lain untouched for ``seconds``; the others were just used."""
+    """Age of a task's data: ``share`` of the bytes that it touches have been untouched for ``seconds``; the others were just
+    used."""
 
     share: float
     seconds: float
@@ -47,7 +48,7 @@ class Age:
         return f"{self.share:g} of it {self.seconds:g} s old"
 
     def mix(self, young: Measurement, old: Measurement) -> Measurement:
-        """Of a task all of whose bytes are young, and of one with old ones."""
+        """Interpolate between the seconds of a task with only young bytes and those of one with old bytes."""
         seconds = (1 - self.share) * young.seconds + self.share * old.seconds
         return Measurement(seconds, max(young.spread, old.spread), young.repeats + old.repeats)
 
@@ -57,9 +58,10 @@ FRESH = Age(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """``nbytes``: of other memory that a processor touches between two uses of an array. ``code``: by kind of operator, what it
-    touches between two runs of its code, forward or backward (kinds that are not there: nothing, and no other code runs). ``age``:
-    how much of what a task touches has lain untouched for long. By default 16 MiB, and nothing else."""
+    """State of a core's caches at the start of a task. ``nbytes``: other memory that a processor touches between two uses of an
+    array. ``code``: by kind of operator, the memory touched between two runs of its code, forward or backward (kinds that are
+    absent: none, and no other code runs). ``age``: how much of a task's data has been untouched for long. By default 16 MiB,
+    and nothing else."""
 
     nbytes: int = 16 << 20
     code: Mapping[str, int] = field(default_factory=dict)
@@ -81,13 +83,14 @@ TYPICAL = CacheState()
 
 
 def between(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> CacheState:
-    """What a processor of ``machine`` finds in the middle of training ``graph`` with ``rule``, cut in the sample dimension; all of
-    it rounded, so that networks share measurements. Lowers one step and simulates it by the machine's rates, in Python (a moment).
+    """Return the cache state of a processor of ``machine`` in the middle of training ``graph`` with ``rule``, cut in the sample
+    dimension; rounded, so that networks share measurements. Lowers one step and simulates it by the machine's rates, in Python
+    (a moment).
 
-    ``nbytes``: a power of two from 1 to 64 MiB. A step goes through its memory forward, then back. What the first layer leaves is
-    needed last, after all of the memory; what the last layer leaves at once; so, on the average, after a half.
-    ``age``: the share of bytes, in sixteenths, last used longer ago than a tenth of a step, and how long ago these are on the
-    average, a power of two of milliseconds up to 32. On GPUs nothing is old.
+    ``nbytes``: a power of two from 1 to 64 MiB. A step goes through its memory forward, then back. The first layer's results
+    are needed last, after all of the memory, and the last layer's at once; so on average after half of it. ``age``: the share
+    of bytes, in sixteenths, that were last used longer ago than a tenth of a step, and their average age, a power of two of
+    milliseconds up to 32. On GPUs nothing is old.
     """
     tasks = lower(graph, map_graph(DataParallel(), graph, machine), rule)
     touched = max(use.nbytes for use in memory_use(tasks, range(len(tasks))))
@@ -97,11 +100,12 @@ def between(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> 
 
 
 def code_between(graph: OperatorGraph, nbytes: int) -> dict[str, int]:
-    """`CacheState.code` of a processor that touches ``nbytes`` between two uses of an array: zero or a power of four from 256 KiB.
+    """Return `CacheState.code` of a processor that touches ``nbytes`` between two uses of an array: zero or a power of four
+    from 256 KiB.
 
-    A pass over the network goes through twice ``nbytes`` and meets each kind as often as the network has it, of which
-    there are kinds with one operator (a loss) and with hundreds. A task whose code has left the core's caches takes tens of
-    microseconds longer: of the interpreter's, the library's and the kernel's instructions and tables.
+    A pass over the network goes through twice ``nbytes``, and runs each kind of operator as often as the network has it: once
+    (a loss) or hundreds of times. A task whose code has been evicted from the core's caches takes tens of microseconds longer,
+    to load instructions and tables of the interpreter, the library and the kernel.
     """
     found = {}
     for kind, count in Counter(node.operator.kind for node in graph).items():

@@ -1,7 +1,7 @@
 """ContendingProcesses: other processes that run what is being measured at the same time, as the other ranks of a step do.
 
-Cores share memory bandwidth and the last cache, so a task takes longer while the others work than alone: twice as long where it
-streams, and no longer where it stays in its core's cache (benchmarks/company.py, on two cores).
+Cores share memory bandwidth and the last-level cache. So a task takes longer while the other cores work: twice as long if it
+streams from memory, no longer if it stays in its core's cache (benchmarks/company.py, on two cores).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Make = Callable[[], tuple[Callable[[], object], Sequence[Any]]]
 
 
 class OwnKernels:
-    """Stands for the kernel set in what is sent: each process makes its own."""
+    """Placeholder for the kernel set in what is sent to a process, which makes its own."""
 
 
 # A Ctrl-C goes to all that run on a terminal; these end when this process closes their input.
@@ -36,8 +36,8 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class ContendingProcesses:
-    """``count`` processes, with ``threads`` each (None: as this one's environment says). They start when they are first needed and
-    end with this one."""
+    """Group of ``count`` processes, with ``threads`` each (None: as this process's environment says). They start when they are
+    first needed and end with this process."""
 
     def __init__(self, count: int, threads: int | None = None) -> None:
         if count < 0:
@@ -48,9 +48,9 @@ class ContendingProcesses:
 
     @contextmanager
     def beside(self, make: partial[Any]) -> Iterator[list[int]]:
-        """Within the block every process runs the action that ``make`` (a call with pickleable arguments and a kernel set) makes,
-        again and again. Gives a list that afterwards has how often each ran it; it is empty if the action cannot be
-        sent, for instance because its operator is defined in the program itself."""
+        """Let every process run, within the block and again and again, the action that ``make`` (a call with pickleable
+        arguments and a kernel set) makes. Yields a list that afterwards holds how often each ran it; it is empty if the action
+        cannot be sent, for instance because its operator is defined in the main program."""
         runs: list[int] = []
         try:
             request = pickle.dumps((make.func, tuple(_without_kernels(a) for a in make.args), make.keywords))

@@ -1,4 +1,4 @@
-"""Measuring takes a moment for each task: what must not wait for it, or not past its time, asks to be asked before."""
+"""Guard: lets callers veto on-demand measurement, which takes a moment for each task."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ _ASK: ContextVar[Callable[[], object] | None] = ContextVar("before a measurement
 
 
 class NotMeasured(TimeoutError):
-    """A cost is not known, and may not be measured now."""
+    """Error for a cost that is not known and may not be measured now."""
 
 
 @contextmanager
 def before_measuring(ask: Callable[[], object]) -> Iterator[None]:
-    """Within the block, of this thread, ``ask`` is called before a task is measured; what it raises is raised instead."""
+    """Call ``ask`` before a task is measured in this thread, within the block; an exception that it raises prevents the
+    measurement."""
     token = _ASK.set(ask)
     try:
         yield
@@ -25,11 +26,11 @@ def before_measuring(ask: Callable[[], object]) -> Iterator[None]:
 
 
 def may_measure() -> None:
-    """Ask for leave; a cost model calls it before it measures."""
+    """Ask for permission; a cost model calls it before it measures."""
     if (ask := _ASK.get()) is not None:
         ask()
 
 
 def nothing_new() -> None:
-    """To be asked where only costs count that are known: always raises NotMeasured."""
+    """Forbid every measurement, for where only known costs count: always raises NotMeasured."""
     raise NotMeasured("measured costs: this task has not been measured")

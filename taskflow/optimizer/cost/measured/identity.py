@@ -1,4 +1,4 @@
-"""What measured times depend on beside the task: the processor, the libraries, the kernels, the threads."""
+"""Identity of measured costs: what they depend on besides the task: the processor, the libraries, the kernels, the threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskflow.optimizer.cost.measured.blas_threads import openblas
 
 
 def identity(kernels: KernelSet) -> dict[str, str]:
-    """Everything that measured costs are for. Costs measured under another identity are not used."""
+    """Return everything that measured costs depend on. Costs measured under another identity are not used."""
     if not kernels.device.waits:
         device: Any = kernels.device
         return {
@@ -43,12 +43,12 @@ def _python() -> str:
 
 
 def digest(value: dict[str, str]) -> str:
-    """Sixteen hex digits of an identity."""
+    """Return sixteen hex digits of an identity."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def processor_name() -> str:
-    """The CPU's model and the cores that this process may use."""
+    """Return the CPU's model and the cores that this process may use."""
     name = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""MeasuredCosts: every task's time as this processor takes it, measured once and kept on disk (paper, section 5)."""
+"""MeasuredCosts: every task's time on this processor, measured once and kept on disk (paper, section 5)."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ Make = partial[tuple[Callable[[], object], tuple[Array, ...]]]  # what makes an 
 
 
 def kernels_for(machine: Machine, kernels: KernelSet | None = None, threads: int | None = None) -> KernelSet:
-    """The kernels that tasks of ``machine`` are measured with: those given, else those of its kind. ValueError if its processors
-    are others than what these run on, DeviceMissing for GPUs where there is none."""
+    """Return the kernels with which tasks of ``machine`` are measured: those given, else those of its kind. Raises ValueError
+    if its processors are not those that these run on, DeviceMissing for GPUs where there is none."""
     kinds = {p.kind for p in machine.processors}
     found = kernels or kernels_on("gpu" if kinds == {"gpu"} else "cpu", threads)
     here = {"cpu"} if found.device.waits else {"gpu", found.device.name}
@@ -61,17 +61,16 @@ class MeasuredCosts(RememberedCosts):
     """Seconds of tasks on the CPU or the GPU at hand, with the operators' own ``kernels``; copies by the machine's links.
 
     ``folder`` (default: the cache folder) keeps the measurements of this CPU, these libraries and this number of threads.
-    ``between``: what comes between two tasks of a kind (`cache_state.between` says it of a graph). Before each run so
-    much other memory is read and other code runs that the task finds its arrays and its code where a step would have
-    left them. For the share that has lain untouched for long, each task is measured once more (not on a GPU).
-    ``company``: how many other ranks of this machine work at the same time: so many processes (at most one for each other
-    core) run the same task beside the measured one. ``threads``: that a large task runs on (default: those that this process
-    has). With one thread, the processor time of a run counts, which other programs do not disturb; on a GPU the time between two
-    events. What was measured while the core was slower than usually (`SpeedProbe`) is measured again, while there is patience: for
-    two seconds, and half as long as measuring takes. One task is measured at a time, whichever threads ask; `close` ends the
-    company.
-    Raises ValueError for a machine whose processors are neither CPU cores nor, with the GPU's kernels, of kind "gpu" or of this
-    card's name: other devices cannot be measured here; DeviceMissing for a machine of kind "gpu" without a GPU.
+    ``between``: the cache state (`cache_state.between` derives it from a graph). Before each run, enough other memory is read
+    and other code runs that the task finds its arrays and its code where a step would have left them. Each task is measured
+    once more for the share of data that is old (not on a GPU). ``company``: the number of other ranks of this machine that work
+    at the same time. This many processes (at most one for each other core) run the same task beside the measured one.
+    ``threads``: of a large task (default: those that this process has). With one thread, the processor time of a run is
+    measured, which other programs do not disturb; on a GPU, the time between two events. A measurement made while the core was
+    slower than usual (`SpeedProbe`) is repeated, for at most two seconds plus half of the time spent on measuring. One task is
+    measured at a time, whichever threads ask. `close` ends the contending processes. Raises ValueError for a machine whose
+    processors are neither CPU cores nor, with the GPU's kernels, of kind "gpu" or of this card's name: other devices cannot be
+    measured here; DeviceMissing for a machine of kind "gpu" without a GPU.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class MeasuredCosts(RememberedCosts):
     measures = True
 
     def close(self) -> None:
-        """End the processes that keep company. They start again where something else has to be measured."""
+        """End the contending processes. They start again if something else has to be measured."""
         self._company.close()
 
     @property
@@ -121,12 +120,12 @@ class MeasuredCosts(RememberedCosts):
 
     @property
     def measurements(self) -> Mapping[str, Measurement]:
-        """Every measurement that this model or its file has, by what was measured."""
+        """Return every measurement of this model or its file, by what was measured."""
         return self._store.entries
 
     @property
     def spread(self) -> float:
-        """The median of all measurements' spreads: how far a single run of a task strays."""
+        """Median of all measurements' spreads: how much single runs of a task vary."""
         values = sorted(m.spread for m in self._store.entries.values())
         return values[len(values) // 2] if values else 0.0
 
@@ -134,7 +133,7 @@ class MeasuredCosts(RememberedCosts):
         self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients,
         adds: Adding = (),
     ) -> Measurement:
-        """That of one piece, made now if there is none."""
+        """Return the measurement of one piece, made now if there is none."""
         many = self.between.code.get(operator.kind, 0)
         which = (f" adds {adds}" if any(adds) else "") + (f" after {many} and other code" if many else "")
         key = f"{cost_key(operator, inputs, piece, backward)!r} {wanted}{which} {self._context}"
@@ -150,8 +149,9 @@ class MeasuredCosts(RememberedCosts):
     by_runs = True
 
     def transfer_seconds(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
-        """As in `CostModel`. What does not lie in one stretch is packed by the sender and unpacked by the receiver. A message
-        occupies its ends for all of its time or not at all: where it occupies both, each is charged the mean of both's work."""
+        """Return the seconds of a copy, as in `CostModel`. Data that are not contiguous are packed by the sender and unpacked
+        by the receiver. A message occupies its ends for all of its time or not at all; if it occupies both, each is charged the
+        mean of both ends' work."""
         seconds = super().transfer_seconds(source, target, nbytes)
         packing = sum(self.memory_seconds(Kind.MOVE, 2 * nbytes, 0, runs=many) for many in runs if many > 1)
         if packing:

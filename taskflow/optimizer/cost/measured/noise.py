@@ -1,4 +1,4 @@
-"""Yardstick: tells whether a core computes as fast as it usually does while something is measured on it."""
+"""Speed probe: tells whether a core computes as fast as usual while something is measured on it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ SIZE, PRODUCTS, TIMES = 48, 48, 3
 
 
 class SpeedProbe:
-    """A fixed piece of work that stays in the first cache: a tenth of a millisecond of small matrix products.
+    """Fixed piece of work that stays in the first-level cache: a tenth of a millisecond of small matrix products.
 
-    What a rented machine calls a core is one thread of a real one, and whoever owns the machine moves these threads
-    about. While two of them share a real core each is slower, by a tenth to a half by what the other one does, for
-    tenths of seconds or minutes. No clock of the guest shows it: neither that of other programs nor the processor time
-    of this one (docs/benchmarks.md). What is usual may be shared, too: then measurements are to be as steps are.
-    ``clock``: what times the work.
+    A core of a rented machine is one hardware thread of a real core, and the host moves these threads around. While two of them
+    share a real core, each is slower by a tenth to a half, depending on the other's work, for tenths of seconds or minutes. No
+    clock of the guest shows that, not even the processor time of this process (docs/benchmarks.md). If sharing is the usual
+    state, measurements should include it, as steps do. ``clock``: times the work.
     """
 
     def __init__(self, clock: Callable[[], float] = thread_time) -> None:
@@ -32,7 +31,7 @@ class SpeedProbe:
         self._seconds()
 
     def slow(self) -> bool:
-        """True if the core takes longer for it now than usually, by more than a fifth."""
+        """True if the work now takes more than a fifth longer than usual."""
         now = min(self._seconds() for _ in range(TIMES))
         self._seen.append(now)
         return now > LIMIT * median_low(self._seen)

@@ -1,4 +1,4 @@
-"""CostStore: measured costs on disk, one file for each identity. Anything wrong with a file means that it holds nothing."""
+"""CostStore: measured costs on disk, one file for each identity. A file with any error counts as empty."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FORMAT, VERSION = "taskflow-costs", 1
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """``seconds``: the median of ``repeats`` runs. ``spread``: half of the runs lie within this part of the median (the
-    distance of the quartiles divided by it)."""
+    """Result of a measurement. ``seconds``: the median of ``repeats`` runs. ``spread``: the distance of the quartiles divided
+    by the median."""
 
     seconds: float
     spread: float
@@ -27,7 +27,7 @@ class Measurement:
 
 
 class CostStore:
-    """Measurements by a text that names what was measured. ``folder`` None: nothing is kept."""
+    """Measurements by a text that names what was measured. ``folder`` None: nothing is kept on disk."""
 
     def __init__(self, folder: Path | None, identity: dict[str, str]) -> None:
         self.identity = identity
@@ -35,11 +35,11 @@ class CostStore:
         self.entries = self._read()
 
     def get(self, key: str) -> Measurement | None:
-        """Return what was measured under this key; None if nothing was."""
+        """Return the measurement under this key; None if there is none."""
         return self.entries.get(key)
 
     def put(self, key: str, value: Measurement) -> None:
-        """Add one, in the file too, beside what other processes have put there meanwhile."""
+        """Add a measurement, also to the file, where it joins what other processes have added meanwhile."""
         self.entries[key] = value
         if self.path is None:
             return

@@ -1,4 +1,4 @@
-"""Pictures: where they come from, how they are decoded, and their batches."""
+"""Pictures: their sources, their decoding, and their batches."""
 
 from taskflow.training.data.images.batches import ImageBatches
 from taskflow.training.data.images.sources import ImageSource, digits, image_folder

@@ -1,4 +1,4 @@
-"""Batches of pictures: shuffled and altered for training, as they are for validation, made ahead in the background."""
+"""Batches of pictures: shuffled and augmented for training, unchanged for validation, prepared ahead in the background."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _AHEAD = 2  # batches that are being made while another is trained on
 
 
 class PartOfBatch:
-    """The pictures of a batch, of which this rank has some rows: what an input operator needs of an array. Values are
-    normalised when they are read, and only where."""
+    """The pictures of a batch of which this rank needs some rows, with the part of an array's interface that an input operator
+    uses. Values are normalised when they are read, and only those that are read."""
 
     __slots__ = ("_pixels", "_rows", "_scale", "_shift", "dtype", "shape")
 
@@ -40,10 +40,10 @@ class PartOfBatch:
 
 
 class ImageBatches(LazyBatches):
-    """Pictures of a source, ``batch`` at a time, under the input names ``images`` (or ``name``) and ``labels``.
+    """Batches of a source's pictures, ``batch`` at a time, under the input names ``images`` (or ``name``) and ``labels``.
 
-    Which pictures a batch has is `Sampling`'s; for ``training`` they are altered, as seed and number of the sample say.
-    ``background`` makes the batches that come next. ``flat``: a picture is one row of numbers (channels x height x width).
+    `Sampling` chooses the pictures of a batch. For ``training`` they are augmented, depending on the seed and the number of the
+    sample. ``background`` prepares the next batches. ``flat``: a picture is one row of numbers (channels x height x width).
     """
 
     def __init__(

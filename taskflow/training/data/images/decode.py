@@ -1,4 +1,4 @@
-"""One picture as a network gets it: decoded, cut and resized by Pillow. Runs in background processes."""
+"""Decoding of one picture: read, cropped and resized by Pillow. Runs in background processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHORTER_SIDE = 256 / 224  # to this times the size, before the middle is cut ou
 
 
 def need_pillow() -> None:
-    """ImportError that says what to install if there is no Pillow."""
+    """Raise ImportError that says what to install if Pillow is missing."""
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
@@ -30,11 +30,11 @@ def need_pillow() -> None:
 
 
 def picture(path: str, size: int, channels: int, seed: int, number: int | None) -> Pixels:
-    """(channels, size, size) of the image file at ``path``, which Pillow decodes.
+    """Return the image file at ``path`` as (channels, size, size), decoded by Pillow.
 
-    ``number``: of the sample, counted over all epochs. For it a random part is taken and perhaps mirrored (the cut of
-    Szegedy et al., "Going deeper with convolutions", arXiv 1409.4842, section 6); None: the middle. ``channels``: 3 (RGB) or
-    1 (grey). ValueError that names the file if it holds no picture.
+    ``number``: of the sample, counted over all epochs. It determines a random crop, perhaps mirrored (as in Szegedy et al.,
+    "Going deeper with convolutions", arXiv 1409.4842, section 6). None: the middle. ``channels``: 3 (RGB) or 1 (grey). Raises
+    ValueError that names the file if it holds no picture.
     """
     from PIL import Image
 
@@ -53,7 +53,7 @@ def picture(path: str, size: int, channels: int, seed: int, number: int | None) 
 
 
 def enlarged(pixels: Pixels, size: int, channels: int) -> Pixels:
-    """(channels, size, size) of a small grey picture (height, width), all channels alike."""
+    """Return a small grey picture (height, width) as (channels, size, size), all channels alike."""
     if pixels.shape != (size, size):
         from PIL import Image
 

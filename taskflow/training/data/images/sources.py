@@ -1,4 +1,4 @@
-"""Where pictures come from: a folder tree in ImageNet's layout, or scikit-learn's digits."""
+"""Sources of pictures: a folder tree in ImageNet's layout, or scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _GREY = ((0.449,), (0.226,))
 
 
 class ImageSource(ABC):
-    """Pictures with labels, each made on demand. ``labels`` (count): numbers into ``classes``. ``mean`` and ``std``, by
-    channel, are of values from 0 to 1."""
+    """Labelled pictures, each made on demand. ``labels`` (count): indices into ``classes``. ``mean`` and ``std``, by channel,
+    are of values from 0 to 1."""
 
     labels: Numbers
     classes: tuple[str, ...]
@@ -39,12 +39,12 @@ class ImageSource(ABC):
     @property
     @abstractmethod
     def digest(self) -> str:
-        """A text that is equal wherever the pictures and labels are the same."""
+        """Return a text that is equal wherever the pictures and labels are the same."""
 
     @abstractmethod
     def job(self, index: int, seed: int, number: int | None) -> Job:
-        """Makes picture ``index``: uint8 of ``shape``, altered at random as sample ``number`` of a run with this seed; not
-        altered if that is None."""
+        """Return a job that makes picture ``index``: uint8 of ``shape``, augmented at random as sample ``number`` of a run with
+        this seed; not augmented if that is None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +66,9 @@ class FolderImages(ImageSource):
 
     @property
     def digest(self) -> str:
-        """Of names below the folder, sizes of the files, labels, and what is in the files, or in 1024 of them, evenly spread
-        (`digest_of_files`): reading all of a large folder would take as long as an epoch. So a picture that was replaced by one of
-        the same length is surely noticed in a folder of up to 1024."""
+        """Return a digest of the names below the folder, the sizes of the files, the labels, and the contents of at most 1024
+        files, evenly spread (`digest_of_files`); reading all of a large folder would take as long as an epoch. So a picture
+        that is replaced by one of the same length is certain to be noticed only in folders of up to 1024."""
         top = os.path.commonpath(self.paths)
         names = [f"{os.path.relpath(path, top)} {os.path.getsize(path)}" for path in self.paths]
         return digest_of("\n".join(names), digest_of_files(self.paths), self.labels, self.classes, self.shape)
@@ -79,7 +79,7 @@ class FolderImages(ImageSource):
 
 @dataclass(frozen=True, eq=False)
 class Digits(ImageSource):
-    """Small grey pictures in memory, enlarged; never altered, since a mirrored digit is none."""
+    """Small grey pictures in memory, enlarged. They are never augmented, since a mirrored digit is not a digit."""
 
     pixels: Pixels  # (count, 8, 8)
     labels: Numbers
@@ -99,10 +99,11 @@ class Digits(ImageSource):
 def image_folder(
     folder: str | os.PathLike[str], size: int, channels: int = 3, *, seed: int = 0
 ) -> tuple[FolderImages, FolderImages]:
-    """Pictures of a tree in ImageNet's layout, ``train/CLASS/*.jpeg`` and ``val/CLASS/*.jpeg``: for training, for validation.
+    """Return the pictures of a tree in ImageNet's layout, ``train/CLASS/*.jpeg`` and ``val/CLASS/*.jpeg``: those for training,
+    and those for validation.
 
-    Without a folder ``train`` the classes lie in ``folder`` itself; without ``val``, a tenth of the pictures is held out,
-    which one depends on the seed. OSError or ValueError says what is missing; ImportError without Pillow.
+    Without a folder ``train`` the classes are in ``folder`` itself. Without ``val``, a tenth of the pictures, chosen by the
+    seed, is held out. Raises OSError or ValueError that says what is missing; ImportError without Pillow.
     """
     need_pillow()
     root = Path(folder)
@@ -145,8 +146,8 @@ def _files(top: Path, folders: Sequence[str], classes: Sequence[str]) -> tuple[t
 
 
 def digits(size: int, channels: int = 1) -> tuple[Digits, Digits]:
-    """scikit-learn's 1,797 handwritten digits of 8 x 8, enlarged to ``size``: the first 1,500 for training, the rest for
-    validation. ImportError without scikit-learn, or without Pillow where it must enlarge."""
+    """Return scikit-learn's 1,797 handwritten digits of 8 x 8, enlarged to ``size``: the first 1,500 for training, the rest for
+    validation. Raises ImportError without scikit-learn, or without Pillow where it must enlarge."""
     if size != 8:
         need_pillow()
     images, labels = _load_digits()
