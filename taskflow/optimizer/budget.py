@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import floor, inf, isfinite
 from typing import Protocol
 
 from taskflow.mapper import OpConfig, Strategy, Sync
@@ -179,9 +179,10 @@ class BudgetShare:
 
     def part(self, share: float) -> Budget:
         """A share of what is left of it, for a search of its own: at least a microsecond and one proposal."""
-        search, end = self._search, self._to
+        proposals = share * (self._to.proposals - self._search.proposals)
         return Budget(
-            max(1e-6, share * (end.seconds - search.elapsed)), max(1.0, share * (end.proposals - search.proposals) // 1)
+            max(1e-6, share * (self._to.seconds - self._search.elapsed)),
+            max(1, floor(proposals)) if isfinite(proposals) else inf,
         )
 
     def has(self, seconds: float, proposals: float) -> bool:

@@ -11,14 +11,18 @@ from fast_and_slow import fast_among
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import DataParallel, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
-from taskflow.optimizer import make_evaluator
+from taskflow.optimizer import MemoryCheck, make_evaluator
 from taskflow.optimizer.evaluate.repetition import Repetition, repeated_seconds, repetition
+from taskflow.optimizer.result import Progress
+from taskflow.optimizer.search import search
 from taskflow.rules import SGD, Adam, UpdateRule
+from taskflow.tasks.lower.sync_part import first_repetition
+from taskflow.tasks.lower.sync_table import SyncStep, make_sync_table
 
 core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 RULE = SGD(0.1, momentum=0.9)
@@ -71,3 +75,82 @@ def test_seconds_are_those_of_the_definition(seed: int) -> None:
         assert evaluator.propose(changes, inf, syncs) == repeated_seconds(of, changed, evaluator.costs, rule)
         if random.random() < 0.7:
             evaluator.accept()
+
+
+@pytest.mark.parametrize("seed", fast_among(range(30), range(4)))
+def test_the_whole_plan_takes_about_as_long(seed: int) -> None:
+    """What is left out is little of a large step. A collective that waits at one repetition's links waits at all others', too."""
+    random = Random(seed)
+    graph = build(random.choice(("AlexNet", "RNNTC")), devices=16)
+    of = repetition(graph, load_machine("k80", 16), random.choice((4, 8)))
+    assert of is not None
+    evaluator, plan = small_evaluator(of), map_graph(DataParallel(), graph, of.machine)
+    node = random.choice(list(graph))
+    configs = {**plan.configs, node.name: random_plan(graph, of.size, random)[node.name]}
+    plan = replace(plan, configs=configs)
+    whole = make_evaluator(graph, of.whole, rule=RULE)
+    assert 0.85 <= evaluator.set(plan) / whole.set(of.expand(plan)) <= 1.02
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_memory_is_that_of_the_first_processors_of_the_whole_plan(seed: int) -> None:
+    random = Random(seed)
+    graph = networks()[seed % 2]
+    of = repetition(graph, load_machine("k80", 16), 4)
+    assert of is not None
+    plan = random_plan(graph, 4, random)
+    small, whole = MemoryCheck(small_evaluator(of)), MemoryCheck(make_evaluator(graph, of.whole, rule=RULE))
+    for estimate in (MemoryCheck.at_most, MemoryCheck.in_order):
+        assert estimate(small, plan) == estimate(whole, of.expand(plan))[:4]
+
+
+def test_what_cannot_be_repeated() -> None:
+    graph = networks()[0]
+    k80 = load_machine("k80", 16)
+    assert repetition(graph, k80, 4) is not None
+    assert repetition(graph, k80, 3) is None and repetition(graph, k80, 16) is None
+    assert repetition(rnnlm(RNNLMConfig(batch=6, steps=4, vocabulary=11, hidden=6), "float32"), k80, 4) is None  # samples
+    assert repetition(graph, load_machine("a100-v100"), 4) is None  # kinds of processors
+    of = repetition(graph, k80, 4)
+    assert of is not None
+    node = next(node for node in graph if node.parameters)
+    evaluator = small_evaluator(of)
+    evaluator.set(map_graph(DataParallel(), graph, of.machine))
+    assert evaluator.propose({node.name: OpConfig((3, *(1,) * (len(node.dims) - 1)), (0, 1, 2))}) == inf  # 16 samples in 3
+    assert evaluator.propose({}, inf, {node.parameters[0].layer: Sync(SyncAlgorithm.RING)}) == inf
+    with pytest.raises(ValueError, match="only even pieces"):
+        of.expanded(node, OpConfig((2, *(1,) * (len(node.dims) - 1)), (0, 1), ((3, 1), *((),) * (len(node.dims) - 1))))
+
+
+def test_the_first_repetition_of_a_table() -> None:
+    with pytest.raises(ValueError, match="only collectives"):
+        first_repetition(make_sync_table(Sync(SyncAlgorithm.RING), (True,) * 8, 100, 4), 2)
+    spread = first_repetition(make_sync_table(WAYS[1], (True, False) * 4, 100, 4), 2)
+    rows = spread.chunks[0].pattern.rows
+    assert [row.step for row in rows] == [
+        SyncStep.FILL, SyncStep.REDUCE_SCATTER, SyncStep.UPDATE, SyncStep.UPDATE, SyncStep.ALL_GATHER
+    ]
+    assert [(chunk.low, chunk.high) for chunk in spread.chunks] == [(0, 13), (13, 26)]  # as 8 holders have it
+    alone = first_repetition(make_sync_table(WAYS[0], (True,) * 8, 100, 4), 1)
+    assert [row.step for row in alone.chunks[0].pattern.rows] == [SyncStep.ALL_REDUCE, SyncStep.UPDATE]
+
+
+def test_the_search_begins_with_repeated_plans_and_is_repeatable() -> None:
+    graph, machine = networks()[0], load_machine("k80", 16)
+    phases: list[str] = []
+    first = search(graph, machine, budget="400p", seed=3, progress=lambda p: phases.append(p.phase), workers=1)
+    again = search(graph, machine, budget="400p", seed=3, workers=1)
+    assert first.strategy == again.strategy and first.seconds == again.seconds and first.proposals <= 400
+    assert [improvement.seconds for improvement in first.history] == [improvement.seconds for improvement in again.history]
+
+
+def test_repeated_plans_end_with_the_user() -> None:
+    told: list[str] = []
+
+    def stop(progress: Progress) -> None:
+        told.append(progress.phase)
+        if sum(phase.startswith("plans of") for phase in told) == 2:
+            raise KeyboardInterrupt  # once
+
+    found = search(networks()[0], load_machine("k80", 16), budget="60s", progress=stop, workers=1)
+    assert found.stopped == "interrupted" and found.search_seconds < 20

@@ -45,7 +45,7 @@ from taskflow.optimizer.algorithms.layer_groups import groups
 from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
 from taskflow.optimizer.algorithms.local_search import polish
 from taskflow.optimizer.algorithms.moves import SYNCS, Moves
-from taskflow.optimizer.algorithms.repetitions import repeated_plans
+from taskflow.optimizer.algorithms.repetitions import try_repeated
 from taskflow.optimizer.algorithms.uneven import UnevenPieces
 from taskflow.optimizer.budget import BudgetExhausted, BudgetShare
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
@@ -148,8 +148,7 @@ class _Guided:
             return
         self.uneven.start(self.run.options.rivals or known(self.graph, self.machine))
         large = self.run.evaluator.tasks >= MOST_CRITICAL
-        for plan in repeated_plans(self.run, guided, BudgetShare(self.run, LARGE_REPEATED if large else REPEATED)):
-            self.run.try_set(plan)
+        try_repeated(self.run, guided, BudgetShare(self.run, LARGE_REPEATED if large else REPEATED))
         if self.run.refused:  # memory is scarce: one of these does not fit
             self.run.enter("groups, to fit the memory")
             for strategy in groups(self.graph, self.machine):

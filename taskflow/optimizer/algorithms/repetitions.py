@@ -50,11 +50,21 @@ def sizes(run: SearchSession) -> Iterator[Repetition]:
         size *= 2
 
 
-def repeated_plans(run: SearchSession, search: Searcher, part: BudgetShare) -> list[Strategy]:
-    """The best plans found within ``part`` of the budget, for all processors, the best first. What the user interrupts ends as
-    the whole search does: KeyboardInterrupt."""
+def try_repeated(run: SearchSession, search: Searcher, part: BudgetShare) -> None:
+    """Go to the best plans found within ``part`` of the budget, on all processors, one after the other. KeyboardInterrupt if the user
+    ended the search of one: what was found until then is looked at."""
+    plans, interrupted = repeated_plans(run, search, part)
+    for plan in plans[: 1 if interrupted else MOST_TRIED]:
+        run.try_set(plan)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def repeated_plans(run: SearchSession, search: Searcher, part: BudgetShare) -> tuple[list[Strategy], bool]:
+    """The best plan of each size found within ``part`` of the budget, for all processors, the best first; and whether the user
+    interrupted the search for them."""
     found: list[tuple[float, Strategy]] = []
-    ladder, best = list(sizes(run)), None
+    ladder, best, interrupted = list(sizes(run)), None, False
     for number, of in enumerate(ladder):
         if part.expired:
             break
@@ -68,10 +78,10 @@ def repeated_plans(run: SearchSession, search: Searcher, part: BudgetShare) -> l
         run.proposals += result.proposals
         best = of.size, result.strategy
         found.append((result.seconds, replace(of.expand(result.strategy), name=f"{of.size} for all")))
-        if result.stopped == "interrupted":
-            run.deadline.stopped = True
+        interrupted = result.stopped == "interrupted"
+        if interrupted:
             break
-    return [plan for _, plan in sorted(found, key=lambda one: one[0])[:MOST_TRIED]]
+    return [plan for _, plan in sorted(found, key=lambda one: one[0])], interrupted
 
 
 def _options(

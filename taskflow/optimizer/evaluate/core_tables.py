@@ -11,7 +11,7 @@ MOST_PATTERNS, MOST_CHUNKS = 4096, 1_000_000  # that the core keeps
 
 
 class CoreTables:
-    """Tables that one core has been given. ``repeats``: number of repetitions of its plan that keep weights equal (`Repetition`)."""
+    """Tables that one core has been given. ``repeats``: number of repetitions of its plan (`Repetition`)."""
 
     def __init__(self, core: Core, repeats: int = 1) -> None:
         self._core, self._repeats = core, repeats
