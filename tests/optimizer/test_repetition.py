@@ -17,9 +17,13 @@ from taskflow.models import build
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.optimizer import MemoryCheck, make_evaluator
+from taskflow.optimizer.algorithms import repetitions
 from taskflow.optimizer.evaluate.repetition import Repetition, repeated_seconds, repetition
+from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Progress
 from taskflow.optimizer.search import search
+from taskflow.optimizer.session import SearchSession
+from taskflow.optimizer.space import SpaceOptions
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.tasks.lower.sync_part import first_repetition
 from taskflow.tasks.lower.sync_table import SyncStep, make_sync_table
@@ -135,16 +139,28 @@ def test_the_first_repetition_of_a_table() -> None:
     assert [row.step for row in alone.chunks[0].pattern.rows] == [SyncStep.ALL_REDUCE, SyncStep.UPDATE]
 
 
-def test_the_search_begins_with_repeated_plans_and_is_repeatable() -> None:
+def test_the_search_begins_with_repeated_plans_and_is_repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repetitions, "LEAST", 16)
     graph, machine = networks()[0], load_machine("k80", 16)
-    phases: list[str] = []
-    first = search(graph, machine, budget="400p", seed=3, progress=lambda p: phases.append(p.phase), workers=1)
-    again = search(graph, machine, budget="400p", seed=3, workers=1)
-    assert first.strategy == again.strategy and first.seconds == again.seconds and first.proposals <= 400
+    first = search(graph, machine, budget="150p", seed=3, workers=1)
+    again = search(graph, machine, budget="150p", seed=3, workers=1)
+    assert first.strategy == again.strategy and first.seconds == again.seconds and first.proposals <= 150
     assert [improvement.seconds for improvement in first.history] == [improvement.seconds for improvement in again.history]
 
 
-def test_repeated_plans_end_with_the_user() -> None:
+@pytest.mark.parametrize(("machine", "devices", "wanted"), [
+    ("h100", 64, []), ("h100", 256, [2, 4, 8, 16, 32]),
+])  # fmt: skip
+def test_which_sizes_are_searched(machine: str, devices: int, wanted: list[int]) -> None:
+    graph = build("MLP", batch=8192)
+    run = SearchSession("guided", make_evaluator(graph, load_machine(machine, devices)), SearchOptions())
+    assert [of.size for of in repetitions.sizes(run)] == wanted
+    pinned = replace(SearchOptions(), space=SpaceOptions(placements="contiguous"))
+    assert not list(repetitions.sizes(SearchSession("guided", run.evaluator, pinned)))
+
+
+def test_repeated_plans_end_with_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repetitions, "LEAST", 16)
     told: list[str] = []
 
     def stop(progress: Progress) -> None:

@@ -27,7 +27,7 @@ try:
 except ImportError:  # not built: no compiler
     CompiledEvaluator = None  # type: ignore[assignment,misc]
 
-LEAST = 16  # processors of a machine; plans of fewer are evaluated fast enough
+LEAST = 256  # processors of a machine; on 64 plans of all are evaluated fast enough, and the budget is better spent on them
 LARGEST = 32  # processors of a repetition
 MOST_TRIED = 3  # plans that are simulated on the whole machine
 
@@ -51,8 +51,8 @@ def sizes(run: SearchSession) -> Iterator[Repetition]:
 
 
 def try_repeated(run: SearchSession, search: Searcher, part: BudgetShare) -> None:
-    """Go to the best plans found within ``part`` of the budget, on all processors, one after the other. KeyboardInterrupt if the user
-    ended the search of one: what was found until then is looked at."""
+    """Try the best plans found within ``part`` of the budget on all processors, one after the other. Raises KeyboardInterrupt,
+    after the best found until then, if the user ended the search for them."""
     plans, interrupted = repeated_plans(run, search, part)
     for plan in plans[: 1 if interrupted else MOST_TRIED]:
         run.try_set(plan)

@@ -138,8 +138,8 @@ def repeated_seconds(of: Repetition, strategy: Strategy, costs: Costs, rule: Upd
 
 
 def repetition(graph: OperatorGraph, machine: object, size: int) -> Repetition | None:
-    """The first ``size`` processors of a machine for all; None where others are not like them: if they differ in kind or in links,
-    if repetitions share links, if samples do not divide evenly, or if an operator reads samples of other repetitions."""
+    """Return the first ``size`` processors of a machine for all, or None where others are not like them: they differ in kind or in
+    links, or share links. None also if samples do not divide evenly, or an operator reads samples of other repetitions."""
     if not isinstance(machine, Cluster) or not 0 < size < len(machine.processors) or len(machine.processors) % size:
         return None
     if len({p.device for p in machine.processors}) > 1 or not _independent(graph, len(machine.processors) // size, size):
