@@ -2,20 +2,27 @@
 
     python benchmarks/export_dry_run.py
     python benchmarks/export_dry_run.py --network small --plan "t2 d4 zero3 mb2 recompute=full" --devices 8
+    python benchmarks/export_dry_run.py --config llama-70b.json
+    taskflow search hf:llama-70b.json -m h100 -n 64 --batch 64 --set steps=4096 --for torch --budget 240s --out found.json
+    python benchmarks/export_dry_run.py --plan found.json
 
 The module runs on a fake process group of all ranks (which sends nothing) with fake tensors (which have shapes alone). Compared
 with the plan: the local shape of every parameter, the local shape of what every layer makes, and the most memory that the rank has
-had at once, counted from the storages that its operators make and drop, beside what `taskflow simulate` predicts.
+had at once, counted from the storages that its operators make and drop, beside what `taskflow simulate` predicts. ``--config``
+writes the network as a config of Hugging Face's, for searches. The default plan has four micro-batches: the steps of zero3 with
+more of them are not folded, and have too many tasks to be planned.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import sys
 import tempfile
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +45,14 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         model_type="llama", hidden_size=256, intermediate_size=768, num_hidden_layers=4, num_attention_heads=8,
         num_key_value_heads=4, vocab_size=1024, max_position_embeddings=512,
     ),
+}  # fmt: skip
+
+
+MAKERS = {  # file and function, or how they begin: what they make, which outlives them
+    "_fsdp_collectives.py:foreach_reduce": "sums of gradients", "_fsdp_collectives.py": "gathered weights",
+    "_fsdp_param.py:alloc_all_gather_outputs": "gathered weights", "_fsdp_param.py:init_all_gather_outputs": "gathered weights",
+    "sgd.py": "optimizer", "export_dry_run.py:_loss": "loss", "graph.py:_engine_run_backward": "gradients and what is recomputed",
+    "parallel.py:__init__": "weights", "parallel.py:_run": "activations",
 }  # fmt: skip
 
 
@@ -98,12 +113,15 @@ def _run(
                 part.register_forward_hook(_noting(shapes, path))
             tokens = torch.zeros(shape, dtype=torch.long)
             parts = {"weights": memory.now}
-            for _ in range(2):  # the optimizer's state is there in the second
-                optimizer.zero_grad()
-                parts["between steps"], memory.most = memory.now, memory.now
-                model.gradients(_loss, [tokens], tokens)
-                parts["peak"] = memory.most
-                optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()  # the optimizer's state is there from now on
+            optimizer.zero_grad()
+            parts["between steps"], memory.most = memory.now, memory.now
+            model.gradients(_loss, [tokens], tokens)
+            parts["peak"] = memory.most
+            optimizer.step()
+            parts |= {f"of that {kind}": nbytes for kind, nbytes in memory.at_most.most_common()}
             here = dict(model.named_parameters())
             replicas = model.data.size() if model.data is not None else 1
     finally:
@@ -127,6 +145,9 @@ def _memory() -> Any:
             super().__init__()
             self.now = self.most = 0
             self.sizes: dict[int, int] = {}
+            self.kinds: dict[int, str] = {}  # who made a storage
+            self.alive: Counter[str] = Counter()
+            self.at_most: Counter[str] = Counter()
             self.apart = False  # whether what is made now takes no memory on a real rank
 
         def __enter__(self) -> Any:
@@ -165,14 +186,32 @@ def _memory() -> Any:
                 if self.apart:
                     return
                 weakref.finalize(storage, self.drop, key)
-            self.now += storage.nbytes() - self.sizes.get(key, 0)
+                self.kinds[key] = _maker()
+            more = storage.nbytes() - self.sizes.get(key, 0)
             self.sizes[key] = storage.nbytes()
-            self.most = max(self.most, self.now)
+            self.now += more
+            self.alive[self.kinds[key]] += more
+            if self.now > self.most:
+                self.most, self.at_most = self.now, +self.alive
 
         def drop(self, key: int) -> None:
-            self.now -= self.sizes.pop(key)
+            nbytes = self.sizes.pop(key)
+            self.now -= nbytes
+            self.alive[self.kinds.pop(key)] -= nbytes
 
     return Memory()
+
+
+def _maker() -> str:
+    """Which part of the program makes a storage now."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        file, name = frame.f_code.co_filename.rsplit("/", 1)[-1], frame.f_code.co_name
+        for end, kind in MAKERS.items():
+            if f"{file}:{name}".startswith(end):
+                return kind
+        frame = frame.f_back
+    return "other"
 
 
 def _loss(output: Any, target: Any) -> Any:
@@ -293,14 +332,18 @@ def main() -> None:
     """Print what a dry run found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=list(CONFIGS), default="llama-70b")
-    parser.add_argument("--plan", default="t8 d8 zero3 mb1 recompute=full")
+    parser.add_argument("--plan", default="t8 d8 zero3 mb2 recompute=full", help="in words, or a strategy file")
     parser.add_argument("--devices", type=int, default=64)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=4096)
     parser.add_argument("--layers", type=int, help="other than the network's own")
+    parser.add_argument("--config", help="write the network to this file, and nothing else")
     options = parser.parse_args()
     config = dict(CONFIGS[options.network])
     config["num_hidden_layers"] = options.layers or config["num_hidden_layers"]
+    if options.config:
+        Path(options.config).write_text(json.dumps(config, indent=2))
+        return
     row = dry_run(config, options.plan, options.devices, options.batch, options.steps)
     what = f"{options.network}, {config['num_hidden_layers']} layers, {options.batch} x {options.steps}"
     print(f"{what}: {options.plan} on {options.devices}")

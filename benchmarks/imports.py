@@ -12,7 +12,7 @@ import argparse
 import resource
 import time
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,24 +92,21 @@ LARGE: dict[str, tuple[dict[str, Any], int, int]] = {
 }
 
 
-def compared(config: dict[str, Any], masked: bool = False) -> tuple[taskflow.OperatorGraph, float, float, float]:
-    """The graph, the seconds of its import (with verification), and the relative differences of the loss and of the gradients
-    (the largest difference of any element, over the largest gradient) from PyTorch's, both in float32."""
+class Compared(NamedTuple):
+    """An import beside PyTorch. ``seconds``: of the import, with verification (and with torch.export). ``loss``, ``gradients``:
+    their relative differences (the largest difference of any element, over the largest gradient), both in float32."""
+
+    graph: taskflow.OperatorGraph
+    seconds: float
+    loss: float
+    gradients: float
+
+
+def compared(config: dict[str, Any], masked: bool = False, exported: bool = False) -> Compared:
+    """Import a network, recorded or ``exported``, and train it a step beside PyTorch. ``masked``: with an attention_mask."""
     import torch
 
-    torch.manual_seed(0)
-    module = module_of(config, weights=True).train()
-    for part in module.modules():  # dropout's numbers are not PyTorch's
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0
-    for key in ("attention_dropout", "attn_pdrop", "dropout_rate", "attention_probs_dropout_prob"):
-        for part in (module, *module.modules()):
-            if hasattr(getattr(part, "config", None), key):
-                setattr(part.config, key, 0.0)
-    for part in module.modules():
-        for key in ("attention_dropout", "dropout", "dropout_prob"):
-            if isinstance(getattr(part, key, None), float):
-                setattr(part, key, 0.0)
+    module = without_dropout(config)
     numbers = torch.Generator().manual_seed(1)
     _, keywords = examples_for(module, BATCH, None if module.main_input_name == "pixel_values" else STEPS)
     keywords = {
@@ -122,7 +119,7 @@ def compared(config: dict[str, Any], masked: bool = False) -> tuple[taskflow.Ope
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        graph = from_torch(module, keywords=keywords)
+        graph = from_torch(torch.export.export(module, (), keywords)) if exported else from_torch(module, keywords=keywords)
     seconds = time.perf_counter() - start
     logits = module(**keywords).logits
     labels = torch.randint(logits.shape[-1], logits.shape[:-1], generator=numbers)
@@ -139,9 +136,30 @@ def compared(config: dict[str, Any], masked: bool = False) -> tuple[taskflow.Ope
         for parameter in module.parameters():
             parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
     theirs = weights_of(module)
-    largest = max(float(np.abs(theirs[name]).max()) for name in theirs)
-    off = max(float(np.abs((old[name] - after[name]) - theirs[name]).max()) for name in theirs)
-    return graph, seconds, abs(ours - loss.item()) / abs(loss.item()), off / largest
+    trained = {parameter.name for parameter in graph.parameters}
+    largest = max(float(np.abs(theirs[name]).max()) for name in trained)
+    off = max(float(np.abs((old[name] - after[name]) - theirs[name]).max()) for name in trained)
+    return Compared(graph, seconds, abs(ours - loss.item()) / abs(loss.item()), off / largest)
+
+
+def without_dropout(config: dict[str, Any]) -> Any:
+    """The module of a config with random weights, in training, without dropout, whose random numbers are not PyTorch's."""
+    import torch
+
+    torch.manual_seed(0)
+    module = module_of(config, weights=True).train()
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    for key in ("attention_dropout", "attn_pdrop", "dropout_rate", "attention_probs_dropout_prob"):
+        for part in (module, *module.modules()):
+            if hasattr(getattr(part, "config", None), key):
+                setattr(part.config, key, 0.0)
+    for part in module.modules():
+        for key in ("attention_dropout", "dropout", "dropout_prob"):
+            if isinstance(getattr(part, key, None), float):
+                setattr(part, key, 0.0)
+    return module
 
 
 def small() -> None:

@@ -2,6 +2,7 @@
 
 Run ``python benchmarks/mixed_machines.py`` (minutes). The speed of a device is the samples a second of the same training with the
 batch's equal part, on this device alone; the sum of speeds is what all devices would do if nothing had to be sent.
+``--decoder 128``: a decoder instead, also with the best pipeline of the grid.
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
 from taskflow.mapper import DataParallel, map_graph
 from taskflow.models import build
-from taskflow.optimizer import make_evaluator, search
+from taskflow.models.gpt import GPTConfig, gpt
+from taskflow.optimizer import MemoryCheck, make_evaluator, search
+from taskflow.optimizer.explain import uneven_pieces
+from taskflow.optimizer.grid import make_grid, plan_strategy
+from taskflow.rules import Adam
 
 CASES = (
     ("ResNet-101", 512, "float32"), ("ResNet-101", 2048, "float16"), ("Inception-v3", 512, "float32"),
@@ -56,10 +62,45 @@ def row(machine: Cluster, network: str, batch: int, dtype: str, budget: str) -> 
     )
 
 
+def decoder(batch: int) -> OperatorGraph:
+    """GPT of 1.1 billion parameters, 1,024 words."""
+    return gpt(GPTConfig(batch=batch, steps=1024, layers=16, hidden=2304, heads=18, vocabulary=51_200, dropout=0.0), "float16")
+
+
+def decoders(machine: Cluster, batch: int, budget: str, pipelines: int = 3) -> None:
+    """Print what the search finds for a decoder, and the best of the grid's pipelines, with what is said of them."""
+    graph, rule, most = decoder(batch), Adam(), 0.0
+    part = decoder(batch // len(machine.processors))
+    for (name, _), template in zip(machine.layout, machine.nodes):
+        one = replace(machine, layout=((name, 1),), devices=1)
+        alone = make_evaluator(part, one, rule=rule).set(map_graph(DataParallel(), part, one))
+        most += template.count * part.nodes[0].space.shape[0] / alone
+    evaluator = make_evaluator(graph, machine, rule=rule)
+    check = MemoryCheck(evaluator)
+    data = evaluator.set(map_graph(DataParallel(), graph, machine))
+    print(f"GPT 1.1B, {batch}: even data parallelism {batch / data / most:.2f} {check(evaluator.strategy)}", flush=True)
+    plans = [one for one in make_grid(graph, machine, rule).plans()[0] if one.layered.plan.pipeline > 1]
+    best: tuple[float, str] = (float("inf"), "")
+    for priced in plans[:pipelines]:
+        strategy = plan_strategy(priced.layered, graph, machine)
+        seconds = evaluator.set(strategy)
+        if seconds < best[0] and not check(strategy):
+            best = seconds, f"{priced.layered}: {uneven_pieces(evaluator)}"
+    print(f"best pipeline {batch / best[0] / most:.2f} {best[0]:.4f} s {best[1]}", flush=True)
+    found = search(graph, machine, budget=budget, rule=rule, use=evaluator, workers=1)
+    evaluator.set(found.strategy)
+    print(f"found {batch / found.seconds / most:.2f} {found.strategy.name}\n{found}\n{uneven_pieces(evaluator)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", default="30s", help="of each search")
-    budget = parser.parse_args().budget
+    parser.add_argument("--decoder", type=int, metavar="BATCH", help="only a decoder, with so many samples a step")
+    given = parser.parse_args()
+    budget = given.budget
+    if given.decoder:
+        decoders(load_machine("a100-v100"), given.decoder, budget)
+        return
     print("| machine | network | even data parallelism | by speed | found | found against even |\n|---|---|---|---|---|---|")
     print(row(pair(), "ResNet-101", 128, "float32", budget), flush=True)
     for case in CASES:

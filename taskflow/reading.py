@@ -209,7 +209,7 @@ def _with(content: Any, place: Place, value: Any) -> Any:
 
 
 def _type_at(form: Any, place: Place) -> Any:
-    """What msgspec knows about the type of the value at ``place``."""
+    """msgspec's type of the value at ``place``."""
     found = _plain(inspect.type_info(form))
     for step in place:
         for option in found.types if isinstance(found, inspect.UnionType) else (found,):
@@ -262,7 +262,7 @@ def schema(form: Any, title: str) -> str:
 
 
 def _steady(value: Any) -> Any:
-    """With alternatives in the order of the alphabet, which is another one in each version of msgspec."""
+    """The schema with alternatives in alphabetical order, since their order differs between versions of msgspec."""
     if isinstance(value, list):
         return [_steady(x) for x in value]
     if not isinstance(value, dict):

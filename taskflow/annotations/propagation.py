@@ -232,14 +232,14 @@ class _Propagation:
         return OpConfig(tuple(degrees), tuple(int(p) for p in table.reshape(-1)))
 
     def _allowed(self, node: Node, dim: int, degree: int) -> bool:
-        """Whether no tensor that is to be whole would be cut."""
+        """True if no tensor that must be whole would be cut."""
         found = self._links(node, dim, degree)
         tensors = [*zip(found.inputs, (t.name for t in node.inputs)), *zip(found.weights, (p.name for p in node.parameters))]
         said = ((axis, self.made.annotations.get(name)) for axis, name in tensors)
         return all(axis == FREE or of is None or not of.replicated for axis, of in said)
 
     def _layout(self, node: Node, config: OpConfig, group: str, number: int, shape: tuple[int, ...]) -> Layout | None:
-        """How a tensor lies where an operator that is cut so makes or reads it; None if pieces share it."""
+        """Layout of a tensor that an operator with this cut makes or reads; None if pieces share it."""
         axes = {}
         for i, degree in enumerate(config.degrees):
             if degree > 1:

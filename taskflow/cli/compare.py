@@ -27,20 +27,20 @@ from taskflow.cli.search import for_target, run_search
 from taskflow.cli.tables import tell
 from taskflow.export import nearest_plan, space_for
 from taskflow.optimizer import Budget, Deadline
-from taskflow.optimizer.grid import SIMULATED, best_of_grid, has_grid
+from taskflow.optimizer.grid import SIMULATED, best_of_grid, has_grid, make_grid
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.runtime.job import INTERRUPTED, say_once
 
 BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
 
 
-@click.command("compare", short_help="Searched plans beside those that people write.")
+@click.command("compare", short_help="Compare searched plans with those that people write.")
 @problem_options
 @budget_option("10s")
 @seed_option
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
-@click.option("--strategy", "strategies", multiple=True, shell_complete=completing.strategies,
-              help="Another strategy (a mapper's name or FILE.json) to put beside; may be repeated.")
+@click.option("--strategy", "--mapper", "strategies", multiple=True, shell_complete=completing.strategies,
+              help="Another strategy (a mapper's name, a plan such as 't2 p2 mb1', or FILE.json) to compare; may be repeated.")
 @constraint_options
 @target_option
 @output_options
@@ -124,6 +124,7 @@ def grid_row(problem: Problem, limit: Budget, memory: bool, quiet: bool) -> dict
     with working("grid", not quiet):
         found = best_of_grid(
             problem.evaluator, lacks, deadline=Deadline(limit.seconds), most=int(min(SIMULATED, limit.proposals)),
+            grid=make_grid(problem.graph, problem.machine, problem.evaluator.rule),
         )
     said = f"{found}" + (f", {found.refused} of them did not fit" if found.refused else "")
     counts = {"grid": found.as_json(), "grid_said": said}

@@ -31,6 +31,12 @@ def _models() -> Sequence[str]:
     return list(MODELS)
 
 
+def _sizes() -> Sequence[str]:
+    from taskflow.models import MODELS
+
+    return ["paper", "small", *dict.fromkeys(size for model in MODELS.values() for size in model.sizes)]
+
+
 def _machines() -> Sequence[str]:
     from taskflow.machine import preset_names
 
@@ -44,6 +50,7 @@ def _mappers() -> Sequence[str]:
 
 
 models = names_and_files(_models, ".py")
+sizes = names_and_files(_sizes)
 machines = names_and_files(_machines, ".json")
 strategies = names_and_files(_mappers, ".json")
 json_files = names_and_files(tuple, ".json")

@@ -24,7 +24,7 @@ def constraint_options(command: F) -> F:
         click.option("--forbid", "forbids", multiple=True, metavar="'OPERATOR:DIM,...'",
                      help="Dimensions that must not be cut: 'lstm*:c'."),
         click.option("--pin-sync", "pin_syncs", multiple=True, metavar="'LAYER=TRAVEL/PLACE'",
-                     help="Fix how a layer's weights are kept equal, written as plans are shown: 'fc*=ring/every'."),
+                     help="Fix how a layer's weights are synchronised, written as plans are shown: 'fc*=ring/every'."),
         click.option("--pin", "pins", multiple=True, metavar="'OPERATOR=CUT @ DEVICES'",
                      help="Fix a configuration, written as plans are shown: 'conv1=n/4 @ 0-3', 'fc*=whole @ 0'."),
         click.option("--constraints", "constraints_file", type=click.Path(dir_okay=False), shell_complete=completing.json_files,

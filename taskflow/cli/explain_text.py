@@ -35,7 +35,7 @@ def _limits(found: Explanation) -> str:
 
 
 def _bubble(found: Bubble) -> str:
-    """How much of a pipeline is idle, why, and what would lessen it."""
+    """Text on how much of a pipeline is idle, why, and what would reduce it."""
     pipeline, idle = found.pipeline, found.idle
     least, most = (percent(extreme(idle.values()), found.seconds) for extreme in (min, max))
     text = (
@@ -49,7 +49,7 @@ def _bubble(found: Bubble) -> str:
 
 
 def _used(busy: Sequence[Busy], called: str, whole: float) -> str:
-    """How busy the things of one sort are that are in use, the busiest first."""
+    """Text on how busy the devices or links in use are, the busiest first."""
     if not busy:
         return ""
     most, least = (percent(b.seconds, whole) for b in (busy[0], busy[-1]))
@@ -166,7 +166,7 @@ def _verdict(best: float, tried: int) -> str:
 
 
 def _cost_of(value: Mapping[str, Any]) -> list[str]:
-    """What the operator costs, and how much of it is on the critical path."""
+    """Text on the operator's cost, and how much of it is on the critical path."""
     cost, whole = value["costs"], value["iteration_seconds"]
     if cost is None:
         return [f"a step takes {seconds(whole)}; this operator has no tasks in it"]

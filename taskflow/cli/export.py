@@ -32,7 +32,7 @@ MOST_LISTED = 20  # operators that differ
 
 @click.command("export", short_help="Write a plan for PyTorch, JAX, Megatron-LM, torchtitan or ONNX.")
 @click.argument("plan", shell_complete=completing.strategies)
-@click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="The framework.")
+@click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="Framework to write for.")
 @click.option("--out", type=click.Path(dir_okay=False), required=True, help="The file to write.")
 @click.option("--nearest", is_flag=True, help="If the framework cannot express the plan, write the nearest one that it can.")
 @plan_options

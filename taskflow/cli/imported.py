@@ -1,10 +1,12 @@
-"""Models from elsewhere: Hugging Face's config.json, ONNX files, and PyTorch modules that a function returns, without weights."""
+"""Models from elsewhere: Hugging Face's config.json, files of ONNX and torch.export, and PyTorch modules that a function returns,
+without weights."""
 
 from __future__ import annotations
 
 import ast
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -40,18 +42,42 @@ def onnx_file(name: str, batch: int | None, settings: Mapping[str, str]) -> Oper
     return from_onnx(name, loss=settings.get("loss", "cross_entropy"), batch=batch)
 
 
+def exported_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
+    """Return the graph of a program that torch.export.save wrote. ``settings``: loss, and verify (default True)."""
+    from taskflow.models.pytorch import from_torch
+    from taskflow.models.pytorch.exported import examples_of_batch, load_exported
+
+    values = {key: _plain(text) for key, text in settings.items()}
+    if other := sorted(values.keys() - {*OPTIONS}):
+        raise ValueError(f"model {name}: an exported program has no setting {other[0]!r}; there are {', '.join(OPTIONS)}")
+    options = _options({"verify": True} | values)
+    exported = load_exported(name)
+    loss, verify = options["loss"] or "cross_entropy", bool(options["verify"])
+    return from_torch(exported, keywords=examples_of_batch(exported, batch), loss=loss, verify=verify, name=Path(name).stem)
+
+
 def without_weights(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     """Return what a user's function returns. If torch is loaded, modules that the function makes have no weights, unless it
     imports them itself."""
     if "torch" not in sys.modules:
         return function(**values)
     from taskflow.models.pytorch import NumbersWantedError, on_meta
+    from taskflow.models.pytorch.exported import why_not_exported
 
     try:
         with on_meta():
             return function(**values)
     except NumbersWantedError:
         return function(**values)
+    except Exception as error:
+        if why_not_exported(error) is None:
+            raise
+    try:  # what is exported must lie where its examples lie
+        return function(**values)
+    except Exception as error:
+        if (why := why_not_exported(error)) is None:
+            raise
+        raise ValueError(why) from error
 
 
 def graph_of(name: str, made: Any, options: Mapping[str, Any]) -> Any:
@@ -60,21 +86,23 @@ def graph_of(name: str, made: Any, options: Mapping[str, Any]) -> Any:
     if isinstance(made, OperatorGraph) or "torch" not in sys.modules:
         return made
     from torch import nn
+    from torch.export import ExportedProgram
 
     from taskflow.models.huggingface import DEFAULT_BATCH, examples_for
     from taskflow.models.pytorch import from_torch
 
     module, *examples = made if isinstance(made, tuple) and made else (made,)
-    if not isinstance(module, nn.Module):
+    if not isinstance(module, (nn.Module, ExportedProgram)):
         return made
-    chosen = _options(dict(options))
+    exported = isinstance(module, ExportedProgram)
+    chosen = _options({"verify": exported} | dict(options))
     loss, verify = chosen["loss"] or "cross_entropy", bool(chosen["verify"])
     keywords: dict[str, Any] = {}
     if examples and isinstance(examples[-1], Mapping):
         keywords = dict(examples.pop())
     elif not examples and hasattr(module, "main_input_name") and hasattr(module, "config"):
         examples, keywords = examples_for(module, DEFAULT_BATCH, None)
-    elif not examples:
+    elif not examples and not exported:
         raise ValueError(
             f"model {name}: returned a {type(module).__name__} alone; return (module, example, ...): for each argument of forward "
             "a shape, or a tensor like those of the steps, or at the end a dict of examples by name"
@@ -99,7 +127,7 @@ def _say_unverified(name: str, verified: bool) -> None:
 
 
 def _plain(text: str) -> Any:
-    """A setting as Python writes it, or as it is."""
+    """The value of a setting written as a Python literal, or its text."""
     known = {"true": True, "false": False, "yes": True, "no": False, "none": None, "null": None}
     try:
         return known[text.lower()] if text.lower() in known else ast.literal_eval(text)

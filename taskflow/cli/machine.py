@@ -17,16 +17,16 @@ from taskflow.working import Working
 MOST_SECONDS = 60.0
 
 
-@click.group("machine", short_help="Measure this machine, or show any.")
+@click.group("machine", short_help="Measure this machine, or show any machine.")
 def machine_group() -> None:
     """Measure the machine at hand, or show any machine."""
 
 
 # ---- measure ---------------------------------------------------------------------------------------------------------
-@machine_group.command("measure", short_help="Measure this machine, a processor a rank.")
+@machine_group.command("measure", short_help="Measure this machine, with one processor for each rank.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the machine to this file; --machine FILE reads it again.")
-@click.option("--name", help="What results call it (default: the file's name, or `measured`).")
-@click.option("--processors", type=click.IntRange(1), help="Without mpirun: so many virtual processors of this process.")
+@click.option("--name", help="Its name in results (default: the file's name, or `measured`).")
+@click.option("--processors", type=click.IntRange(1), help="Without mpirun: number of virtual processors of this process.")
 @click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="What each rank computes on.")
 @click.option("--timeout", type=Seconds(min=0, min_open=True), default=MOST_SECONDS, show_default=True, metavar="SECONDS",
               help="End the job if a rank waits longer for another.")
@@ -89,7 +89,7 @@ def _first_may_write(transport: Any, out: str | None) -> None:
 # ---- show ------------------------------------------------------------------------------------------------------------
 @machine_group.command("show", short_help="Show processors, rates, memory and links.")
 @click.argument("machine", shell_complete=completing.machines)
-@click.option("--devices", "-n", type=click.IntRange(1), help="Its first so many devices (default: all).")
+@click.option("--devices", "-n", type=click.IntRange(1), help="Use its first N devices (default: all).")
 @output_options
 def show_command(machine: str, devices: int | None, as_json: bool, quiet: bool) -> None:
     """Show MACHINE (a name or FILE.json): processors, links, and the kinds of routes between processors.
@@ -138,7 +138,7 @@ def summary(machine: Cluster) -> dict[str, Any]:
 
 
 def _kinds_of_routes(machine: Cluster) -> list[tuple[int, int]]:
-    """From the first processor of each node's kind, one route of each kind."""
+    """One route of each kind, from the first processor of each kind of node."""
     found: dict[tuple[tuple[float, float, object], ...], tuple[int, int]] = {}
     first = [next(p.number for p in machine.processors if p.node == n) for n in range(min(machine.node_count, 2))]
     for a in first:

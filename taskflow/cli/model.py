@@ -17,10 +17,18 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from taskflow.cli.imported import HUGGING_FACE, OPTIONS, graph_of, hugging_face, onnx_file, without_weights
+from taskflow.cli.imported import (
+    HUGGING_FACE,
+    OPTIONS,
+    exported_file,
+    graph_of,
+    hugging_face,
+    onnx_file,
+    without_weights,
+)
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
-from taskflow.models import MODELS, build, find
+from taskflow.models import MODELS, build, find, find_sized
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
@@ -41,11 +49,11 @@ def build_model(
     name: str, batch: int | None, devices: int, *, size: str = "paper", settings: Mapping[str, str] | None = None
 ) -> OperatorGraph:
     """Return the graph of a built-in network, of ``package.module:function`` or ``path/to/file.py:function``, of
-    ``hf:CONFIG.json``, or of ``FILE.onnx``.
+    ``hf:CONFIG.json``, or of ``FILE.onnx`` or ``FILE.pt2``.
 
-    ``batch``: samples a step of the whole machine; None: the network's own, or the function's default. ``settings``: texts that
-    replace single sizes, or keyword arguments of a function. Raises ValueError, FileNotFoundError or ImportError with what to
-    do.
+    ``batch``: samples a step of the whole machine; None: the network's own, or the function's default. ``size``: of a built-in
+    network ``paper``, ``small`` or the name of a published size (`find_sized`). ``settings``: texts that replace single sizes,
+    or keyword arguments of a function. Raises ValueError, FileNotFoundError or ImportError with what to do.
     """
     settings = dict(settings or {})
     if name.startswith(HUGGING_FACE):
@@ -54,13 +62,17 @@ def build_model(
     if name.endswith(".onnx"):
         _require_no_size(name, size)
         return onnx_file(name, batch, settings)
+    if name.endswith(".pt2"):
+        _require_no_size(name, size)
+        return exported_file(name, batch, settings)
     if ":" in name:
         _require_no_size(name, size)
         return _call(name, batch, settings)
     if name.endswith(".py"):
         raise ValueError(f"model {name}: which function of the file? write {name}:FUNCTION")
-    known, model = _find(name)
-    config = model.paper if size == "paper" else model.small
+    known, model = _find(name, size)
+    preset = "small" if size == "small" else "paper"
+    config = model.small if preset == "small" else model.paper
     if "batch" in settings:
         if batch is not None:
             raise ValueError(f"{known}: --batch {batch} and --set batch={settings['batch']} say the same twice; give one")
@@ -74,7 +86,7 @@ def build_model(
             kinds = ", ".join(f"{f} ({getattr(config, f)!r})" for f in there_are)
             raise ValueError(f"{known}: no size {key!r}{_meant(key, there_are)}; there are {kinds}")
         values[key] = _value(known, key, hints[key], text)
-    return build(known, batch, devices, preset=size, dtype=dtype, **values)
+    return build(known, batch, devices, preset=preset, dtype=dtype, **values)
 
 
 def _require_no_size(name: str, size: str) -> None:
@@ -82,11 +94,12 @@ def _require_no_size(name: str, size: str) -> None:
         raise ValueError(f"model {name}: --size {size} is for built-in networks; set the function's parameters with --set")
 
 
-def _find(name: str) -> tuple[str, Any]:
+def _find(name: str, size: str) -> tuple[str, Any]:
     try:
-        return find(name)
+        find(name)
     except ValueError as error:
         raise ValueError(f"{error}{_meant(name, MODELS)}; or package.module:function, or file.py:function") from None
+    return find_sized(name, size)
 
 
 def _meant(word: str, there_are: typing.Iterable[str]) -> str:
@@ -137,7 +150,8 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
         raise ValueError(f"model {name}: the function raised {type(error).__name__}: {error}") from error
     graph = graph_of(name, made, options)
     if not isinstance(graph, OperatorGraph):
-        raise ValueError(f"model {name}: must return a taskflow.OperatorGraph or a torch.nn.Module, got {type(graph).__name__}")
+        wanted = "a taskflow.OperatorGraph, a torch.nn.Module or an exported program"
+        raise ValueError(f"model {name}: must return {wanted}, got {type(graph).__name__}")
     if not len(graph):
         raise ValueError(f"model {name}: returned a graph without operators")
     if graph.name == "model":

@@ -35,8 +35,8 @@ FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
 SETTINGS, DTYPE, DEBUG = "taskflow.settings", "taskflow.dtype", "taskflow.debug"  # keys of a click context's meta
 F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = (
-    "What says how long tasks take: analytic, the machine's rates; or measured, which times the tasks one by one on the CPU or GPU "
-    "at hand and keeps that on disk (the first time this takes a moment)."
+    "Costs of tasks: analytic, from the machine's rates; or measured, by timing tasks one by one on the CPU or GPU at hand and "
+    "keeping the times on disk (the first time this takes a moment)."
 )
 RULES: Mapping[str, UpdateRule | None] = {"sgd": SGD(lr=0.1), "momentum": SGD(lr=0.1, momentum=0.9), "adam": Adam(), "none": None}
 
@@ -104,16 +104,16 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", expose_value=False, callback=_remember(SETTINGS),
                      help="A size of the network or a parameter of the function, e.g. hidden=512; may be repeated."),
         click.option("--dtype", "--precision", type=FloatName(), expose_value=False, callback=_remember(DTYPE),
-                     help="Of weights and activations: bf16 and fp16 with float32 copies of the weights (default: fp32)."),
+                     help="Type of weights and activations; bf16 and fp16 keep float32 copies of the weights (default: fp32)."),
         click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
         click.option("--rule", type=click.Choice(list(RULES)), default=rule, show_default=shown,
                      help="Update rule; none: forward only."),
-        click.option("--size", type=click.Choice(["paper", "small"]), default=size, show_default=shown,
-                     help="A built-in network's preset."),
+        click.option("--size", default=size, show_default=shown, metavar="paper|small|NAME", shell_complete=completing.sizes,
+                     help="Of a built-in network: a preset, or a published size's name, such as 405B (see `taskflow models`)."),
         click.option("--batch", type=click.IntRange(1), help="Samples a step, of all devices (default: the model's own)."),
-        click.option("--devices", "-n", type=click.IntRange(1), help="Its first so many devices (default: all)."),
+        click.option("--devices", "-n", type=click.IntRange(1), help="Use its first N devices (default: all)."),
         click.option("--machine", "-m", default=machine, show_default=shown, shell_complete=completing.machines,
-                     help="A machine's name (see `taskflow machines`) or FILE.json; with :tf32 or :bf16 behind it, float32 "
+                     help="A machine's name (see `taskflow machines`) or FILE.json; with :tf32 or :bf16 appended, float32 "
                           "products multiply on tensor cores."),
     ):
         command = option(command)
@@ -123,13 +123,13 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
 def budget_option(default: str) -> Callable[[F], F]:
     """Add --budget."""
     return click.option(
-        "--budget", default=default, show_default=True, help="Of a search: 30s, 5m, or 20000p for proposals (reproducible)."
+        "--budget", default=default, show_default=True, help="Budget of a search: 30s, 5m, or 20000p for proposals (reproducible)."
     )
 
 
 def seed_option(command: F) -> F:
     """Add --seed."""
-    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of random choices.")(command)
+    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of random choices.")(command)
 
 
 def output_options(command: F) -> F:

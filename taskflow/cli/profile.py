@@ -20,13 +20,13 @@ from taskflow.training.program import SEARCH_BUDGET
 from taskflow.working import Working
 
 
-@click.command("profile", short_help="Measured beside predicted times, by operator.")
+@click.command("profile", short_help="Compare measured and predicted times by operator.")
 @functools.partial(problem_options, required=False, costs=MEASURED)
 @click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., search, a strategy FILE.json, or package.module:Class.")
-@click.option("--budget", default=SEARCH_BUDGET, show_default=True, help="Of --strategy search: 30s, 5m, or 20000p for proposals.")
-@click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Steps before those that are measured.")
-@click.option("--steps", type=click.IntRange(1), default=5, show_default=True, help="Steps that are measured.")
+@click.option("--budget", default=SEARCH_BUDGET, show_default=True, help="For --strategy search: 30s, 5m, or 20000p (proposals).")
+@click.option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Warm-up steps, not measured.")
+@click.option("--steps", type=click.IntRange(1), default=5, show_default=True, help="Steps to measure.")
 @click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="How many mispredicted tasks to list.")
 @click.option("--trace", type=click.Path(dir_okay=False),
               help="With MODEL: write the steps to this file too. Without: read them from it instead of running.")

@@ -23,10 +23,22 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
-from taskflow.export import fastest_for, space_for
+from taskflow.export import fastest_for, grid_for, space_for
 from taskflow.mapper import save
-from taskflow.optimizer import ALGORITHMS, Budget, Deadline, SearchResult, search
+from taskflow.optimizer import (
+    ALGORITHMS,
+    LEAST_SHARE,
+    TIME_SHARE,
+    Budget,
+    Deadline,
+    Improvement,
+    NothingFits,
+    SearchResult,
+    search,
+)
+from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
 from taskflow.optimizer.explain import uneven_pieces
+from taskflow.optimizer.grid import SIMULATED, GridResult, has_grid, joined, make_grid, may_be_whole
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
 
@@ -37,9 +49,9 @@ from taskflow.runtime.job import INTERRUPTED
 @seed_option
 @click.option("--algorithm", type=click.Choice(list(ALGORITHMS)), default="guided", show_default=True,
               help="exact proves its plan; mcmc is the paper's; optcnn and placement are what it compares with.")
-@click.option("--degrees", type=click.Choice(DEGREES), default="any", show_default=True, help="Which degrees a cut may have.")
+@click.option("--degrees", type=click.Choice(DEGREES), default="any", show_default=True, help="Degrees that a cut may have.")
 @click.option("--placements", type=click.Choice(PLACEMENTS), default="structured", show_default=True,
-              help="Which processors pieces may be dealt to.")
+              help="Processors that pieces may be assigned to.")
 @click.option("--reduction/--no-reduction", default=True, show_default=True, help="Whether contracted dimensions may be cut.")
 @click.option("--uneven/--even", default=True, show_default=True,
               help="Whether unequal devices may get pieces of uneven size (guided search).")
@@ -73,11 +85,10 @@ def search_command(
     writable(out)
     problem = make_problem(**asked)
     space = SpaceOptions(degrees, placements, reduction, uneven=uneven, constraints=constraints)
-    if target is not None:
-        space = space_for(problem.graph, space, target)
-    found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers)
-    if target is not None:
-        found = for_target(problem, found, target, memory, limit)
+    if target is None:
+        found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers)
+    else:
+        found = search_for(problem, target, algorithm, limit, seed, quiet or as_json, space, memory, workers)
     unsaved = None
     if out:
         try:
@@ -85,7 +96,7 @@ def search_command(
         except OSError as error:  # what was found in an hour is not lost with a full disk: it is printed first
             unsaved = error
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
-    sizes = uneven_pieces(problem.evaluator)  # at the found strategy since `describe`
+    sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
     row["constraints"] = [str(rule) for rule in constraints.rules]
     if as_json:
@@ -104,6 +115,47 @@ def search_command(
         raise unsaved
     if found.stopped == "interrupted":
         sys.exit(INTERRUPTED)
+
+
+def search_for(
+    problem: Problem, target: str, algorithm: str, limit: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
+    workers: int | None,
+) -> SearchResult:
+    """Search plans that a framework can express. If the network has a grid, the best plan of the grid comes first; the rest of
+    the budget goes to plans without micro-batches, stages, recomputation and shares of weights. Raises ValueError if none fits."""
+    deadline = Deadline(limit.seconds)
+    evaluator, first = problem.evaluator, None
+    if algorithm == "guided" and memory and not (space.constraints.rules or evaluator.costs.measures) and has_grid(
+        problem.graph, problem.machine, evaluator.rule
+    ):
+        with working(f"grid for {target}", not quiet):
+            grid = make_grid(problem.graph, problem.machine, evaluator.rule)
+            share = TIME_SHARE if may_be_whole(grid) else 1 - LEAST_SHARE
+            most = int(min(SIMULATED, max(1, TIME_SHARE * limit.proposals)))
+            best = grid_for(evaluator, target, problem.room, deadline, share, most, grid)
+        first = _of_grid(best, seed, deadline.elapsed)
+        if first is not None and (deadline.expired or len(problem.machine.processors) > MOST_PROCESSORS):
+            return replace(first, left_out=(*first.left_out, "plans without an order"))
+        limit = Budget(max(deadline.left, LEAST_SHARE * limit.seconds), limit.proposals)
+    restricted = space_for(problem.graph, space, target)
+    try:
+        found = run_search(problem, algorithm, limit, seed, quiet, restricted, memory, workers=workers)
+        second = for_target(problem, found, target, memory, limit)
+    except (NothingFits, TooManyTasksError):
+        if first is None:
+            raise
+        return replace(first, search_seconds=deadline.elapsed)
+    return second if first is None else replace(joined(first, second, first.proposals), search_seconds=deadline.elapsed)
+
+
+def _of_grid(best: GridResult, seed: int, elapsed: float) -> SearchResult | None:
+    if best.strategy is None:
+        return None
+    count = len(best.simulated)
+    return SearchResult(
+        best.strategy, best.seconds, {"grid": best.seconds}, (Improvement(count, elapsed, best.seconds),), count, 0, elapsed, seed,
+        "guided", "finished", refused=best.refused, left_out=best.left_out,
+    )
 
 
 def for_target(problem: Problem, found: SearchResult, target: str, memory: bool, limit: Budget) -> SearchResult:

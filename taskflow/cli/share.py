@@ -35,8 +35,8 @@ from taskflow.runtime.job import INTERRUPTED
 @click.argument("networks", nargs=-1, required=True, shell_complete=completing.models)
 @machine_options
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="slowest", show_default=True,
-              help="slowest: the largest slowdown is least; throughput: the weighted sum of speeds is largest.")
-@click.option("--weights", metavar="W,W,...", help="Of the jobs' throughputs, in their order (default: all 1).")
+              help="slowest: minimise the largest slowdown; throughput: maximise the weighted sum of speeds.")
+@click.option("--weights", metavar="W,W,...", help="Weights of the jobs' throughputs, in their order (default: all 1).")
 @budget_option("60s")
 @seed_option
 @click.option("--out", type=click.Path(file_okay=False), help="Write each job's plan, for the whole machine, to this folder.")
@@ -95,7 +95,7 @@ def _weights(text: str | None, jobs: int) -> list[float]:
 
 
 def _named(networks: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What each is, and what it is called: a second one of a kind has a number."""
+    """Jobs with their names; a second one of a kind gets a number."""
     found: list[tuple[str, str]] = []
     for network in networks:
         stem = Path(network).stem if network.endswith(".json") else network

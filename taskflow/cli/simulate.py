@@ -28,8 +28,8 @@ from taskflow.writing import json_text, replacing
 
 @click.command("simulate", short_help="Predict the time of one step under a strategy.")
 @problem_options
-@click.option("--strategy", default="data", show_default=True, shell_complete=completing.strategies,
-              help="data, model, expert, ..., a strategy FILE.json, or package.module:Class.")
+@click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
+              help="data, model, expert, ..., a plan such as 't2 p2 mb1', a strategy FILE.json, or package.module:Class.")
 @seed_option
 @click.option("--algorithm", type=click.Choice((*SIMULATIONS, "propagate")), default="auto", show_default=True,
               help="full: all of the step; delta: changes task by task (the paper's Algorithm 2; its old name is "

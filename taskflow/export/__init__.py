@@ -1,16 +1,16 @@
 """Plans for the frameworks that people train with.
 
-`mesh`: a plan's processors as a mesh of ascending ranks, and each operator's cut as mesh dimensions. `cuts`: what a cut means for
-tensors. `pytorch`: a module for torchrun. `jax`: one for `jax.jit`. What a
-framework cannot express is said operator by operator, with the nearest plan.
+`mesh`: a plan's processors as a mesh of ascending ranks, and each operator's cut as mesh dimensions. `cuts`: what a cut means
+for tensors. `pytorch`: a module for torchrun. `jax`: one for `jax.jit`. Cuts that a framework cannot express are listed
+operator by operator, with the nearest plan.
 """
 
 from taskflow.export.difference import Difference
 from taskflow.export.export import RESTRICTING, TARGETS, Exported, exported, nearest_plan
 from taskflow.export.mesh import Mesh, mesh_of
-from taskflow.export.restrict import Chosen, constraints_for, fastest_for, space_for
+from taskflow.export.restrict import Chosen, constraints_for, fastest_for, grid_for, space_for
 
 __all__ = [
-    "RESTRICTING", "TARGETS", "Chosen", "Difference", "Exported", "Mesh", "constraints_for", "exported", "fastest_for", "mesh_of",
-    "nearest_plan", "space_for",
+    "RESTRICTING", "TARGETS", "Chosen", "Difference", "Exported", "Mesh", "constraints_for", "exported", "fastest_for", "grid_for",
+    "mesh_of", "nearest_plan", "space_for",
 ]

@@ -1,4 +1,4 @@
-"""What an operator's cut means for its tensors: split along an axis, whole on each rank, or partial sums."""
+"""Cuts: what an operator's cut means for its tensors: split along an axis, whole on each rank, or partial sums."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class Lies:
-    """How a tensor lies along one mesh dimension. ``axis``: the one that is split; None: whole on each rank, or, if ``partial``,
-    each rank has a summand."""
+    """Layout of a tensor along one mesh dimension. ``axis``: the axis that is split; None: whole on each rank, or, if
+    ``partial``, each rank has a summand."""
 
     axis: int | None = None
     partial: bool = False
@@ -26,11 +26,11 @@ WHOLE, PARTIAL = Lies(), Lies(None, True)
 
 
 class NotEven(ValueError):
-    """Pieces of an operator read more of a tensor than an even share of it: halos, or what no axis divides."""
+    """Error for pieces that read more of a tensor than an even share: halos, or parts that no axis divides."""
 
 
 def output_lies(node: Node, dim: int | None, output: int = 0) -> Lies:
-    """How an output lies along a mesh dimension along which the operator's dimension ``dim`` is cut."""
+    """Return the layout of an output along a mesh dimension along which the operator's dimension ``dim`` is cut."""
     if dim is None:
         return WHOLE
     axis = node.axis(dim, lambda piece: node.writes(piece)[output])
@@ -40,17 +40,17 @@ def output_lies(node: Node, dim: int | None, output: int = 0) -> Lies:
 
 
 def input_lies(node: Node, dim: int | None, index: int, pieces: int = 2) -> Lies:
-    """How an operator that is cut wants an input. Raises NotEven for halos."""
+    """Return the layout that a cut operator needs for an input. Raises NotEven for halos."""
     return _read(node, dim, pieces, lambda piece: node.reads(piece).inputs[index])
 
 
 def weight_lies(node: Node, dim: int | None, index: int, pieces: int = 2) -> Lies:
-    """The same of a parameter."""
+    """Return the same for a parameter."""
     return _read(node, dim, pieces, lambda piece: node.reads(piece).weights[index])
 
 
 def dim_that_reads(node: Node, index: int, axis: int) -> int | None:
-    """The operator's dimension whose pieces are those of an axis of an input, and which is no sum; None if there is none."""
+    """Return the operator's dimension, not contracted, whose pieces are those of an axis of an input; None if there is none."""
     for dim, of in enumerate(node.dims):
         if of.divisible and of.soap is not Soap.REDUCTION and of.size > 1 and output_lies(node, dim).axis is not None:
             try:
@@ -86,7 +86,7 @@ def _read(node: Node, dim: int | None, pieces: int, rect_of: Callable[[Rect], Re
 
 
 def added_once(node: Node, dim: int | None, index: int) -> bool:
-    """Whether of the pieces that share an output one alone reads a parameter (a bias)."""
+    """True if, of the pieces that share an output, only one reads a parameter (a bias)."""
     if dim is None or node.dims[dim].soap is not Soap.REDUCTION:
         return False
     low = list(node.space.lo)

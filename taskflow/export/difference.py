@@ -1,13 +1,14 @@
-"""Difference: what a framework cannot express of an operator."""
+"""Difference: a part of a plan for an operator that a framework cannot express."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An operator, its cut in the plan, and why the framework cannot have it so."""
+    """An operator, its cut in the plan, and why the framework cannot express it."""
 
     operator: str
     cut: str
@@ -15,3 +16,14 @@ class Difference:
 
     def __str__(self) -> str:
         return f"{self.operator} ({self.cut}): {self.why}"
+
+
+def regather_differences(wanted: Set[str], found: Set[str], why: str = "") -> list[Difference]:
+    """Return operators, by name, that gather their input again for the backward pass in one plan and only once in the other
+    (`Strategy.regather`). ``wanted``, ``found``: those that gather again; ``why``: the reason, if it is another than what the
+    export does instead."""
+    return [
+        Difference(name, "gathers its input again for the backward pass", why or "would keep it") if name in wanted
+        else Difference(name, "keeps the input that it gathers for the backward pass", why or "would gather it again")
+        for name in sorted(wanted ^ found)
+    ]

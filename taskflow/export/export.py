@@ -15,8 +15,9 @@ from taskflow.mapper import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """``files``: name -> text, or bytes. ``nearest``: the strategy that they are; the given one if there are no ``differences``,
-    which say operator by operator what the framework cannot express. ``notes``: what is done otherwise, to the same result."""
+    """Result of an export. ``files``: name -> text, or bytes. ``nearest``: the strategy that they implement; the given one if
+    there are no ``differences``, which list the operators that the framework cannot express. ``notes``: what is done in another
+    way, with the same result."""
 
     files: Mapping[str, str | bytes]
     ranks: int
@@ -26,14 +27,15 @@ class Exported:
 
 
 def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -> Exported:
-    """A plan for a framework, as files of which the first is called ``file``. ValueError says why it cannot be, and what to do."""
+    """Return a plan for a framework as files, of which the first is called ``file``. Raises ValueError that says why it cannot
+    be exported, and what to do."""
     if target not in _WRITERS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
     return _WRITERS[target](graph, strategy, file)
 
 
 def nearest_plan(graph: OperatorGraph, strategy: Strategy, target: str) -> Strategy:
-    """The strategy itself if a framework can express it, else the nearest that it can, in one step or two."""
+    """Return the strategy itself if a framework can express it, else the nearest that it can, found in one step or two."""
     name = {"torch": "plan.py", "jax": "plan.py"}.get(target, "plan")
     found = exported(graph, strategy, target, name)
     if not found.differences:

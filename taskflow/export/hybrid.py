@@ -1,4 +1,4 @@
-"""hybrid_of: the plan in tensor, pipeline and data parallelism that a strategy is, or the one near it."""
+"""hybrid_of: converts a strategy to the plan in tensor, pipeline and data parallelism that it is, or that is near it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from taskflow.export.difference import Difference
+from taskflow.export.difference import Difference, regather_differences
 from taskflow.export.mesh import data_dims, mesh_of, sharing_of
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
@@ -24,7 +24,7 @@ from taskflow.mapper import (
 
 @dataclass(frozen=True, slots=True)
 class Hybrid:
-    """``plan`` with nothing left open; ``strategy``: what it is here; ``differences``: where a given strategy is another."""
+    """Complete ``plan``, with its ``strategy`` here. ``differences``: where the given strategy differs from it."""
 
     plan: HybridPlan
     strategy: Strategy
@@ -32,12 +32,13 @@ class Hybrid:
 
     @property
     def ranks(self) -> int:
-        """How many it is for."""
+        """Number of its ranks."""
         return self.plan.tensor * self.plan.pipeline * (self.plan.data or 1)
 
 
 def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
-    """The `HybridPlan` of a strategy. ValueError if its devices form no pipeline of equal ranks, or nothing divides."""
+    """Return the `HybridPlan` of a strategy. Raises ValueError if its devices form no pipeline of equal ranks, or no degrees
+    divide."""
     strategy.verify(graph)
     mesh, pipeline = mesh_of(graph, strategy), strategy.pipeline
     data = prod(mesh.sizes[j] for j in data_dims(graph, mesh))
@@ -104,8 +105,4 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
     for name in sorted(wanted.recompute ^ found.recompute):
         kept = name in found.recompute
         differences.append(Difference(name, "kept" if kept else "recomputed", f"would be {'recomputed' if kept else 'kept'}"))
-    for name in sorted(wanted.regather ^ found.regather):
-        again = name in found.regather
-        cut = f"gathers its input {'once' if again else 'again for the backward pass'}"
-        differences.append(Difference(name, cut, f"would {'gather it again' if again else 'keep it'}"))
-    return differences
+    return differences + regather_differences(wanted.regather, found.regather)

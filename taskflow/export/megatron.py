@@ -16,14 +16,14 @@ from taskflow.mapper import HybridPlan, PipelineSchedule, attends, layer_numbers
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Arguments, each with its values, and what is not said by them."""
+    """Arguments with their values, and what they do not express."""
 
     words: Sequence[str]
     notes: Sequence[str]
 
 
 def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
-    """ValueError with the reason if Megatron-LM has no such plan."""
+    """Return the arguments for a plan. Raises ValueError with the reason if Megatron-LM has no such plan."""
     plan = hybrid.plan
     require_transformer(graph, "Megatron-LM")
     if plan.schedule is not PipelineSchedule.ONE_F_ONE_B and plan.pipeline > 1:
@@ -78,13 +78,13 @@ def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:
 
 
 def layers_read(graph: OperatorGraph) -> dict[str, int]:
-    """Operator -> its layer, of those that have inputs: what has none is where it is read."""
+    """Return the layer of each operator that has inputs; operators without inputs are where they are read."""
     numbers = layer_numbers(graph)
     return {node.name: numbers[node.name] for node in graph if node.inputs and node.name in numbers}
 
 
 def require_transformer(graph: OperatorGraph, who: str) -> None:
-    """ValueError unless a network is one of numbered layers with attention."""
+    """Raise ValueError unless a network has numbered layers with attention."""
     if not attends(graph) or not layer_numbers(graph):
         raise ValueError(
             f"{who} trains Transformers; {graph.name} is none, or its layers have no numbers in their names (h.3). Use --to "
@@ -93,5 +93,5 @@ def require_transformer(graph: OperatorGraph, who: str) -> None:
 
 
 def megatron_text(flags: Flags, title: str) -> str:
-    """A file of arguments, one a line, for a shell: ``pretrain_gpt.py $(grep -v '^#' FILE)``."""
+    """Return a file of arguments, one on each line, for a shell: ``pretrain_gpt.py $(grep -v '^#' FILE)``."""
     return "\n".join([f"# {title}", *(f"# {note}" for note in flags.notes), *flags.words]) + "\n"

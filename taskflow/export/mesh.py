@@ -1,8 +1,9 @@
 """Ranks as a mesh: which mesh dimensions each operator's cuts lie along.
 
-A plan puts pieces on processors one by one. Other frameworks have a mesh of ranks, and cut a tensor along its dimensions. Here the
-ranks of a stage become a mesh of prime sizes, and each operator's cut an assignment: for each mesh dimension one of the operator's
-dimensions, or none (the same on all ranks along it). Neighbouring mesh dimensions that all operators use alike become one.
+A plan places every piece by itself. Other frameworks have a mesh of ranks, and cut tensors along its dimensions. Here the ranks
+of a stage become a mesh of prime sizes. Each operator's cut becomes an assignment: for each mesh dimension one of the
+operator's dimensions, or none (the same on all ranks along it). Neighbouring mesh dimensions that all operators use alike are
+joined.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ Assignment = tuple[int | None, ...]  # for each mesh dimension the operator's di
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """``sizes``: of the dimensions within one pipeline rank, the slowest first. ``orders``: for each pipeline rank the plan's
-    processors in the order of the mesh. ``assignments``: operator -> how it is cut; operators that no assignment describes are
-    in ``refused`` with the reason. ``redundant``: operators that the plan computes on some ranks, and a mesh on all.
-    ``copied``: operators that the plan, too, computes on several ranks."""
+    """Mesh of a plan. ``sizes``: of the dimensions within one pipeline rank, the slowest first. ``orders``: for each pipeline
+    rank the plan's processors in the order of the mesh. ``assignments``: operator -> how it is cut. ``refused``: operators that
+    no assignment describes, with the reason. ``redundant``: operators that the plan computes on some ranks, and a mesh on all.
+    ``copied``: operators that the plan too computes on several ranks."""
 
     sizes: tuple[int, ...]
     orders: tuple[tuple[int, ...], ...]
@@ -36,20 +37,21 @@ class Mesh:
 
     @property
     def ranks(self) -> int:
-        """Of the whole plan."""
+        """Number of ranks of the whole plan."""
         return prod(self.sizes) * len(self.orders)
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """For each rank, which ascend in the mesh, the plan's processor."""
+        """Return the plan's processor for each rank, in the order of the mesh."""
         return tuple(processor for order in self.orders for processor in order)
 
     def coordinates(self) -> list[tuple[int, ...]]:
-        """Of the ranks of one pipeline rank, in order."""
+        """Return the coordinates of the ranks of one pipeline rank, in order."""
         return list(product(*(range(size) for size in self.sizes)))
 
     def config(self, node: Node, assignment: Assignment, pipeline: Pipeline | None) -> OpConfig:
-        """The configuration that an assignment stands for; of what lies on all ranks along a dimension the first computes it."""
+        """Return the configuration that an assignment stands for. An operator that is on all ranks along a dimension is
+        computed by the first of them."""
         degrees = [1] * len(node.dims)
         for size, dim in zip(self.sizes, assignment):
             if dim is not None:
@@ -65,7 +67,7 @@ class Mesh:
 
 
 def mesh_of(graph: OperatorGraph, strategy: Strategy) -> Mesh:
-    """The mesh of a plan. ValueError if its pipeline's ranks are not equally many devices, each of their own."""
+    """Return the mesh of a plan. Raises ValueError unless its pipeline's ranks are disjoint sets of equally many devices."""
     pipeline = strategy.pipeline
     groups = _groups(graph, strategy)
     size = len(groups[0])
@@ -103,7 +105,8 @@ def mesh_of(graph: OperatorGraph, strategy: Strategy) -> Mesh:
 
 
 def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
-    """The mesh dimensions along which every operator that has samples is cut by them, and no other is cut: replicas."""
+    """Return the mesh dimensions of replicas: those along which every operator that has samples is cut by samples, and no other
+    operator is cut."""
 
     def replicas(j: int) -> bool:
         cut = False
@@ -126,8 +129,8 @@ def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WeightSharing:
-    """How weights are shared among replicas. ``zero``: ZeRO's stage, 0: each has all. ``group``: replicas that have all shares
-    together, 0: all of them. ``prefetch``: with stage 3, layers that are gathered ahead."""
+    """Sharding of weights among replicas. ``zero``: ZeRO's stage; 0: each has all. ``group``: replicas that have all shares
+    together; 0: all of them. ``prefetch``: with stage 3, layers that are gathered ahead."""
 
     zero: int = 0
     group: int = 0
@@ -135,7 +138,7 @@ class WeightSharing:
 
 
 def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:
-    """How most weights are shared."""
+    """Return how most weights are shared."""
     counted: Counter[WeightSharing] = Counter()
     for p in graph.parameters:
         sync = strategy.sync(p.layer)
@@ -145,7 +148,7 @@ def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:
 
 
 def one_micro_batch(node: Node, config: OpConfig, pipeline: Pipeline | None) -> OpConfig:
-    """How one micro-batch of an operator is cut and placed. ValueError if micro-batches differ in that."""
+    """Return how one micro-batch of an operator is cut and placed. Raises ValueError if micro-batches differ in that."""
     dim = sample_dim(node)
     if pipeline is None or pipeline.micro_batches == 1 or dim is None or config.degrees[dim] % pipeline.micro_batches:
         return config
@@ -161,7 +164,7 @@ def one_micro_batch(node: Node, config: OpConfig, pipeline: Pipeline | None) -> 
 
 
 def assigned(config: OpConfig, order: Sequence[int], sizes: Sequence[int]) -> Assignment | None:
-    """The assignment that a configuration is on processors in this order; None if it is none."""
+    """Return the assignment that a configuration is on processors in this order; None if it is none."""
     at = dict(zip(order, product(*(range(size) for size in sizes))))
     if any(processor not in at for processor in config.processors) or len(set(config.processors)) < len(config.processors):
         return None

@@ -1,7 +1,10 @@
-"""Plans for a framework: the space that a search may look in, the nearest plan to any, and the fastest of those that it can have.
+"""Restriction to a framework: the space that a search may use, the nearest expressible plan to any plan, and the fastest of
+those.
 
-Rules for single operators (`constraints_for`) keep most of what cannot be expressed out of a search. Whether neighbours go
-together, no such rule can say: what a search found is replaced by the nearest plan, and stands against the plans of degrees.
+Rules for single operators (`constraints_for`) keep most inexpressible plans out of a search. No such rule can say whether the
+cuts of neighbouring operators can be combined. So the search's result is replaced by the nearest expressible plan, and compared
+with the plans of degrees. Such a search tries no micro-batches, stages, recomputation or shares of weights, without which no
+large network fits. So the best plans of the grid that the framework can express are simulated too.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_graph, samples
 from taskflow.operators.operator import Soap
+from taskflow.optimizer import Deadline
 from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.grid import SIMULATED, AnyGrid, GridResult, best_of_grid
 from taskflow.optimizer.space import Constraints, SpaceOptions
 
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
@@ -23,7 +28,7 @@ CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The fastest plan that a framework can have of ``tried``; ``seconds`` a step."""
+    """The fastest of the ``tried`` plans that a framework can express; ``seconds`` of a step."""
 
     strategy: Strategy
     seconds: float
@@ -31,15 +36,15 @@ class Chosen:
 
 
 def space_for(graph: OperatorGraph, space: SpaceOptions, target: str = "torch") -> SpaceOptions:
-    """A search's space for a framework with meshes: even pieces on neighbours, and no operator cut as it cannot have it. Of JAX
-    the compiler exchanges halos and cuts any weight, so that nothing else is forbidden."""
+    """Return a search's space for a framework with meshes: even pieces on neighbouring devices, and only cuts that the
+    framework can express. JAX's compiler exchanges halos and cuts any weight, so for JAX no cut is forbidden."""
     forbidden = Constraints() if target == "jax" else constraints_for(graph)
     return replace(space, degrees="even", placements="contiguous", constraints=space.constraints + forbidden)
 
 
 def constraints_for(graph: OperatorGraph) -> Constraints:
-    """Dimensions that no framework with meshes cuts: halos, and weights of other operators than linear layers, embeddings and
-    convolutions."""
+    """Forbid the dimensions that no framework with meshes cuts: those with halos, and those of weights of operators other than
+    linear layers, embeddings and convolutions."""
     rules = {node.name: {"forbid": dims} for node in graph if (dims := _forbidden(node))}
     return Constraints.parse(rules, "constraints of the target")
 
@@ -61,8 +66,8 @@ def _can(node: Node, dim: int) -> bool:
 
 
 def plans_of_degrees(graph: OperatorGraph, target: str, devices: int) -> Iterator[HybridPlan]:
-    """Plans in notation: for Megatron-LM and torchtitan with pipelines and micro-batches, else tensor and data parallelism, for JAX
-    with weights in shares as well."""
+    """Yield plans in notation: for Megatron-LM and torchtitan with pipelines and micro-batches, for others tensor and data
+    parallelism, for JAX also with weights in shares."""
     batch, staged = samples(graph), target in ("megatron", "torchtitan")
     stages = (0, 1, 3) if target == "jax" else (0, 1)
     for pipeline in _divisors(devices) if staged else (1,):
@@ -79,12 +84,41 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
+def grid_for(
+    evaluator: Evaluator, target: str, lacks: Callable[[Strategy], str], deadline: Deadline, share: float = 1.0,
+    most: int = SIMULATED, grid: AnyGrid | None = None,
+) -> GridResult:
+    """Return the best plan of the grid that a framework can express unchanged, using ``share`` of the time and simulating at
+    most ``most`` plans."""
+    takes = _Expressible(evaluator.graph, evaluator.machine, target)
+    return best_of_grid(evaluator, lacks, deadline=deadline, share=share, most=most, grid=grid, takes=takes)
+
+
+class _Expressible:
+    """Tells whether a framework can express a plan of the grid unchanged. The answer is the same for plans that differ only in
+    micro-batches or replicas, so few plans are checked."""
+
+    def __init__(self, graph: OperatorGraph, machine: Machine, target: str) -> None:
+        self.graph, self.machine, self.target = graph, machine, target
+        self.known: dict[HybridPlan, bool] = {}
+
+    def __call__(self, plan: HybridPlan) -> bool:
+        alike = replace(plan, micro_batch=None, zero=min(plan.zero, 1))
+        if alike not in self.known:
+            try:
+                strategy = map_graph(HybridParallel(plan), self.graph, self.machine)
+                self.known[alike] = nearest_plan(self.graph, strategy, self.target) is strategy
+            except ValueError:
+                self.known[alike] = False
+        return self.known[alike]
+
+
 def fastest_for(
     graph: OperatorGraph, machine: Machine, evaluator: Evaluator, target: str, found: Strategy | None,
     lacks: Callable[[Strategy], str], over: Callable[[], bool],
 ) -> Chosen:
-    """The fastest of: the nearest plan to what was found, data parallelism, and plans of degrees until time is ``over``.
-    ``lacks``: what memory a plan lacks. ValueError if none of them can be exported and fits."""
+    """Return the fastest of: the nearest plan to what was found, data parallelism, and plans of degrees until time is ``over``.
+    ``lacks``: returns what memory a plan lacks. Raises ValueError if none can be exported and fits."""
     best: Chosen | None = None
     tried, why = 0, ""
     for candidate in _candidates(graph, machine, target, found):

@@ -20,7 +20,7 @@ SCHEDULES = {
 
 
 def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
-    """The sections. ValueError with the reason if torchtitan has no such plan."""
+    """Return the sections. Raises ValueError with the reason if torchtitan has no such plan."""
     plan = hybrid.plan
     require_transformer(graph, "torchtitan")
     if not plan.sequence_parallel:

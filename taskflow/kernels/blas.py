@@ -51,7 +51,7 @@ def _address(function: Any) -> int:
 
 
 def _right(function: Any, wide: bool, dtype: type[np.floating]) -> bool:
-    """Whether it adds a small product with one transposed factor to its output."""
+    """True if it correctly adds a small product with one transposed factor to its output."""
     size = ctypes.c_int64 if wide else ctypes.c_int
     real = ctypes.c_float if dtype is np.float32 else ctypes.c_double
     a, b = np.arange(6, dtype=dtype).reshape(2, 3), np.arange(12, dtype=dtype).reshape(4, 3)

@@ -194,7 +194,7 @@ class _Placed:
         return found
 
     def half(self, processor: int, out: bool) -> tuple[Link, ...]:
-        """From a processor to the network between the nodes, or from there to it."""
+        """Return the links from a processor to the network between the nodes, or from there to it."""
         halves = self._out if out else self._into
         found = halves.get(processor)
         if found is None:

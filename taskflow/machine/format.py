@@ -26,7 +26,7 @@ Reached = Annotated[float, Meta(ge=LEAST, le=1)]
 
 
 class ProgramEntry(Entry, frozen=True, kw_only=True):
-    """How a training program launches work on a device."""
+    """Program that launches work on a device."""
 
     host_seconds: Annotated[NotNegative, Meta(description="What its thread needs to start a kernel; 0 for recorded steps.")]
     message_seconds: Annotated[NotNegative, Meta(description="Waiting for a message of another stage of a pipeline.")] = 0.0

@@ -18,7 +18,7 @@ def _name(dtype: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostProgram:
-    """How a training program launches work on a device, for instance PyTorch's eager mode. ``host_seconds``: time that its one
+    """Training program that launches work on a device, for instance PyTorch's eager mode. ``host_seconds``: time that its one
     thread needs to launch a kernel; kernels start no faster than that. 0 where steps are recorded and replayed (CUDA graphs).
     ``message_seconds``: extra time that it waits for a message from or to another pipeline stage. ``message_bytes_per_second``:
     the rate of such a message (infinite: the links' rate). ``source``: where the figures are from."""

@@ -60,7 +60,7 @@ def all_pairs(machine: Machine, members: Sequence[int]) -> Ring:
 
 
 def _by_messages(machine: Machine, members: Sequence[int], messages: Sequence[tuple[int, int]]) -> Ring:
-    """Of messages (sender and receiver) of equal sizes."""
+    """Ring of messages (sender and receiver) of equal sizes."""
     first = len(machine.processors)
     resources: dict[int, None] = {}
     carries: Counter[int] = Counter()

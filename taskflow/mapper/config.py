@@ -103,11 +103,20 @@ class OpConfig:
             raise ValueError(f"{who}: weights {self.weights} leave a piece empty; use a smaller degree")
 
     def describe(self, node: Node) -> str:
-        """Return one line: ``n/4 c/2 @ 0-7``, with weights ``n/3:3:1:1 @ 0-3``, or with copies ``n/2 x4 @ 0-7``."""
+        """Return one line: ``n/4 c/2 @ 0-7``, with weights ``n/3:3:1:1 @ 0-3`` (where they repeat, ``n/(3:1)*8``), or with copies
+        ``n/2 x4 @ 0-7``."""
         weights = self.weights or ((),) * len(self.degrees)
-        counts = [":".join(f"{x:g}" for x in w) if w else str(k) for k, w in zip(self.degrees, weights)]
+        counts = [_proportions(w) if w else str(k) for k, w in zip(self.degrees, weights)]
         cuts = " ".join(f"{d.name}/{n}" for d, k, n in zip(node.dims, self.degrees, counts) if k > 1) or "whole"
         return f"{cuts}{f' x{self.copies}' * (self.copies > 1)} @ {ranges(self.processors)}"
+
+
+def _proportions(weights: tuple[float, ...]) -> str:
+    """``3:3:1:1``, or ``(3:1)*8`` of so many micro-batches."""
+    count = len(weights)
+    period = next(n for n in range(1, count + 1) if count % n == 0 and weights[:n] * (count // n) == weights)
+    said = ":".join(f"{x:g}" for x in weights[:period])
+    return f"({said})*{count // period}" if 1 < period < count else ":".join([said] * (count // period))
 
 
 def writes_together(node: Node, dim: int) -> bool:
@@ -129,7 +138,7 @@ class SyncAlgorithm(Enum):
 
 
 class Exchange(Enum):
-    """How a tensor goes between operators that cut it differently.
+    """Way in which a tensor moves between operators that cut it differently.
 
     It matters where the processors that have the tensor are also those that read it. COPIES: piece by piece, from each holder
     to each reader. COLLECTIVES: all together, by a collective of the communication library. RING: as COLLECTIVES, but whole

@@ -23,6 +23,7 @@ from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.notation import HybridPlan, parse_plan
 from taskflow.mapper.pipeline import Pipeline, sample_dim
+from taskflow.mapper.placed_devices import placed_devices
 from taskflow.operators.operator import Soap, Work
 
 LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
@@ -39,7 +40,8 @@ class HybridParallel(Mapper):
         self.name = str(self._asked)
 
     def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
-        self.plan = plan = self._fitting(graph, len(machine.processors))
+        self._numbers = placed_devices(self._asked, machine)
+        self.plan = plan = self._fitting(graph, len(self._numbers))
         group = plan.tensor * plan.context * (plan.data or 1)
         self._tensor = Megatron(plan.tensor)
         self._tensor.prepare(graph, host(group))
@@ -49,13 +51,14 @@ class HybridParallel(Mapper):
         self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages)
         self._group = group
         self._places: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        self._micro_batches = samples(graph) // ((plan.data or 1) * (plan.micro_batch or 1))
+        self._micro_batches = samples(graph) // plan.together
 
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
         degrees, expert = [1] * len(node.dims), self._experts.get(node.name)
         data = (self.plan.data or 1) // (1 if expert is None else self.plan.experts)
         dim, shared, sequence = sample_dim(node), self._shared(node), self._sequence.get(node.name)
-        if dim is not None and node.dims[dim].size >= data * self._micro_batches:
+        least = sum(self.plan.shares) or data  # of each share a whole number of what a sample is cut into
+        if dim is not None and node.dims[dim].size >= least * self._micro_batches:
             degrees[dim] = data
         keys = self._keys.get(node.name)
         for of, many in (
@@ -81,8 +84,8 @@ class HybridParallel(Mapper):
         self, piece: int, degrees: Sequence[int], dim: int | None, shared: int | None, sequence: int | None, expert: int | None,
         rank: int, copies: int,
     ) -> int:
-        """The processor of a piece, or of one of its copies. Dimensions: samples, what a tensor-parallel group shares, the
-        sequence, experts."""
+        """The processor of a piece, or of one of its copies. ``dims``: those of samples, of the tensor-parallel group, of the
+        sequence and of experts."""
         plan = self.plan
         replica = place = 0
         piece, member = divmod(piece, copies)
@@ -98,7 +101,13 @@ class HybridParallel(Mapper):
                 place, at = divmod(at, plan.tensor) if i == shared else (at, 0)
             if i == shared:
                 member = at
-        return rank * self._group + (replica * plan.context + place) * plan.tensor + member
+        return self._numbers[rank * self._group + (replica * plan.context + place) * plan.tensor + member]
+
+    def select_weights(self, node: Node, degrees: Sequence[int], machine: Machine) -> Sequence[Sequence[float]]:
+        dim, shares = sample_dim(node), self.plan.shares
+        if dim is None or len(set(shares)) < 2 or degrees[dim] != len(shares):
+            return ()
+        return [shares if i == dim else () for i in range(len(degrees))]
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         plan = self.plan
@@ -134,15 +143,15 @@ class HybridParallel(Mapper):
         return Exchange.COLLECTIVES if self._together() else Exchange.COPIES
 
     def _together(self) -> bool:
-        """Whether what crosses a group goes as collectives: in all plans but those that only deal out samples."""
+        """True if transfers across a group are collectives: in all plans except those that only distribute samples."""
         plan = self.plan
         return max(plan.tensor, plan.context, plan.experts, plan.pipeline, self._micro_batches) > 1
 
     def _fitting(self, graph: OperatorGraph, devices: int) -> HybridPlan:
-        """The plan with nothing left open. ValueError says what does not divide."""
+        """The plan with all degrees set. Raises ValueError that says what does not divide."""
         asked, batch = self._asked, samples(graph)
         shards = asked.tensor * asked.context * asked.pipeline
-        data = asked.data or max(1, devices // shards)
+        data = asked.data or len(asked.shares) or max(1, devices // shards)
         if shards * data != devices:
             degrees = (asked.tensor, *[asked.context] * (asked.context > 1), asked.pipeline, data)
             raise ValueError(
@@ -151,8 +160,13 @@ class HybridParallel(Mapper):
             )
         if data % asked.experts:
             raise ValueError(f"plan {asked}: e must divide the {data} replicas, over which it deals the experts")
+        if asked.shares and batch % sum(asked.shares):
+            raise ValueError(
+                f"plan {asked}: {batch} samples a step cannot be taken in micro-batches of the {sum(asked.shares)} that shares= "
+                "adds up to"
+            )
         micro_batch = asked.micro_batch or (1 if asked.pipeline > 1 else max(1, batch // data))
-        if batch % (data * micro_batch):
+        if not asked.shares and batch % (data * micro_batch):
             raise ValueError(
                 f"plan {asked}: {batch} samples a step cannot be taken in micro-batches of d x mb = {data} x {micro_batch} = "
                 f"{data * micro_batch}"
@@ -161,23 +175,23 @@ class HybridParallel(Mapper):
             raise ValueError(
                 f"plan {asked}: {data} replicas cannot be dealt to groups of hsdp{asked.shard_group}; use a divisor of {data}"
             )
-        return replace(asked, data=data, micro_batch=micro_batch)
+        return replace(asked, data=data, micro_batch=None if asked.shares else micro_batch)
 
     def between(self, node: Node) -> bool:
-        """Whether an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence, or
-        done by each. After `prepare`."""
+        """True if an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence, or
+        computed by each member. Call after `prepare`."""
         return self.plan.tensor > 1 and self._tensor.shared(node) is None
 
     def _everywhere(self, node: Node) -> bool:
-        """Whether each of a tensor-parallel group computes all of an operator. Not what is carried from step to step, nor what is
-        added up over samples or sequences."""
+        """True if every device of a tensor-parallel group computes all of an operator. Not for operators that carry state from
+        step to step, or sum over samples or sequences."""
         if self.plan.sequence_parallel or not self.between(node) or node.operator.kind == "state":
             return False
         cut = [dim for dim in (sample_dim(node), self._sequence.get(node.name)) if dim is not None]
         return not any(writes_together(node, dim) for dim in cut)
 
     def _shared(self, node: Node) -> int | None:
-        """The dimension that a tensor-parallel group shares: as in `Megatron`, or else the sequence."""
+        """The dimension that a tensor-parallel group shares: as in `Megatron`, or otherwise the sequence."""
         t = self.plan.tensor
         if t == 1:
             return None
@@ -193,8 +207,8 @@ class HybridParallel(Mapper):
 
 
 def _sequence(graph: OperatorGraph, degree: int) -> dict[str, int]:
-    """Of operators that can be cut along the sequence in so many pieces, the dimension that does it. The sequence is the second
-    axis of the network's inputs, and goes along in what reads it."""
+    """By operator that can be cut along the sequence into this many pieces, the dimension that does so. The sequence is the
+    second axis of the network's inputs, and is followed through the operators that read it."""
     found: dict[str, int] = {}
     axes: dict[tuple[int, int], int] = {}  # tensor -> the axis along which the sequence lies
     for node in graph if degree > 1 else ():
@@ -206,8 +220,7 @@ def _sequence(graph: OperatorGraph, degree: int) -> dict[str, int]:
 
 
 def _experts(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
-    """Of layers of experts and what is done with each expert's values, the dimension of the experts. ValueError if there are none,
-    or too few experts."""
+    """By operator of layers of experts, the dimension of the experts. Raises ValueError if there are none, or too few experts."""
     found: dict[str, int] = {}
     axes: dict[tuple[int, int], int] = {}  # tensor -> the axis of its experts
     for node in graph if plan.experts > 1 else ():
@@ -229,8 +242,8 @@ def _experts(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
 
 
 def _keys(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
-    """Of attention in blocks of keys, the dimension of the blocks, if they go around a ring: a device has them all of its queries.
-    ValueError if there are none, or if the devices of a context cannot have as many each."""
+    """By attention operator that works on blocks of keys, the dimension of the blocks, if keys go around a ring: each device
+    has all blocks for its queries. Raises ValueError if there are none, or if the blocks do not divide among the devices."""
     found: dict[str, int] = {}
     for node in graph if plan.ring else ():
         if node.operator.kind == "attention_blocks":
@@ -255,7 +268,7 @@ def _writing(node: Node, axis: int) -> int | None:
 
 
 def _along(node: Node, axes: Mapping[tuple[int, int], int], degree: int) -> int | None:
-    """The dimension that cuts an operator as the first of its inputs that is in ``axes`` is cut along the axis there."""
+    """The dimension that cuts an operator in the same way as its first input in ``axes`` is cut along the axis given there."""
     for index, tensor in enumerate(node.inputs):
         if (lies := axes.get((tensor.node, tensor.index))) is None:
             continue
@@ -267,7 +280,7 @@ def _along(node: Node, axes: Mapping[tuple[int, int], int], degree: int) -> int 
 
 
 def _say(node: Node, dim: int, axes: dict[tuple[int, int], int]) -> None:
-    """Note along which axes an operator's outputs lie cut if its dimension is."""
+    """Note along which axes an operator's outputs are cut if this dimension is."""
     for tensor in node.outputs:
         axis = node.axis(dim, lambda piece, k=tensor.index: node.writes(piece)[k])  # type: ignore[misc]
         if axis is not None:
@@ -275,15 +288,16 @@ def _say(node: Node, dim: int, axes: dict[tuple[int, int], int]) -> None:
 
 
 def samples(graph: OperatorGraph) -> int:
-    """Samples of a step."""
+    """Return the number of samples of a step."""
     return graph.nodes[0].space.shape[0]
 
 
 def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = ()) -> dict[str, int]:
-    """Operators in ``count`` stages along the graph. Layers (operators whose names share a number, as ``h.3``) are not divided:
-    ``layers`` says how many each stage has; if not given, they are dealt evenly, first and last stage getting fewer. What comes
-    before the first layer is with it, what comes after the last is with that. Without enough layers, operators are dealt by
-    their flops. What has no inputs is where it is read first. ValueError if ``layers`` are not those that there are."""
+    """Return the operators of each of ``count`` stages along the graph. Layers (operators whose names share a number, as
+    ``h.3``) are not divided. ``layers``: how many each stage has; if not given, they are dealt evenly, with fewer for the first
+    and last stage. Operators before the first layer go with it, those after the last with that one. Without enough layers,
+    operators are divided by their flops. Operators without inputs go where they are read first. Raises ValueError if ``layers``
+    do not sum to the number of layers."""
     if count == 1:
         return {node.name: 0 for node in graph}
     numbers = layer_numbers(graph)
@@ -303,14 +317,15 @@ def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = ()) -> d
 
 
 def _dealt(layers: int, stages: int) -> list[int]:
-    """Layers by stage; where they do not divide, stages in the middle get one more, since first and last have more to do."""
+    """Layers by stage. If they do not divide evenly, stages in the middle get one more, since the first and the last have extra
+    work."""
     whole, extra = divmod(layers, stages)
     first = (stages - extra) // 2
     return [whole + (first <= s < first + extra) for s in range(stages)]
 
 
 def layer_numbers(graph: OperatorGraph) -> dict[str, int]:
-    """Operator -> which layer it belongs to, counted in the order of the graph; empty if operators have no such names."""
+    """Return the layer of each operator, counted in the order of the graph; empty if operators have no such names."""
     keys: dict[str, int] = {}
     found: dict[str, int] = {}
     last = 0
@@ -322,7 +337,7 @@ def layer_numbers(graph: OperatorGraph) -> dict[str, int]:
 
 
 def _by_flops(graph: OperatorGraph, count: int) -> dict[str, int]:
-    """Stretches of the graph of about equal flops, none of them empty. What has no inputs does not count."""
+    """Non-empty stretches of the graph with about equal flops. Operators without inputs do not count."""
     nodes = [node for node in graph if node.inputs]
     if len(nodes) < count:
         raise ValueError(f"plan: {count} stages need as many operators with inputs, {graph.name} has {len(nodes)}")
@@ -339,9 +354,10 @@ def _by_flops(graph: OperatorGraph, count: int) -> dict[str, int]:
 
 
 def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
-    """The operators that a rule recomputes. ``full``: all of each layer (operators whose names share a number) but its last one,
-    whose output the next layer reads. ``selective``: of attention what grows with the square of the sequence, from the
-    product of queries and keys to what the product with the values reads (Korthikanti et al., arXiv 2205.05198)."""
+    """Return the operators that a rule recomputes. ``full``: all of each layer (operators whose names share a number) except
+    its last one, whose output the next layer reads. ``selective``: the part of attention that grows with the square of the
+    sequence, from the product of queries and keys up to the input of the product with the values (Korthikanti et al., arXiv
+    2205.05198)."""
     if rule == "selective":
         return frozenset(_attention(graph))
     if rule == "none":
@@ -356,7 +372,8 @@ def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
 
 
 def _attention(graph: OperatorGraph) -> Iterable[str]:
-    """From one product of two activations to what the next reads, with nothing but passes over memory in between."""
+    """Operators from one product of two activations to the next one that reads it, with only elementwise and similar passes
+    between."""
     products = {node.number for node in graph if node.operator.kind == "matmul"}
     for node in graph:
         if node.number not in products:

@@ -79,6 +79,11 @@ class Mapper(ABC):
         """
         return SyncAlgorithm.OWNER if _copying(processors, machine) else SyncAlgorithm.COLLECTIVE
 
+    def select_weights(self, node: Node, degrees: Sequence[int], machine: Machine) -> Sequence[Sequence[float]]:
+        """Choose the proportions of the pieces along each dimension, for processors of unequal speed: `OpConfig.weights`.
+        Pieces along other dimensions are even. Default: none."""
+        return ()
+
     def select_copies(self, node: Node, machine: Machine) -> int:
         """Choose how many processors compute each piece redundantly (`OpConfig.copies`). With more than one, `map_task` is
         asked about every copy: for piece k, about the numbers from k * copies on. Default: one."""
@@ -132,7 +137,7 @@ class Mapper(ABC):
 
 
 def _copying(processors: Sequence[int], machine: Machine) -> bool:
-    """Whether processors copy what they send each other by themselves, as CPU ranks do."""
+    """True if processors copy what they send each other by themselves, as CPU ranks do."""
     route = machine.route(processors[0], processors[1]) if len(processors) > 1 else ()
     return any(link.occupies_endpoints for link in route)
 
@@ -202,4 +207,5 @@ def _configure(mapper: Mapper, node: Node, machine: Machine) -> OpConfig:
     copies: Any = mapper.select_copies(node, machine)
     if not isinstance(copies, int) or copies < 1:
         raise ValueError(f"{who}: select_copies must return how many processors run each piece, 1 or more, got {copies!r}")
-    return OpConfig(degrees, tuple(mapper.map_tasks(node, pieces * copies, degrees, machine)), copies=copies)
+    weights = tuple(tuple(map(float, of)) for of in mapper.select_weights(node, degrees, machine))
+    return OpConfig(degrees, tuple(mapper.map_tasks(node, pieces * copies, degrees, machine)), weights, copies)

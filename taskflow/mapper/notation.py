@@ -4,21 +4,24 @@ Megatron-LM's users name it, ``t8 p4 d16 mb1``."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 
 from taskflow.graph import Node
-from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.schedules import PipelineSchedule
 
 _WEIGHT = r"(?:\d+\.?\d*(?:e[+-]?\d+)?)"
+_SIZES = rf"{_WEIGHT}(?::{_WEIGHT})+"
 
 
 def parse_config(text: str, node: Node, processors: int) -> OpConfig:
-    """The configuration that `OpConfig.describe` writes as ``text``: cuts (``whole`` for none) and, after an ``@``, a processor
-    for each piece; without them pieces run on 0, 1, 2, ... Of pieces of uneven size the proportions are written: ``n/3:3:1:1``;
-    of pieces that several processors run, how many: ``n/2 x4``.
-    ValueError says what is wrong or does not fit the operator."""
+    """Return the configuration that `OpConfig.describe` writes as ``text``: cuts (``whole`` for none) and, after an ``@``, a
+    processor for each piece; without it pieces run on 0, 1, 2, ... For uneven pieces their proportions replace their number:
+    ``n/3:3:1:1``, or ``n/(3:1)*8`` if they repeat. ``n/2 x4``: four processors run each piece. Raises ValueError if ``text`` is
+    malformed or does not fit the operator."""
     cuts, at, places = text.partition("@")
     degrees = [1] * len(node.dims)
     weights: list[tuple[float, ...]] = [()] * len(node.dims)
@@ -28,13 +31,14 @@ def parse_config(text: str, node: Node, processors: int) -> OpConfig:
         raise ValueError(f"operator {node.name}: {text!r} has no cut; write whole @ 0, or for example {_example(node)}")
     copies = int(words.pop()[1:]) if re.fullmatch(r"x[1-9]\d*", words[-1]) else 1
     for word in words if words != ["whole"] else ():
-        match = re.fullmatch(rf"(.+)/(\d+|{_WEIGHT}(?::{_WEIGHT})+)", word)
+        match = re.fullmatch(rf"(.+?)/(?:(\d+|{_SIZES})|\(({_SIZES})\)\*([1-9]\d*))", word)
         if match is None or match.group(1) not in names:
             raise ValueError(
                 f"operator {node.name}: {word!r} in {text!r} is not a cut; write DIMENSION/PIECES with one of the dimensions "
                 f"{', '.join(names) or '(none)'}, for example {_example(node)}"
             )
-        dim, pieces = names.index(match.group(1)), match.group(2).split(":")
+        pieces = match.group(2).split(":") if match.group(2) else match.group(3).split(":") * int(match.group(4))
+        dim = names.index(match.group(1))
         degrees[dim] = len(pieces) if len(pieces) > 1 else int(pieces[0])
         weights[dim] = tuple(map(float, pieces)) if len(pieces) > 1 else ()
     found = parse_ranges(places, f"operator {node.name}: {text!r}") if at else tuple(range(prod(degrees) * copies))
@@ -49,8 +53,8 @@ _SYNC_FIELDS = {"": "chunks", "hsdp": "shard_group", "prefetch": "prefetch"}
 
 
 def parse_sync(text: str, who: str) -> Sync:
-    """The synchronisation that `Sync` prints as ``text``: ``ring/every``, ``owner/spread/8`` with chunks, or
-    ``collective/zero3/hsdp4/prefetch2``. ValueError that begins with ``who``."""
+    """Return the synchronisation that `Sync` prints as ``text``: ``ring/every``, ``owner/spread/8`` with chunks, or
+    ``collective/zero3/hsdp4/prefetch2``. Raises ValueError that begins with ``who``."""
     words = text.replace(" ", "").split("/")
     overlap = words[-1] != "after"
     words = words if overlap else words[:-1]
@@ -74,7 +78,7 @@ def parse_sync(text: str, who: str) -> Sync:
 
 
 def parse_ranges(text: str, who: str) -> tuple[int, ...]:
-    """``0-3,8`` as (0, 1, 2, 3, 8). ValueError that begins with ``who``."""
+    """Return ``0-3,8`` as (0, 1, 2, 3, 8). Raises ValueError that begins with ``who``."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
@@ -98,7 +102,7 @@ def _example(node: Node) -> str:
 RECOMPUTE = ("none", "selective", "full")
 OVERLAP = ("none", "grads")
 _TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])(\d+)")
-_SETTING = re.compile(r"(recompute|schedule|stages|prefetch|overlap)=(\S+)")
+_SETTING = re.compile(r"(recompute|schedule|stages|prefetch|overlap|devices|shares)=(\S+)")
 NOTATION = (
     "tN (tensor), cN (context; with ring keys go from neighbour to neighbour), pN (pipeline), dN (data), "
     "eN (experts, of replicas), mbN (samples of a micro-batch and replica), "
@@ -107,20 +111,24 @@ NOTATION = (
     "regather (what shared layers gather is not kept for the backward pass, but gathered again), "
     "prefetch=N (layers gathered ahead), overlap=none|grads (sums of gradients after or beside the backward pass), "
     f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, "
-    "stages=N,N,... (layers of each stage)"
+    "stages=N,N,... (layers of each stage), shares=N,N,... (samples of a micro-batch that each replica takes, instead of mb), "
+    "devices=0-3,... or KIND,... (the devices in the order in which they have places: a pipeline's first rank, its replicas)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class HybridPlan:
-    """Degrees of parallelism; ``data`` None: as many replicas as the devices allow. ``context``: devices over which each sequence
-    is cut. ``experts``: replicas over which the experts of a layer are dealt. ``stages``: how many layers each stage has; empty:
-    as even as can be. ``zero``: the stage of ZeRO. ``shard_group``: replicas that have all shares together, 0: all.
-    ``ring``: those that share a sequence have the keys of their own part, which go around. ``overlap``: whether gradients are
-    summed beside the backward pass ("grads") or after it ("none"). ``sequence_parallel``: whether what lies between the layers that
-    a tensor group shares is cut along the sequence (Korthikanti et al., arXiv 2205.05198); if not, each of the group does all of
-    it (Megatron-LM without --sequence-parallel). ``regather``: what the shared layers gather along the sequence is gathered again
-    for the backward pass, not kept (Megatron-LM with --sequence-parallel)."""
+    """Degrees of parallelism. ``data`` None: as many replicas as the devices allow. ``context``: devices over which each
+    sequence is cut. ``experts``: replicas over which the experts of a layer are distributed. ``stages``: how many layers each
+    stage has; empty: as even as possible. ``zero``: the stage of ZeRO. ``shard_group``: replicas that hold all shards together,
+    0: all. ``ring``: devices that share a sequence pass their keys around. ``overlap``: gradients are summed during the
+    backward pass ("grads") or after it ("none"). ``sequence_parallel``: operators between the layers that a tensor group shares
+    are cut along the sequence (Korthikanti et al., arXiv 2205.05198); otherwise each device of the group computes all of them
+    (Megatron-LM without --sequence-parallel). ``regather``: what the shared layers gather along the sequence is not kept but
+    gathered again for the backward pass (Megatron-LM with --sequence-parallel). ``shares``: samples of a micro-batch that each
+    replica takes, for replicas of unequal speed; empty: ``micro_batch`` each. ``devices``: the machine's devices in the order
+    in which the plan uses them, as numbers or as the name of a kind for all devices of it; others are idle; empty: all in
+    order."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -139,6 +147,8 @@ class HybridPlan:
     overlap: str = "grads"
     sequence_parallel: bool = True
     regather: bool = False
+    shares: tuple[int, ...] = ()
+    devices: tuple[int | str, ...] = ()
 
     def __post_init__(self) -> None:
         for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts"):
@@ -176,6 +186,28 @@ class HybridPlan:
             raise ValueError(
                 f"plan: stages= needs the layers of {self.pipeline * self.virtual} stages (p x v), got {len(self.stages)}"
             )
+        if self.shares:
+            self._check_shares()
+
+    def _check_shares(self) -> None:
+        if self.micro_batch is not None:
+            raise ValueError(
+                f"plan: shares= says how many samples of a micro-batch each replica takes, which mb{self.micro_batch} says of all; "
+                "leave one of them out"
+            )
+        if min(self.shares) < 1 or self.data not in (None, len(self.shares)):
+            raise ValueError(
+                f"plan: shares= needs 1 sample or more for each of {self.data or 'the'} replicas, got "
+                f"{','.join(map(str, self.shares))}"
+            )
+        if self.experts > 1:
+            raise ValueError(f"plan: e{self.experts} deals experts to replicas that take as many samples each; leave shares= out")
+
+    @property
+    def together(self) -> int:
+        """Return the samples of a micro-batch that all replicas take together, of a plan with ``data`` and ``micro_batch``, or
+        ``shares``."""
+        return sum(self.shares) or (self.data or 1) * (self.micro_batch or 1)
 
     def __str__(self) -> str:
         said = [f"t{self.tensor}", *["nosp"] * (not self.sequence_parallel), *["regather"] * self.regather]
@@ -187,8 +219,17 @@ class HybridPlan:
         said += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch={self.prefetch}"] * (self.prefetch != 1)
         said += [f"overlap={self.overlap}"] * (self.overlap != "grads")
         said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)
-        said += [f"stages={','.join(map(str, self.stages))}"] * bool(self.stages)
+        said += [f"{name}={','.join(map(str, some))}" for name, some in (("stages", self.stages), ("shares", self.shares)) if some]
+        said += [f"devices={_devices(self.devices)}"] * bool(self.devices)
         return " ".join(said + [f"recompute={self.recompute}"] * (self.recompute != "none"))
+
+
+def _devices(devices: Sequence[int | str]) -> str:
+    """``0-3,8`` or ``v100,a100``."""
+    return ",".join(
+        ",".join(map(str, some)) if named else ranges(tuple(int(n) for n in some))
+        for named, some in groupby(devices, key=lambda one: isinstance(one, str))
+    )
 
 
 def is_plan(text: str) -> bool:
@@ -198,7 +239,7 @@ def is_plan(text: str) -> bool:
 
 
 def parse_plan(text: str) -> HybridPlan:
-    """The plan that a notation stands for. ValueError names the word that is wrong."""
+    """Return the plan that a notation stands for. Raises ValueError that names the word that is wrong."""
     names = {
         "t": "tensor", "c": "context", "e": "experts", "p": "pipeline", "d": "data", "mb": "micro_batch", "v": "virtual",
         "zero": "zero", "hsdp": "shard_group",
@@ -231,10 +272,16 @@ def _setting(key: str, value: str) -> object:
         if value not in (known := [s.value for s in PipelineSchedule]):
             raise ValueError(f"plan: schedule must be one of {', '.join(known)}, got {value!r}")
         return PipelineSchedule(value)
-    if key == "stages":
+    if key in ("stages", "shares"):
         if not re.fullmatch(r"\d+(,\d+)*", value):
-            raise ValueError(f"plan: stages must be numbers of layers such as 5,6,6,5, got {value!r}")
+            what = "layers" if key == "stages" else "samples"
+            raise ValueError(f"plan: {key} must be numbers of {what} such as 5,6,6,5, got {value!r}")
         return tuple(map(int, value.split(",")))
+    if key == "devices":
+        found: list[int | str] = []
+        for part in value.split(","):
+            found += parse_ranges(part, "plan: devices") if part[:1].isdigit() else [part]
+        return tuple(found)
     if key == "prefetch":
         if not value.isdecimal():
             raise ValueError(f"plan: prefetch must be a number of layers, got {value!r}")

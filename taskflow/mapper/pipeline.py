@@ -14,7 +14,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig
 from taskflow.mapper.schedules import Pass, PassKind, PipelineSchedule, rank_passes
 from taskflow.operators.operator import Soap
-from taskflow.partition import even_cuts
+from taskflow.partition import even_cuts, weighted_cuts
 from taskflow.regions import Rect
 
 
@@ -120,11 +120,16 @@ def in_micro_batches(node: Node, config: OpConfig, micro_batches: int) -> OpConf
         )
     degrees = (*config.degrees[:dim], degree * micro_batches, *config.degrees[dim + 1 :])
     weights = config.weights
-    if weights and weights[dim]:
-        raise ValueError(f"operator {node.name}: micro-batches of samples that are cut by weights are not supported")
-    if size % (micro_batches * degree):  # else even cuts of all are even cuts of each
+    unequal = weights[dim] if weights else ()
+    if unequal or size % (micro_batches * degree):  # else even cuts of all are even cuts of each
         outer = even_cuts(size, micro_batches)
-        sizes = [b - a for low, high in pairwise(outer) for a, b in pairwise(even_cuts(high - low, degree))]
+        each = (weighted_cuts(high - low, unequal) if unequal else even_cuts(high - low, degree) for low, high in pairwise(outer))
+        sizes = [b - a for cuts in each for a, b in pairwise(cuts)]
+        if min(sizes) < 1:
+            raise ValueError(
+                f"operator {node.name}: {micro_batches} micro-batches of {size} samples, each cut as "
+                f"{':'.join(f'{w:g}' for w in unequal)}, leave a piece empty; use fewer micro-batches"
+            )
         weights = tuple(tuple(map(float, sizes)) if i == dim else w for i, w in enumerate(weights or ((),) * len(degrees)))
     inner, outer_count = config.copies, 1
     for d in config.degrees[dim:]:
@@ -179,7 +184,7 @@ def verify_pipeline(graph: OperatorGraph, configs: Mapping[str, OpConfig], pipel
 
 
 def _cut_like(node: Node, configs: Mapping[str, OpConfig]) -> tuple[object, ...]:
-    """What pieces of operators have in common that are cut alike."""
+    """Key that pieces of operators share if they are cut alike."""
     config = configs[node.name]
     return node.operator, node.specs, config.degrees, config.weights, config.copies
 
@@ -228,7 +233,7 @@ class _Apart:
 
 
 def _apart(node: Node, configs: Mapping[str, OpConfig], pipeline: Pipeline, output: int) -> _Apart | None:
-    """How micro-batches of an output lie apart; None if they share elements."""
+    """Distance between an output's micro-batches; None if they share elements."""
     config = configs[node.name]
     found: list[list[Rect]] = [[] for _ in range(pipeline.micro_batches)]
     for number, piece in _outer(node, config):

@@ -46,8 +46,8 @@ class PipelineSchedule(Enum):
 
 
 class PassKind(Enum):
-    """What a pass computes of one stage for one micro-batch. If `PipelineSchedule.weights_apart`, BACKWARD computes the
-    gradients of inputs and WEIGHTS those of weights; else BACKWARD computes both."""
+    """Kind of a pass: what it computes of one stage for one micro-batch. If `PipelineSchedule.weights_apart`, BACKWARD computes
+    the gradients of inputs and WEIGHTS those of weights; else BACKWARD computes both."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -116,7 +116,7 @@ def _taking_turns(forward: Sequence[Pass], backward: Sequence[Pass], warm_up: in
 
 
 def _zero_bubble(ranks: int, micro_batches: int, rank: int) -> list[Pass]:
-    """As 1F1B, with each gradient of weights put off by ``rank`` micro-batches; what is left of them comes last."""
+    """1F1B with each gradient of weights delayed by ``rank`` micro-batches; the remaining ones come last."""
     in_turn = _taking_turns(
         [Pass(PassKind.FORWARD, m, rank) for m in range(micro_batches)],
         [Pass(PassKind.BACKWARD, m, rank) for m in range(micro_batches)], ranks - 1 - rank,

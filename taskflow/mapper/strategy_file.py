@@ -33,7 +33,7 @@ class OperatorEntry(Entry, frozen=True, kw_only=True):
 
 
 class SyncEntry(Entry, frozen=True, kw_only=True):
-    """How a layer's weights are synchronised."""
+    """Synchronisation of a layer's weights."""
 
     travel: Annotated[SyncAlgorithm, Meta(description="How sums of gradients travel.")]
     place: Annotated[UpdatePlacement, Meta(description="Where the weights are updated.")]

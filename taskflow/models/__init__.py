@@ -45,6 +45,7 @@ __all__ = [
     "alexnet",
     "build",
     "find",
+    "find_sized",
     "gpt",
     "inception_v3",
     "lenet",
@@ -101,6 +102,19 @@ def find(name: str) -> tuple[str, Model]:
                 return f"{known}-{size}", replace(model, paper=config)
     there_are = [f"{known} ({', '.join(model.sizes)})" if model.sizes else known for known, model in MODELS.items()]
     raise ValueError(f"no model {name!r}; there are {', '.join(there_are)}")
+
+
+def find_sized(name: str, size: str) -> tuple[str, Model]:
+    """Return a model with ``size`` as its ``paper``: one of the names of its sizes, such as 405B, or ``paper`` or ``small`` to
+    leave it unchanged. Raises ValueError that lists the sizes."""
+    known, model = find(name)
+    if size in ("paper", "small"):
+        return known, model
+    for one, config in model.sizes.items() if known in MODELS else ():
+        if _plain(one) == _plain(size):
+            return f"{known}-{one}", replace(model, paper=config)
+    there_are = ", ".join(["paper", "small", *(model.sizes if known in MODELS else ())])
+    raise ValueError(f"{known}: no size {size!r}; there are {there_are}")
 
 
 def build(

@@ -102,8 +102,7 @@ def _attend(c: MoEConfig, x: Tensor, name: str) -> Tensor:
 
 
 def _experts(c: MoEConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """What the experts of each word of x (N, T, M) make of it, and the auxiliary loss. A word that finds no place gets
-    zeros."""
+    """Experts' outputs for each word of x (N, T, M), and the auxiliary loss. A word that finds no place gets zeros."""
     group = c.steps if c.group is None else c.group
     grouped = (c.batch * c.steps // group, group, c.hidden)
     y = x if grouped == x.shape else ops.reshape(x, grouped, name=f"{name}.groups")

@@ -143,7 +143,7 @@ def transformer_decoder(config: TransformerConfig, beams: int, dtype: str = "flo
 
 
 def _keys_and_values(x: Tensor, heads: int, name: str) -> Pair:
-    """Of an attention to x (N, S, H), each (N, heads, S, H / heads)."""
+    """Keys and values of an attention to x (N, S, H), each (N, heads, S, H / heads)."""
     return attention_heads(x, heads, "k", name=name), attention_heads(x, heads, "v", name=name)
 
 

@@ -73,7 +73,7 @@ class CombineExperts(Operator):
 
     @staticmethod
     def _said(call: Call, rows: Array) -> Array:
-        """What is in each token's places, (G, S, k, M)."""
+        """Outputs in each token's places, (G, S, k, M)."""
         x, slots = call.inputs[0], call.inputs[2]
         width = x.shape[-1]
         said = call.kernels.xp.empty((*slots.shape, width), x.dtype)

@@ -73,7 +73,7 @@ class CombineWeights(Operator):
         target.put(given)
 
     def _here(self, call: Call, slots: Array) -> Array:
-        """Whether a place of the piece is that of a slot: (groups, tokens, experts, places)."""
+        """True where a place of the piece is that of a slot: (groups, tokens, experts, places)."""
         (_, _, e0, c0), (_, _, e1, c1) = call.piece.lo, call.piece.hi
         key = ("combine weights", self.capacity, e0, e1, c0, c1)
         places = call.kernels.constant(key, lambda: np.arange(e0, e1)[:, None] * self.capacity + np.arange(c0, c1))

@@ -84,7 +84,7 @@ class Concat(Operator):
         return 0
 
     def _parts(self, call: Call) -> Iterator[tuple[slice, ...]]:
-        """Where in the piece's output each input goes."""
+        """Place of each input in the piece's output."""
         dim, start = self.dim % call.piece.ndim, 0
         for rect in call.reads.inputs:
             stop = start + rect.shape[dim]

@@ -117,7 +117,7 @@ class Conv2d(Convolution):
         return rows.sees(height, piece.lo[2], piece.hi[2]), columns.sees(width, piece.lo[3], piece.hi[3])
 
     def _padding(self, call: Call) -> tuple[Pair, Pair]:
-        """What lies outside of the image in this piece."""
+        """Padding of this piece: what lies outside the image."""
         rows, columns = self._sees(call.specs, call.piece)
         return rows.padding, columns.padding
 

@@ -158,7 +158,7 @@ def _sum(kernels: KernelSet, letters: str, array: Array, out: str, into: Array) 
 def _product(
     kernels: KernelSet, letters: Sequence[str], arrays: Sequence[Array], out: str, into: Array, accumulate: bool
 ) -> None:
-    """As one product of matrices for every value of the letters that all three have."""
+    """Compute it as one matrix product for every value of the letters that all three share."""
     a, b = letters
     batch = "".join(x for x in out if x in a and x in b)
     summed = "".join(x for x in a if x in b and x not in out)
@@ -235,7 +235,7 @@ def _apply(terms: Sequence[str], out: str, operands: Sequence[Tensor], name: str
 
 
 def _steps(terms: Sequence[str], out: str, operands: Sequence[Tensor]) -> list[tuple[int, ...]]:
-    """Which operands to take at each step; the result of step number k is operand len(operands) + k."""
+    """Operands to take at each step; the result of step number k is operand len(operands) + k."""
     count = len(operands)
     if count <= 2:
         return [tuple(range(count))]

@@ -122,7 +122,7 @@ class MergeAttention(Operator):
         return (numbers[0], numbers[-1] + 1) if numbers else (0, 0)
 
     def _seen(self, call: Call) -> Array:
-        """Whether a query sees something of a block: (samples or 1, rows, 1, blocks)."""
+        """True where a query sees something of a block: (samples or 1, rows, 1, blocks)."""
         scope, rows = self._scope(call.specs), (call.piece.lo[1], call.piece.hi[1])
         span, count = self._blocks(call.specs, rows), call.specs[0].shape[3]
         blocks = blocks_of(self.keys, count)[slice(*span)]

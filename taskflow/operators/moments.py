@@ -97,7 +97,7 @@ class Moments(Operator):
         return 3 * piece.volume * self._unit(inputs)
 
     def _unit(self, inputs: Sequence[Spec]) -> int:
-        """How many samples one step of dimension n is: one if there is one group, else a group."""
+        """Number of samples in one step of dimension n: one if there is one group, else a group."""
         return 1 if self.samples == inputs[0].shape[0] else self.samples
 
     @classmethod

@@ -33,7 +33,7 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What a piece has of one group of samples."""
+    """Part of one group of samples that a piece has."""
 
     number: int  # of the group, counted from the piece's first
     rows: slice  # of the piece's samples

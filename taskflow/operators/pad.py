@@ -69,7 +69,7 @@ class Pad(Operator):
         return 0
 
     def _inside(self, call: Call) -> tuple[slice, ...]:
-        """Where in the piece's output its input lies."""
+        """Place of the input in the piece's output."""
         return call.reads.inputs[0].shift([a for a, _ in self.edges]).slices(call.piece)
 
     @classmethod

@@ -114,7 +114,7 @@ class Softmax(Operator):
         return bool(self.dim % array.ndim == array.ndim - 1)
 
     def _ends(self, call: Call) -> Array:
-        """How many columns each row of the piece sees."""
+        """Number of columns that each row of the piece sees."""
         rows, columns = call.specs[0].shape[-2:]
         piece = call.piece
         key = ("softmax ends", self.causal, rows, columns, piece.shape[:-1], piece.lo[-2:-1])

@@ -83,7 +83,7 @@ class Split(Operator):
         return 0
 
     def _parts(self, rank: int) -> Iterator[tuple[slice, ...]]:
-        """Where in the input each output lies."""
+        """Place of each output in the input."""
         before = (slice(None),) * (self.dim % rank)
         for stop, size in zip(accumulate(self.sections), self.sections):
             yield (*before, slice(stop - size, stop))

@@ -12,7 +12,7 @@ from taskflow.operators.operator import Init, Operator, Spec
 
 
 class Builder(Protocol):
-    """What a builder function needs of the graph to which it adds (implemented by taskflow.graph.OperatorGraph)."""
+    """Interface of the graph to which a builder function adds (implemented by taskflow.graph.OperatorGraph)."""
 
     dtype: np.dtype[Any]
 

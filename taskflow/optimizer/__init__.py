@@ -18,7 +18,22 @@
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.memory_check import RULE, MemoryCheck
 from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.result import SearchResult
-from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
+from taskflow.optimizer.result import Improvement, SearchResult
+from taskflow.optimizer.search import ALGORITHMS, LEAST_SHARE, TIME_SHARE, make_evaluator, search
+from taskflow.optimizer.session import NothingFits
 
-__all__ = ["ALGORITHMS", "RULE", "Budget", "Deadline", "MemoryCheck", "SearchOptions", "SearchResult", "make_evaluator", "search"]
+__all__ = [
+    "ALGORITHMS",
+    "LEAST_SHARE",
+    "RULE",
+    "TIME_SHARE",
+    "Budget",
+    "Deadline",
+    "Improvement",
+    "MemoryCheck",
+    "NothingFits",
+    "SearchOptions",
+    "SearchResult",
+    "make_evaluator",
+    "search",
+]

@@ -12,17 +12,17 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine, cores
 from taskflow.mapper import Strategy
 from taskflow.optimizer.algorithms import additive_plan, exact, guided, known, mcmc, optcnn, placement, portfolio, worth
-from taskflow.optimizer.bounds import lower_bound
+from taskflow.optimizer.bounds import lower_bound, work_bound
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
-from taskflow.optimizer.grid import PlanGrid, change_that_fits, has_grid, joined, layered_search, may_be_whole
+from taskflow.optimizer.grid import change_that_fits, has_grid, joined, layered_search, make_grid, may_be_whole
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Progress, SearchResult
 from taskflow.optimizer.session import NothingFits
-from taskflow.optimizer.space import Constraints, SpaceOptions, uneven_applies
+from taskflow.optimizer.space import Constraints, SpaceOptions, unequal, uneven_applies
 from taskflow.rules import SGD, UpdateRule
 
 
@@ -117,7 +117,7 @@ def search(
         limit, seed, wanted, rivals=() if alone or large else (*known(graph, machine), *starts),
         starts=starts if alone else (),
         fits=_room(evaluator, memory) if evaluator.rule is not None else None, progress=progress, deadline=deadline,
-        bound=None if measures else lambda over: lower_bound(evaluator, wanted, over, uneven=uneven),
+        bound=None if measures else lambda over: _bound(evaluator, wanted, over, uneven),
     )
     if workers is None:
         alike = algorithm == "guided" and not measures and isinf(options.budget.proposals) and options.rivals
@@ -135,6 +135,9 @@ def search(
     finally:
         if isinstance(costs, str):
             evaluator.costs.close()
+    if layers:  # the bound holds for plans with an order, too
+        late = Deadline(max(0.0, deadline.left) + LATE_BOUND if isfinite(limit.seconds) else inf)
+        found = replace(found, lower_bound=min(found.seconds, work_bound(evaluator, lambda: late.expired)))
     if found.strategy.ordered:
         return found
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
@@ -143,6 +146,12 @@ def search(
         bound = lower_bound(evaluator, wanted, lambda: late.expired, uneven=uneven)
         found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=deadline.elapsed)
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
+
+
+def _bound(evaluator: Evaluator, wanted: SpaceOptions, over: Callable[[], bool], uneven: bool) -> float:
+    """Of plans without an order; devices of unequal speed count as what they are."""
+    found = lower_bound(evaluator, wanted, over, uneven=uneven)
+    return max(found, work_bound(evaluator, over)) if unequal(evaluator.machine) else found
 
 
 def _searched(
@@ -158,7 +167,7 @@ def _with_layers(
     are no rivals: of more devices than the compiled evaluator numbers."""
     graph, machine = evaluator.graph, evaluator.machine
     large = not options.rivals
-    grid = PlanGrid(graph, machine, evaluator.rule)
+    grid = make_grid(graph, machine, evaluator.rule)
     layered = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) and not large else 1 - LEAST_SHARE)
     first, deadline = layered.result, options.deadline or Deadline(options.budget.seconds)
     if first is not None and deadline.expired:

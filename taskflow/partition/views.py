@@ -79,7 +79,7 @@ class Image(Partition):
 
 
 def _uncovered(rects: Sequence[Rect], whole: Rect) -> int:
-    """How many points of ``whole`` no Rect holds."""
+    """Number of points of ``whole`` that no Rect holds."""
     left = [whole]
     for rect in rects:
         left = [part for piece in left for part in piece.minus(rect)]

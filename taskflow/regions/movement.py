@@ -35,7 +35,7 @@ class _ValidInstance:
     valid: DisjointMap[int]
 
     def missing(self, rect: Rect) -> int:
-        """How many points of ``rect`` are not valid."""
+        """Return the number of points of ``rect`` that are not valid."""
         return sum(gap.volume for gap in self.valid.gaps(rect))
 
 
@@ -199,8 +199,7 @@ class RegionMemory:
         ]
 
     def _largest(self, rect: Rect, processor: int) -> _ValidInstance | None:
-        """Where a write goes: the largest instance that contains it, so that later reads of any Rect in it find it
-        there."""
+        """Instance for a write: the largest that contains it, so that later reads of any Rect in it find it there."""
         if self._exact:
             return None
         found = self._containing(rect, processor)
@@ -241,8 +240,8 @@ def _contiguous(inner: Rect, outer: Rect) -> bool:
 
 
 def _contributions(pending: Iterable[tuple[Rect, tuple[_Partial, ...]]]) -> tuple[Contribution, ...]:
-    """What is pending, each partial instance's points together, by first launch; those of one launch by instance, so
-    that the order never depends on how points were split."""
+    """Pending contributions: each partial instance's points together, by first launch; those of one launch by instance, so that
+    the order never depends on how points were split."""
     found: dict[_Partial, list[Rect]] = {}
     for part, partials in pending:
         for partial in partials:

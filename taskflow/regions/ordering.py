@@ -46,7 +46,7 @@ class Dependence:
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """What some points have seen last. ``use`` is READ, WRITE or REDUCE; READ_WRITE counts as WRITE."""
+    """Last accesses to some points. ``use`` is READ, WRITE or REDUCE; READ_WRITE counts as WRITE."""
 
     use: Privilege
     users: tuple[int, ...]  # rising

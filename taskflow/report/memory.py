@@ -36,7 +36,7 @@ def memory_columns(profiles: Sequence[MemoryProfile], tick: float) -> dict[str, 
 
 
 def _thin(times: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where there are more points than `POINTS`, the highest of each stretch of the step stays."""
+    """Points to draw; if there are more than `POINTS`, the highest of each part of the step."""
     if len(times) <= POINTS:
         return times, nbytes
     stretch = times * POINTS // (int(times[-1]) + 1)

@@ -53,7 +53,7 @@ def _of(starts: NDArray[np.float64], ends: NDArray[np.float64], rows: NDArray[np
 
 
 def _first_of(makespan: float, layers: tuple[Layer, ...]) -> NDArray[np.float64]:
-    """How long each layer holds and none before it; last, how long none holds."""
+    """Time for which each layer is active and none before it; last, the time for which none is."""
     times, which, change = [np.array([0.0, makespan])], [np.zeros(2, np.int64)], [np.zeros(2, np.int64)]
     for number, (starts, ends) in enumerate(layers):
         times += [starts, ends]

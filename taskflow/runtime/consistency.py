@@ -27,7 +27,7 @@ def agree(transport: Transport, who: str, **subjects: Any) -> None:
 
 
 def _difference(gathered: list[Mapping[str, tuple[str, str]]] | None) -> str | None:
-    """What to say about the first rank that differs from rank 0; only rank 0 knows."""
+    """Sentence about the first rank that differs from rank 0; only rank 0 knows."""
     for rank, found in enumerate(gathered or []):
         for subject, (digest, text) in found.items():
             wanted, first = (gathered or [])[0][subject]

@@ -375,7 +375,7 @@ class Executor:
         self._meet()
 
     def _meet(self) -> None:
-        """Where ranks share memory, let all of them come here before it is read, or written by other means than a step."""
+        """Wait for all ranks if they share memory, before it is read or written by other means than a step."""
         if self.kept.common:
             self.transport.barrier()
 

@@ -119,7 +119,7 @@ def _check_batches(graph: OperatorGraph, wanted: Sequence[Tensor], needed: set[i
 
 
 def _batch(graph: OperatorGraph, wanted: Sequence[Tensor]) -> int:
-    """How many samples one pass takes: the length of the longest input that is needed."""
+    """Number of samples in one pass: the length of the longest input that is needed."""
     needed = needed_for(graph, wanted)
     inputs = [n for n in graph if n.operator.kind == "input" and n.number in needed]
     return max((n.outputs[0].shape[0] for n in inputs), default=1)

@@ -58,7 +58,7 @@ def peak_of(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def _by_time(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
-    """In order of first use: a buffer takes the smallest hole that holds it, else the arena grows."""
+    """Place buffers in order of first use: each takes the smallest hole that holds it, else the arena grows."""
     offsets: dict[int, int] = {}
     holes = _Holes()
     ends: list[tuple[int, int, int]] = []  # (last, offset, size) of what lives

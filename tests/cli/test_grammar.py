@@ -72,6 +72,7 @@ def test_every_command_has_the_common_options_and_examples(name: str, command: c
     short = {"--machine": "-m", "--devices": "-n", "--quiet": "-q"}
     for long, letter in short.items():
         assert long not in options or letter in options or name == "machine measure"
+    assert ("--strategy" in options) == ("--mapper" in options), f"{name}: a plan is named by either word everywhere"
     for parameter in command.params:
         assert isinstance(parameter, click.Argument) or getattr(parameter, "help", None), f"{name}: {parameter.name} has no help"
 
@@ -96,9 +97,20 @@ def test_sizes_of_a_built_in_network() -> None:
     assert build_model("mlp", None, 1, size="small", settings={"batch": "10"}).nodes[0].space.shape[0] == 10
 
 
+def test_published_sizes_by_name() -> None:
+    given = {"layers": "2", "vocabulary": "64", "steps": "8"}
+    by_size = build_model("llama", 4, 1, size="70b", settings=given)
+    assert by_size.fingerprint() == build("Llama-70B", 4, layers=2, vocabulary=64, steps=8).fingerprint()
+    assert by_size.name == "Llama-70B"
+    assert build_model("GPT-3", 4, 1, size="175B", settings=given | {"dropout": "0"}).name == "GPT-3-175B"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("llama", "--size", "7B"), "Llama: no size '7B'; there are paper, small, 8B, 70B, 405B"),
+        (("mlp", "--size", "8B"), "MLP: no size '8B'; there are paper, small"),
+        (("llama-70b", "--size", "8B"), "Llama-70B: no size '8B'; there are paper, small"),
         (("nmt", "--set", "hiden=3"), "NMT: no size 'hiden' (did you mean hidden?); there are batch (64), steps (40)"),
         (("nmt", "--set", "hidden=many"), "NMT: hidden must be int, got 'many'"),
         (("mlp", "--set", "hidden=x"), "MLP: hidden must be values with commas between them (512,512), got 'x'"),
@@ -112,7 +124,7 @@ def test_sizes_of_a_built_in_network() -> None:
         (("{file}",), "which function of the file?"),
         (("nowhere.py:net",), "there is no file nowhere.py"),
         (("no_such_package:net",), "cannot import no_such_package"),
-        (("{file}:wrong",), "must return a taskflow.OperatorGraph or a torch.nn.Module, got int"),
+        (("{file}:wrong",), "must return a taskflow.OperatorGraph, a torch.nn.Module or an exported program, got int"),
         (("{file}:broken",), "the function raised ZeroDivisionError: division by zero"),
         (("{file}:needs",), "needs hidden, batch; give --set hidden=VALUE --batch N"),
         (("{file}:net", "--set", "depth=3"), "no parameter 'depth' (did you mean deep?); there are width, batch, deep, "),

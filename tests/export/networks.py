@@ -106,11 +106,12 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, channels: int = 8) -> None:
         super().__init__()
-        self.stem, self.bn, self.pool = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.MaxPool2d(2)
-        self.layers = nn.Sequential(Residual(8), Residual(8))
-        self.head = nn.Linear(8, WORDS)
+        self.stem, self.bn = nn.Conv2d(3, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        self.pool = nn.MaxPool2d(2)
+        self.layers = nn.Sequential(Residual(channels), Residual(channels))
+        self.head = nn.Linear(channels, WORDS)
 
     def forward(self, x: Any) -> Any:
         x = self.layers(self.pool(torch.relu(self.bn(self.stem(x)))))
@@ -132,12 +133,12 @@ class CNN(nn.Module):
 class Mixtral(nn.Module):
     """Hugging Face's own class, of which each token takes two of four experts. Needs transformers."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 32, depth: int = 2) -> None:
         super().__init__()
         from transformers import MixtralConfig, MixtralForCausalLM
 
         self.net = MixtralForCausalLM(MixtralConfig(
-            vocab_size=WORDS, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            vocab_size=WORDS, hidden_size=width, intermediate_size=3 * width // 2, num_hidden_layers=depth, num_attention_heads=4,
             num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=STEPS,
         ))  # fmt: skip
 

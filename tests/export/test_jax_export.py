@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -180,14 +181,31 @@ def check_shards(row: dict[str, Any], graph: taskflow.OperatorGraph, strategy: t
     assert sum(count for count, _ in row["collectives"].values()) > 0
 
 
+def run_of(name: str, graph: taskflow.OperatorGraph, strategy: taskflow.Strategy, rule: taskflow.SGD) -> taskflow.Executor:
+    """taskflow's runtime with the weights of the test."""
+    import jax_networks
+
+    run = taskflow.Executor(graph, strategy, rule)
+    weights = jax_networks.weights(name)
+    load_weights(run, StoredWeights("the test", {key: value.shape for key, value in weights.items()}, weights.__getitem__))
+    return run
+
+
 def in_taskflow(name: str, graph: taskflow.OperatorGraph, strategy: taskflow.Strategy) -> list[float]:
     """The losses of the same weights and batches in taskflow's runtime."""
     import jax_networks
 
-    run = taskflow.Executor(graph, strategy, taskflow.SGD(lr=0.1, momentum=0.9))
-    weights = jax_networks.weights(name)
-    load_weights(run, StoredWeights("the test", {key: value.shape for key, value in weights.items()}, weights.__getitem__))
+    run = run_of(name, graph, strategy, taskflow.SGD(lr=0.1, momentum=0.9))
     return [run.train(batch) for batch in jax_networks.batches(name, 5)]
+
+
+def gradients_in_taskflow(name: str, graph: taskflow.OperatorGraph, strategy: taskflow.Strategy) -> dict[str, Any]:
+    """The first step's gradients in taskflow's runtime: what a step so long that weights vanish beside it changes."""
+    import jax_networks
+
+    run, weights = run_of(name, graph, strategy, taskflow.SGD(lr=1e6)), jax_networks.weights(name)
+    run.train(jax_networks.batches(name, 1)[0])
+    return {key: (weights[key] - value.astype("float64")) / 1e6 for key, value in run.parameters().items()}
 
 
 def both(folder: Path, name: str, *plans: str) -> list[dict[str, Any]]:
@@ -197,9 +215,13 @@ def both(folder: Path, name: str, *plans: str) -> list[dict[str, Any]]:
     graph = jax_networks.graph(name)
     strategies = [strategy_of(graph, plan) for plan in plans]
     rows = trained(folder, name, strategies, graph)
-    ours = in_taskflow(name, graph, strategies[0])
+    ours, gradients = in_taskflow(name, graph, strategies[0]), gradients_in_taskflow(name, graph, strategies[0])
     for row in rows:
         assert [loss for loss, _ in row["losses"]] == pytest.approx(ours, rel=TOLERANCE)
+        with np.load(folder / f"{row['module']}.npz") as found:
+            assert set(found) == set(gradients)
+            for key, value in gradients.items():
+                assert np.abs(found[key] - value).max() < TOLERANCE * np.abs(value).max(), (row["module"], key)
     return rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 import taskflow
 from taskflow.cli.main import main
 from taskflow.export import constraints_for, exported
+from taskflow.machine import save as save_machine
 from taskflow.models import build
 
 HERE = Path(__file__).parent
@@ -53,6 +55,24 @@ def test_a_search_for_torch_finds_what_can_be_exported(name: str, tmp_path: Path
     assert out["differences"] == [] and out["written"] == [str(tmp_path / "parallel.py")]
     assert found["iteration_seconds"] <= run("simulate", *where, "--strategy", "data")["iteration_seconds"] * (1 + 1e-12)
     compile((tmp_path / "parallel.py").read_text(), "parallel.py", "exec")
+
+
+def test_a_search_for_torch_finds_plans_with_an_order_where_no_other_fits(tmp_path: Path) -> None:
+    """Devices of 0.2 MB have no room for a plan that keeps all it makes and all weights, but for one that recomputes and shares."""
+    pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+    machine = taskflow.load_machine("p100", 4)
+    small = replace(machine, kinds=tuple(replace(kind, memory_bytes=200_000) for kind in machine.kinds), name="small")
+    save_machine(small, tmp_path / "small.json")
+    plan, where = str(tmp_path / "plan.json"), (f"{HERE / 'networks.py'}:graph", "-m", str(tmp_path / "small.json"), "-n", "4")
+    found = run("search", *where, "--budget", "20p", "--for", "torch", "--out", plan)
+    assert found["fits_memory"] and found["peak_memory_bytes"] <= 200_000
+    alone = ["search", *where, "--budget", "20p", "--for", "torch", "--limit", "*: degree<=4"]  # rules that plans of the grid lack
+    done = CliRunner().invoke(main, alone)
+    assert done.exit_code != 0 and "memory" in done.output
+    out = run("export", plan, "--to", "torch", "--out", str(tmp_path / "parallel.py"))
+    assert out["differences"] == [] and out["iteration_seconds"] == found["iteration_seconds"]
+    text = (tmp_path / "parallel.py").read_text()
+    assert "again=(" in text or "micro_batches=" in text
 
 
 def test_what_cannot_be_expressed_is_not_written_but_said(tmp_path: Path) -> None:

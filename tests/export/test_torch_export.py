@@ -18,7 +18,8 @@ import starting  # noqa: E402
 
 import taskflow  # noqa: E402
 from taskflow.export import exported  # noqa: E402
-from taskflow.models.pytorch import weights_of  # noqa: E402
+from taskflow.export.pytorch.units import units_of  # noqa: E402
+from taskflow.models.pytorch import sites_of, weights_of  # noqa: E402
 from taskflow.training import load_weights  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -88,10 +89,47 @@ def test_blocks_are_computed_again_one_by_one(name: str, path: str) -> None:
     assert f"again=('{path}',)" in text
 
 
+def test_attention_cut_by_positions_is_refused() -> None:
+    """PyTorch's kernel is given all positions of a rank's heads: a plan that counts on a part of them would promise too much."""
+    graph = networks.graph("llama")
+    strategy = taskflow.choose("c2 d2", graph, taskflow.load_machine("p100", 4))[0]
+    found = exported(graph, strategy, "torch", "parallel.py")
+    assert any("all positions" in difference.why for difference in found.differences)
+    for block in range(2):
+        attention = graph.node(f"blocks.{block}.attention.scaled_dot_product_attention.attention")
+        assert strategy[attention.name].describe(attention).startswith("n/2 a1/2")
+        assert found.nearest[attention.name].describe(attention).startswith("n/2 @")
+    for plan in ("t2 d2", "t4"):  # by heads
+        assert not exported(graph, taskflow.choose(plan, graph, taskflow.load_machine("p100", 4))[0], "torch", "p.py").differences
+
+
 def test_a_stage_that_needs_a_size_of_the_one_before_is_refused() -> None:
     """A stage begins in the middle of an attention, behind which its result gets the shape that its input had."""
     with pytest.raises(ValueError, match="needs a size of a tensor of an earlier stage"):
         plan_for("llama", "p2 d2 v2 mb1", 4)
+
+
+class Borrowing(torch.nn.Module):
+    """Uses the weight of a layer that it does not call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+        self.lent, self.last = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.nn.functional.linear(self.inner(x), self.lent.weight))
+
+
+def test_each_layer_gathers_by_itself_but_for_weights_that_are_read_elsewhere() -> None:
+    units = {name: units_of(networks.graph(name), networks.MODULES[name](), sites_of(networks.graph(name))[0])
+             for name in ("llama", "gpt")}
+    assert {"table", "blocks.#.norm1", "blocks.#.attention.wq", "blocks.#.mlp.w2", "norm", "head"} <= set(units["llama"])
+    assert {"places", "h.#.q", "h.#.mlp.#", "norm"} <= set(units["gpt"])
+    assert not {"words", "scores"} & set(units["gpt"])  # one weight: with the whole
+    module = Borrowing()
+    graph = taskflow.from_torch(module, torch.zeros(4, 8))
+    assert units_of(graph, module, sites_of(graph)[0]) == ("inner.#", "last")
 
 
 CASES = [
@@ -127,6 +165,13 @@ def test_a_mixtral_for_four_devices_trains_as_pytorch_alone_and_as_here(tmp_path
     assert strategy[q.name].describe(q).startswith("n/2 c/2") and strategy[experts.name].describe(experts).startswith("n/2 @")
     losses = check(tmp_path, "mixtral", text, 4)
     assert losses == pytest.approx(in_taskflow("mixtral", graph, strategy), rel=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_a_llama_of_which_positions_are_gathered_for_attention_trains_as_pytorch_alone(tmp_path: Path) -> None:
+    _, _, text = plan_for("llama", "c2 d2", 4, nearest=True)
+    check(tmp_path, "llama", text, 4)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """python train_beside_jax.py NETWORK STEPS MODULE ...: trains a network under each exported module, and on one device. Prints a
-line of JSON for each: losses of both, how far gradients and weights are apart, shapes of shards, and the program's collectives."""
+line of JSON for each: losses of both, how far gradients and weights are apart, shapes of shards, and the program's collectives.
+Writes the first step's gradients to MODULE.npz, by the graph's names."""
 
 from __future__ import annotations
 
@@ -24,6 +25,16 @@ def apart(a: Any, b: Any) -> float:
     """The largest difference of elements, relative to the largest element of its array."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b))
     return max(float(np.abs(np.asarray(x) - np.asarray(y)).max() / np.abs(np.asarray(y)).max()) for x, y in pairs)
+
+
+def by_name(tree: Any) -> dict[str, Any]:
+    """Arrays by the graph's names, and as it has them."""
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = ".".join(str(part.key) for part in path).removeprefix("params.")
+        kernel = name.endswith(".kernel")
+        found[name.replace(".kernel", ".weight")] = np.asarray(leaf).T if kernel else np.asarray(leaf)
+    return found
 
 
 def loss_with(name: str, plan: Any) -> Any:
@@ -56,6 +67,7 @@ def trained(name: str, module: str, batches: list[Any]) -> dict[str, Any]:
     value, grads = jax.jit(lambda p, b: plan.gradients(loss, p, b, on=mesh))(params, batch)
     wanted, expected = jax.jit(jax.value_and_grad(alone_loss))(given, batches[0])
     gradients = apart(grads, expected)
+    np.savez(f"{module}.npz", **by_name(grads))
 
     def shards(tree: Any) -> dict[str, Any]:
         return {

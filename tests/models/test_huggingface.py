@@ -126,7 +126,7 @@ def test_configs_that_say_no_network_are_refused(config: dict[str, Any], changes
 
 
 def test_what_is_not_understood_is_named_with_its_line() -> None:
-    with pytest.raises(ValueError, match=r"cumsum \(a function\) \(line \d+ of modeling_roberta.py: `incremental"):
+    with pytest.raises(ValueError, match=r"cumsum \(a function\) in \S+ \(line \d+ of modeling_roberta.py: `incremental"):
         from_config(imports.CONFIGS["RoBERTa"], 2, 8)
 
 

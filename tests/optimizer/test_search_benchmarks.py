@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 from starting import needs_mpi
 
+from taskflow.optimizer.budget import Budget
+
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import found_against_grid as benchmark  # noqa: E402
 
 
 def printed(script: str, *arguments: str) -> list[dict[str, Any]]:
@@ -92,3 +97,25 @@ def test_plans_of_both_costs_are_measured() -> None:
         assert 0 < plan["fastest_seconds"] <= plan["measured_seconds"] <= plan["slowest_seconds"]
     assert row["ratio"] == analytic["measured_seconds"] / measured["measured_seconds"]
     assert row["told_apart"] is False, "two rounds tell nothing apart"
+
+
+def test_found_against_grid() -> None:
+    pair = benchmark.Pair("GPT-2", 16, "a100", 4, "as a test", {"layers": 4, "steps": 64, "dropout": 0.0})
+    budget = Budget(proposals=10)
+    grid, found = benchmark.grid_row(pair, Budget(seconds=1.0)), benchmark.search_row(pair, budget, 0)
+    row = benchmark.row_of("toy", pair, grid, found)
+    assert row["gain"] == row["grid_seconds"] / row["found_seconds"] - 1 and 0 < found["first_plan_seconds"] <= found["seconds"]
+    assert row["grid_seconds"] <= min(grid["iteration_seconds"], found["starts"]["grid"])
+    for side in (grid, found):
+        assert 0 < side["busy"][1] <= side["busy"][0] <= 1 and side["peak_memory_bytes"] < 80e9
+    words = benchmark.said(row)
+    assert grid["plan"] in words and found["plan"] in words and "simulated" in words
+    other = {**found, "plan": "t2 p2 d1 mb4 schedule=zb-h1", "ordered": True}
+    grid = {**grid, "plan": "t2 p2 d1 mb4 recompute=full"}
+    assert "Instead of recompute=full it has schedule=zb-h1." in benchmark.explained(benchmark.row_of("toy", pair, grid, other))
+
+
+def test_a_pair_for_which_nothing_fits() -> None:
+    pair = benchmark.PAIRS["llama-405B-1024"]
+    row = benchmark.row_of("toy", pair, {"grid": {"plan": None}}, {"nothing": "search: found no plan"})
+    assert row["gain"] is None and "found no plan" in benchmark.said(row)

@@ -221,6 +221,36 @@ def test_what_is_broken_off_leaves_nothing_behind(seed: int, algorithm: str, cli
     assert 5 < broken < 25
 
 
+def test_a_proposal_that_is_given_up_between_two_changes_leaves_no_error_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core was asking for a cost when the time ended, and Python asked for the time before the core was evaluated."""
+    core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
+    graph, machine = build("MLP", preset="small"), load_machine("p100", 4)
+
+    class Asked(Roofline):
+        """As another class it is asked for every cost."""
+
+    here = core.CompiledEvaluator(graph, machine, Asked(machine), SGD(0.1), None)
+    start, other = known(graph, machine)[0], SearchSpace(graph, 4).random(Random(2))
+    seconds, asked = here.set(start), 0
+
+    def too_late(*arguments: object) -> float:
+        nonlocal asked
+        asked += 1
+        raise Enough
+
+    def now() -> None:
+        if asked:
+            raise Enough
+
+    changes = {node.name: other[node.name] for node in graph if other[node.name].degrees != start[node.name].degrees}
+    with monkeypatch.context() as patch, here.interruptible(now):
+        patch.setattr(here.costs, "piece", too_late)
+        with pytest.raises(Enough):
+            here.propose(changes)
+    assert asked and len(changes) > 1
+    assert here.propose({}) == seconds and here.set(start) == seconds
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [4.0, 7.0, 11.0, 16.0])
 def test_a_search_on_1024_devices_ends_within_a_second_of_its_budget(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Plans as modules for JAX: PartitionSpecs of parameters and of optimiser state, and constraints of activations, on one mesh.
 
-`jax_plan` says how a plan is expressed for GSPMD (the partitioner behind `jax.jit`), and what of it cannot be; `jax_code` writes
-the module. `support` is what every such module has in it, and needs jax.
+`jax_plan` expresses a plan for GSPMD (the partitioner behind `jax.jit`), and lists what cannot be expressed; `jax_code` writes
+the module. `support` is the code that every such module contains; it needs jax.
 """
 
 from taskflow.export.jax.code import jax_code

@@ -14,8 +14,8 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 def jax_code(plan: JaxPlan, title: str, about: str, file: str) -> str:
-    """A module with the tables of a plan and the functions that use them. ``title``: the network's name. ``about``: sentences for
-    its docstring. ``file``: what it will be called."""
+    """Return a module with the tables of a plan and the functions that use them. ``title``: the network's name. ``about``:
+    sentences for its docstring. ``file``: its name."""
     text = SUPPORT.read_text()
     head, _, rest = text.partition("# <plan>\n")
     tables, _, functions = rest.partition("# </plan>\n")
@@ -68,7 +68,7 @@ def _tables(plan: JaxPlan) -> str:
 
 
 def by_pattern(table: Mapping[str, str]) -> dict[str, str]:
-    """The table with # for the numbers in names, where all names of a pattern have one entry."""
+    """Return the table with # for the numbers in names; all names of a pattern share one entry."""
     found: dict[str, set[str]] = {}
     for name, said in table.items():
         found.setdefault(NUMBER.sub("#", name), set()).add(said)

@@ -1,4 +1,4 @@
-"""without_stages: the plan near a pipeline in which all devices run all operators."""
+"""without_stages: replaces a pipeline by a similar plan in which all devices run all operators."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ STAGES = "is in stage {} of a pipeline; under GSPMD all devices run one program,
 
 
 def without_stages(graph: OperatorGraph, strategy: Strategy) -> Strategy:
-    """Stages become replicas that keep shares of all weights (ZeRO's stage 3), so that a device keeps about as many as before;
-    if samples are too few for that, further members of the groups of tensor parallelism. ValueError if neither divides."""
+    """Turn stages into replicas that keep shares of all weights (ZeRO's stage 3), so that a device keeps about as many as
+    before. If there are too few samples for that, turn them into further members of the tensor-parallel groups. Raises
+    ValueError if neither divides."""
     plan, devices, why = hybrid_of(graph, strategy).plan, mesh_of(graph, strategy).devices, ""
     data, many = plan.data or 1, strategy.pipeline.micro_batches if strategy.pipeline is not None else 1
     for tensor, replicas, zero in ((plan.tensor, data * plan.pipeline, 3), (plan.tensor * plan.pipeline, data, plan.zero)):

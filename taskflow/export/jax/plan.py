@@ -1,4 +1,4 @@
-"""A strategy as what GSPMD needs to know: a mesh, how each tensor lies on it, what is sharded and computed again."""
+"""A strategy as GSPMD needs it: a mesh, the layout of each tensor on it, and what is sharded and recomputed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from taskflow.export.cuts import WHOLE, Lies, NotEven, input_lies, output_lies, weight_lies
-from taskflow.export.difference import Difference
+from taskflow.export.difference import Difference, regather_differences
 from taskflow.export.jax.pipelines import STAGES, without_stages
 from taskflow.export.mesh import Assignment, Mesh, data_dims, mesh_of
 from taskflow.graph import Node, OperatorGraph
@@ -20,7 +20,8 @@ Spec = tuple[tuple[str, ...], ...]  # for each axis the mesh's axes along which 
 
 @dataclass(frozen=True, slots=True)
 class KeptParameter:
-    """``spec``: how a parameter lies when it is read. ``state``: how its optimiser state lies, by shares of the stage ``zero``."""
+    """``spec``: a parameter's layout when it is read. ``state``: the layout of its optimiser state, sharded by the stage
+    ``zero``."""
 
     shape: tuple[int, ...]
     spec: Spec
@@ -30,9 +31,10 @@ class KeptParameter:
 
 @dataclass(slots=True)
 class JaxPlan:
-    """What a generated module says. ``axes``: of the mesh, the slowest first. ``order``: the plan's processors in the order of the
-    mesh. ``samples``: the axes that cut the batch. ``activations``: operator -> the constraints of what it makes, one after the
-    other; none: it follows its inputs. ``nearest``: the strategy that it is, the given one if there are no ``differences``."""
+    """Contents of a generated module. ``axes``: the mesh's, the slowest first. ``order``: the plan's processors in the order of
+    the mesh. ``samples``: the axes that cut the batch. ``activations``: operator -> the constraints on each of its outputs;
+    none: it follows its inputs. ``nearest``: the strategy that it expresses, which is the given one if there are no
+    ``differences``."""
 
     axes: Mapping[str, int]
     order: tuple[int, ...]
@@ -47,7 +49,7 @@ class JaxPlan:
 
 
 def jax_plan(graph: OperatorGraph, strategy: Strategy) -> JaxPlan:
-    """The plan in JAX's terms. ValueError if nothing near the plan can be expressed."""
+    """Return the plan in JAX's terms. Raises ValueError if nothing near the plan can be expressed."""
     strategy.verify(graph)
     if strategy.pipeline is not None and strategy.pipeline.count > 1:
         near = without_stages(graph, strategy)
@@ -62,7 +64,7 @@ def jax_plan(graph: OperatorGraph, strategy: Strategy) -> JaxPlan:
 
 
 class _Expression:
-    """Assignments of operators, made such that GSPMD can have them, and the specs that follow."""
+    """Assignments of operators, changed to what GSPMD can express, and the specs that follow."""
 
     def __init__(self, graph: OperatorGraph, strategy: Strategy, mesh: Mesh) -> None:
         self.graph, self.strategy, self.mesh = graph, strategy, mesh
@@ -76,10 +78,7 @@ class _Expression:
         self._replace_refused()
         parameters = self._parameters()
         configs = {node.name: self.mesh.config(node, self.assignments[node.name], self.strategy.pipeline) for node in self.graph}
-        self.differences += [
-            Difference(node.name, "gathers its input again for the backward pass", "XLA decides what it keeps")
-            for node in self.graph if node.name in self.strategy.regather
-        ]
+        self.differences += regather_differences(self.strategy.regather, frozenset(), "XLA decides what it keeps")
         nearest = self.strategy if not self.differences else replace(
             self.strategy, configs=configs, name=f"{self.strategy.name} (for jax)",
             regather=frozenset(),
@@ -111,7 +110,7 @@ class _Expression:
             self.notes.append(f"computed on all devices instead of some, as nothing divides them: {', '.join(everywhere)}")
 
     def _spread(self, node: Node, known: Assignment) -> Assignment:
-        """An operator cut along all mesh dimensions that can be, by samples first and by no sum."""
+        """An operator cut along as many mesh dimensions as possible: samples first, and no sums."""
         found = list(known)
         sample = sample_dim(node)
         order = sorted(range(len(node.dims)), key=lambda i: i != sample)
@@ -166,7 +165,7 @@ class _Expression:
         return lying
 
     def _within(self, free: list[int], group: int, node: Node) -> list[int]:
-        """The fastest of the mesh dimensions that are a group's. A difference if none are."""
+        """The fastest of the mesh dimensions within a group. Notes a difference if there is none."""
         found: list[int] = []
         for j in reversed(free):
             if prod(self.mesh.sizes[i] for i in found) < group:
@@ -177,7 +176,7 @@ class _Expression:
         return found
 
     def _shared(self, spec: Spec, shape: Sequence[int], free: Sequence[int]) -> Spec:
-        """A spec with shares along further mesh dimensions: of the largest axis that they divide."""
+        """A spec that is also sharded along further mesh dimensions: on the largest axis that they divide."""
         axes, many = tuple(self.names[j] for j in free), prod(self.mesh.sizes[j] for j in free)
         sizes = dict(zip(self.names, self.mesh.sizes))
         for axis in sorted(range(len(shape)), key=lambda a: -shape[a]):
@@ -215,7 +214,7 @@ class _Expression:
         return found
 
     def _changes(self, node: Node, made: Mapping[tuple[int, int], list[Lies]]) -> bool:
-        """Whether an operator's cut is not the one that its inputs bring."""
+        """True if an operator's cut differs from the one that its inputs imply."""
         if node.parameters or node.operator.work in HEAVY:
             return True
         for k, tensor in enumerate(node.inputs):
@@ -224,12 +223,12 @@ class _Expression:
         return False
 
     def _read(self, readers: Sequence[tuple[Node, int]]) -> list[Lies] | None:
-        """How a tensor lies where it is read, if all read it alike."""
+        """The layout of a tensor where it is read, if all readers agree."""
         found = [self._input(node, k) for node, k in readers]
         return found[0] if found and None not in found and all(lying == found[0] for lying in found) else None
 
     def _input(self, node: Node, k: int) -> list[Lies] | None:
-        """None where pieces read beyond an even share: the compiler exchanges halos by itself."""
+        """The layout of an input; None if pieces read beyond an even share, since the compiler exchanges halos by itself."""
         try:
             return [input_lies(node, dim, k, self.mesh.sizes[j]) for j, dim in enumerate(self.assignments[node.name])]
         except NotEven:
@@ -238,7 +237,7 @@ class _Expression:
     # ---- shared ------------------------------------------------------------------------------------------------------
 
     def _samples(self) -> tuple[str, ...]:
-        """The axes along which samples are cut where the network begins."""
+        """The axes along which samples are cut at the network's inputs."""
         for node in self.graph:
             if not node.inputs and not node.parameters and any(t.spec.shape for t in node.outputs):
                 spec = self._spec([output_lies(node, dim) for dim in self.assignments[node.name]], len(node.outputs[0].spec.shape))
@@ -269,7 +268,7 @@ def _axis_names(graph: OperatorGraph, mesh: Mesh, data: Sequence[int]) -> list[s
 
 
 def _split(mesh: Mesh, graph: OperatorGraph, strategy: Strategy) -> Mesh:
-    """The mesh with its replicas in two dimensions, groups and their members, where weights are shared within groups."""
+    """The mesh with its replicas split into two dimensions, groups and their members, if weights are sharded within groups."""
     groups = {strategy.sync(p.layer).shard_group for p in graph.parameters if strategy.sync(p.layer).zero > 1} - {0}
     data = data_dims(graph, mesh)
     if len(groups) != 1 or len(data) != 1:

@@ -1,4 +1,5 @@
-"""What every exported module for JAX has in it. `code.py` replaces the tables between the two marks by those of a plan."""
+"""Support: code that every exported module for JAX contains. `code.py` replaces the tables between the two marks by those of a
+plan."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from jax.sharding import PartitionSpec as P
 
 @dataclass(frozen=True)
 class Kept:
-    """A parameter. ``spec``: how it lies when it is read. ``state``: how its optimiser state lies. ``zero``: the stage of ZeRO:
-    from 1 the update is computed as ``state`` lies, from 2 gradients are added up so, with 3 the parameter is kept so."""
+    """Parameter. ``spec``: its layout when it is read. ``state``: the layout of its optimiser state. ``zero``: the stage of
+    ZeRO: from 1 the update is computed in the layout ``state``, from 2 gradients are added up in it, with 3 the parameter is
+    kept in it."""
 
     shape: tuple[int, ...]
     spec: P
@@ -30,8 +32,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class Leaf:
-    """What a leaf of your parameters is: the plan's ``name``, and for each axis of the leaf the plan's axis (None: none, such as
-    that of stacked layers). ``axes`` None: the same axes."""
+    """Description of a leaf of your parameters: the plan's ``name``, and for each axis of the leaf the plan's axis (None: none,
+    such as that of stacked layers). ``axes`` None: the same axes."""
 
     name: str
     axes: tuple[int | None, ...] | None = None
@@ -52,8 +54,9 @@ RECOMPUTED: tuple[str, ...] = ()
 # ---- names -----------------------------------------------------------------------------------------------------------
 
 def dotted(path: tuple[str, ...]) -> str | Leaf:
-    """The plan's name of a leaf or module by its path: keys with dots between them; ``layers_0`` of Flax is ``layers.0``,
-    ``kernel`` a weight with its axes in the other order, ``scale`` and ``embedding`` are weights, ``params`` is left out."""
+    """Return the plan's name of a leaf or module, given its path: keys joined by dots. ``layers_0`` of Flax becomes
+    ``layers.0``, ``kernel`` a weight with its axes in the other order, ``scale`` and ``embedding`` weights; ``params`` is left
+    out."""
     parts = [re.sub(r"_(\d+)$", r".\1", part) for part in path if part != "params"]
     name, last = ".".join(parts), path[-1] if path else ""
     if last in ("kernel", "scale", "embedding"):
@@ -105,7 +108,8 @@ _active: ContextVar[Mesh | None] = ContextVar("mesh of the step that is traced",
 
 
 def mesh(devices: Any = None) -> Mesh:
-    """The plan's mesh. ``devices``: as many as it has, in the order of the plan's numbers; None: the first of jax.devices()."""
+    """Return the plan's mesh. ``devices``: as many as it has, in the order of the plan's numbers; None: the first of
+    jax.devices()."""
     given = list(jax.devices() if devices is None else devices)
     if len(given) < len(ORDER) or max(ORDER) >= len(given):
         raise ValueError(f"the plan is for devices 0 to {max(ORDER)}, but there are {len(given)}")
@@ -113,12 +117,12 @@ def mesh(devices: Any = None) -> Mesh:
 
 
 def specs(params: Any, names: Names = dotted) -> Any:
-    """How parameters are kept: a PartitionSpec for each leaf."""
+    """Return the layout in which parameters are kept: a PartitionSpec for each leaf."""
     return _each(lambda kept: kept.state if kept.zero == 3 else kept.spec, params, names)
 
 
 def shard(params: Any, on: Mesh, names: Names = dotted) -> Any:
-    """Parameters where the plan keeps them."""
+    """Move parameters to where the plan keeps them."""
 
     def put(x: Any, spec: P) -> Any:  # a copy: a step gives its arguments' memory away, which must not be yours
         return jax.device_put(x.copy(), NamedSharding(on, spec))
@@ -127,18 +131,19 @@ def shard(params: Any, on: Mesh, names: Names = dotted) -> Any:
 
 
 def shard_batch(batch: Any, on: Mesh) -> Any:
-    """A whole batch, samples first, where the plan has its samples."""
+    """Move a whole batch, samples first, to where the plan has its samples."""
     return jax.tree.map(lambda x: jax.device_put(x, NamedSharding(on, P(SAMPLES or None))), batch)
 
 
 def init_state(optimizer: Any, params: Any, on: Mesh, names: Names = dotted) -> Any:
-    """An optax optimiser's state for parameters that are in place, where the plan keeps it."""
+    """Return an optax optimiser's state for parameters that are in place, where the plan keeps it."""
     by = jax.tree.map(lambda spec: NamedSharding(on, spec), state_specs(optimizer, params, names))
     return jax.jit(optimizer.init, out_shardings=by)(params)
 
 
 def state_specs(optimizer: Any, params: Any, names: Names = dotted) -> Any:
-    """A PartitionSpec for each leaf of an optimiser's state: what has a parameter's path and shape lies as the plan says."""
+    """Return a PartitionSpec for each leaf of an optimiser's state. Leaves with a parameter's path and shape get the plan's
+    layout."""
     known = {_keys(path): _known(path, leaf, names) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
     def spec(path: Any, leaf: Any) -> P:
@@ -153,8 +158,9 @@ def state_specs(optimizer: Any, params: Any, names: Names = dotted) -> Any:
 
 
 def constrain(x: Any, name: str) -> Any:
-    """What operator ``name`` makes, where the plan has it. Outside of a step of this plan it is ``x`` itself, so that the same code
-    runs alone. ValueError for what a cut does not divide: jax.jit would replicate it without a word."""
+    """Return the output ``x`` of operator ``name`` in the plan's layout. Outside a step of this plan it is ``x`` itself, so
+    that the same code runs alone. Raises ValueError for axes that a cut does not divide, since jax.jit would silently replicate
+    them."""
     on = _active.get()
     if on is None:
         return x
@@ -174,8 +180,8 @@ def _check(shape: tuple[int, ...], spec: P, name: str) -> None:
 
 
 def constrained_flax(names: Callable[[tuple[str, ...]], Any] = dotted) -> Any:
-    """A context in which each module of flax.linen whose path is an operator of the plan hands out what it makes where the plan
-    has it."""
+    """Return a context in which each module of flax.linen whose path is an operator of the plan returns its output in the
+    plan's layout."""
     import flax.linen as nn
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
@@ -212,8 +218,8 @@ GATHERED = "weights gathered from shares"
 
 
 def gradients(loss: Callable[..., Any], params: Any, batch: Any, *rest: Any, on: Mesh, names: Names = dotted) -> tuple[Any, Any]:
-    """The loss of a batch and its gradients, within a jitted function. ``loss(params, batch, *rest)``: a mean over samples, which
-    are the first axis of everything in ``batch``."""
+    """Return the loss of a batch and its gradients, within a jitted function. ``loss(params, batch, *rest)``: a mean over
+    samples, which are the first axis of everything in ``batch``."""
     known = _each(lambda kept: (kept,), params, names)
 
     def used(x: Any, kept: tuple[Kept]) -> Any:
@@ -253,8 +259,8 @@ def gradients(loss: Callable[..., Any], params: Any, batch: Any, *rest: Any, on:
 def train_step(
     loss: Callable[..., Any], optimizer: Any, on: Mesh, names: Names = dotted, donate: bool = True
 ) -> Callable[..., tuple[Any, Any, Any]]:
-    """``step(params, state, batch, *rest)`` -> params, state and the loss before the update, for an optax optimiser. With
-    ``donate`` the memory of the params and the state that are given is used again."""
+    """Return ``step(params, state, batch, *rest)`` -> params, state and the loss before the update, for an optax optimiser.
+    With ``donate``, the memory of the given params and state is reused."""
 
     def step(params: Any, state: Any, batch: Any, *rest: Any) -> tuple[Any, Any, Any]:
         value, grads = gradients(loss, params, batch, *rest, on=on, names=names)

@@ -1,7 +1,7 @@
 """Plans as modules for PyTorch: DTensors and FSDP2 on a mesh, stages and micro-batches by torch.distributed.pipelining.
 
-`torch_plan` says how a plan is expressed, and what of it cannot be; `torch_code` writes the module. `support` is what every
-such module has in it, and needs torch.
+`torch_plan` expresses a plan, and lists what cannot be expressed; `torch_code` writes the module. `support` is the code that
+every such module contains; it needs torch.
 """
 
 from taskflow.export.pytorch.code import torch_code

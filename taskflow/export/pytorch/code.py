@@ -1,4 +1,4 @@
-"""The text of an exported module: the plan first, then what every such module has (support.py)."""
+"""Text of an exported module: first the plan, then the code that every such module contains (`support`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from taskflow.export.cuts import Lies
 from taskflow.export.pytorch.layers import CutLayer, Lying
-from taskflow.export.pytorch.plan import NUMBER, TorchPlan
+from taskflow.export.pytorch.plan import TorchPlan
+from taskflow.export.pytorch.units import NUMBER
 
 SUPPORT = Path(__file__).with_name("support")
 FILES = ("plan", "parallel", "stages", "layers", "statistics", "modules")  # in the order in which they are read best
@@ -17,8 +18,8 @@ RULE = "# ---- The same in every exported module " + "-" * 80
 
 
 def torch_code(plan: TorchPlan, title: str, about: str, file: str) -> str:
-    """A module with the function ``parallelize``. ``title``: the network's name. ``about``: sentences for its docstring.
-    ``file``: what it will be called."""
+    """Return the text of a module with the function ``parallelize``. ``title``: the network's name. ``about``: sentences for
+    its docstring. ``file``: the file's future name."""
     imports, bodies = _support()
     if plan.stages:
         imports = sorted([*imports, "import operator"], key=_import_order)
@@ -30,7 +31,7 @@ def torch_code(plan: TorchPlan, title: str, about: str, file: str) -> str:
 
 
 def _support() -> tuple[list[str], list[str]]:
-    """The imports that the files of support need together, and what is in them."""
+    """The imports that the files of `support` need together, and their code."""
     found: dict[str, set[str]] = {}
     bodies = []
     for name in FILES:
@@ -120,7 +121,7 @@ def _all_lies(plan: TorchPlan) -> Iterable[Lies]:
 
 
 def _layers(layers: Mapping[str, CutLayer]) -> str:
-    """Layers by pattern; layers whose patterns are equal but whose cuts differ by their paths."""
+    """Layers by pattern, or by path where patterns are equal but cuts differ."""
     texts = {path: _layer(layer) for path, layer in layers.items()}
     by_pattern: dict[str, set[str]] = {}
     for path, text in texts.items():

@@ -1,14 +1,15 @@
-"""A plan's operators as the layers and functions of a module: how each is cut, and what PyTorch cannot express of it.
+"""Layers and functions of a module as a plan cuts them, and what PyTorch cannot express of that.
 
-A layer (a module of torch.nn) computes on its pieces, so that a cut of it says how its arguments, weights and results lie.
-A function in a module's code is given DTensors and follows them: its cut must be the one that its inputs bring, or be
-reached by what the layer before it hands out.
+A layer (a module of torch.nn) computes on its pieces, so its cut determines the layout of its arguments, weights and results. A
+function in a module's code takes DTensors and follows them: its cut must be that of its inputs, or the previous layer must
+return them cut that way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from taskflow.export.cuts import (
     WHOLE,
@@ -31,12 +32,15 @@ ROWS = "embedding"  # tables, whose rows may be cut
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}  # operators that compute on pieces of their weights as on whole ones
 UNCUT = {"lstm", "moments", "normalize", "running_statistics"}  # what takes a batch's statistics, or keeps state
 SIZED = {"Flatten", "Unflatten", "Upsample"}  # layers that name sizes, or that DTensor cuts as well
+APART = {  # functions that are computed on pieces (`support.OnPieces`): how many axes, from the left, may be cut
+    "scaled_dot_product_attention": -2, "max_pool2d": 2, "avg_pool2d": 2, "adaptive_avg_pool2d": 2, "interpolate": 2,
+}
 HEAVY = {Work.CONTRACTION, Work.CONVOLUTION, Work.RECURRENT}
 
 
 @dataclass(slots=True)
 class CutLayer:
-    """A layer as `support.Layer` has it. ``inputs``: for each argument."""
+    """A layer in the form of `support.Layer`. ``inputs``: one for each argument."""
 
     path: str
     inputs: tuple[Lying, ...]
@@ -49,7 +53,7 @@ class CutLayer:
 
 @dataclass(slots=True)
 class Expressed:
-    """``assignments``: how operators are cut in what is exported. ``layers``: those that have a cut or lie along one."""
+    """Result of `express`. ``assignments``: how operators are cut in the export. ``layers``: those that have a cut or a layout."""
 
     assignments: dict[str, Assignment]
     layers: dict[str, CutLayer] = field(default_factory=dict)
@@ -62,7 +66,7 @@ class Expressed:
 def express(
     graph: OperatorGraph, mesh: Mesh, data: Sequence[int], sites: Mapping[str, OperatorSite], result: str, cuts: Mapping[str, str]
 ) -> Expressed:
-    """The plan as layers, along the mesh dimensions that are not in ``data``. ``cuts``: operator -> its cut in words."""
+    """Express the plan as layers, along the mesh dimensions that are not in ``data``. ``cuts``: operator -> its cut in words."""
     return _Walk(graph, mesh, data, sites, result, cuts).expressed()
 
 
@@ -131,7 +135,7 @@ class _Walk:
         self.found.layers[site.path] = layer
 
     def _cannot(self, group: Sequence[Node], kinds: set[str], j: int) -> str:
-        """Why a layer's cut along a mesh dimension cannot be computed on its pieces; empty if it can."""
+        """Why a layer's cut along a mesh dimension cannot be computed piecewise; empty if it can."""
         inside = {(tensor.node, tensor.index): member for member in group for tensor in member.outputs}
         for member in group:
             dim = self.found.assignments[member.name][j]
@@ -158,7 +162,7 @@ class _Walk:
         return ""
 
     def _follow_inside(self, group: Sequence[Node], j: int) -> None:
-        """A layer that is whole along a mesh dimension: its parts are too."""
+        """Make the parts of a layer that is whole along a mesh dimension whole as well."""
         for member in group:
             self._set(member, j, None)
 
@@ -204,7 +208,7 @@ class _Walk:
     # ---- functions ---------------------------------------------------------------------------------------------------
 
     def _function(self, node: Node) -> None:
-        """Its inputs' lie decides, but a layer hands out what its first reader wants."""
+        """Cut a function as the layouts of its inputs determine; a layer returns what its first reader wants."""
         if not node.inputs:
             self._lie(node, [WHOLE] * len(self.tensor))
             return
@@ -232,6 +236,12 @@ class _Walk:
             wanted = [input_lies(node, dim, k, self.mesh.sizes[j]) for k in range(len(node.inputs))]
         except NotEven as error:
             wanted, why = [], str(error)
+        whole = self._taken_whole(node)  # of other axes of these, all is gathered
+        lies = [WHOLE if one.axis is not None and one.axis >= axes else one for one, axes in zip(lies, whole)]
+        if any(one.axis is not None and one.axis >= axes for one, axes in zip(wanted, whole)):
+            self._set(node, j, None)
+            self._differs(node.name, "each rank computes all positions of its samples, heads or channels")
+            return
         summed = dim is not None and node.dims[dim].soap is Soap.REDUCTION
         as_wanted = [a in (b, WHOLE) or can for a, b, can in zip(lies, wanted, free)]
         reached = bool(wanted) and all(as_wanted) and (
@@ -247,8 +257,19 @@ class _Walk:
         if node.operator.work is not Work.MEMORY or any(t.spec.differentiable for t in node.inputs):
             self._differs(node.name, f"{why}, which lie {', '.join(map(str, lies))}")
 
+    def _taken_whole(self, node: Node) -> list[float]:
+        """For each input, the number of its axes that may be in pieces: all, except for inputs of functions in `APART`."""
+        site = self.sites.get(node.name)
+        count = APART.get(site.name) if site is not None else None
+        if site is None or count is None:
+            return [inf] * len(node.inputs)
+        return [
+            inf if self.graph.nodes[tensor.node].name in site.operators else count if count > 0 else len(tensor.shape) + count
+            for tensor in node.inputs
+        ]
+
     def _hand_out(self, node: int, index: int, wanted: Lying) -> None:
-        """The first that reads what a layer made says how it hands it out."""
+        """Let the first reader of a layer's result determine the layout in which the layer returns it."""
         layer = self.makers.pop((node, index), None)
         if layer is not None:
             layer.output = wanted
@@ -292,7 +313,7 @@ class _Walk:
         self.found.assignments[node.name] = (*before[:j], dim, *before[j + 1 :])
 
     def _data_only(self, node: Node) -> Assignment:
-        """An operator that is not expressed: its samples along the data dimensions."""
+        """Cut an operator that is not expressed along its samples only, over the data dimensions."""
         dim = next((i for i, of in enumerate(node.dims) if of.soap is Soap.SAMPLE and of.divisible), None)
         return tuple(dim if j in self.data else None for j in range(len(self.mesh.sizes)))
 

@@ -1,17 +1,17 @@
-"""A strategy as what PyTorch needs to know: mesh, layers, stages, what is replicated, sharded and computed again."""
+"""A strategy as PyTorch needs it: mesh, layers and stages, and what is replicated, sharded and recomputed."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taskflow.export.cuts import WHOLE
-from taskflow.export.difference import Difference
+from taskflow.export.difference import Difference, regather_differences
 from taskflow.export.mesh import Mesh, data_dims, mesh_of, sharing_of
 from taskflow.export.pytorch.layers import CutLayer, Expressed, Lying, express
 from taskflow.export.pytorch.stages import StageText, stages_of_module
+from taskflow.export.pytorch.units import patterns, units_of
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import PipelineSchedule, Strategy
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
@@ -21,13 +21,13 @@ SCHEDULES = {  # (schedule, whether a rank has several stages): the class of tor
     (PipelineSchedule.ONE_F_ONE_B, False): "Schedule1F1B", (PipelineSchedule.ONE_F_ONE_B, True): "ScheduleInterleaved1F1B",
     (PipelineSchedule.ZERO_BUBBLE, False): "ScheduleInterleavedZeroBubble",
 }
-NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 @dataclass(slots=True)
 class TorchPlan:
-    """What a generated module says. ``names``: of the mesh's dimensions (the pipeline's first). ``nearest``: the strategy that it
-    is, the given one if there are no ``differences``. ``notes``: what is done otherwise without another result."""
+    """Contents of a generated module. ``names``: the mesh's dimensions (the pipeline's first). ``nearest``: the strategy that
+    it expresses, which is the given one if there are no ``differences``. ``notes``: what is done differently with the same
+    result."""
 
     mesh: Mesh
     names: Mapping[str, int]
@@ -53,7 +53,8 @@ class TorchPlan:
 
 
 def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
-    """The plan in PyTorch's terms. ValueError if the graph is not of `from_torch`, or if nothing near the plan can be expressed."""
+    """Return the plan in PyTorch's terms. Raises ValueError if the graph is not of `from_torch`, or if nothing near the plan
+    can be expressed."""
     sites, result = sites_of(graph)
     origin = origin_of(graph)
     assert origin is not None and result is not None, "sites_of found them"
@@ -68,10 +69,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     again, kept = recomputed_modules(graph, strategy, sites, origin.module)
     found.differences += [
         Difference(name, "recomputed", "only whole modules can be computed again, and the module around it is not") for name in kept
-    ] + [
-        Difference(node.name, "gathers its input again for the backward pass", "PyTorch keeps what it gathers")
-        for node in graph if node.name in strategy.regather
-    ]
+    ] + regather_differences(strategy.regather, frozenset(), "PyTorch keeps what it gathers")
     nearest = strategy if not found.differences else replace(
         strategy, configs=configs, name=f"{strategy.name} (for torch)", recompute=strategy.recompute - set(kept),
         regather=frozenset(),
@@ -81,8 +79,8 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     _require_layers(origin.module, leaves, bool(tensor_names), found)
     plan = TorchPlan(
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
-        zero=sharing.zero, group=sharing.group, units=_units(origin.module), again=again, inputs=_inputs(graph, sites),
-        output=found.output, target=found.target,
+        zero=sharing.zero, group=sharing.group, units=units_of(graph, origin.module, sites), again=again,
+        inputs=_inputs(graph, sites), output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
         devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (),
     )
@@ -96,8 +94,8 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
 def recomputed_modules(
     graph: OperatorGraph, strategy: Strategy, sites: Mapping[str, OperatorSite], module: Any
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The outermost modules of which all is computed again but what is read outside of them; and operators to be computed again
-    that are in none. Attention's scores are computed again by PyTorch's kernels in any case."""
+    """Return the outermost modules whose intermediate values are all recomputed, and the recomputed operators that are in none
+    of these. PyTorch's kernels recompute attention's scores in any case."""
     inside: dict[str, set[str]] = {}
     for name, site in sites.items():
         parts = site.path.split(".") if site.kind != "input" and site.path else []
@@ -128,15 +126,10 @@ def recomputed_modules(
 
 
 def _is_called(module: Any, path: str) -> bool:
-    """Whether a module has a forward: a list of modules has none."""
+    """True if a module has a forward: a list of modules has none."""
     from torch import nn
 
     return not isinstance(module.get_submodule(path), (nn.ModuleList, nn.ModuleDict))
-
-
-def patterns(paths: Sequence[str]) -> tuple[str, ...]:
-    """Paths with ``#`` for their numbers, each once."""
-    return tuple(dict.fromkeys(NUMBER.sub("#", path) for path in paths))
 
 
 def _mesh_names(mesh: Mesh, data: Sequence[int]) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
@@ -155,7 +148,7 @@ def _mesh_names(mesh: Mesh, data: Sequence[int]) -> tuple[dict[str, int], tuple[
 
 
 def _require_layers(module: Any, paths: Sequence[str], tensor: bool, found: Expressed) -> None:
-    """ValueError for layers whose parameters cannot be DTensors."""
+    """Raise ValueError for layers whose parameters cannot be DTensors."""
     from torch import nn
 
     if not tensor:
@@ -169,16 +162,8 @@ def _require_layers(module: Any, paths: Sequence[str], tensor: bool, found: Expr
             )
 
 
-def _units(module: Any) -> tuple[str, ...]:
-    """Modules of a list, which most networks are made of."""
-    paths = [path for path, _ in module.named_modules() if path.rpartition(".")[2].isdecimal()]
-    parts = [path for path in paths if next(module.get_submodule(path).parameters(), None) is not None]
-    outer = [path for path in parts if not any(path.startswith(f"{other}.") for other in parts)]
-    return patterns(outer)
-
-
 def _inputs(graph: OperatorGraph, sites: Mapping[str, OperatorSite]) -> tuple[str, ...]:
-    """The arguments of forward."""
+    """The names of forward's arguments."""
     return tuple(sites[node.name].name for node in graph if node.name in sites and sites[node.name].kind == "input")
 
 

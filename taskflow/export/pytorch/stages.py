@@ -1,6 +1,6 @@
-"""Stages of a module as code: what its forward does at the level where stages meet, traced by torch.fx.
+"""Stages of a module as code: the code of its forward at the level where stages meet, traced by torch.fx.
 
-Modules that lie within one stage stay what they are. Only the code around them is written anew, one function a stage.
+Modules within one stage are unchanged. Only the code around them is rewritten, as one function for each stage.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from taskflow.models.pytorch import OperatorSite
 
 @dataclass(frozen=True, slots=True)
 class StageText:
-    """``code``: of a function of ``part`` (what has the stage's modules), the values that arrive from the stage before, and
-    ``inputs``: arguments of the module's forward that it reads itself. ``parts``: paths of modules, parameters and buffers."""
+    """Code of a stage. ``code``: of a function of ``part`` (which has the stage's modules), of the values that arrive from the
+    previous stage, and of ``inputs``, the arguments of the module's forward that it reads itself. ``parts``: paths of modules,
+    parameters and buffers."""
 
     code: str
     parts: tuple[str, ...]
@@ -28,7 +29,8 @@ class StageText:
 def stages_of_module(
     module: Any, given: int, pipeline: Pipeline, sites: Mapping[str, OperatorSite]
 ) -> tuple[StageText, ...]:
-    """The stages of a module whose forward is called with ``given`` arguments. ValueError if its code cannot be divided there."""
+    """Return the stages of a module whose forward is called with the ``given`` arguments. Raises ValueError if its code cannot
+    be divided there."""
     import torch.fx
 
     found: dict[str, set[int]] = {}
@@ -58,7 +60,7 @@ def stages_of_module(
 
 
 def _stages(graph: Any, found: Mapping[str, set[int]]) -> dict[Any, int | None]:
-    """The stage of each node; None for what depends on no module, which every stage computes that needs it."""
+    """The stage of each node; None for nodes that depend on no module, which every stage that needs them computes."""
     stage_of: dict[Any, int | None] = {}
     for node in graph.nodes:
         known = [stage for before in node.all_input_nodes if (stage := stage_of[before]) is not None]
@@ -73,7 +75,7 @@ def _stages(graph: Any, found: Mapping[str, set[int]]) -> dict[Any, int | None]:
 
 
 def _sizes(nodes: Iterable[Any]) -> set[Any]:
-    """Nodes that are no tensors, but shapes, or numbers that are computed from them."""
+    """Nodes that are not tensors but shapes, or numbers computed from them."""
     found: set[Any] = set()
     for node in nodes:
         shape = node.op == "call_function" and node.target is getattr and node.args[1] in ("shape", "ndim")
@@ -98,7 +100,7 @@ class _Writer:
         self.sizes = _sizes(self.nodes)
 
     def arrives(self, number: int) -> list[Any]:
-        """What goes from the stages before ``number`` to it and to those behind."""
+        """Return the values that go from the stages before ``number`` to it and to later ones."""
         found = [
             node for node in self.nodes
             if (stage := self.stage_of[node]) is not None and stage < number

@@ -45,7 +45,7 @@ def gpu_kernels(precision: str | None = None) -> GPUKernels:
 
 
 def _visible() -> int:
-    """How many GPUs this process sees; DeviceMissing if none."""
+    """Number of GPUs that this process sees. Raises DeviceMissing if there are none."""
     try:
         import cupy
     except Exception as error:  # not only ImportError: a library that it opens may be broken

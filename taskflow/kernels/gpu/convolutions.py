@@ -25,7 +25,7 @@ ALIGNMENT = 16
 
 
 class Direction(Enum):
-    """Which one of image, weight and output is computed from the other two."""
+    """The one of image, weight and output that is computed from the other two."""
 
     FORWARD = "conv_fprop"
     DATA = "conv_dgrad"
@@ -108,7 +108,7 @@ def describe(cudnn: Any, sliding: Sliding, variant: Variant, handle: Any = None)
 
 
 def _strides(shape: Shape) -> list[int]:
-    """Of contiguous memory, in elements."""
+    """Strides of contiguous memory, in elements."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * size)

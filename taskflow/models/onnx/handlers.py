@@ -181,7 +181,7 @@ def _number(c: Context, node: Any, number: int) -> float | None:
 
 
 def _repeats(own: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Whether an array is repeated to a tensor's shape, and makes it no larger."""
+    """True if an array broadcasts to a tensor's shape without enlarging it."""
     return len(own) <= len(whole) and all(mine in (1, n) for mine, n in zip(own[::-1], whole[::-1]))
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of torch, element by element and in products of matrices, as operators."""
+"""Functions of torch that do arithmetic, element by element and in matrix products, as operators."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ _unary(ops.tanh, "tanh", "tanh_")
 
 @stands_for("clamp", "clamp_", "clip")
 def clamp(name: str, input: Tensor, min: Any = None, max: Any = None) -> Any:
-    """Numbers below min, and above max, become those; at the ends the gradient goes through, as in PyTorch."""
+    """Clamp between min and max; at the ends the gradient passes through, as in PyTorch."""
     for bound in (min, max):
         require(bound is None or isinstance(bound, (int, float)), "min and max must be numbers")
     if min is not None:
@@ -163,13 +163,13 @@ def clamp(name: str, input: Tensor, min: Any = None, max: Any = None) -> Any:
 
 @stands_for("clamp_min", "clamp_min_")
 def clamp_min(name: str, input: Tensor, min: float) -> Any:
-    """Numbers below min become min."""
+    """Clamp from below by min."""
     return clamp(name, input, min)
 
 
 @stands_for("clamp_max", "clamp_max_")
 def clamp_max(name: str, input: Tensor, max: float) -> Any:
-    """Numbers above max become max."""
+    """Clamp from above by max."""
     return clamp(name, input, None, max)
 
 
@@ -191,7 +191,7 @@ def masked_fill(name: str, input: Any, mask: Any, value: Any) -> Any:
 
 @stands_for("where", raw=True)
 def where(name: str, condition: Any, input: Any, other: Any) -> Any:
-    """input where a fixed condition is True, else other; as tensors or finite numbers."""
+    """Take input where a fixed condition is True, else other; both are tensors or finite numbers."""
     if not isinstance(condition, Fixed):
         raise Unsupported("the condition must be a buffer, or be computed from shapes and buffers")
     graph, chosen = graph_of(input, other), array_of(condition).astype(bool)
@@ -211,7 +211,7 @@ def where(name: str, condition: Any, input: Any, other: Any) -> Any:
 
 @stands_for("matmul", "bmm", "mm", "__matmul__")
 def matmul(name: str, input: Tensor, other: Tensor) -> Any:
-    """Products of matrices. Leading dimensions must be equal, 1 or missing."""
+    """Multiply matrices. Leading dimensions must be equal, 1 or missing."""
     a, b = input, other
     if a.ndim == b.ndim >= 3 and a.shape[:-2] == b.shape[:-2]:
         return ops.matmul(a, b, name=name)
@@ -243,7 +243,7 @@ def addmm(name: str, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float =
 
 @stands_for("einsum")
 def einsum(name: str, equation: str, *operands: Any) -> Any:
-    """Sums of products."""
+    """Sum products over letters."""
     tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
     require(isinstance(equation, str), "the equation must be a text")
     return ops.einsum(equation, *tensors, name=name)

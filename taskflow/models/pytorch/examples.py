@@ -1,4 +1,4 @@
-"""What forward is tried with: the examples that a caller gives, as tensors without numbers where only shapes are known."""
+"""Example inputs for trying forward: those that a caller gives, or tensors without data if only shapes are known."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
+
+from taskflow.models.pytorch.exported import ExportedModule, exported_module, title_of
+
+
+def module_and_name(module: Any, name: str | None) -> tuple[Any, str]:
+    """Return a module (made from an exported program if that is given) and the graph's name."""
+    if isinstance(module, ExportedProgram):
+        return exported_module(module), name or title_of(module)
+    return module, name or type(module).__name__
 
 
 def examples_of(module: Any, examples: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> list[Any]:
-    """Examples, those by name among them in their places, as tensors (a shape: on the device meta, of the module's type);
-    numbers, texts, None as they are. Raises ValueError if the module is none, or for an example that is neither."""
+    """Return the examples as tensors (a shape: on the meta device, of the module's type), with those given by name at their
+    positions; numbers, strings and None are unchanged. Raises ValueError if ``module`` is no module, or for an example of any
+    other type."""
     if not isinstance(module, nn.Module):
         raise ValueError(f"from_torch: module must be a torch.nn.Module, got {type(module).__name__}")
+    if isinstance(module, ExportedModule) and not examples:
+        own = dict(module.examples_)
+        keywords = own | dict(keywords or {})
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
     found: list[Any] = []
     for number, example in enumerate(_placed(module, examples, keywords or {})):

@@ -1,4 +1,4 @@
-"""Experts of Hugging Face's networks: feed-forward layers of which each token takes some."""
+"""Experts of Hugging Face's networks: feed-forward layers, some of which each token uses."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
 def is_experts(module: nn.Module) -> bool:
-    """True for classes that are decorated with ``use_experts_implementation``, which gives one layer several algorithms."""
+    """True for classes decorated with ``use_experts_implementation``, which gives one layer several algorithms."""
     said = ("has_gate", "has_bias", "is_transposed", "is_concatenated", "num_experts")
     return type(module).__module__.startswith("transformers.models.") and all(hasattr(module, name) for name in said)
 
 
 def parts_of(module: Any) -> list[tuple[str, str, slice]]:
-    """For each of our weights its name below the module, the parameter there, and which of its rows (dimension 1) it is."""
+    """Return for each of our weights its name below the module, the parameter there, and which of its rows (dimension 1) it is."""
     half = module.gate_up_proj.shape[1] // 2
     rows = (slice(0, half), slice(half, 2 * half), slice(None))
     return [(f"{part}.weight", "down_proj" if part == "down_proj" else "gate_up_proj", r) for part, r in zip(PARTS, rows)]
 
 
 def experts(site: Site, m: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """hidden_states (S, M), top_k_index and top_k_weights (S, k) -> (S, M): sum over k of the weight and of what the expert
-    makes of the token. Every token is served ("dropless")."""
+    """Build hidden_states (S, M), top_k_index and top_k_weights (S, k) -> (S, M): the sum over k of the weight times the
+    expert's output for the token. Every token is served ("dropless")."""
     plain = m.has_gate and not m.has_bias and not m.is_transposed and m.is_concatenated
     plain = plain and not getattr(m, "has_post_expert_norm", False) and {name for name, _ in m.named_parameters()} == {
         "gate_up_proj", "down_proj"
@@ -62,7 +62,7 @@ def _groups(site: Site, tokens: int) -> int:
 
 
 def without_numbers(m: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
-    """A tensor of the result's shape that depends on what the result depends on: which algorithm computes it, and how many
-    tokens an expert has, is known only with numbers."""
+    """Return a tensor of the result's shape that depends on everything that the result depends on. (Which algorithm computes
+    it, and how many tokens an expert has, is known only with numbers.)"""
     made: torch.Tensor = hidden_states * (top_k_weights.sum() * m.gate_up_proj.sum() * m.down_proj.sum())
     return made

@@ -1,9 +1,9 @@
-"""Follow a recording of a PyTorch module, and add the operators that compute the same."""
+"""Follows a recording of a PyTorch module, and adds the operators that compute the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -75,6 +75,7 @@ class _Following:
         self.trained: set[int] = set()  # nodes whose outputs depend on a parameter
         self.seen = 0  # nodes that were looked at
         self.parameters = dict(module.named_parameters())
+        self.aliases = dict(module.named_parameters(remove_duplicate=False))
         self.names = {id(parameter): path for path, parameter in self.parameters.items()}
         self.paths = {name for name, _ in (*module.named_modules(), *module.named_parameters(), *module.named_buffers())}
 
@@ -102,8 +103,9 @@ class _Following:
                     lines.setdefault((type(part).__name__, ""), said(step.line))
             elif step.kind == "function" and step.target not in FUNCTIONS and step.target not in OF_MASKS:
                 own = hasattr(torch.Tensor, getattr(step.target, "__name__", "")) and step.target not in vars(torch).values()
-                missing.setdefault(("a tensor's method" if own else "a function", step.name), []).append(step.name)
-                lines.setdefault(("a tensor's method" if own else "a function", step.name), said(step.line))
+                kind = "a tensor's method" if own else "a function"
+                missing.setdefault((kind, step.name), []).append(step.name)
+                lines.setdefault((kind, step.name), f"{f' in {step.where}' if step.where else ''}{said(step.line)}")
         if missing:
             named = [
                 f"{places[0]} ({kind[0]}{f', {len(places)} times' if len(places) > 1 else ''}){lines[kind]}"
@@ -129,6 +131,7 @@ class _Following:
         args, kwargs = mapped(self._given, step.args), mapped(self._given, step.kwargs)
         if step.kind == "module":
             return self._layer(step, args, kwargs)
+        args, kwargs = mapped(self._named_at(step.where), args), mapped(self._named_at(step.where), kwargs)
         name = self._free(f"{step.where}.{step.name}" if step.where else step.name)
         if step.target is not ATTENTION and makes_mask(step.target, args, kwargs):
             return masked_call(step.target, name, self.graph, args, kwargs)
@@ -171,6 +174,17 @@ class _Following:
 
     def _given(self, value: Any) -> Any:
         return self.values[value] if isinstance(value, Ref) else value
+
+    def _named_at(self, where: str) -> Callable[[Any], Any]:
+        """A parameter that an operator has already, by the name that it has in the module whose code stands there."""
+
+        def found(value: Any) -> Any:
+            if not isinstance(value, Held) or not value.site.has(value.tensor):
+                return value
+            other = f"{where}.{value.site.name.rpartition('.')[2]}"
+            return Held(replace(value.site, name=other), value.tensor) if self.aliases.get(other) is value.tensor else value
+
+        return found
 
     def _tensor(self, name: str) -> Callable[[Any], Any]:
         return lambda value: tensor_of(value, self.graph, name)

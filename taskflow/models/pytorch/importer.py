@@ -19,14 +19,14 @@ def from_torch(
 ) -> OperatorGraph:
     """The operator graph of a torch.nn.Module, to plan or to train: it computes what the module computes, or there is an error.
 
-    Args: ``examples``: for each argument of ``forward`` its shape, a tensor, or what is no tensor, as it is. A shape is
-    that of the whole batch, of floats of the type of the module's parameters. A tensor has the shape and type that each
-    step will be given. Arguments with defaults may be left out. Inputs of the graph are named as the arguments (with
-    ``_in`` behind it where a layer has that name). ``keywords``: examples for arguments by their names.
-    ``loss``: "cross_entropy" of scores (N, ..., classes) and an input ``labels`` (N, ...) int64, "mse_loss" of the
-    output and an input ``targets`` of its shape, a function from what the module returns (with `taskflow`'s tensors) to a
-    scalar, or None. If the module returns several tensors, the two losses that have names count the first, or of a
-    mapping, such as Hugging Face's outputs, ``logits``. ``verify``: run the
+    Args: ``module``: or what ``torch.export.export`` or ``torch.export.load`` returned, whose examples may be left out.
+    ``examples``: for each argument of ``forward`` its shape, a tensor, or a value that is no tensor. A shape is of the whole
+    batch, and stands for floats of the type of the module's parameters. A tensor has the shape and type that each step will be
+    given. Arguments with defaults may be left out. Inputs of the graph have the names of the arguments (with ``_in`` added if a
+    layer has that name). ``keywords``: examples for arguments by their names. ``loss``: "cross_entropy" of scores (N, ...,
+    classes) and an input ``labels`` (N, ...) int64, "mse_loss" of the output and an input ``targets`` of its shape, a function
+    from the module's result (with `taskflow`'s tensors) to a scalar, or None. If the module returns several tensors, the two
+    named losses use the first one; of a mapping, such as Hugging Face's outputs, they use ``logits``. ``verify``: run the
     module and the graph on small random numbers, in training and in evaluation, and compare all outputs, gradients, running
     statistics. Networks too large for that (`verify.MOST_PARAMETERS`, `MOST_FLOPS`) are not verified, with a warning.
 
@@ -34,19 +34,19 @@ def from_torch(
     steps do what the module does after ``module.train()``, evaluation what it does after ``module.eval()``; a layer that is
     kept in evaluation while the rest trains has no dropout. The module is left as it is.
 
-    Raises ImportError without torch. Raises ValueError that lists the functions and layers that taskflow does not have,
-    or names what is not understood. That may be a hook, a value written in place and read again by another view, state
-    that forward keeps, control flow that depends on numbers in tensors, or whatever verification finds.
+    Raises ImportError without torch. Raises ValueError that lists the functions and layers that taskflow does not have, or
+    names what is not understood. That may be a hook, a value written in place and read again by another view, state that
+    forward keeps, control flow that depends on numbers in tensors, or whatever verification finds.
     """
     try:
-        from taskflow.models.pytorch.examples import examples_of
+        from taskflow.models.pytorch.examples import examples_of, module_and_name
         from taskflow.models.pytorch.follow import follow
         from taskflow.models.pytorch.meta import require_numbers
         from taskflow.models.pytorch.verify import verified
     except ImportError as error:
         raise ImportError("from_torch: needs PyTorch, to read the module: pip install torch") from error
     require_numbers()
-    title = name or type(module).__name__
+    module, title = module_and_name(module, name)
     given = examples_of(module, examples, keywords or {})
     followed = follow(module, given, title)
     if verify:

@@ -1,4 +1,5 @@
-"""Find the first operator in which a module and its graph differ: value by value forward, then gradient by gradient backward."""
+"""Location of errors: finds the first operator in which a module and its graph differ, value by value forward, then gradient by
+gradient backward."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from taskflow.models.pytorch.trial import (
 
 
 def located(trial: Trial, feeds: Sequence[Any]) -> str | None:
-    """Which layer or function differs first, in one line; None if none does in training by itself."""
+    """Return in one line which layer or function differs first; None if none does in training by itself."""
     followed = trial.follow(watched)
     outputs = minimised(followed)
     steps = followed.recording.steps

@@ -22,7 +22,7 @@ MASKED = 1e9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mask:
-    """A tensor of truth values of PyTorch's: here floats, 1 for True and 0 for False."""
+    """Boolean tensor of PyTorch's, represented by floats: 1 for True and 0 for False."""
 
     tensor: Tensor
 
@@ -42,7 +42,7 @@ def _says(*names: str) -> Callable[[Handler], Handler]:
 
 
 def makes_mask(target: Any, args: Any, kwargs: Any) -> bool:
-    """True for a call that is about masks: one is given, or the function returns one."""
+    """True for a call that involves masks: an argument is one, or the function returns one."""
     asked = torch.bool in [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, torch.dtype)]
     return any(isinstance(leaf, Mask) for leaf in leaves((args, kwargs))) or target in MAKERS or (
         asked and target in (torch.Tensor.to, torch.Tensor.type)
@@ -50,7 +50,7 @@ def makes_mask(target: Any, args: Any, kwargs: Any) -> bool:
 
 
 def masked_call(target: Any, name: str, graph: OperatorGraph, args: Any, kwargs: Any) -> Any:
-    """What a function makes of masks: a mask, or a tensor. Raises Unsupported for those that are not understood."""
+    """Return the result of a function of masks: a mask, or a tensor. Raises Unsupported for functions that are not understood."""
     if target in OF_MASKS:
         return OF_MASKS[target](graph, name, *args, **kwargs)
     if getattr(target, "__name__", "") in MOVING and args and isinstance(args[0], Mask):
@@ -59,7 +59,7 @@ def masked_call(target: Any, name: str, graph: OperatorGraph, args: Any, kwargs:
 
 
 def as_floats(graph: OperatorGraph, name: str, value: Any) -> Tensor | float:
-    """A mask, a fixed tensor or a number as zeros and ones."""
+    """Return a mask, a fixed tensor or a number as zeros and ones."""
     if isinstance(value, Mask):
         return value.tensor
     if isinstance(value, bool):
@@ -100,7 +100,7 @@ for _name, _relation in (("not_equal", "ne"), ("less", "lt"), ("less_equal", "le
 
 @_says("logical_and", "bitwise_and", "__and__", "__rand__", "__iand__")
 def both(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
-    """True where both are."""
+    """Logical and."""
     a, b = as_floats(graph, name, input), as_floats(graph, name, other)
     if isinstance(a, float) or isinstance(b, float):
         x, number = (b, a) if isinstance(a, float) else (a, b)
@@ -110,13 +110,13 @@ def both(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
 
 @_says("logical_not", "bitwise_not", "__invert__")
 def opposite(graph: OperatorGraph, name: str, input: Any) -> Mask:
-    """True where it is not."""
+    """Logical not."""
     return Mask(ops.shift(ops.scale(input.tensor, -1.0, name=f"{name}.minus"), 1.0, name=name))
 
 
 @_says("logical_or", "bitwise_or", "__or__", "__ror__", "__ior__")
 def either(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
-    """True where one is: where not both are not."""
+    """Logical or: not both are false."""
     turned = [_opposite_of(graph, f"{name}.{at}", value) for at, value in (("first", input), ("second", other))]
     made: Mask = opposite(graph, name, both(graph, f"{name}.neither", *turned))
     return made
@@ -134,7 +134,7 @@ def _opposite_of(graph: OperatorGraph, name: str, value: Any) -> Any:
 
 @_says("to", "type")
 def converted(graph: OperatorGraph, name: str, input: Any, *args: Any, **options: Any) -> Any:
-    """Truth values of integers, zeros and ones of truth values; the type of the result is compared with PyTorch's."""
+    """Convert integers to truth values, or truth values to zeros and ones; the result's type is compared with PyTorch's."""
     kinds = [value for value in (*args, *options.values()) if isinstance(value, torch.dtype)]
     if isinstance(input, Mask):
         return input if not kinds or kinds[0] is torch.bool else input.tensor
@@ -144,19 +144,19 @@ def converted(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
 
 @_says("bool")
 def truth(graph: OperatorGraph, name: str, input: Any) -> Any:
-    """Truth values of integers: what is not 0."""
+    """Return truth values of integers: True for those that are not 0."""
     return converted(graph, name, input, torch.bool)
 
 
 @_says("float", "double", "type_as")
 def numbers(graph: OperatorGraph, name: str, input: Any, *args: Any) -> Any:
-    """Zeros and ones of truth values."""
+    """Return zeros and ones for truth values."""
     return input.tensor
 
 
 @_says("contiguous", "clone", "detach", "cpu", "cuda")
 def unchanged(graph: OperatorGraph, name: str, input: Any, *args: Any, **options: Any) -> Any:
-    """The same truth values."""
+    """Return the same truth values."""
     return input
 
 
@@ -165,7 +165,7 @@ def unchanged(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
 
 @_says("masked_fill", "masked_fill_")
 def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -> Any:
-    """``value`` where the mask is True."""
+    """Fill with ``value`` where the mask is True."""
     number = number_of(value)
     require(
         number is not None and math.isfinite(number),
@@ -176,7 +176,7 @@ def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -
 
 @_says("where")
 def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: Any) -> Any:
-    """input where the condition is True, else other."""
+    """Take input where the condition is True, else other."""
     require(isinstance(condition, Mask), "the condition must be a mask")
     turned = opposite(graph, f"{name}.other", condition).tensor
     parts = []

@@ -1,4 +1,4 @@
-"""Modules without numbers: parameters that are made in a block are on the device meta, so that any size fits into memory."""
+"""Modules without numbers: parameters made within a block are on the meta device, so that any size fits into memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _depth = 0  # blocks of `on_meta` that are open
 
 
 class NumbersWantedError(Exception):
-    """Inside of `on_meta` somebody needs a module's numbers."""
+    """Error: something needs a module's numbers inside `on_meta`."""
 
 
 @contextmanager
 def on_meta() -> Iterator[None]:
-    """Modules that are made in the block have parameters on the device meta; buffers (tables of positions, masks) have numbers.
+    """Give modules that are made in the block parameters on the meta device; buffers (tables of positions, masks) have numbers.
     An array's address space is reserved for a moment, and never written to."""
     global _depth
     from torch import nn

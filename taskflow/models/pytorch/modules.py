@@ -1,4 +1,4 @@
-"""Modules of torch.nn as operators: for each class a function of its site, the module and what it is called with."""
+"""Modules of torch.nn as operators: for each class a function of its site, the module and its arguments."""
 
 from __future__ import annotations
 
@@ -141,9 +141,28 @@ def _is_causal(mask: Any) -> bool:
     return plain and bool((hidden == (np.tri(*mask.shape) == 0)).all())
 
 
+def fixed_mask(mask: Fixed, rows: int, columns: int) -> tuple[Fixed | None, bool]:
+    """What is left of a fixed mask of attention, True for what is allowed or numbers that are added; and whether it is the causal
+    one, of which nothing is left, as of one that hides nothing."""
+    numbers = array_of(mask)
+    if numbers.ndim < 2 or numbers.shape[-2:] != (rows, columns):
+        return mask, False
+    first = numbers.reshape(-1, rows, columns)[0]
+    if not bool((numbers == first).all()):
+        return mask, False
+    low = first.dtype.type(np.finfo(first.dtype).min) if first.dtype.kind == "f" else 0
+    hidden = ~first if first.dtype == bool else first <= low
+    if first.dtype != bool and bool(first[~hidden].any()):
+        return mask, False
+    if not hidden.any():
+        return None, False
+    causal = rows == columns and bool((hidden == (np.tri(rows) == 0)).all())
+    return (None, True) if causal else (mask, False)
+
+
 def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor:
-    """Scores (..., T, S) with a mask: numbers that are added, which may be computed; or fixed, True for what is ``allowed`` (else:
-    for what is not)."""
+    """Return scores (..., T, S) with a mask. A mask of numbers, which may be computed, is added. A fixed boolean mask is True
+    for what is ``allowed`` (or else for what is not)."""
     if mask is None:
         return scores
     if isinstance(mask, Mask):
@@ -253,7 +272,7 @@ def _unflatten(site: Site, m: Any, x: Tensor) -> Made:
 
 
 def pair(value: Any) -> tuple[int, int]:
-    """(height, width) of one number for both, or of two."""
+    """Return (height, width) from one number for both, or from two."""
     height, width = value if isinstance(value, (tuple, list)) else (value, value)
     return height, width
 
@@ -285,7 +304,7 @@ STATEFUL = (nn.LSTM, nn.MultiheadAttention, nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 def layer_of(module: nn.Module) -> Callable[..., Made] | None:
-    """What a module becomes as a whole: by its class, or by the class that it changes nothing of."""
+    """Return the handler of a module as a whole: by its class, or by a base class whose behaviour it does not change."""
     kind = type(module)
     found = BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
     if found is None and is_experts(module):

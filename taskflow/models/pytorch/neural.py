@@ -1,4 +1,4 @@
-"""Functions of torch.nn.functional as operators: those with a module's parameters as the layer that has them."""
+"""Functions of torch.nn.functional as operators; functions of a module's parameters become that module's layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add, matmul, mul
 from taskflow.models.pytorch.masks import Mask
-from taskflow.models.pytorch.modules import LAYERS, masked_scores, pair
+from taskflow.models.pytorch.modules import LAYERS, fixed_mask, masked_scores, pair
 from taskflow.models.pytorch.normalising import affine, normalised
 from taskflow.models.pytorch.registry import Function, graph_of, layer_site, stands_for, tensor_of
 from taskflow.models.pytorch.shaping import repeat_interleave, transpose
@@ -59,6 +59,21 @@ def conv2d(
     made = _layer(
         nn.Conv2d, input, {"weight": weight, "bias": bias}, out_channels=shape[0], kernel_size=shape[2:], stride=pair(stride),
         padding=padding, dilation=pair(dilation), groups=groups, padding_mode="zeros",
+    )
+    require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
+    return made
+
+
+@stands_for("conv_transpose2d", raw=True)
+def conv_transpose2d(
+    name: str, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
+    groups: int = 1, dilation: Any = 1,
+) -> Any:
+    """Convolution turned round, with a module's parameters."""
+    shape = weight.shape if isinstance(weight, Held) else (0, 0, 0, 0)
+    made = _layer(
+        nn.ConvTranspose2d, input, {"weight": weight, "bias": bias}, out_channels=shape[1] * groups, kernel_size=shape[2:],
+        stride=pair(stride), padding=pair(padding), output_padding=pair(output_padding), groups=groups, dilation=pair(dilation),
     )
     require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
     return made
@@ -181,20 +196,20 @@ def softmax(name: str, input: Tensor, dim: int, _stacklevel: int = 3, dtype: Any
 
 @stands_for("dropout")
 def dropout(name: str, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Dropout of training; that evaluation has none is compared (`recording.py`)."""
+    """Dropout in training. (`recording.py` checks that evaluation has none.)"""
     return ops.dropout(input, p, name=name) if training and p else input
 
 
 @stands_for("topk")
 def topk(name: str, input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """The k largest numbers of the last dimension, and their places."""
+    """The k largest numbers of the last dimension, and their positions."""
     require(dim in (-1, input.ndim - 1) and largest, "only the largest, of the last dimension")
     return ops.top_k(input, k, name=name)
 
 
 @stands_for("pad")
 def pad(name: str, input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
-    """A number around a tensor."""
+    """Pad a tensor with a number."""
     require(mode == "constant" and all(width >= 0 for width in pad), "only mode 'constant', by widths that are not negative")
     return ops.pad(input, pad, value or 0.0, name=name)
 
@@ -214,9 +229,12 @@ def attention(
     name: str, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:
-    """softmax(query key^T scale + mask) value. ``is_causal``: query t sees the keys up to t, also where there are more keys."""
+    """Build softmax(query key^T scale + mask) value. ``is_causal``: query t sees the keys up to t, even if there are more keys."""
     graph = graph_of(query, key, value)
     q, k, v = (tensor_of(part, graph, name) for part in (query, key, value))
+    if isinstance(attn_mask, Fixed):
+        attn_mask, hides_later = fixed_mask(attn_mask, q.shape[-2], k.shape[-2])
+        is_causal = is_causal or hides_later
     if attn_mask is None and _flash(q, k, v, is_causal, enable_gqa):
         q, k, v = (ops.transpose(part, 1, 2, name=f"{name}.{at}") for part, at in zip((q, k, v), "qkv"))
         made = ops.flash_attention(

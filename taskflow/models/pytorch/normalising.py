@@ -1,4 +1,4 @@
-"""Normalisation out of simple operators, where no operator of its own has its parameters or dimensions."""
+"""Normalisation composed of simple operators, if no operator has its parameters or dimensions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskflow.operators.tensor import Tensor
 
 
 def normalised(name: str, x: Tensor, dims: int, eps: float, centred: bool) -> Tensor:
-    """x / sqrt(mean square + eps) over the last dimensions, ``centred``: of x without its mean."""
+    """Build x / sqrt(mean square + eps) over the last dimensions; ``centred``: subtract the mean from x first."""
     over = tuple(range(x.ndim - dims, x.ndim))
     if centred:
         x = ops.sub(x, ops.mean(x, over, True, name=f"{name}.mean"), name=f"{name}.centred")
@@ -20,6 +20,6 @@ def normalised(name: str, x: Tensor, dims: int, eps: float, centred: bool) -> Te
 
 
 def affine(name: str, x: Tensor, weight: Any, bias: Any) -> Any:
-    """x weight + bias, either of which may be missing."""
+    """Build x weight + bias, either of which may be missing."""
     y = x if weight is None else mul(f"{name}.scaled", x, weight)
     return y if bias is None else add(name, y, bias)

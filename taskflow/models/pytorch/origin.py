@@ -1,4 +1,4 @@
-"""Where the operators of a graph come from: the module that it was made of, and for each operator the step of the module's code."""
+"""Origin of a graph's operators: the module that it was made from, and for each operator the step of the module's code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskflow.operators.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A module and what its forward was tried with, one for each argument."""
+    """A module and the examples with which its forward was tried, one for each argument."""
 
     module: Any
     examples: tuple[Any, ...]
@@ -21,9 +21,9 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSite:
-    """A step of a module's code. ``path``: of the layer that it is, or of the module in whose code the function stands.
-    ``inputs``: what it takes, in the order of its arguments, and ``outputs``: what it returns; by the names of our tensors, None
-    where it is no tensor of the graph. ``operators``: what it became."""
+    """Step of a module's code. ``path``: of the layer that it is, or of the module in whose code the function is called.
+    ``inputs``: what it takes, in the order of its arguments, and ``outputs``: what it returns; by the names of our tensors,
+    None for anything that is no tensor of the graph. ``operators``: what it became."""
 
     step: int
     kind: str
@@ -35,28 +35,37 @@ class OperatorSite:
 
 
 _ORIGINS: WeakKeyDictionary[OperatorGraph, Origin] = WeakKeyDictionary()
+_SITES: WeakKeyDictionary[OperatorGraph, tuple[Mapping[str, OperatorSite], str | None]] = WeakKeyDictionary()
+"""What `sites_of` has found: following a large module takes seconds."""
 
 
 def remember(graph: OperatorGraph, module: Any, examples: Any) -> None:
-    """Say what a graph was made of."""
+    """Record from what a graph was made."""
     _ORIGINS[graph] = Origin(module, tuple(examples))
+    _SITES.pop(graph, None)
 
 
 def origin_of(graph: OperatorGraph) -> Origin | None:
-    """What `from_torch` made a graph of; None if it did not."""
+    """Return what `from_torch` made a graph from; None if the graph is not from there."""
     return _ORIGINS.get(graph)
 
 
 def first_output(result: Any) -> Any:
-    """The tensor that a loss by name counts: the first of several; of a mapping ``logits``, or the first."""
+    """Return the tensor that a named loss uses: the first of several; of a mapping ``logits``, or the first."""
     if isinstance(result, Mapping):
         return result.get("logits", next((value for value in result.values() if isinstance(value, Tensor)), result))
     return result[0] if isinstance(result, (tuple, list)) and result else result
 
 
 def sites_of(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | None]:
-    """Operator -> the step that it is of (the loss has none), and the name of the tensor that the module returns (the first of
-    several). ValueError if the graph is not of `from_torch`."""
+    """Return each operator's step (the loss has none), and the name of the tensor that the module returns (the first of
+    several). Raises ValueError if the graph is not from `from_torch`."""
+    if graph not in _SITES:
+        _SITES[graph] = _sites(graph)
+    return _SITES[graph]
+
+
+def _sites(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | None]:
     from taskflow.models.pytorch.follow import follow
     from taskflow.models.pytorch.steps import Ref, leaves
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,35 +15,53 @@ _NOT_THEIRS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file_
 _LIBRARY = os.path.dirname(os.__file__) + os.sep  # decorators, context managers
 
 
-def _theirs(code: CodeType) -> bool:
-    name = code.co_filename
-    library = name.startswith(_LIBRARY) and "site-packages" not in name
-    return not library and not name.startswith(_NOT_THEIRS) and not name.startswith("<")
+class CodePlace(NamedTuple):
+    """A line of the module's code; ``code``: its text, where it is known without the file."""
+
+    file: str
+    line: int
+    code: str = ""
 
 
-def calling_line() -> tuple[str, int] | None:
-    """File and line of the innermost frame of the module's own code."""
+def at_place(place: CodePlace | None, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function for the line of code that it was recorded from, which then is the calling and the raising line."""
+    return function(*args, **options)
+
+
+def is_theirs(file: str) -> bool:
+    """True for a file of the module's own code: not of torch, nor of Python, nor of these packages."""
+    library = file.startswith(_LIBRARY) and "site-packages" not in file
+    return not library and not file.startswith(_NOT_THEIRS) and not file.startswith("<")
+
+
+def _place_of(frame: FrameType, code: CodeType, line: int) -> CodePlace | None:
+    if code is at_place.__code__:
+        return frame.f_locals["place"]  # type: ignore[no-any-return]
+    return CodePlace(code.co_filename, line) if is_theirs(code.co_filename) else None
+
+
+def calling_line() -> CodePlace | None:
+    """The line of the innermost frame of the module's own code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _theirs(frame.f_code):
-            return frame.f_code.co_filename, frame.f_lineno
+        if (found := _place_of(frame, frame.f_code, frame.f_lineno)) is not None:
+            return found
         frame = frame.f_back
     return None
 
 
-def raising_line(trace: TracebackType | None) -> tuple[str, int] | None:
-    """File and line of the module's own code that an error came through last."""
+def raising_line(trace: TracebackType | None) -> CodePlace | None:
+    """The line of the module's own code that an error came through last."""
     found = None
     while trace is not None:
-        if _theirs(trace.tb_frame.f_code):
-            found = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        found = _place_of(trace.tb_frame, trace.tb_frame.f_code, trace.tb_lineno) or found
         trace = trace.tb_next
     return found
 
 
-def said(place: tuple[str, int] | None) -> str:
+def said(place: CodePlace | None) -> str:
     """" (line 7 of model.py: `if x.sum() > 0:`)"; nothing where the source is not there."""
-    code = linecache.getline(*place).strip() if place is not None else ""
+    code = (place.code or linecache.getline(place.file, place.line)).strip() if place is not None else ""
     if place is None or not code:
         return ""
-    return f" (line {place[1]} of {os.path.basename(place[0])}: `{code if len(code) <= 80 else code[:77] + '...'}`)"
+    return f" (line {place.line} of {os.path.basename(place.file)}: `{code if len(code) <= 80 else code[:77] + '...'}`)"

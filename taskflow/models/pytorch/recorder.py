@@ -1,4 +1,4 @@
-"""Run a module once and write down what it computes: every layer and every function of torch, with what goes in and comes out."""
+"""Recorder: runs a module once and records what it computes: every layer and every function of torch, with inputs and outputs."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _changes(name: str, kwargs: dict[str, Any]) -> bool:
 
 
 class TorchRecorder(TorchFunctionMode):
-    """Records one run of a module on the tensors of a `Shadow`. Functions that are given nothing but fixed tensors are computed
-    at once; in-place operations replace what they changed, and what shares its memory may not be read again."""
+    """Recorder of one run of a module on the tensors of a `Shadow`. Functions with only fixed tensors as arguments are computed
+    at once. In-place operations replace what they changed, and tensors that share its memory may not be read again."""
 
     def __init__(
         self, module: nn.Module, shadow: Shadow, leaf: Callable[[nn.Module], bool],
@@ -84,7 +84,7 @@ class TorchRecorder(TorchFunctionMode):
         self.paused = False
 
     def run(self, examples: Sequence[Any]) -> TorchRecording:
-        """Run forward on examples (tensors of the shadow become inputs, all else is handed over as it is)."""
+        """Run forward on examples (tensors of the shadow become inputs; everything else is passed unchanged)."""
         forward = type(self.module).forward
         args, kwargs = self._bound(forward, examples)
         nn.Module.__call__ = self._call()  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Record a module in training and in evaluation, leave it as it was, and require that both compute the same."""
+"""Recording of a module in training and in evaluation, which must compute the same; the module is left as it was."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ATTENTION = F.scaled_dot_product_attention
 def record_both(
     module: nn.Module, examples: Sequence[Any], shadow: Callable[[], Shadow], leaf: Callable[[nn.Module], bool]
 ) -> TorchRecording:
-    """What forward computes in training. Raises Unsupported if evaluation computes something else that our operators do not
-    make of it by themselves, if it sets attributes or draws random numbers. The module is left as it was."""
+    """Return what forward computes in training. Raises Unsupported if evaluation computes something else, unless our operators
+    make that difference themselves; also if it sets attributes or draws random numbers. The module is left as it was."""
     flags = [(part, part.training) for part in module.modules()]
     given = module.training
     try:
@@ -65,7 +65,7 @@ def _quietly() -> Iterator[None]:
 
 
 def examples_in(shadow: Shadow, examples: Sequence[Any]) -> list[Any]:
-    """Examples as the shadow's tensors; numbers, texts and None as they are."""
+    """Return examples as the shadow's tensors; numbers, texts and None are unchanged."""
     return [shadow.example(example) if isinstance(example, torch.Tensor) else example for example in examples]
 
 

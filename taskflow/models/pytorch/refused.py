@@ -1,4 +1,5 @@
-"""What a module does beside its classes' code, which no recording of its operations shows: hooks, patches, parametrizations."""
+"""Refusals: behaviour of a module beyond its classes' code, which no recording of its operations shows: hooks, patches,
+parametrizations."""
 
 from __future__ import annotations
 
@@ -43,9 +44,11 @@ def require_plain(module: nn.Module) -> None:
 
 
 def more_than_its_class(part: nn.Module) -> Iterator[str]:
-    """What a module is beside what its classes say, as the end of a sentence."""
+    """Yield what a module has that its classes do not tell (compilation, hooks and so on), as the end of a sentence."""
     if isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) or type(part).__module__.startswith("torch._dynamo"):
         yield "is compiled; import the module that it was compiled from"
+    if any(kind.__name__ == "_StatefulGraphModule" for kind in type(part).__mro__):
+        yield "is what .module() of an exported program returns; hand over the exported program itself"
     for attribute, kind in HOOKS.items():
         if getattr(part, attribute, None):
             yield (

@@ -1,4 +1,4 @@
-"""Which function of ours stands for a function of torch, and how what it is given becomes tensors of the graph."""
+"""Registry: which function of ours stands for a function of torch, and how its arguments become tensors of the graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ RAW: set[Function] = set()
 
 
 def stands_for(*names: str, raw: bool = False) -> Callable[[Function], Function]:
-    """Decorator: the function stands for those of these names in torch, torch.Tensor, torch.nn.functional (``.T``: a property)."""
+    """Decorator: the function stands for those of these names in torch, torch.Tensor and torch.nn.functional (``.T``: a
+    property)."""
 
     def add(function: Function) -> Function:
         for name in names:
@@ -44,7 +45,7 @@ def stands_for(*names: str, raw: bool = False) -> Callable[[Function], Function]
 
 
 def graph_of(*values: Any) -> Builder:
-    """The graph that some of the values belong to."""
+    """Return the graph to which some of the values belong."""
     for value in values:
         if isinstance(value, (tuple, list)):
             value = next((part for part in value if isinstance(part, (Tensor, Held))), None)
@@ -56,7 +57,8 @@ def graph_of(*values: Any) -> Builder:
 
 
 def tensor_of(value: Any, graph: Builder, name: str) -> Any:
-    """A parameter, or a fixed tensor, as a tensor of the graph; other values as they are. Fixed floats get the graph's type."""
+    """Return a parameter, or a fixed tensor, as a tensor of the graph; other values are unchanged. Fixed floats get the graph's
+    type."""
     if isinstance(value, Held):
         at = value.site
         whole = value.shape or (1,)
@@ -70,7 +72,7 @@ def tensor_of(value: Any, graph: Builder, name: str) -> Any:
 
 
 def constant_of(value: Fixed, graph: Builder, name: str) -> Tensor:
-    """A fixed tensor as an operator of the graph."""
+    """Return a fixed tensor as an operator of the graph."""
     array = array_of(value)
     array = array.astype(graph.dtype) if array.dtype.kind == "f" else array
     made = constant(graph, array, value.name or f"{name}.constant")
@@ -78,7 +80,7 @@ def constant_of(value: Fixed, graph: Builder, name: str) -> Tensor:
 
 
 def constant(graph: Builder, array: Any, name: str) -> Tensor:
-    """An array as an operator of the graph, the one that it is already if it is there; a single number as (1,)."""
+    """Return an array as an operator of the graph, which is reused if it exists; a single number as (1,)."""
     operator = ConstantArray.of(array.reshape(array.shape or (1,)))
     for node in cast(OperatorGraph, graph).nodes:
         if node.operator == operator:
@@ -87,7 +89,7 @@ def constant(graph: Builder, array: Any, name: str) -> Tensor:
 
 
 def array_of(value: Fixed) -> np.ndarray[Any, Any]:
-    """The numbers of a fixed tensor."""
+    """Return the numbers of a fixed tensor."""
     require(not value.tensor.is_meta, f"{value.name or 'a fixed tensor'} is on the device meta, which keeps no numbers")
     if value.tensor.dtype is torch.bfloat16:
         raise Unsupported(f"{value.name or 'a fixed tensor'} is bfloat16, which numpy does not have")
@@ -95,7 +97,7 @@ def array_of(value: Fixed) -> np.ndarray[Any, Any]:
 
 
 def number_of(value: Any) -> float | None:
-    """A number, also of a fixed tensor without dimensions; None for all else."""
+    """Return a number, possibly from a fixed tensor without dimensions; None for anything else."""
     if isinstance(value, Fixed) and value.tensor.ndim == 0 and not value.tensor.is_complex():
         require(not value.tensor.is_meta, f"{value.name or 'a fixed tensor'} is on the device meta, which keeps no numbers")
         return float(value.tensor)
@@ -103,5 +105,5 @@ def number_of(value: Any) -> float | None:
 
 
 def layer_site(name: str, x: Tensor) -> Site:
-    """Where a function stands that is turned into operators as a layer is."""
+    """Return the site of a function that is turned into operators like a layer."""
     return Site(name, cast(OperatorGraph, x.graph))

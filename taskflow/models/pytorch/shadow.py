@@ -1,4 +1,4 @@
-"""Shadow: tensors in place of a module's parameters and buffers, so that it can be run and stays as it is."""
+"""Shadow: tensors in place of a module's parameters and buffers, so that the module can be run and stays as it is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 
 class Shadow:
-    """``stand_in``: what stands for a tensor of the module: shape, type and strides without numbers (`without_numbers`), or a
-    copy. Trained parameters are replaced while the module runs; layers are run as copies, whose buffers are stand-ins, too."""
+    """Stand-ins for a module's tensors. ``stand_in``: makes one: shape, type and strides without numbers (`without_numbers`),
+    or a copy. Trained parameters are replaced while the module runs; layers are run as copies, whose buffers are stand-ins too."""
 
     def __init__(self, module: nn.Module, stand_in: Callable[[torch.Tensor], torch.Tensor], fake: bool) -> None:
         self.fake, self._stand_in = fake, stand_in
@@ -31,22 +31,22 @@ class Shadow:
                 self.parameters[id(tensor)], self.paths[id(made)] = made, path
 
     def example(self, tensor: torch.Tensor) -> torch.Tensor:
-        """An argument of forward as this shadow has tensors."""
+        """Return an argument of forward as a tensor of this shadow."""
         return self._stand_in(tensor)
 
     def is_foreign(self, value: torch.Tensor) -> bool:
-        """True for a value that comes from stand-ins without being one that is known."""
+        """True for a value that was made from stand-ins but is not known."""
         return self.fake and isinstance(value, FakeTensor)
 
     def copy_of(self, part: nn.Module) -> nn.Module:
-        """A layer with stand-ins for its parameters and buffers: one copy, however often it is called."""
+        """Return a layer with stand-ins for its parameters and buffers: one copy, however often it is called."""
         if id(part) not in self._copies:
             self._copies[id(part)] = copy.deepcopy(part, dict(self._memo))
         return self._copies[id(part)]
 
     @contextmanager
     def in_place_of(self, module: nn.Module) -> Iterator[None]:
-        """The module has the stand-ins of its trained parameters inside the block."""
+        """Give the module the stand-ins of its trained parameters within the block."""
         before = [(part, name, p) for part in module.modules() for name, p in part._parameters.items() if p is not None]
         for part, name, parameter in before:
             part._parameters[name] = self.parameters.get(id(parameter), parameter)  # type: ignore[assignment]
@@ -58,7 +58,7 @@ class Shadow:
 
 
 def without_numbers() -> Callable[[torch.Tensor], torch.Tensor]:
-    """Makes stand-ins that have no numbers, as if on the CPU, of one run."""
+    """Return a function that makes stand-ins without numbers, as if on the CPU, for one run."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:

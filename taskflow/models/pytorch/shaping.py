@@ -29,13 +29,17 @@ def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
 
 @stands_for("reshape", "view")
 def reshape(name: str, input: Tensor, *shape: Any) -> Any:
-    """The same elements under another shape."""
-    return ops.reshape(input, _sizes(shape), name=name)
+    """Reshape."""
+    sizes = _sizes(shape)
+    if -1 in sizes and 0 not in sizes:
+        rest = -math.prod(sizes)
+        sizes = tuple(math.prod(input.shape) // rest if size == -1 else size for size in sizes)
+    return input if sizes == input.shape else ops.reshape(input, sizes, name=name)
 
 
 @stands_for("view_as", "reshape_as")
 def reshape_as(name: str, input: Tensor, other: Any) -> Any:
-    """The same elements under another tensor's shape."""
+    """Reshape to another tensor's shape."""
     return ops.reshape(input, _shape(other), name=name)
 
 
@@ -45,7 +49,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 @stands_for("flatten")
 def flatten(name: str, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """Dimensions from ``start_dim`` to ``end_dim`` as one."""
+    """Flatten dimensions from ``start_dim`` to ``end_dim`` into one."""
     if not input.ndim:
         return ops.reshape(input, (1,), name=name)
     first, last = start_dim % input.ndim, end_dim % input.ndim
@@ -54,13 +58,13 @@ def flatten(name: str, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> 
 
 @stands_for("ravel")
 def ravel(name: str, input: Tensor) -> Any:
-    """All dimensions as one."""
+    """Flatten all dimensions into one."""
     return flatten(name, input)
 
 
 @stands_for("unflatten")
 def unflatten(name: str, input: Tensor, dim: int, sizes: Sequence[int]) -> Any:
-    """One dimension as several."""
+    """Divide one dimension into several."""
     at = dim % input.ndim
     known = math.prod(size for size in sizes if size != -1)
     parts = [input.shape[at] // known if size == -1 else size for size in sizes]
@@ -69,14 +73,14 @@ def unflatten(name: str, input: Tensor, dim: int, sizes: Sequence[int]) -> Any:
 
 @stands_for("unsqueeze")
 def unsqueeze(name: str, input: Tensor, dim: int) -> Any:
-    """A dimension of size 1 more."""
+    """Add a dimension of size 1."""
     at = dim % (input.ndim + 1)
     return ops.reshape(input, (*input.shape[:at], 1, *input.shape[at:]), name=name)
 
 
 @stands_for("squeeze")
 def squeeze(name: str, input: Tensor, dim: Any = None) -> Any:
-    """Without dimensions of size 1."""
+    """Remove dimensions of size 1."""
     dims = range(input.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     gone = {d % input.ndim for d in dims if input.ndim}
     return ops.reshape(input, [size for i, size in enumerate(input.shape) if i not in gone or size != 1], name=name)
@@ -84,20 +88,20 @@ def squeeze(name: str, input: Tensor, dim: Any = None) -> Any:
 
 @stands_for("transpose", "swapaxes", "swapdims")
 def transpose(name: str, input: Tensor, dim0: int, dim1: int) -> Any:
-    """Two dimensions change places."""
+    """Swap two dimensions."""
     return ops.transpose(input, dim0, dim1, name=name)
 
 
 @stands_for("t", ".T", ".mT")
 def turned(name: str, input: Tensor) -> Any:
-    """The last two dimensions change places (of two: PyTorch refuses ``t`` of more)."""
+    """Swap the last two dimensions (there must be two: PyTorch refuses ``t`` of more)."""
     require(input.ndim == 2 or name.startswith("mT"), "of a tensor of two dimensions")
     return ops.transpose(input, -2, -1, name=name)
 
 
 @stands_for("permute")
 def permute(name: str, input: Tensor, *dims: Any) -> Any:
-    """Dimensions in another order."""
+    """Permute dimensions."""
     wanted = [d % input.ndim for d in _sizes(dims)]
     now = list(range(input.ndim))
     for i, dim in enumerate(wanted):
@@ -110,7 +114,7 @@ def permute(name: str, input: Tensor, *dims: Any) -> Any:
 
 @stands_for("movedim", "moveaxis")
 def movedim(name: str, input: Tensor, source: Any, destination: Any) -> Any:
-    """Some dimensions at other places, the others in their order."""
+    """Move some dimensions to other places; the others keep their order."""
     sources = [d % input.ndim for d in ([source] if isinstance(source, int) else source)]
     places = [d % input.ndim for d in ([destination] if isinstance(destination, int) else destination)]
     rest = iter(d for d in range(input.ndim) if d not in sources)
@@ -122,7 +126,7 @@ def movedim(name: str, input: Tensor, source: Any, destination: Any) -> Any:
 
 @stands_for("chunk")
 def chunk(name: str, input: Tensor, chunks: int, dim: int = 0) -> Any:
-    """Parts of one size, the last may be smaller."""
+    """Divide into parts of one size; the last may be smaller."""
     return ops.split(input, math.ceil(input.shape[dim] / chunks), dim, name=name)
 
 
@@ -150,6 +154,8 @@ def narrow(name: str, input: Tensor, dim: int, start: int, length: int) -> Any:
 @stands_for("select")
 def select(name: str, input: Tensor, dim: int, index: int) -> Any:
     """One element of a dimension."""
+    if input.shape[dim] == 1:
+        return squeeze(name, input, dim)
     return ops.select(input, dim, index, name=name)
 
 
@@ -200,7 +206,7 @@ def _sliced(wanted: Sequence[Any], shape: tuple[int, ...]) -> list[tuple[Any, in
 
 @stands_for("__getitem__", raw=True)
 def item(name: str, input: Any, index: Any) -> Any:
-    """x[index]: integers, slices, ``...`` and None; or fixed integers for one dimension."""
+    """Index x[index]: integers, slices, ``...`` and None; or fixed integers for one dimension."""
     input = tensor_of(input, graph_of(input), name)
     wanted = list(index) if isinstance(index, tuple) else [index]
     if any(isinstance(part, (Fixed, list)) for part in wanted):
@@ -249,7 +255,7 @@ def item(name: str, input: Any, index: Any) -> Any:
 
 @stands_for("cat", "concat", "concatenate", raw=True)
 def concat(name: str, tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Tensors one after another; PyTorch leaves out those of shape (0,), and what has no elements adds none."""
+    """Concatenate tensors. PyTorch ignores those of shape (0,), and tensors without elements add nothing."""
     some = [tensor for tensor in tensors if not (isinstance(tensor, Fixed) and not tensor.tensor.numel())]
     graph = graph_of(some)
     tensors = [tensor_of(tensor, graph, name) for tensor in some]
@@ -260,13 +266,13 @@ def concat(name: str, tensors: Sequence[Any], dim: int = 0) -> Any:
 
 @stands_for("stack")
 def stack(name: str, tensors: Sequence[Tensor], dim: int = 0) -> Any:
-    """Tensors beside each other in a dimension of its own."""
+    """Stack tensors along a new dimension."""
     each = [unsqueeze(f"{name}.each", tensor, dim) for tensor in tensors]
     return ops.concat(each, dim % each[0].ndim, name=name)
 
 
 def repeated(name: str, x: Tensor, dim: int, times: int) -> Tensor:
-    """A tensor so many times along a dimension."""
+    """Repeat a tensor this many times along a dimension."""
     if x.shape[dim] == 1:
         return x if times == 1 else ops.expand(x, (*x.shape[:dim], times, *x.shape[dim + 1 :]), name=name)
     require(times <= MOST_COPIES, f"repeats a tensor {times} times; at most {MOST_COPIES}")
@@ -275,7 +281,7 @@ def repeated(name: str, x: Tensor, dim: int, times: int) -> Tensor:
 
 @stands_for("repeat_interleave")
 def repeat_interleave(name: str, input: Tensor, repeats: int, dim: int | None = None, *, output_size: Any = None) -> Any:
-    """Every element so many times."""
+    """Repeat every element this many times."""
     require(isinstance(repeats, int) and output_size is None, "repeats must be one number")
     x = flatten(f"{name}.flat", input) if dim is None else input
     at = (dim or 0) % x.ndim
@@ -286,7 +292,7 @@ def repeat_interleave(name: str, input: Tensor, repeats: int, dim: int | None = 
 
 @stands_for("repeat", "tile")
 def repeat(name: str, input: Tensor, *repeats: Any) -> Any:
-    """The whole so many times along every dimension."""
+    """Repeat the whole tensor this many times along every dimension."""
     times = _sizes(repeats)
     times = (1,) * (input.ndim - len(times)) + times
     x = ops.reshape(input, (1,) * (len(times) - input.ndim) + input.shape, name=f"{name}.led") if len(times) > input.ndim else input
@@ -297,7 +303,7 @@ def repeat(name: str, input: Tensor, *repeats: Any) -> Any:
 
 @stands_for("expand", "broadcast_to", raw=True)
 def expand(name: str, input: Any, *sizes: Any, implicit: bool = False) -> Any:
-    """Dimensions of size 1 repeated."""
+    """Repeat dimensions of size 1."""
     wanted = _sizes(sizes)
     require(not isinstance(input, Fixed), "of a fixed tensor")
     skip = len(wanted) - len(input.shape)
@@ -315,13 +321,13 @@ def expand(name: str, input: Any, *sizes: Any, implicit: bool = False) -> Any:
 
 @stands_for("expand_as")
 def expand_as(name: str, input: Any, other: Any) -> Any:
-    """Dimensions of size 1 repeated, to another tensor's shape."""
+    """Repeat dimensions of size 1, to another tensor's shape."""
     return expand(name, input, *_shape(other))
 
 
 @stands_for("roll")
 def roll(name: str, input: Tensor, shifts: Any, dims: Any = None) -> Any:
-    """Elements moved along dimensions; what leaves at the end comes back at the start."""
+    """Shift elements along dimensions; those that leave at the end come back at the start."""
     if dims is None or dims == ():
         raise Unsupported("needs dims")
     pairs = zip(*(([value] if isinstance(value, int) else value) for value in (shifts, dims)))
@@ -337,5 +343,5 @@ def roll(name: str, input: Tensor, shifts: Any, dims: Any = None) -> Any:
     "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cuda", "detach", "type"
 )
 def unchanged(name: str, input: Tensor, *args: Any, **options: Any) -> Any:
-    """The same numbers: another type, or a gradient that does not flow, is found by comparing with what PyTorch has."""
+    """Return the same numbers. Another type, or a gradient that does not flow, is found by comparison with PyTorch."""
     return input

@@ -1,4 +1,4 @@
-"""Site: where a module of PyTorch is being turned into operators, and whose parameters it shares."""
+"""Site: a module of PyTorch that is being turned into operators, and the parameters that it shares."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from taskflow.operators.tensor import Parameter, Tensor
 
 
 class Unsupported(ValueError):
-    """What has no counterpart here; the message says what, and `from_torch` adds where."""
+    """Error for something that has no counterpart here; the message says what, and `from_torch` adds where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """``name``: the module's path, which its operators are named by. ``known``: our parameters by identity of PyTorch's.
-    ``training``: whether the module is in training while the whole is. ``names``: paths of PyTorch's parameters by identity."""
+    """Place at which a module is turned into operators. ``name``: the module's path, by which its operators are named.
+    ``known``: our parameters by the identity of PyTorch's. ``training``: whether the module is in training while the whole is.
+    ``names``: paths of PyTorch's parameters by identity."""
 
     name: str
     graph: OperatorGraph
@@ -27,20 +28,21 @@ class Site:
     names: dict[int, str] = field(default_factory=dict)
 
     def below(self, name: str) -> Site:
-        """The same for a module in this one."""
+        """Return the site of a module within this one."""
         return Site(f"{self.name}.{name}", self.graph, self.known, self.training, self.names)
 
     def named(self, parameter: Any, name: str) -> Site:
-        """Where a parameter of this module lies: by the first of its paths if it has several, else ``name`` in this one."""
+        """Return the path of a parameter of this module: the first of its paths if it has several, else ``name`` within this
+        module."""
         return Site(self.names.get(id(parameter), f"{self.name}.{name}"), self.graph, self.known, self.training, self.names)
 
     def has(self, parameter: Any) -> bool:
-        """True if a layer before has this parameter of PyTorch's, too."""
+        """True if an earlier layer has this parameter of PyTorch's too."""
         return id(parameter) in self.known
 
     def shared(self, *theirs: Any) -> Sequence[Parameter] | None:
-        """Our parameters for these of PyTorch's (None among them: it has none) if a layer before has them too; None if they are
-        new. Raises Unsupported if only some of them are."""
+        """Return our parameters for these of PyTorch's (None for missing ones) if an earlier layer has them too; None if they
+        are new. Raises Unsupported if only some of them are."""
         given = [parameter for parameter in theirs if parameter is not None]
         found = [self.known[id(p)] for p in given if id(p) in self.known]
         if not found or not given:
@@ -50,7 +52,7 @@ class Site:
         return found
 
     def own(self, made: Tensor, *theirs: Any) -> Tensor:
-        """Remember which of our parameters stand for these; returns ``made``, the layer's result."""
+        """Record which of our parameters stand for these; return ``made``, the layer's result."""
         given = [parameter for parameter in theirs if parameter is not None]
         for parameter, ours in zip(given, self.graph.parameters_of(made)):
             self.known.setdefault(id(parameter), ours)
@@ -59,8 +61,8 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A parameter that the module's code uses by itself, outside of torch.nn's layers: ``site`` is where it lies (named by its
-    path), ``tensor`` PyTorch's parameter."""
+    """Parameter that the module's code uses directly, outside torch.nn's layers. ``site``: where it is (named by its path).
+    ``tensor``: PyTorch's parameter."""
 
     site: Site
     tensor: Any
@@ -71,7 +73,7 @@ class Held:
 
     @property
     def layer(self) -> Site:
-        """The module whose parameter it is."""
+        """Module that owns the parameter."""
         name = self.site.name.rpartition(".")[0] or self.site.name
         return Site(name, self.site.graph, self.site.known, names=self.site.names)
 
@@ -83,7 +85,8 @@ def require(fine: bool, why: str) -> None:
 
 
 def started(parameter: Any) -> Init:
-    """How a graph starts what PyTorch starts as it has: a constant, or normal numbers of its spread."""
+    """Return how a graph initialises a parameter to resemble PyTorch's current values: a constant, or normal numbers with their
+    spread."""
     if parameter.is_meta:
         return Init("normal", 0.02)
     spread = float(parameter.detach().float().std(unbiased=False))

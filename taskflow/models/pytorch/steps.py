@@ -1,4 +1,4 @@
-"""What a recording of a module consists of: steps, and references to the tensors that they return."""
+"""Steps of a recording of a module, and references to the tensors that they return."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from taskflow.models.pytorch.places import CodePlace
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Tensor number ``index`` of what step number ``step`` returned."""
+    """Reference to tensor number ``index`` of the result of step number ``step``."""
 
     step: int
     index: int = 0
@@ -19,7 +21,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fixed:
-    """A tensor that does not depend on inputs and trained parameters: a buffer, or what was computed from such."""
+    """Tensor that depends neither on inputs nor on trained parameters: a buffer, or something computed from buffers."""
 
     tensor: torch.Tensor
     version: int
@@ -41,7 +43,7 @@ class TorchStep:
     where: str = ""  # the module in whose code it stands
     training: bool = True  # of the module that it is
     grad: bool = True  # whether gradients are recorded there
-    line: tuple[str, int] | None = None  # file and line of the module's code that calls it
+    line: CodePlace | None = None  # of the module's code that calls it
 
     @property
     def name(self) -> str:
@@ -49,20 +51,20 @@ class TorchStep:
         return self.target if isinstance(self.target, str) else name_of(self.target)
 
     def describe(self) -> str:
-        """For messages."""
+        """Describe the step for messages."""
         if self.kind == "module":
             return str(self.target)
         return f"{self.name} in {self.where}" if self.where else self.name
 
 
 def name_of(function: Any) -> str:
-    """The name of a function of torch; of a property that is read (``x.T``), the property's."""
+    """Return the name of a function of torch; for a property that is read (``x.T``), the property's name."""
     name = getattr(function, "__name__", type(function).__name__)
     return str(getattr(function, "__self__", function).__name__ if name == "__get__" else name).strip("_") or "function"
 
 
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """``change`` of every leaf of a nest of tuples, lists, dicts and slices."""
+    """Return a nest of tuples, lists, dicts and slices with ``change`` applied to every leaf."""
     if isinstance(value, tuple):
         parts = [mapped(change, part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -76,7 +78,7 @@ def mapped(change: Callable[[Any], Any], value: Any) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The leaves of a nest, in order."""
+    """Yield the leaves of a nest, in order."""
     found: list[Any] = []
     mapped(found.append, value)
     yield from found
@@ -84,7 +86,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 @dataclass(slots=True)
 class TorchRecording:
-    """All steps of one run, and the nest that forward returned."""
+    """Steps of one run, and the nest that forward returned."""
 
     steps: list[TorchStep]
     output: Any

@@ -1,4 +1,4 @@
-"""Trial: a copy of a module with random numbers, its graph, and how what both compute is compared."""
+"""Trial: a copy of a module with random numbers, its graph, and a comparison of what both compute."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOLERANCES = {"float64": (1e-7, 1e-9), "float32": (1e-2, 1e-4)}  # of the larges
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is compared: a copy of the module with random numbers in ``dtype``, its examples, and its graph without dropout."""
+    """A copy of the module with random numbers in ``dtype``, its examples, and its graph without dropout."""
 
     module: nn.Module
     examples: list[Any]
@@ -44,14 +44,14 @@ class Trial:
     dtype: str
 
     def follow(self, watch: Watch) -> Followed:
-        """Its graph, with what ``watch`` puts in."""
+        """Return its graph, with additions by ``watch``."""
         followed = follow(self.module, self.examples, self.followed.graph.name, watch)
         without_dropout(followed.graph)
         return followed
 
 
 def random_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy with random numbers near the module's own, also where those are zeros or ones, which would hide mistakes."""
+    """Return a copy with random numbers near the module's own, even where those are zeros or ones, which would hide mistakes."""
     numbers = torch.Generator().manual_seed(1)
     memo: dict[int, Any] = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -76,7 +76,7 @@ def random_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def without_dropout(graph: OperatorGraph) -> None:
-    """Make dropout and stochastic depth of a graph leave out nothing."""
+    """Disable dropout and stochastic depth in a graph."""
     for number, node in enumerate(graph.nodes):
         if node.operator.kind in ("dropout", "stochastic_depth"):
             graph.nodes[number] = replace(node, operator=type(node.operator)(0.0))  # type: ignore[call-arg]
@@ -98,7 +98,7 @@ class _NoDropout(TorchFunctionMode):
 
 @contextmanager
 def no_dropout(module: nn.Module) -> Iterator[None]:
-    """Inside the block the module leaves out nothing."""
+    """Disable dropout of the module within the block."""
     before: list[tuple[Any, str, float]] = []
     for part in module.modules():
         if type(part).__name__ in ("Dropout", "StochasticDepth"):
@@ -117,7 +117,7 @@ def no_dropout(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """PyTorch's generator goes on behind the block as before it."""
+    """Restore PyTorch's generator after the block."""
     state = torch.get_rng_state()
     try:
         yield
@@ -126,7 +126,7 @@ def generators_kept() -> Iterator[None]:
 
 
 def feeds_of(trial: Trial) -> list[Any]:
-    """Examples with random numbers, the same each time: integers below what the operators that read them take."""
+    """Return examples with random numbers, the same each time; integers are below the limit of the operators that read them."""
     graph, numbers, found = trial.followed.graph, np.random.default_rng(0), []
     inputs = iter(node for node in graph if node.operator.kind == "input")
     for example in trial.examples:
@@ -148,30 +148,31 @@ def feeds_of(trial: Trial) -> list[Any]:
 
 
 def watched(step: TorchStep, index: int, ours: Tensor) -> Tensor:
-    """Add an array of zeros that is trained to a value: its gradient is the value's."""
+    """Add a trained array of zeros to a value: its gradient is the value's."""
     if not ours.spec.differentiable or not ours.shape:
         return ours
     return ops.add_weight(ours, ours.shape, init=ZERO, name=f"{WATCHING}{step.number}.{index}")
 
 
 def watch_inputs(step: TorchStep, index: int, ours: Tensor) -> Tensor:
-    """Do that to inputs only."""
+    """Watch inputs only."""
     return watched(step, index, ours) if step.kind == "input" else ours
 
 
 def projections(outputs: Sequence[Tensor]) -> list[Array]:
-    """Random numbers of the shapes of outputs, to multiply them with: the sum is a loss that sees every element."""
+    """Return random numbers in the shapes of outputs, by which they are multiplied: the sum is a loss that depends on every
+    element."""
     numbers = np.random.default_rng(2)
     return [np.asarray(numbers.standard_normal(y.shape) / max(1, y.spec.rect.volume) ** 0.5, y.dtype) for y in outputs]
 
 
 def outputs_of(result: Any) -> list[Tensor]:
-    """The float tensors in what the module returns."""
+    """Return the float tensors in what the module returns."""
     return [leaf for leaf in leaves(result) if isinstance(leaf, Tensor) and leaf.spec.differentiable]
 
 
 def minimised(followed: Followed) -> list[Tensor]:
-    """The outputs, of whose `projections` the graph now minimises the sum."""
+    """Make the graph minimise the sum of its outputs times their `projections`; return the outputs."""
     outputs, graph = outputs_of(followed.result), followed.graph
     for number, (y, factors) in enumerate(zip(outputs, projections(outputs))):
         whole = ops.reshape(y, y.shape or (1,), name=f"{WATCHING}whole{number}")
@@ -181,7 +182,7 @@ def minimised(followed: Followed) -> list[Tensor]:
 
 
 def executor(trial: Trial, followed: Followed, fetch: Sequence[Tensor]) -> Executor:
-    """An Executor of the graph on one processor, with the module's numbers."""
+    """Return an Executor of the graph on one processor, with the module's numbers."""
     graph = followed.graph
     run = Executor(graph, choose("data", graph, host(1))[0], SGD(lr=1.0), fetch=fetch)
     load_weights(run, _with_zeros(trial, graph))
@@ -196,19 +197,19 @@ def _with_zeros(trial: Trial, graph: OperatorGraph) -> Any:
 
 
 def fed(followed: Followed, feeds: Sequence[Any]) -> dict[str, Array]:
-    """What a step of the graph is given."""
+    """Return the feeds of a step of the graph."""
     names = [node.name for node in followed.graph if node.operator.kind == "input"]
     return {name: value.detach().numpy().copy() for name, value in zip(names, (f for f in feeds if isinstance(f, torch.Tensor)))}
 
 
 def loss_of(returned: Any, factors: Sequence[Array]) -> Any:
-    """PyTorch's loss: the same as `minimised`."""
+    """Return the same loss as `minimised`, computed by PyTorch."""
     outputs = [v for v in leaves(returned) if isinstance(v, torch.Tensor) and v.is_floating_point()]
     return sum((y * torch.from_numpy(f)).sum() for y, f in zip(outputs, factors))
 
 
 def close(ours: Array | None, theirs: Array, dtype: str, least: float = 0.0) -> bool:
-    """True if two arrays are equal up to rounding; ``least``: a difference that is none."""
+    """True if two arrays are equal up to rounding; ``least``: an absolute difference that never counts."""
     if ours is None:  # on another rank
         return True
     ours, theirs = np.asarray(ours), np.asarray(theirs)
@@ -224,7 +225,7 @@ def close(ours: Array | None, theirs: Array, dtype: str, least: float = 0.0) -> 
 
 
 def call(module: nn.Module, feeds: Sequence[Any]) -> Any:
-    """Call a module on copies of arguments; those by keyword only are given so."""
+    """Call a module on copies of the arguments; keyword-only arguments are passed by keyword."""
     copies = [f.clone().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f for f in feeds]
     parameters = inspect.signature(type(module).forward).parameters.values()
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY][: max(0, len(copies))]

@@ -1,4 +1,5 @@
-"""Verify an import: run module and graph once on small random numbers, in training and in evaluation, and compare everything."""
+"""Verification of an import: runs module and graph once on small random numbers, in training and in evaluation, and compares
+everything."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from taskflow.graph import OperatorGraph
+from taskflow.models.pytorch.exported import ExportedModule, difference_to_program
 from taskflow.models.pytorch.follow import WATCHING, Followed, follow
 from taskflow.models.pytorch.locate import located
 from taskflow.models.pytorch.steps import leaves
@@ -58,7 +60,13 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
         return
     with generators_kept():
         trial = _trial(module, small, followed)
-        if trial is None or (why := _difference(trial)) is None:
+        if trial is None:
+            return
+        if isinstance(trial.module, ExportedModule):
+            why = difference_to_program(copy.deepcopy(trial.module), feeds_of(trial))
+            if why is not None:
+                raise ValueError(f"from_torch: {title}: {why}")
+        if (why := _difference(trial)) is None:
             return
         where = located(trial, feeds_of(trial))
     raise ValueError(

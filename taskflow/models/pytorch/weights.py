@@ -1,4 +1,4 @@
-"""The weights of a PyTorch module under our names."""
+"""Weights of a PyTorch module under our names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ STATISTICS = ("running_mean", "running_var")  # of batch normalisation
 
 
 def weights_of(module: Any) -> StoredWeights:
-    """Trained parameters and running statistics of a module that `from_torch` made a graph of, for `load_weights`. Parameters that
-    several layers share come once; other buffers, and parameters that are not trained, are in the graph as they were. Arrays are
-    read when they are asked for: later changes of the module are seen."""
+    """Trained parameters and running statistics of a module (or an exported program) that `from_torch` made a graph of, for
+    `load_weights`. Parameters that several layers share come once; other buffers, and parameters that are not trained, are in the
+    graph as they were. Arrays are read when they are asked for: later changes of the module are seen."""
+    from taskflow.models.pytorch.examples import module_and_name
+
+    module, _ = module_and_name(module, None)
     arrays = dict(_all(module))
     shapes = {name: tuple(shape) for name, (shape, _) in arrays.items()}
     return StoredWeights(f"PyTorch's {type(module).__name__}", shapes, lambda name: arrays[name][1]())

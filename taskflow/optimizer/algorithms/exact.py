@@ -151,7 +151,7 @@ class _Branch:
         self.complete = False
 
     def descend(self) -> None:
-        """From the best plan, until no other choice of one decision and no other way to synchronise one layer is faster."""
+        """Improve the best plan until no other choice of one decision and no other way to synchronise one layer is faster."""
         better = True
         while better:
             before = self.run.best_seconds
@@ -194,8 +194,8 @@ class _Branch:
             self.relaxation.free(self.ops[decision])
 
     def _look(self, decision: int, alive: Sequence[int], stabilizer: Sequence[int]) -> _Looked:
-        """What a decision has left. What is given up in one partial plan is given up in all that go on from it, and so is
-        whatever it becomes under renumberings that leave the plan as it is."""
+        """Choices that a decision has left. A choice that is pruned in one partial plan is pruned in all its extensions, and so
+        are its images under renumberings that leave the plan as it is."""
         living = set(alive)
         candidates = [c for c in self.symmetry.representatives(decision, stabilizer) if c in living]
         self._count(len(candidates))
@@ -292,7 +292,7 @@ class _Branch:
 
     @property
     def proof(self) -> Proof:
-        """What was done."""
+        """Return what was enumerated and pruned."""
         return Proof(
             strategies=strategies(self.decisions) * len(SYNCS) ** (len(self.relaxation.layers) - len(self.run.syncs)),
             renumberings=len(self.symmetry.group), partial_plans=self.visited,

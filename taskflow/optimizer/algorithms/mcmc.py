@@ -76,7 +76,7 @@ def _walk(
 
 
 def _chain(run: SearchSession, moves: CoupledMoves, chain: Chain) -> str:
-    """What `CompiledChain.chain` does, proposal by proposal."""
+    """Run what `CompiledChain.chain` runs, proposal by proposal."""
     while not chain.part.expired:
         changes = moves.draw(chain.random)
         # Accept if u <= exp((cost - cost*) / scale), with u drawn first: then simulation may stop beyond the limit.

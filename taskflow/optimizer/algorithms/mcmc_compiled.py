@@ -160,7 +160,7 @@ class CompiledChain:
             self._evaluator.moved(changes, self._walk.chain[0])
 
     def _decide(self, run: SearchSession) -> None:
-        """Whether the last proposal, which is better than all plans before, is accepted."""
+        """Decide whether the last proposal, which is better than all plans before, is accepted."""
         leader, _, number, seconds = self._walk.proposal
         self._settle()
         changes = self._moves.numbered(leader, number)

@@ -89,7 +89,7 @@ def portfolio(evaluator: Evaluator, options: SearchOptions, searcher: Searcher, 
 
 
 def _history(found: Sequence[SearchResult]) -> tuple[Improvement, ...]:
-    """What was best when, of all workers together; proposals are counted as if all were equally fast."""
+    """Best plans over time, of all workers together; proposals are counted as if all were equally fast."""
     every = sorted((step for one in found for step in one.history), key=lambda step: step.elapsed)
     history: list[Improvement] = []
     for step in every:

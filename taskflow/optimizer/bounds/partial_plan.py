@@ -163,7 +163,7 @@ class Relaxation:
         return self._sizes.setdefault((rect.volume, itemsize), len(self._sizes))
 
     def _size(self, volume: int, item: int) -> None:
-        """What it costs to send, move, add and fill so many elements."""
+        """Cost of sending, moving, adding and filling this many elements."""
         everyone, nbytes = range(self.processors), volume * item
 
         def other(kind: Kind, flops: int, touched: int) -> list[float]:

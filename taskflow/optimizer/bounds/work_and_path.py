@@ -134,7 +134,8 @@ def _table(
 
 
 def _of_any_size(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], processors: Sequence[int]) -> LeastTimes:
-    """Of pieces of any sizes: a task takes no less than one of a single element along every dimension that may be cut."""
+    """Least times for pieces of any sizes: a task takes no less than one of a single element along every dimension that may be
+    cut."""
     if not node.operator.uniform or pieces.costs.measures:
         return _nothing(node)
     finest = tuple(max(1, dim.size) if any(t[i] > 1 for t in tuples) else 1 for i, dim in enumerate(node.dims))
@@ -142,12 +143,12 @@ def _of_any_size(pieces: Pieces, node: Node, tuples: Sequence[Sequence[int]], pr
 
 
 def _nothing(node: Node) -> LeastTimes:
-    """What is known of an operator that has not been looked at."""
+    """Bounds of an operator that has not been looked at."""
     return LeastTimes(0.0, 0.0, 0.0, (False,) * len(node.inputs))
 
 
 def _together(pieces: Pieces, node: Node, processors: Sequence[int]) -> float:
-    """What the costs say themselves of all tasks of an operator together; 0 if they say nothing."""
+    """Lower bound by the costs themselves of all tasks of an operator together; 0 if there is none."""
     if node.operator.kind == "state":
         return 0.0
     ways = (False, True) if node.number in pieces.active else (False,)
@@ -202,8 +203,8 @@ def _known_update(evaluator: Evaluator, layer: str, processors: Sequence[int], t
 
 
 def _updated(graph: OperatorGraph, parameters: Sequence[Parameter]) -> int:
-    """How many elements of parameters are updated whatever the cuts are: all, but of those of which nothing is used (a
-    convolution that sees nothing but padding)."""
+    """Number of elements of parameters that are updated whatever the cuts: all, except for parameters of which nothing is used
+    (a convolution that sees nothing but padding)."""
     used = {
         parameter.name for node in graph if node.parameters
         for parameter, rect in zip(node.parameters, node.reads(node.space).weights) if not rect.empty
@@ -276,8 +277,8 @@ def _at(node: Node, lengths: Sequence[int], halves: int) -> Rect:
 
 
 def _places(node: Node, dim: int, length: int) -> list[int]:
-    """Where pieces of a length along one dimension may differ in arithmetic or in what they read: at the borders of images
-    and inside."""
+    """Places where pieces of a length along one dimension may differ in arithmetic or in what they read: at the borders of
+    images and inside."""
     whole = [d.size for d in node.dims]
     found: dict[object, int] = {}
     for halves in range(3):

@@ -36,6 +36,7 @@ class ModelCosts(Costs):
         self._known: dict[tuple[object, ...], float] = {}
         self._backward: dict[tuple[int, Rect], _Backward] = {}
         self._least: dict[tuple[object, ...], float] = {}
+        self._parts: dict[tuple[object, ...], tuple[tuple[float, float], ...]] = {}
         self._around: dict[tuple[tuple[int, ...], bool], Around] = {}
         first: dict[object, int] = {}
         self._like = [first.setdefault((n.operator, n.specs, wanted, given), n.number)
@@ -104,6 +105,16 @@ class ModelCosts(Costs):
             device = self._machine.processors[processor].device
             self._least[key] = ask(node.operator, node.specs, backward, self._wanted[node.number], device)
         return self._least[key]
+
+    def least_parts(self, node: Node, backward: bool, processor: int) -> tuple[tuple[float, float], ...]:
+        if not isinstance(self.model, AnalyticCosts):
+            return ()
+        key = (self._like[node.number], backward, self._classes[processor])
+        if key not in self._parts:
+            device = self._machine.processors[processor].device
+            wanted = self._wanted[node.number]
+            self._parts[key] = tuple(self.model.least_parts(node.operator, node.specs, backward, wanted, device))
+        return self._parts[key]
 
     def _of_backward(self, node: Node, piece: Rect) -> _Backward:
         touched = arrays(node.operator, node.specs, piece)

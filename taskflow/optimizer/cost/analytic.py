@@ -8,7 +8,7 @@ below hold for all devices. They come from the sources beside them, none from a 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Dim, Operator, Spec, Work, computes_in
@@ -92,21 +92,37 @@ class AnalyticCosts(RememberedCosts):
         """Return a lower bound of the seconds that all tasks of one direction take together, however the operator is cut. Their
         arithmetic adds up to the whole's, and so do the bytes that they touch, except inputs that a stride skips. 0 for
         operators that pick from their weights (embeddings), since the data decide what their pieces touch."""
+        total = 0.0
+        for repeats, arithmetic, traffic, starts in self._least_phases(operator, inputs, backward, wanted, device):
+            total += repeats * (max(arithmetic, traffic) + starts)
+        return total
+
+    def least_parts(
+        self, operator: Operator, inputs: tuple[Spec, ...], backward: bool, wanted: Gradients, device: Device
+    ) -> list[tuple[float, float]]:
+        """Return what `least_seconds` adds up, one after another: the seconds of a phase's arithmetic and of what it touches, the
+        larger of which counts; and what starting its kernels takes, twice the same."""
+        found = []
+        for repeats, arithmetic, traffic, starts in self._least_phases(operator, inputs, backward, wanted, device):
+            found += [(repeats * arithmetic, repeats * traffic), (repeats * starts,) * 2]
+        return found
+
+    def _least_phases(
+        self, operator: Operator, inputs: tuple[Spec, ...], backward: bool, wanted: Gradients, device: Device
+    ) -> Iterator[tuple[int, float, float, float]]:
+        """Of each phase how often it is repeated, and each time the seconds of arithmetic, memory traffic and starting kernels."""
         space = Rect((0,) * len(dims := operator.dims(inputs)), tuple(dim.size for dim in dims))
         if operator.picks(inputs, space) or (device.program is not None and free(operator, backward)):
-            return 0.0
+            return
         dtype, seen = computes_in(operator, inputs), _seen(operator, inputs, dims)
         memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
-        total = 0.0
         for phase in phases(operator, inputs, space, backward, wanted):
             unfused = phase.kernels == Work.MEMORY
             part = UNFUSED if unfused else device.reaches(phase.kernels.value, EFFICIENCY[phase.kernels])
             reached = _rate(phase, device, dtype) * part
-            arithmetic = phase.flops / reached
             # Pieces of repeated kernels may fit the cache where the whole does not.
             traffic = seen * phase.nbytes / memory if phase.repeats == 1 else 0.0
-            total += phase.repeats * (max(arithmetic, traffic) + phase.launches * device.launch_seconds)
-        return total
+            yield phase.repeats, phase.flops / reached, traffic, phase.launches * device.launch_seconds
 
     def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None, runs: int) -> float:
         # GPUs' threads find their elements one by one: rows cost nothing, unless they are shorter than what memory gives at once.
@@ -119,8 +135,8 @@ def _rate(phase: Phase, device: Device, dtype: object) -> float:
 
 
 def _seen(operator: Operator, inputs: tuple[Spec, ...], dims: Sequence[Dim]) -> float:
-    """Which part of what the whole operator reads its pieces read at least, if every dimension is cut finest: less than all where
-    windows step over elements, and where what is read grows along a dimension, as in causal attention."""
+    """Fraction of what the whole operator reads that all pieces together read at the finest cut. Less than 1 where windows step
+    over elements, and where what is read grows along a dimension, as in causal attention."""
     size = [dim.size for dim in dims]
 
     def reads(dim: int, low: int, high: int) -> list[int]:

@@ -83,7 +83,7 @@ class RememberedCosts(ABC):
         """Name of the model and its device."""
 
     def seconds(self, task: Task) -> float:
-        """As in `CostModel`."""
+        """See `CostModel`."""
         work = task.work
         if task.kind is Kind.COPY:
             return self.transfer_seconds(task.source, task.processor, task.nbytes, task.runs)
@@ -112,7 +112,7 @@ class RememberedCosts(ABC):
         gradients: Gradients | None = None,
         added_bytes: int = 0,
     ) -> float:
-        """As in `CostModel`."""
+        """See `CostModel`."""
         device = device or self.machine.processors[0].device
         inputs = tuple(inputs)
         wanted = _wanted(inputs, gradients) if backward else ()
@@ -130,14 +130,14 @@ class RememberedCosts(ABC):
         self, kind: Kind, nbytes: int, flops: int, *, device: Device | None = None, rule: UpdateRule | None = None,
         runs: int = 1,
     ) -> float:
-        """As in `CostModel`."""
+        """See `CostModel`."""
         return self._memory(kind, nbytes, flops, device or self.machine.processors[0].device, rule, runs)
 
     def _sum(self, processor: int, flops: int, nbytes: int) -> float:
         return self.memory_seconds(Kind.SUM, nbytes, flops, device=self.machine.processors[processor].device)
 
     def transfer_seconds(self, source: int, target: int, nbytes: int, runs: Runs = (1, 1)) -> float:
-        """As in `CostModel`: the route's latencies, and the bytes at its slowest link's rate."""
+        """Return the route's latencies plus the time of the bytes at its slowest link's rate."""
         return transfer_seconds(self.machine.route(source, target), nbytes)
 
     @abstractmethod

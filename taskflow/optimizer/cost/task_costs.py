@@ -71,6 +71,12 @@ class Costs(ABC):
         this class, however it is cut into pieces; 0 if none is known."""
         return 0.0
 
+    def least_parts(self, node: Node, backward: bool, processor: int) -> tuple[tuple[float, float], ...]:
+        """Return what `least` adds up: pairs of seconds of arithmetic and of memory traffic, the larger of which counts. Of some
+        share of either on a processor, it takes at least that share of the seconds. As many pairs for every processor; none if
+        nothing is known."""
+        return ()
+
     def processor_class(self, processor: int) -> int:
         """Return a number that processors share only if all tasks cost the same on them."""
         return processor

@@ -229,7 +229,9 @@ cdef class Core:
         return self.step.get().add_cut(pieces, inputs, weights, outputs, like, flops, backward, nbytes)
 
     def begin(self):
-        """Start a proposal from the current configurations."""
+        """Start a proposal from the current configurations. What went wrong with one that was given up before it was evaluated (a
+        checkpoint may raise between two of its changes) does not concern this one."""
+        self.error, self.failed = None, False
         self.step.get().begin()
 
     def change(self, int node, int cut, processors):

@@ -33,10 +33,9 @@ ALGORITHMS = ("auto", "full", "delta")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Where the time of a step goes. ``processor_seconds[p]``: how long processor p runs tasks (without messages that it copies
-    itself). ``link_seconds``: how long each link is busy, by link number, for links in use. ``critical``: the operators whose
-    tasks lie on one critical path (tasks that each start when the one before ends), from the step's start to its end, each
-    named once."""
+    """Use of a step's time. ``processor_seconds[p]``: how long processor p runs tasks (without messages that it copies itself).
+    ``link_seconds``: how long each link is busy, by link number, for links in use. ``critical``: the operators whose tasks lie
+    on one critical path (tasks that each start when the one before ends), from the step's start to its end, each named once."""
 
     seconds: float
     processor_seconds: tuple[float, ...]

@@ -38,7 +38,7 @@ def where_time_goes(evaluator: Evaluator, *, path: bool = True) -> Usage:
 
 
 def _totals(evaluator: CompiledEvaluator) -> Usage:
-    """Where the time goes, summed up by the core: no array as long as the tasks is made."""
+    """Use of time, summed up by the core: no array as long as the tasks is made."""
     count = len(evaluator.machine.processors)
     seconds, nbytes, busy = evaluator._core.totals([kind.travels for kind in KINDS], count)
     links = {r - count: float(busy[count + place]) for r, place in evaluator.link_places.items() if busy[count + place] > 0}

@@ -38,7 +38,7 @@ class Alternative:
     grows: Mapping[TaskPurpose, float] | None = None
 
     def worst(self) -> str:
-        """What grows most, in a word or two; empty if nothing grows or it is not known."""
+        """Purpose whose seconds grow most, in a word or two; empty if none grows or it is not known."""
         if not self.grows:
             return ""
         work = max(self.grows, key=lambda w: self.grows[w] if self.grows else -inf)

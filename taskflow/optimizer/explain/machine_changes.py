@@ -60,7 +60,7 @@ def link_pairs(machine: Cluster) -> list[str]:
 
 
 def _joins(wire: Wire, what: str) -> bool:
-    """Whether ``what`` names an end of the wire, or both: every hyphen may be the one between them."""
+    """True if ``what`` names an end of the wire, or both: any hyphen may be the one between them."""
     ends = wire.between
     if any(_named(end, what) for end in ends):
         return True

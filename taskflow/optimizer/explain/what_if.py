@@ -104,7 +104,7 @@ def what_if(
 def _fitting(
     graph: OperatorGraph, machine: Cluster, plans: Mapping[str, Strategy], rule: UpdateRule | None, costs: str
 ) -> dict[str, str]:
-    """What memory each plan lacks; empty where it fits, or where nothing is trained."""
+    """Memory that each plan lacks; empty where it fits, or where nothing is trained."""
     evaluator = make_evaluator(graph, machine, rule=rule, costs=costs)
     if rule is None:
         return dict.fromkeys(plans, "")

@@ -1,18 +1,18 @@
-"""The grid: every plan of tensor, context, pipeline, data and expert parallelism that divides, as people lay it out by hand; and
-the search that goes on from there.
+"""Grid: all plans of tensor, context, pipeline, data and expert parallelism that people lay out by hand, whose degrees divide
+the network and the machine; and the search that continues from the best of them.
 
-``plans`` lists them. ``tables`` says what one device does of each operator, ``stages`` adds that up by stages, ``memory`` and
-``price`` put plans together from these sums in closed form, and ``grid`` simulates the best.
-``layered_search`` changes single choices (``neighbours``) of the best. ``changes`` says what would fit where nothing does.
+``plans`` lists them. ``tables`` has one device's part of each operator, and ``stages`` adds these up by stages. From the sums,
+``memory`` and ``price`` compute a plan's memory and time in closed form, and ``grid`` simulates the best plans.
+``layered_search`` changes single choices (``neighbours``) of the best. ``changes`` finds what would fit if nothing does.
 """
 
 from taskflow.optimizer.grid.changes import change_that_fits
+from taskflow.optimizer.grid.choose import make_grid
 from taskflow.optimizer.grid.grid import (
     SIMULATED,
     GridResult,
     PlanGrid,
     PlanTrial,
-    PricedPlan,
     best_of_grid,
     has_no_order,
     kendall,
@@ -20,20 +20,24 @@ from taskflow.optimizer.grid.grid import (
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory
+from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
 from taskflow.optimizer.grid.plans import grid_plans, has_grid
 from taskflow.optimizer.grid.price import PlanPrices, sharing
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
 
 __all__ = [
     "MARGIN",
     "SIMULATED",
+    "AnyGrid",
     "GraphTables",
     "GridResult",
     "LayeredFound",
     "LayeredPlan",
+    "MixedGrid",
     "PlanGrid",
     "PlanMemory",
     "PlanPrices",
@@ -49,6 +53,7 @@ __all__ = [
     "kendall",
     "layered_search",
     "layers_of_stages",
+    "make_grid",
     "may_be_whole",
     "neighbours",
     "passes_seconds",

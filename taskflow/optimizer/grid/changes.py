@@ -1,5 +1,4 @@
-"""What would fit where nothing does: the plan with the fewest changes that fits by its closed form, or how many devices it
-takes."""
+"""Advice if no plan fits: the plan with the fewest changes that fits in closed form, or how many devices one needs."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, nan
@@ -11,16 +11,19 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
-from taskflow.mapper import HybridPlan, Strategy, layer_numbers
+from taskflow.mapper import HybridPlan, Strategy, layer_numbers, node_size, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory
+from taskflow.optimizer.grid.neighbours import neighbours
 from taskflow.optimizer.grid.plans import grid_plans
 from taskflow.optimizer.grid.price import PlanPrices
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, unusual
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
+from taskflow.optimizer.result import Improvement
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import LOWERED
 
@@ -40,21 +43,11 @@ ALIKE = 2  # plans of one t, c, p and e that are simulated before others
 
 
 @dataclass(frozen=True, slots=True)
-class PricedPlan:
-    """A plan of the grid with its number of micro-batches, its price in seconds and the bytes that it needs in closed form."""
-
-    layered: LayeredPlan
-    micro_batches: int
-    seconds: float
-    memory: PlanMemory
-
-
-@dataclass(frozen=True, slots=True)
 class GridResult:
-    """``best``: the fastest plan that was simulated and fits the memory; None if there is none. ``plans``: how many there are;
-    ``fitting``: how many fit by the closed form; ``simulated``: price and simulated seconds of each plan that was; ``refused``: how
-    many of these did not fit after all; ``left_out``: why others were not simulated. ``pace``: seconds that a piece has
-    taken."""
+    """Result of a search of the grid. ``best``: the fastest plan that was simulated and fits the memory; None if there is none.
+    ``plans``: their number; ``fitting``: how many fit in closed form; ``simulated``: price and simulated seconds of each
+    simulated plan; ``refused``: how many of these did not fit after all; ``left_out``: why others were not simulated. ``pace``:
+    seconds that simulation took per piece; ``history``: when each plan became the best."""
 
     best: LayeredPlan | None
     strategy: Strategy | None
@@ -66,10 +59,11 @@ class GridResult:
     left_out: tuple[str, ...]
     search_seconds: float
     pace: float = SECONDS_A_PIECE
+    history: tuple[Improvement, ...] = ()
 
     @property
     def tau(self) -> float:
-        """Kendall's rank correlation of price and simulation; not a number below three plans."""
+        """Kendall's rank correlation of price and simulation; NaN for fewer than three plans."""
         return kendall(self.simulated)
 
     def __str__(self) -> str:
@@ -77,7 +71,7 @@ class GridResult:
         return counts if self.tau != self.tau else f"{counts}, tau {self.tau:.2f}"
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the strategy."""
+        """Return everything but the strategy as a JSON value."""
         return {
             "plan": str(self.best) if self.best is not None else None,
             "iteration_seconds": self.seconds if self.best is not None else None,
@@ -88,13 +82,13 @@ class GridResult:
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float:
-    """Kendall's rank correlation (tau a) of pairs of numbers; not a number below three pairs."""
+    """Return Kendall's rank correlation (tau a) of pairs of numbers; NaN for fewer than three pairs."""
     signs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in combinations(pairs, 2)]
     return sum((s > 0) - (s < 0) for s in signs) / len(signs) if len(pairs) > 2 else nan
 
 
 class PlanGrid:
-    """The priced grid of a network on a machine. What is worked out once serves the local search, too."""
+    """Priced grid of a network on a machine. Its cached results serve the local search too."""
 
     def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> None:
         if not isinstance(machine, Cluster):
@@ -107,9 +101,9 @@ class PlanGrid:
         """The plans that do not fit by the closed form."""
 
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
-        """All plans that fit, the fastest by its price first, and how many there are in all. When ``over`` answers true, the
-        rest is left."""
-        every = sorted(grid_plans(self.graph, self.machine), key=lambda one: _unusual(one[0]))
+        """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
+        answers true."""
+        every = sorted(grid_plans(self.graph, self.machine), key=lambda one: unusual(one[0]))
         fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
         self.refused = []
         for plan, count in every:
@@ -117,7 +111,7 @@ class PlanGrid:
                 break
             layered = LayeredPlan(plan)
             try:
-                memory = plan_memory(self.sums, layered, count)
+                memory = self.memory(layered, count)
             except ValueError:  # the network cannot be cut so
                 continue
             if memory.nbytes <= (1 + MARGIN) * self.memory_bytes:
@@ -128,22 +122,31 @@ class PlanGrid:
         priced = [PricedPlan(*one[:2], seconds, one[2]) for one, seconds in zip(fitting, prices)]
         return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), len(every)
 
+    def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
+        """Return the memory that a device needs, in closed form. Raises ValueError if the network cannot be cut so."""
+        return plan_memory(self.sums, layered, count)
+
+    def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+        """Yield the plans that differ in one choice."""
+        return neighbours(layered, self.sums, samples(self.graph), min(node_size(self.machine), len(self.machine.processors)))
+
 
 def best_of_grid(
     evaluator: Evaluator, lacks: Callable[[Strategy], str] = lambda strategy: "", *, deadline: Deadline | None = None,
-    most: int = SIMULATED, grid: PlanGrid | None = None, share: float = 1.0, must: bool = True,
-    until: float = inf,
+    most: int = SIMULATED, grid: AnyGrid | None = None, share: float = 1.0, must: bool = True,
+    until: float = inf, takes: Callable[[HybridPlan], bool] = lambda plan: True,
 ) -> GridResult:
-    """Price all plans and simulate the best ``most`` of them, as long as ``share`` of the ``deadline`` allows. ``lacks``: given a
-    strategy, what memory it lacks (empty: it fits). ``must``: simulate one plan even if that is likely to take longer;
-    ``until``: the second at which even that ends. The
-    evaluator is anywhere afterwards. ValueError if its machine is not described. Ctrl-C ends it once there is a plan."""
+    """Price all plans and simulate the best ``most`` of them, within ``share`` of the ``deadline``. ``lacks``: returns what
+    memory a strategy lacks (empty: it fits). ``must``: simulate at least one plan even if that is likely to take longer;
+    ``until``: the second at which even that one is abandoned. ``takes``: whether a plan may be considered, asked when its turn
+    comes. Leaves the evaluator at an arbitrary strategy. Raises ValueError if its machine is not described. Ctrl-C ends it once
+    there is a plan."""
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
     begin = deadline.elapsed
     trial = PlanTrial(
-        evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until
+        evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until, deadline
     )
     priced_until = begin + PRICING * (end - begin)
     plans, count = grid.plans(lambda: deadline.expired or deadline.elapsed >= priced_until)
@@ -161,13 +164,16 @@ def best_of_grid(
         if len(pairs) >= most:
             break
         left = end - deadline.elapsed
+        if left <= 0 and (pairs or not must):
+            left_out.append(f"{one.layered} (no time to simulate it)")
+            break
+        if not takes(one.layered.plan):
+            continue
         if not trial.can(one.layered, one.micro_batches):
             left_out.append(f"{one.layered} (too many tasks, its shares of weights and gradients are not folded)")
             continue
         if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
             left_out.append(f"{one.layered} (no time to simulate it)")
-            if left <= 0:
-                break
             continue
         try:
             seconds = trial.of(one.layered)
@@ -185,62 +191,60 @@ def best_of_grid(
         pairs.append((one.seconds, seconds))
     return GridResult(
         trial.best, trial.strategy, trial.seconds, count, len(plans), tuple(pairs), trial.refused, tuple(left_out[:5]),
-        deadline.elapsed - begin, trial.pace,
+        deadline.elapsed - begin, trial.pace, tuple(trial.history),
     )
 
 
-def _unusual(plan: HybridPlan) -> int:
-    """How much a plan has that few others have: what is left if there is no time for all."""
-    return (plan.zero > 1) + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
-
-
 def _varied(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
-    """The plans by price, but of each choice of t, c, p and e first the best `ALIKE`: what differs in sharding or micro-batches
-    alone is soon within what the price cannot tell apart."""
-    seen: Counter[tuple[int, int, int, int]] = Counter()
+    """The plans by price, but only the first `ALIKE` for each choice of t, c, p and e. Prices of plans that differ only in
+    sharding or micro-batches are soon too close to tell apart."""
+    seen: Counter[object] = Counter()
     first: list[PricedPlan] = []
     rest: list[PricedPlan] = []
     for one in plans:
         plan = one.layered.plan
-        key = plan.tensor, plan.context, plan.pipeline, plan.experts
+        key = plan.tensor, plan.context, plan.pipeline, plan.experts, plan.devices
         (first if seen[key] < ALIKE else rest).append(one)
         seen[key] += 1
     return first + rest
 
 
 def has_no_order(layered: LayeredPlan, micro_batches: int) -> bool:
-    """Whether a plan only deals out samples, so that its strategy has no order (`Strategy.ordered`)."""
+    """True if a plan only distributes samples, so that its strategy has no order (`Strategy.ordered`)."""
     plan = layered.plan
     degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches
     return max(degrees) == 1 and max(layered.zeros(1)) < 2 and set(layered.levels(1)) == {"none"}
 
 
 class PlanTrial:
-    """Simulates plans and keeps the fastest that fits. ``over``: whether there is no time left, which ends a simulation once
-    there is a plan."""
+    """Simulates plans and keeps the fastest that fits. ``over``: true once time has run out; it ends a simulation if there is a
+    plan already."""
 
     def __init__(
         self, evaluator: Evaluator, lacks: Callable[[Strategy], str], over: Callable[[], bool],
-        ended: Callable[[], bool] = lambda: False,
+        ended: Callable[[], bool] = lambda: False, clock: Deadline | None = None,
     ) -> None:
         self.evaluator, self.lacks, self.over = evaluator, lacks, over
         self.ended = ended
         """Whether even the first plan that fits may take no longer."""
+        self.history: list[Improvement] = []
+        """Of the plans that were the fastest, by the ``clock``."""
         self.best: LayeredPlan | None = None
         self.strategy: Strategy | None = None
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.pace = SECONDS_A_PIECE
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
-        self._clock = Deadline()
+        self._clock = clock or Deadline()
         self._paced = False  # whether `pace` is of a plan that was simulated
 
     def begin_at(self, found: GridResult) -> None:
-        """Go on from what a grid has given."""
+        """Continue from the result of a grid."""
         self.best, self.strategy, self.seconds = found.best, found.strategy, found.seconds
         self.pace, self._paced = max(SECONDS_A_PIECE / 10, found.pace), bool(found.simulated)
 
     def of(self, layered: LayeredPlan) -> float:
-        """Seconds of a step. BudgetExhausted if the time ends meanwhile; ValueError if the plan does not fit the network."""
+        """Return the seconds of a step. Raises BudgetExhausted if the time ends meanwhile, ValueError if the plan does not fit
+        the network."""
         begin = self._clock.elapsed
         strategy = plan_strategy(layered, self.evaluator.graph, self.evaluator.machine)
         with self.evaluator.interruptible(self._checkpoint):
@@ -251,6 +255,7 @@ class PlanTrial:
                     self.refused += 1
                 else:
                     self.best, self.strategy, self.seconds = layered, strategy, seconds
+                    self.history.append(Improvement(self.simulated, self._clock.elapsed, seconds))
         if not has_no_order(layered, count := self._micro_batches(layered)):
             took = (self._clock.elapsed - begin) / self.work(layered, count)
             self.pace = max(took, (self.pace + took) / 2) if self._paced else took
@@ -259,23 +264,24 @@ class PlanTrial:
 
     def _micro_batches(self, layered: LayeredPlan) -> int:
         plan = layered.plan
-        return self.evaluator.graph.nodes[0].space.shape[0] // ((plan.data or 1) * (plan.micro_batch or 1))
+        return self.evaluator.graph.nodes[0].space.shape[0] // plan.together
 
     def can(self, layered: LayeredPlan, micro_batches: int) -> bool:
-        """Whether a plan can be simulated at all: one that cannot be folded must not be too large."""
+        """True if a plan can be simulated at all: one that cannot be folded must not be too large."""
         return not self._whole(layered, micro_batches) or self.work(layered, micro_batches) <= MOST_WHOLE
 
     def room_for(self, layered: LayeredPlan, micro_batches: int, seconds: float) -> bool:
-        """Whether so many seconds are likely to be enough for a plan."""
+        """True if this many seconds are likely to be enough for a plan."""
         return self.work(layered, micro_batches) * self.pace <= seconds
 
     def work(self, layered: LayeredPlan, micro_batches: int) -> int:
-        """About how many pieces are lowered."""
+        """Return about how many pieces are lowered."""
         plan = layered.plan
         if has_no_order(layered, micro_batches):  # for the compiled evaluator
             return STARTING
         whole = self._whole(layered, micro_batches)
-        devices = plan.tensor * plan.context * (1 if plan.data is None or not whole else plan.data)
+        replicas = plan.data or 1 if whole else max(1, len(plan.shares))  # unequal ones are not folded
+        devices = plan.tensor * plan.context * replicas
         if whole:
             return STARTING + len(self.evaluator.graph) * devices * micro_batches
         of_stage = max(1.0, self._layers / (plan.pipeline * plan.virtual))
@@ -285,8 +291,8 @@ class PlanTrial:
 
     @staticmethod
     def _whole(layered: LayeredPlan, micro_batches: int) -> bool:
-        """Whether every replica and micro-batch has to be lowered: what comes together or apart for each pass is not folded if
-        passes of other micro-batches are between."""
+        """True if every replica and micro-batch has to be lowered: a plan that gathers or reduces weights in each pass is not
+        folded if passes of other micro-batches come between."""
         zero = max(layered.zeros(1))
         return micro_batches > LOWERED and (zero > 2 or (zero > 1 and layered.plan.virtual > 1))
 

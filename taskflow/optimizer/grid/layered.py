@@ -1,4 +1,4 @@
-"""LayeredPlan: a plan of the notation, with what single layers do otherwise; and the strategy that it stands for."""
+"""LayeredPlan: a plan in notation in which single layers may differ, and its strategy."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from taskflow.mapper import (
 
 @dataclass(frozen=True, slots=True)
 class LayeredPlan:
-    """``recompute``: of each layer ``none``, ``selective`` or ``full``; ``zero``: of each layer the stage of ZeRO; empty: all as
-    ``plan`` says. What is before the first layer counts to it, what is after the last to that."""
+    """A plan in notation whose layers may differ. ``recompute``: ``none``, ``selective`` or ``full`` for each layer; ``zero``:
+    the stage of ZeRO for each layer; empty: as in ``plan`` for all. Operators before the first layer belong to it, those after
+    the last to that one."""
 
     plan: HybridPlan
     recompute: tuple[str, ...] = ()
@@ -42,11 +43,11 @@ class LayeredPlan:
         return " ".join(words)
 
     def levels(self, layers: int) -> tuple[str, ...]:
-        """What each of so many layers recomputes."""
+        """Return what each layer recomputes."""
         return self.recompute or (self.plan.recompute,) * layers
 
     def zeros(self, layers: int) -> tuple[int, ...]:
-        """Each layer's stage of ZeRO."""
+        """Return each layer's stage of ZeRO."""
         return self.zero or (self.plan.zero,) * layers
 
 
@@ -56,7 +57,7 @@ def _runs(values: tuple[str, ...]) -> str:
 
 
 def plan_strategy(layered: LayeredPlan, graph: OperatorGraph, machine: Machine) -> Strategy:
-    """The strategy of a plan. ValueError if it does not fit."""
+    """Return the strategy of a plan. Raises ValueError if it does not fit."""
     strategy = map_graph(HybridParallel(layered.plan), graph, machine)
     if layered.recompute or layered.zero:
         numbers = layer_numbers(graph)
@@ -67,7 +68,7 @@ def plan_strategy(layered: LayeredPlan, graph: OperatorGraph, machine: Machine) 
 
 
 def recomputed_by_layer(graph: OperatorGraph, layered: LayeredPlan, numbers: Mapping[str, int]) -> frozenset[str]:
-    """The operators that are computed again."""
+    """Return the operators that are computed again."""
     if not layered.recompute:
         return recomputed(graph, layered.plan.recompute)
     of = {level: recomputed(graph, level) for level in set(layered.recompute)}
@@ -85,7 +86,7 @@ def _syncs(graph: OperatorGraph, strategy: Strategy, layered: LayeredPlan, numbe
 
 
 def sync_of(zero: int, plan: HybridPlan) -> Sync:
-    """How a layer is synchronised at a stage of ZeRO."""
+    """Return how a layer is synchronised at a stage of ZeRO."""
     if not zero:
         return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)
     return Sync(

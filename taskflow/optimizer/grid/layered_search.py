@@ -1,4 +1,4 @@
-"""The search over plans with an order: from the best plan of the grid by single changes, those with the best price first."""
+"""Search over plans with an order of passes: single changes from the best plan of the grid, those with the best price first."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite
 from random import Random
 
-from taskflow.mapper import Strategy, node_size, samples
+from taskflow.mapper import Strategy, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
-from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PlanTrial, best_of_grid
+from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
 from taskflow.optimizer.grid.layered import LayeredPlan
-from taskflow.optimizer.grid.memory import MARGIN, plan_memory
-from taskflow.optimizer.grid.neighbours import neighbours
+from taskflow.optimizer.grid.memory import MARGIN
+from taskflow.optimizer.grid.priced import AnyGrid
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
 
@@ -24,21 +24,22 @@ DEARER = 1.1  # times the price of the current plan that a neighbour may have to
 
 @dataclass(frozen=True, slots=True)
 class LayeredFound:
-    """``result``: of the search, None if no plan was found that fits; ``grid``: what the grid alone gave."""
+    """``result`` of the search, None if no plan was found that fits; ``grid``: the result of the grid alone."""
 
     result: SearchResult | None
     grid: GridResult
     proposals: int
 
 
-def layered_search(evaluator: Evaluator, options: SearchOptions, grid: PlanGrid, share: float = 1.0) -> LayeredFound:
-    """Simulate the best plans of the grid, then search from the best of them, in ``share`` of the time and a part of the proposals.
-    Starts that have an order count as well. Ctrl-C ends it with the best plan so far, or is raised if there is none."""
+def layered_search(evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float = 1.0) -> LayeredFound:
+    """Simulate the best plans of the grid, then search from the best of them, within ``share`` of the time and part of the
+    proposals. Starts that have an order compete as well. Ctrl-C ends it with the best plan so far; it is raised if there is
+    none."""
     return _LayeredSearch(evaluator, options, grid, share).found()
 
 
 class _LayeredSearch:
-    def __init__(self, evaluator: Evaluator, options: SearchOptions, grid: PlanGrid, share: float) -> None:
+    def __init__(self, evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float) -> None:
         self.evaluator, self.options, self.grid = evaluator, options, grid
         self.deadline = options.deadline or Deadline(options.budget.seconds)
         self.end = self.deadline.elapsed + share * self.deadline.left
@@ -64,8 +65,7 @@ class _LayeredSearch:
         trial = PlanTrial(self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end)
         trial.begin_at(best)
         self.before = proposals = len(best.simulated)
-        if best.best is not None:
-            self.history.append(Improvement(proposals, self.deadline.elapsed, best.seconds))
+        self.history.extend(best.history)
         stopped = "interrupted" if self.deadline.stopped else "budget"
         if best.best is not None and not self.deadline.stopped:
             try:
@@ -88,7 +88,7 @@ class _LayeredSearch:
         )
 
     def _from(self, trial: PlanTrial, plan: LayeredPlan) -> None:
-        """Climb from a plan until none of its neighbours is faster. BudgetExhausted when time or proposals end."""
+        """Climb from a plan until none of its neighbours is faster. Raises BudgetExhausted when time or proposals run out."""
         random = Random(f"layered {self.options.seed}")
         tried = {plan}
         while True:
@@ -115,22 +115,21 @@ class _LayeredSearch:
             plan = better
 
     def _promising(self, plan: LayeredPlan, tried: set[LayeredPlan], random: Random) -> list[tuple[LayeredPlan, int]]:
-        """The neighbours that fit in closed form and are not much dearer than the plan, the cheapest first."""
-        graph, sums = self.grid.graph, self.grid.sums
-        batch = samples(graph)
+        """The neighbours that fit in closed form and whose price is not much higher than the plan's, the lowest price first."""
+        batch = samples(self.grid.graph)
         fitting: list[tuple[LayeredPlan, int]] = []
-        for one in neighbours(plan, sums, batch, min(node_size(self.grid.machine), len(self.grid.machine.processors))):
+        for one in self.grid.neighbours(plan):
             if one in tried:
                 continue
             if self.deadline.elapsed >= self.end:
                 raise BudgetExhausted
-            count = batch // ((one.plan.data or 1) * (one.plan.micro_batch or 1))
+            count = batch // one.plan.together
             try:
-                if plan_memory(sums, one, count).nbytes <= (1 + MARGIN) * self.grid.memory_bytes:
+                if self.grid.memory(one, count).nbytes <= (1 + MARGIN) * self.grid.memory_bytes:
                     fitting.append((one, count))
             except ValueError:
                 continue
-        own = self.grid.prices(plan, batch // ((plan.plan.data or 1) * (plan.plan.micro_batch or 1)))
+        own = self.grid.prices(plan, batch // plan.plan.together)
         prices = self.grid.prices.price(fitting)
         ranked = sorted((price, random.random(), number) for number, price in enumerate(prices) if price <= DEARER * own)
         return [fitting[number] for _, _, number in ranked]
@@ -140,15 +139,15 @@ class _LayeredSearch:
             self.options.progress(Progress("guided", phase, best, self.deadline.elapsed, proposals, self.accepted))
 
 
-def may_be_whole(grid: PlanGrid) -> bool:
-    """Whether weights, gradients and state fit a device, as data parallelism needs them."""
+def may_be_whole(grid: AnyGrid) -> bool:
+    """True if weights, gradients and state fit a device, as data parallelism needs."""
     wide = 4 * (1 + (grid.rule.buffers if grid.rule else 0))
     nbytes = sum(p.spec.nbytes + p.spec.rect.volume * wide for p in grid.graph.parameters)
     return nbytes <= grid.memory_bytes
 
 
 def joined(first: SearchResult, second: SearchResult, proposals: int) -> SearchResult:
-    """The better of what two searches of one budget found, the second of which made its proposals after so many."""
+    """Return the better of the results of two searches of one budget; the second began after this many proposals."""
     history = list(first.history)
     for step in second.history:
         if not history or step.seconds < history[-1].seconds:

@@ -1,8 +1,8 @@
-"""Bytes that a device needs under a plan, in closed form: weights, gradients, the rule's state, and what passes keep.
+"""Memory of a device under a plan, in closed form: weights, gradients, the update rule's state, and what passes keep.
 
-It counts less than `taskflow.optimizer.MemoryCheck`: of what lives only for a moment just the largest operator's arrays. So a
-plan that fits is not dropped, as long as it is dropped only where this exceeds the memory by `MARGIN`; those that are left are
-checked by `MemoryCheck` when they are simulated.
+It counts less than `taskflow.optimizer.MemoryCheck`: of short-lived arrays only the largest operator's. Plans are dropped only
+if this estimate exceeds the memory by `MARGIN`, so none that fits is dropped. `MemoryCheck` checks the others when they are
+simulated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_ROUNDS = 3  # of micro-batches through all ranks, after which 1F1B keeps as
 
 @dataclass(frozen=True, slots=True)
 class PlanMemory:
-    """Bytes on the device that needs most."""
+    """Bytes on the device that needs the most."""
 
     weights: float
     gradients: float
@@ -36,9 +36,18 @@ class PlanMemory:
     def nbytes(self) -> float:
         return self.weights + self.gradients + self.state + self.activations
 
+    def times(self, factor: float) -> PlanMemory:
+        """Return it multiplied by a factor."""
+        return PlanMemory(self.weights * factor, self.gradients * factor, self.state * factor, self.activations * factor)
+
 
 def plan_memory(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> PlanMemory:
-    """The estimate for a plan of so many micro-batches."""
+    """Return the estimate for a plan with this many micro-batches."""
+    return max(rank_memories(sums, layered, micro_batches), key=lambda one: one.nbytes)
+
+
+def rank_memories(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> list[PlanMemory]:
+    """Return the memory of a device of each rank of the pipeline."""
     plan, passes, weights = layered.plan, sums.sums(layered), sums.weights(layered)
     found: list[PlanMemory] = []
     for rank in range(plan.pipeline):
@@ -49,11 +58,11 @@ def plan_memory(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> Pla
             float(weights.held[own].sum() + weights.gathered[own].max()), float(weights.gradients[own].sum()),
             float(weights.state[own].sum()), activations,
         ))  # fmt: skip
-    return max(found, key=lambda one: one.nbytes)
+    return found
 
 
 def _alive(schedule: PipelineSchedule, ranks: int, chunks: int, micro_batches: int, rank: int) -> Array:
-    """How many micro-batches a rank keeps of each of its stages, whenever that is most."""
+    """Number of micro-batches that a rank keeps for each of its stages at the moment when it keeps the most."""
     if schedule is PipelineSchedule.GPIPE or ranks * chunks == 1:
         return np.array([[micro_batches if schedule is PipelineSchedule.GPIPE else 1] * chunks])
     return _alive_of(schedule, ranks, chunks, min(micro_batches, MOST_ROUNDS * ranks), rank)

@@ -30,7 +30,7 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
     yield from _sharded(layered, sums.layers)
     micro_batch = plan.micro_batch or 1
     for other in (2 * micro_batch, micro_batch // 2):
-        if other:
+        if other and not plan.shares:
             yield replace(layered, plan=replace(plan, micro_batch=other))
     for schedule in PipelineSchedule:
         if schedule is PipelineSchedule.ZERO_BUBBLE_V and sums.tied:
@@ -43,7 +43,7 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
         if virtual and plan.pipeline > 1:
             schedule = plan.schedule if plan.schedule.chunks in (None, virtual) else PipelineSchedule.ONE_F_ONE_B
             yield replace(layered, plan=replace(plan, virtual=virtual, stages=(), schedule=schedule))
-    for more in DEGREES:
+    for more in DEGREES if not plan.shares else ():
         for less in DEGREES:
             degrees: dict[str, int] = {name: getattr(plan, name) or 1 for name in DEGREES}
             if more == less or degrees[less] % 2:
@@ -62,10 +62,10 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
 
 
 def _divides(plan: HybridPlan, batch: int, layers: int) -> bool:
-    data, micro_batch, stages = plan.data or 1, plan.micro_batch or 1, plan.pipeline * plan.virtual
-    if batch % (data * micro_batch) or (stages > 1 and stages > max(layers, plan.pipeline)):
+    together, stages = plan.together, plan.pipeline * plan.virtual
+    if batch % together or (stages > 1 and stages > max(layers, plan.pipeline)):
         return False
-    count = batch // (data * micro_batch)
+    count = batch // together
     if plan.pipeline == 1 and plan.schedule is not PipelineSchedule.ONE_F_ONE_B:
         return False
     if plan.schedule.chunks is not None:

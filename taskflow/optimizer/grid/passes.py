@@ -1,4 +1,4 @@
-"""Seconds of all passes of a pipeline, given those of a pass of each stage: for one plan, or for many at once as arrays."""
+"""Passes: seconds of all passes of a pipeline, given those of a pass of each stage, for one plan or for many at once as arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def passes_seconds(
     ahead: Sequence[Seconds], back: Sequence[Seconds], micro_batches: int, message: Seconds, *, ranks: int,
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B,
 ) -> Seconds:
-    """Seconds until the last pass ends. ``ahead`` and ``back``: of a pass of each stage; ``message``: from one rank to the next."""
+    """Return the seconds until the last pass ends. ``ahead`` and ``back``: of a forward and a backward pass of each stage.
+    ``message``: from one rank to the next."""
     if len(ahead) == 1:
         return micro_batches * (ahead[0] + back[0])
     split = schedule.weights_apart
@@ -45,7 +46,7 @@ def long_passes_seconds(
     ahead: Sequence[Seconds], back: Sequence[Seconds], micro_batches: int, message: Seconds, *, ranks: int,
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B,
 ) -> Seconds:
-    """The same, with what comes after `LONG` rounds reckoned from the last two of these."""
+    """Return the same, with rounds after the first `LONG` extrapolated from the last two of these."""
     most = LONG * ranks
     if micro_batches <= most or len(ahead) == 1:
         return passes_seconds(ahead, back, micro_batches, message, ranks=ranks, schedule=schedule)

@@ -1,4 +1,4 @@
-"""Every plan of a grid as people lay it out: all degrees that divide the devices and the batch."""
+"""Plans of a grid as people lay it out: all degrees that divide the devices and the batch."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MEMORY_SHARE = 0.01  # of a device's, that weights, gradients and state need bef
 
 
 def grid_plans(graph: OperatorGraph, machine: Machine) -> list[tuple[HybridPlan, int]]:
-    """All plans of t (within a node), c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divide, under 1F1B, each with
-    its number of micro-batches. t, c, e, v and micro-batches are powers of two. Stages are as even as can be."""
-    return list(_Axes(graph, machine).plans())
+    """Return all plans of t (within a node), c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divide, under
+    1F1B, each with its number of micro-batches. t, c, e, v and micro-batches are powers of two. Stages are as even as possible."""
+    return list(PlanAxes(graph, machine).plans())
 
 
-class _Axes:
-    """Which values each degree has for a network on a machine."""
+class PlanAxes:
+    """Values of each degree for a network on a machine."""
 
     def __init__(self, graph: OperatorGraph, machine: Machine) -> None:
         self.graph, self.devices, self.batch = graph, len(machine.processors), samples(graph)
@@ -49,7 +49,7 @@ class _Axes:
             self.recompute.append("full")
 
     def plans(self) -> Iterator[tuple[HybridPlan, int]]:
-        """All plans."""
+        """Yield all plans."""
         for t in self.tensor:
             for c in self.context:
                 if t * c > self.node or self.devices % (t * c):
@@ -87,7 +87,7 @@ class _Axes:
 
 
 def powers(most: int) -> list[int]:
-    """1, 2, 4, ... up to ``most``."""
+    """Return 1, 2, 4, ... up to ``most``."""
     return [1 << i for i in range(most.bit_length()) if 1 << i <= most]
 
 
@@ -104,7 +104,7 @@ def _experts(graph: OperatorGraph) -> list[int]:
 
 
 def _takes_micro_batches(graph: OperatorGraph, batch: int) -> bool:
-    """Whether micro-batches can go through the network one after the other."""
+    """True if micro-batches can go through the network one after the other."""
     if batch < 2:
         return False
     count = next(k for k in range(2, batch + 1) if batch % k == 0)
@@ -116,13 +116,13 @@ def _takes_micro_batches(graph: OperatorGraph, batch: int) -> bool:
 
 
 def has_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
-    """Whether a search of a network looks at the grid first: one of several layers with matrix products, trained on several
-    devices, that needs a part of a device's memory worth naming (`MEMORY_SHARE`)."""
+    """True if a search of a network tries the grid first: if it is trained on several devices, has several layers with matrix
+    products, and needs at least `MEMORY_SHARE` of a device's memory."""
     if rule is None or len(machine.processors) < 2 or not suits(graph):
         return False
     if max(layer_numbers(graph).values(), default=0) < 1:
         return False
-    if graph.carries or len({processor.device for processor in machine.processors}) > 1:
+    if graph.carries:
         return False
     wide = sum(p.spec.rect.volume * (p.spec.dtype.itemsize + 4 * (1 + rule.buffers)) for p in graph.parameters)
     return wide > MEMORY_SHARE * min(processor.memory_bytes for processor in machine.processors)

@@ -1,8 +1,8 @@
-"""The quick price of a plan: a step's seconds put together from the sums of its stages' operators, in less than a millisecond.
+"""Price of a plan: a step's seconds, composed from the sums of its stages' operators in less than a millisecond.
 
-The cost model prices each operator and the library each collective, with the functions that evaluators ask. What it leaves out are
-messages that wait for a link, and what of the gradients' way is behind the last backward pass. It ranks plans; those that
-come first are simulated.
+The cost model prices each operator and the library each collective, with the functions that evaluators use. The price leaves
+out messages that wait for a link, and the part of gradient synchronisation after the last backward pass. It ranks plans; the
+first ones are simulated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from taskflow.machine import Cluster
+from taskflow.machine import Cluster, PartOfMachine
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.passes import long_passes_seconds
 from taskflow.optimizer.grid.stages import PlanSums, StageWeights
@@ -20,7 +20,7 @@ from taskflow.optimizer.grid.tables import Array
 
 
 class PlanPrices:
-    """Prices of plans with ``data`` and ``micro_batch`` set. Prices are remembered."""
+    """Prices of plans with ``data`` and ``micro_batch`` set, cached."""
 
     def __init__(self, sums: PlanSums) -> None:
         self.sums, self.machine = sums, sums.tables.machine
@@ -31,12 +31,13 @@ class PlanPrices:
         self._shares: dict[range, int] = {}
 
     def __call__(self, layered: LayeredPlan, micro_batches: int) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step."""
         self.price([(layered, micro_batches)])
         return self._known[layered]
 
     def price(self, plans: Sequence[tuple[LayeredPlan, int]]) -> list[float]:
-        """Seconds of a step of each plan with so many micro-batches; pipelines of one form are worked out together."""
+        """Return the seconds of a step for each plan with its number of micro-batches; pipelines of one form are computed
+        together."""
         forms: dict[object, list[tuple[LayeredPlan, int]]] = {}
         for layered, count in plans:
             if layered not in self._known:
@@ -78,7 +79,7 @@ class PlanPrices:
         return ahead + waits, back + waits, travels
 
     def _after(self, layered: LayeredPlan, back: Array) -> float:
-        """The slowest rank's synchronisation and update, as far as no backward pass hides it."""
+        """Seconds of synchronisation and update on the slowest rank that no backward pass hides."""
         plan, weights = layered.plan, self.sums.weights(layered)
         layers = max(1.0, self.sums.layers / (plan.pipeline * plan.virtual))
         slowest = 0.0
@@ -93,7 +94,7 @@ class PlanPrices:
         return slowest
 
     def _spread(self, layered: LayeredPlan, weights: StageWeights, nbytes: float, halves: int) -> float:
-        """Seconds of a collective of weights or gradients among those that hold them."""
+        """Seconds of a collective of weights or gradients among the devices that hold them."""
         plan = layered.plan
         if not nbytes:
             return 0.0
@@ -113,9 +114,9 @@ class PlanPrices:
         return self._shares[group]
 
 
-def sharing(machine: Cluster, group: range, tensor: int) -> int:
-    """How many groups of replicas, of those of the members of a tensor-parallel group, send over each network card at the same
-    time. ``group``: the first of them."""
+def sharing(machine: Cluster | PartOfMachine, group: range, tensor: int) -> int:
+    """Return how many groups of replicas, among those of the members of a tensor-parallel group, send over each network card at
+    the same time. ``group``: the first of them."""
     nodes = Counter(machine.processors[p].node for p in group)
     if len(nodes) == 1:
         return 1

@@ -1,9 +1,9 @@
-"""Tables: what one device computes, moves and keeps of each operator for one micro-batch, worked out once for all that are alike.
+"""Tables: what one device computes, moves and keeps of each operator for one micro-batch, computed once for all that are alike.
 
-A plan of t, c, e and samples of a micro-batch says how large an operator's pieces are; pipelines, replicas, recomputation and
-sharding only say where and how often they run. So a table serves all plans that agree in these four numbers, and each operator is
-looked at once for all layers that are alike. The device is the first of its group; where a cut makes pieces unequal (causal
-attention along the sequence), the longer of the first and the last piece counts, and what the last one reads.
+The sizes of an operator's pieces follow from t, c, e and the samples of a micro-batch. Pipelines, replicas, recomputation and
+sharding only determine where and how often pieces run. So a table serves all plans that agree in these four numbers, and each
+operator is computed once for all layers that are alike. The device is the first of its group. If a cut makes pieces unequal
+(causal attention along the sequence), the longer of the first and the last piece counts, and what the last one reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Cluster, Machine, collective, exchange, host, ring_bytes
+from taskflow.machine import Cluster, Machine, PartOfMachine, collective, exchange, host, ring_bytes
 from taskflow.mapper import HybridParallel, HybridPlan, sample_dim, samples
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.cost import AnalyticCosts
@@ -28,8 +28,8 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class GroupTransfer:
-    """A tensor that a device reads: of ``nbytes``, with ``forward`` and ``backward`` seconds of collectives within the group;
-    ``local``: it lies there as it is read."""
+    """A tensor of ``nbytes`` that a device reads. ``forward``, ``backward``: seconds of collectives within the group;
+    ``local``: the device already has it in the form in which it is read."""
 
     nbytes: int
     local: bool
@@ -39,8 +39,8 @@ class GroupTransfer:
 
 @dataclass(frozen=True, slots=True)
 class _PieceWork:
-    """What one node's piece does. ``seconds``: of device and host, forward and backward. ``weights``: (elements, bytes, how many of
-    a group's devices hold them) by parameter."""
+    """Work of one node's piece. ``seconds``: of device and host, forward and backward. ``weights``: (elements, bytes, how many
+    of a group's devices hold them) by parameter."""
 
     seconds: tuple[float, float, float, float]
     outputs: tuple[int, ...]
@@ -52,14 +52,13 @@ class _PieceWork:
 
 @dataclass(frozen=True, slots=True)
 class NodeTable:
-    """Of one micro-batch on one device, in the order of the graph's nodes and of all their reads and outputs.
-
-    ``seconds`` (nodes, 6): of device and host, forward and backward; then the sum of what each task takes by itself, forward and
-    backward. ``saved``: bytes that each node saves. ``outputs``: bytes of each
-    output tensor. ``read_bytes``, ``read_local``, ``read_seconds`` (reads, 2): of each read, with collectives' seconds forward and
-    backward; of several reads of the same Rect, the first one's. ``read_first``: whether it is that one; ``read_rect``: a number
-    that reads of the same Rect of a tensor share. ``weight_elements``, ``weight_bytes``: of each parameter of each node;
-    ``weight_holders``: how many of t x c x e devices have the same part of it."""
+    """Arrays for one micro-batch on one device, in the order of the graph's nodes and of all their reads and outputs.
+    ``seconds`` (nodes, 6): of device and host, forward and backward; then the sums over tasks, each by itself, forward and
+    backward. ``saved``: bytes that each node saves. ``outputs``: bytes of each output tensor. ``read_bytes``, ``read_local``,
+    ``read_seconds`` (reads, 2): for each read, with collectives' seconds forward and backward; for several reads of the same
+    Rect, those of the first. ``read_first``: True for that one; ``read_rect``: a number shared by reads of the same Rect of a
+    tensor. ``weight_elements``, ``weight_bytes``: for each parameter of each node; ``weight_holders``: how many of t x c x e
+    devices have the same part of it."""
 
     seconds: Array
     saved: Array
@@ -76,7 +75,7 @@ class NodeTable:
 class GraphTables:
     """The tables of a graph on a machine, by (t, c, e, samples of a micro-batch)."""
 
-    def __init__(self, graph: OperatorGraph, machine: Cluster) -> None:
+    def __init__(self, graph: OperatorGraph, machine: Cluster | PartOfMachine) -> None:
         self.graph, self.machine = graph, machine
         self.costs = AnalyticCosts(machine)
         self.device = machine.processors[0].device
@@ -115,7 +114,7 @@ class GraphTables:
 
     # ---- one table ---------------------------------------------------------------------------------------------------
     def of(self, plan: HybridPlan) -> NodeTable:
-        """The table for a plan with ``micro_batch`` set. ValueError if the network cannot be cut so."""
+        """Return the table for a plan with ``micro_batch`` set. Raises ValueError if the network cannot be cut so."""
         mb = plan.micro_batch or 1
         key = (plan.tensor, plan.context, plan.experts, mb)
         if key not in self._tables:
@@ -123,7 +122,7 @@ class GraphTables:
         return self._tables[key]
 
     def _mapper(self, t: int, c: int, e: int) -> tuple[HybridParallel, Machine]:
-        """A prepared mapper of as few replicas as e allows, and the machine that it is prepared for."""
+        """A prepared mapper with as few replicas as e allows, and the machine that it is prepared for."""
         if (t, c, e) not in self._mappers:
             mapper = HybridParallel(HybridPlan(tensor=t, context=c, experts=e, data=e))
             machine = host(t * c * e)
@@ -165,7 +164,7 @@ class GraphTables:
 
     @staticmethod
     def _degrees(node: Node, cut: Sequence[int], micro_batches: int) -> tuple[int, ...]:
-        """The degrees of all pieces of a step. ValueError if there are fewer samples than micro-batches."""
+        """The degrees of all pieces of a step. Raises ValueError if there are fewer samples than micro-batches."""
         dim, degrees = sample_dim(node), list(cut)
         if dim is not None:
             degrees[dim] *= micro_batches
@@ -203,9 +202,9 @@ class GraphTables:
     def piece_seconds(
         self, node: Node, rect: Rect, adds: Sequence[bool], several: bool
     ) -> tuple[float, float, float, float]:
-        """Device and host seconds of a piece's forward and backward tasks, as the analytic model has them. ``adds``: of each input,
-        whether its gradient is added to another reader's; ``several``: whether gradients of weights are added to those of
-        micro-batches before."""
+        """Return the device and host seconds of a piece's forward and backward tasks, as the analytic model has them. ``adds``:
+        for each input, whether its gradient is added to another reader's; ``several``: whether gradients of weights are added
+        to those of earlier micro-batches."""
         wanted = self.wanted[node.number]
         ahead = self._ask(node, rect, False, (), 0)
         if not self.active[node.number]:
@@ -253,12 +252,12 @@ class GraphTables:
 
     @staticmethod
     def _members(grows: float, t: int, c: int, e: int) -> range:
-        """The processors that together have a tensor of which each has 1 / ``grows``."""
+        """The processors that hold a tensor together, each 1 / ``grows`` of it."""
         choices = [(t, range(t)), (c, range(0, t * c, t)), (t * c, range(t * c)), (e, range(0, t * c * e, t * c))]
         return min((one for one in choices if one[0] > 1), key=lambda one: abs(one[0] - grows))[1]
 
     def collective_seconds(self, group: range, nbytes: int, halves: int) -> float:
-        """Of an all-reduce of an array of ``nbytes`` among processors, or of one of its halves."""
+        """Return the seconds of an all-reduce of an array of ``nbytes`` among processors, or of one of its halves."""
         if len(group) < 2:
             return 0.0
         if (group, True) not in self._collectives:
@@ -266,19 +265,19 @@ class GraphTables:
         return float(self._collectives[group, True].seconds(ring_bytes(len(group), nbytes, halves), halves))
 
     def _exchange_seconds(self, group: range, nbytes: int) -> float:
-        """Of an all-to-all in which each processor gets ``nbytes``."""
+        """Seconds of an all-to-all in which each processor receives ``nbytes``."""
         if (group, False) not in self._collectives:
             self._collectives[group, False] = exchange(self.machine, group)
         return float(self._collectives[group, False].seconds(nbytes * (len(group) - 1), 0))
 
 
 def corner(node: Node, degrees: Iterable[int], last: bool) -> Rect:
-    """The first or, but for samples, the last piece of an iteration space in even cuts."""
+    """Return the first piece of an iteration space in even cuts, or the last one in all dimensions but the samples."""
     cuts = [even_cuts(dim.size, degree) for dim, degree in zip(node.dims, degrees)]
     ends = [cut[-2:] if last and dim.soap is not Soap.SAMPLE else cut[:2] for cut, dim in zip(cuts, node.dims)]
     return Rect(tuple(low for low, _ in ends), tuple(high for _, high in ends))
 
 
 def _and_alone(seconds: Array) -> Array:
-    """By itself a task takes what its kernels take or what starting them takes, whichever is longer."""
+    """Append what each task takes by itself: its kernels' seconds or those of launching them, whichever is longer."""
     return np.concatenate([seconds, np.maximum(seconds[:, :2:2], seconds[:, 1:2]), np.maximum(seconds[:, 2:3], seconds[:, 3:])], 1)

@@ -198,7 +198,7 @@ class _Share:
 
     # ---- plans ---------------------------------------------------------------------------------------------------
     def evaluator(self, job: Job, group: Sequence[int]) -> Evaluator:
-        """Of a job on some of the devices."""
+        """Return an evaluator of a job on some of the devices."""
         part = PartOfMachine(self.machine, tuple(group))
         costs = ModelCosts(AnalyticCosts(part), job.graph, part, job.rule)
         return new_evaluator(job.graph, part, costs, job.rule, None, "auto")
@@ -217,7 +217,7 @@ class _Share:
             self.plans[j, shape] = self._plan(self.jobs[j], members(self.units, (tuple(row),))[0], max(seconds, 1e-3), proposals)
 
     def _with_fewer(self) -> None:
-        """Where a plan for fewer devices is faster than what was found for more, it is taken there, too; the rest is idle."""
+        """Use a plan for fewer devices where it is faster than the one found for more; the other devices are idle."""
         def size(shape: Shape) -> int:
             return len(inside(self.units, shape, shape) or ())
 
@@ -258,7 +258,7 @@ class _Share:
 
     # ---- divisions -----------------------------------------------------------------------------------------------
     def _score(self, division: Division, alone: Sequence[float]) -> float:
-        """Of a division if no job were in another's way; infinite if a job has no plan there."""
+        """Score of a division if jobs did not slow each other down; infinite if a job has no plan there."""
         slowdowns = []
         for j, row in enumerate(division):
             seconds, plan = self.plans.get((j, shape_of(self.units, row)), (inf, None))

@@ -20,9 +20,9 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Who follows whom in a graph. ``leaders``: numbers of the nodes that choose. ``followers``: for each leader, those that
-    follow it directly or not, each after the one that it follows, as (name, name of that one, index into ``kinds``). ``kinds``:
-    how they follow."""
+    """Relation of leaders and followers in a graph. ``leaders``: numbers of the nodes that choose. ``followers``: for each
+    leader, those that follow it directly or not, each after the one that it follows, as (name, name of that one, index into
+    ``kinds``). ``kinds``: how they follow."""
 
     leaders: tuple[int, ...]
     followers: tuple[tuple[tuple[str, str, int], ...], ...]
@@ -170,7 +170,7 @@ def followed(graph: OperatorGraph, which: str) -> dict[int, int]:
 
 
 def _circle(found: dict[int, int], number: int) -> bool:
-    """Whether one comes back to an operator by going from it to whom it follows; then the first in the circle chooses."""
+    """True if following leaders from an operator leads back to it; then the first in the circle chooses."""
     seen, at = [], number
     while at in found and at not in seen:
         seen.append(at)

@@ -165,7 +165,7 @@ class Loads:
     def _transfer(
         self, tensor: Tensor, giver: Node, back: bool, uses: Sequence[tuple[Node, int]], configs: Mapping[str, OpConfig]
     ) -> Vector:
-        """From the pieces that write a tensor to all that read it, and its gradient ``back``."""
+        """Messages from the pieces that write a tensor to all that read it, and of its gradient ``back``."""
         made = makers(self._accesses(giver, configs[giver.name]), configs[giver.name], tensor.index)
         held = owned(made)
         read = needed((self._accesses(r, configs[r.name]), configs[r.name], i) for r, i in uses)

@@ -61,7 +61,7 @@ class Messages:
     def _count(
         self, giver: Node, source: OpConfig, tensor: Tensor, taker: Node, target: OpConfig, index: int
     ) -> int:
-        """From the pieces that write a tensor to those that read it."""
+        """Number of messages from the pieces that write a tensor to those that read it."""
         written = (giver.operator, giver.specs, tensor.index, source.degrees, source.weights)
         key = (written, taker.operator, taker.specs, index, target.degrees, target.weights)
         if key not in self._counts:

@@ -124,13 +124,13 @@ def _one_way(
 
 
 def _rounds(times: Sequence[float]) -> int:
-    """How many messages there and back fit into the time for a size."""
+    """Number of round trips that fit into the time for a size."""
     return int(min(MOST_ROUNDS, max(LEAST_ROUNDS, SECONDS / max(median(times[1:]), 1e-9))))
 
 
 def _without_each_other(transport: Transport, a: int, b: int, tag: int) -> tuple[bool, bool]:
-    """On the rank that sees it: whether a large message from ``a`` to ``b`` is over for one while the other stays out of MPI.
-    Every rank calls it. Of a few tries, since a busy machine may keep a rank from running."""
+    """Whether, as one of the ranks sees it, a large message from ``a`` to ``b`` is finished for one end while the other makes
+    no MPI calls. Every rank calls it. It takes the best of a few tries, since a busy machine may keep a rank from running."""
     array = np.ones(SIZES[-1], np.uint8)
     channel = None
     if transport.rank == a:

@@ -90,7 +90,7 @@ def _silent(_: str) -> None:
 
 # ---- where ranks are -------------------------------------------------------------------------------------------------
 def _nodes(transport: Transport) -> list[int]:
-    """How many ranks each node has, in rank order."""
+    """Number of ranks of each node, in rank order."""
     hosts = transport.broadcast(transport.gather(node_key()))
     return group(hosts)
 
@@ -130,7 +130,7 @@ def _pairs(nodes: Sequence[int]) -> tuple[list[tuple[int, int]], list[tuple[int,
 
 # ---- processors ------------------------------------------------------------------------------------------------------
 def _processor(kernels: KernelSet, memory_bytes: int) -> Rates:
-    """What this rank reaches."""
+    """Rates that this rank reaches."""
     rates: Rates = {"memory_bytes": memory_bytes}
     device, xp = kernels.device, kernels.xp
     edge, stream_bytes = (EDGE, STREAM_BYTES) if device.waits else (GPU_EDGE, GPU_STREAM_BYTES)
@@ -199,7 +199,7 @@ def _everywhere(transport: Transport, rates: Rates) -> Rates:
 
 
 def _sharing(transport: Transport, device: Any, nodes: Sequence[int]) -> int:
-    """How many ranks share the memory of this rank's device."""
+    """Number of ranks that share the memory of this rank's device."""
     if device.waits:
         return _here(transport, nodes)
     every: list[str] = transport.broadcast(transport.gather(device.identity))
@@ -207,7 +207,7 @@ def _sharing(transport: Transport, device: Any, nodes: Sequence[int]) -> int:
 
 
 def _memory_bytes(device: Any) -> int:
-    """What this process may use: the card's memory, or the node's, or less if its control group says so."""
+    """Memory that this process may use: the card's, or the node's, or less if its control group says so."""
     if not device.waits:
         return int(device.facts["memory_bytes"])
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -205,7 +205,7 @@ class Arrivals:
             self._write(f"rank {rank} of {self._size}: {self._how(rank)}", self._speech)
 
     def _wrong(self) -> str | None:
-        """What is to be said if the job cannot begin any more; None if it still can."""
+        """Sentence to print if the job can no longer begin; None if it still can."""
         now = time.monotonic()
         for rank, ended in self._ended.items():
             if now - ended > _TOGETHER_SECONDS and len(self._ended) < len(self._handles):
@@ -271,7 +271,8 @@ _PLACES = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCA
 
 
 def _launcher_speech(launcher: int) -> int:
-    """Where to write what mpirun would throw away: its own standard error, if it runs on this node; else this process's."""
+    """Where to write so that mpirun does not discard it: mpirun's own standard error, if it runs on this node; else this
+    process's."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         above = int(_fields(launcher)[1])
         if Path(f"/proc/{above}/comm").read_text().strip() in _LAUNCHERS:

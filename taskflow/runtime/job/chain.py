@@ -77,7 +77,7 @@ def explain(rank: int, waits: Mapping[int, Wait | None]) -> str:
 
 
 def _leads(peer: int, busy: list[int], path: Mapping[int, int | None]) -> bool:
-    """Whether ``peer`` is on the way to one of ``busy``."""
+    """True if ``peer`` is on the way to one of ``busy``."""
     for last in busy:
         at: int | None = last
         while at is not None:

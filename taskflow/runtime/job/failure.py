@@ -193,7 +193,7 @@ class JobEnd:
         self.fail(cause, detail)
 
     def _exits(self, status: int) -> NoReturn:
-        """In place of os._exit. A forked child (multiprocessing ends its workers so) is no rank, and simply ends."""
+        """Replacement of os._exit. A forked child (multiprocessing ends its workers so) is no rank, and simply ends."""
         if os.getpid() == self._process:
             self.fail(f"ended by os._exit({status}); end a rank by sys.exit instead", code=status or 1)
         self._exit(status)

@@ -2,8 +2,8 @@
 neither numpy nor mpi4py.
 
 ``limit_threads`` must run before numpy is imported, since BLAS reads its variables once. So it is called in the first lines of
-``taskflow/__init__.py``; it only sets variables, and only under a launcher. So this module, and the packages above it, must
-stay importable without numpy.
+``taskflow/__init__.py``; it only sets variables, and only under a launcher. This module and its parent packages must therefore
+be importable without numpy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LaunchError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What an MPI launcher put into this process's environment."""
+    """Variables that an MPI launcher put into this process's environment."""
 
     name: str
     """Whose variables they are."""

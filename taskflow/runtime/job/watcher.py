@@ -170,7 +170,7 @@ class Watcher:
             os.close(file)
 
     def _has_ended(self, rank: int) -> bool:
-        """Whether a rank's process has ended, or does within a moment: its files close first."""
+        """True if a rank's process has ended, or does within a moment: its files close first."""
         handle = self._handles.get(rank)
         return handle is None or bool(select.select([handle], [], [], _END_SECONDS)[0])
 
@@ -350,7 +350,8 @@ def wait_status(handle: int | None, process: int) -> int | None:
 
 
 def _cause(status: int | None, kills: int) -> str:
-    """In words; ``kills``: how many processes the kernel has killed for want of memory since the job began."""
+    """Cause of an end in words; ``kills``: the number of processes that the kernel has killed for lack of memory since the job
+    began."""
     memory = f"; the kernel has killed {kills} on this machine for want of memory since the job began" if kills > 0 else ""
     if status is None:
         return f"ended without a word: kill -9, out of memory, or a crash in C{memory}"

@@ -23,7 +23,7 @@ _ROUNDS = 50
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How many ``seconds`` a rank's clock was ahead of rank 0's when it showed ``at``; wrong by at most ``error`` seconds."""
+    """Offset of a rank's clock: ``seconds`` ahead of rank 0's when it showed ``at``, wrong by at most ``error`` seconds."""
 
     at: float
     seconds: float

@@ -69,12 +69,12 @@ class _EventWriter:
                         self._sent[step, number] = times[i]
 
     def step_starts(self) -> dict[int, int]:
-        """When the first rank began each step, in nanoseconds."""
+        """Return the nanosecond at which the first rank began each step."""
         steps = self._recordings[0].steps
         return {step: min(ranks[k][0] for ranks in self._times) for k, step in enumerate(steps)}
 
     def step_seconds(self) -> list[float]:
-        """From the first rank's start to the last rank's end of each step."""
+        """Return the seconds of each step, from the first rank's start to the last rank's end."""
         starts = self.step_starts()
         ends = [max(ranks[k][-1] for ranks in self._times) for k in range(len(starts))]
         return [(end - start) / 1e9 for start, end in zip(starts.values(), ends)]
@@ -164,7 +164,7 @@ class _EventWriter:
 
 
 def _phase(task: Task) -> str:
-    """Which part of a step it belongs to."""
+    """Part of a step to which a task belongs."""
     purpose = task.topic.purpose
     if purpose in (Purpose.BACKWARD, Purpose.RECOMPUTED):
         return "backward"
@@ -176,7 +176,7 @@ def _phase(task: Task) -> str:
 
 
 def _arguments(task: Task) -> Event:
-    """What the viewer shows when one clicks on a task."""
+    """Details that the viewer shows when one clicks on a task."""
     topic, work = task.topic, task.work
     said: Event = {
         "task": task.number, "operator": topic.name or topic.purpose.value, "phase": _phase(task), "kind": task.kind.value,

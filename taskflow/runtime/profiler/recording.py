@@ -19,7 +19,7 @@ KINDS: tuple[type[Item], ...] = (RunTask, Send, Receive, WaitReceive, WaitSend, 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one rank recorded. ``kinds`` (indices into KINDS), ``tasks`` and ``needed_by`` (of a wait, the task that needs it;
+    """Recording of one rank. ``kinds`` (indices into KINDS), ``tasks`` and ``needed_by`` (of a wait, the task that needs it;
     -1: none) have one entry for each item. ``times`` has one array for each step, with one entry more: this rank's clock before
     the first item and after each. ``where``: the node's name. ``process``: its PID there."""
 

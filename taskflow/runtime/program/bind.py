@@ -97,7 +97,7 @@ def _fill_scaled(target: Any, value: float, state: StepState) -> None:
 
 
 def _nothing() -> None:
-    """What is to be copied is there."""
+    """Do nothing: the data to be copied are already there."""
 
 
 def _sum(kernels: KernelSet, target: Any, sources: list[Any], fresh: bool) -> None:

@@ -64,7 +64,7 @@ def all_gathered(storage: Storage, parts: Sequence[Part], shares: Sequence[Part]
 
 
 def _places(parts: Sequence[Part], shares: Sequence[Part]) -> list[slice]:
-    """Where in the array of each one-dimensional part its share lies."""
+    """Place of each one-dimensional part's share in its array."""
     starts = [part.rect.lo[0] for part in parts]
     return [slice(share.rect.lo[0] - start, share.rect.hi[0] - start) for start, share in zip(starts, shares)]
 

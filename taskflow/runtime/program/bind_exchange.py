@@ -118,7 +118,7 @@ def _slices(place: Rect) -> tuple[slice, ...]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two arrays of one shape are the same memory."""
+    """True if two arrays of one shape are the same memory."""
     return bool(np.shares_memory(one, other)) if isinstance(one, np.ndarray) else one.data.ptr == other.data.ptr
 
 

@@ -39,7 +39,7 @@ Binder = Callable[[Task, Storage, KernelSet, StepState], Action]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """When an item of the schedule ran on this rank, in seconds of the rank's clock."""
+    """Start and end of one item of the schedule on this rank, in seconds of the rank's clock."""
 
     item: Item
     start: float
@@ -163,7 +163,7 @@ class Program:
         return 0
 
     def _moved(self, task: Task, part: Part) -> Any:
-        """What a message carries; nothing but the news if the receiver has the same memory."""
+        """Payload of a message; only a notice if the receiver has the same memory."""
         array = self.storage.part(part)
         return array.reshape(-1)[:0] if self.storage.is_there(task) else array
 
@@ -193,7 +193,7 @@ class Program:
         return channel.start
 
     def _join(self, item: StartCollective) -> Action:
-        """What is done here before and after a collective with other ranks: the first of the arrays here stands for all."""
+        """Actions before and after a collective with other ranks: the first of this rank's arrays stands for all."""
         task, ranks, counts, transport = item.task, item.ranks, item.counts, self.transport
         if isinstance(task.work, AllReduce):
             return self._around(task, transport.all_reduce, ranks, *all_reduced(self.storage, item.parts))
@@ -243,7 +243,7 @@ class Program:
         return arrive
 
     def _lazy_wait(self, copy: Task, what: str) -> Action:
-        """Like `_wait`, for a send whose channel opens later in the schedule than this wait stands."""
+        """Wait like `_wait`, for a send whose channel is opened later in the schedule than this wait."""
         channels, wait = self._channels, self.transport.wait
 
         def flush() -> None:

@@ -316,7 +316,7 @@ class MPITransport(Transport):
         return bytes(data)
 
     def _pieces(self, data: bytes | bytearray) -> list[memoryview]:
-        """What does not fit in the head, in messages of at most ``message_nbytes``."""
+        """Rest of a message that does not fit in its head, in messages of at most ``message_nbytes``."""
         rest = memoryview(data)[_HEAD_NBYTES - 8 :]
         return [rest[at : at + self.message_nbytes] for at in range(0, len(rest), self.message_nbytes)]
 

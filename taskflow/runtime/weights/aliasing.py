@@ -20,7 +20,7 @@ Span = tuple[int, int]  # first element and the one after the last, of a flat bu
 
 @dataclass(slots=True)
 class _Use:
-    """What a step does with the copies of one bundle's weights."""
+    """Accesses of a step to the copies of one bundle's weights."""
 
     buffers: tuple[int, ...]
     fit: bool = True
@@ -73,7 +73,7 @@ def _advance(clock: list[int], arriving: dict[int, list[int]], task: Task, rank:
 def _note(
     graph: TaskGraph, of: dict[int, _Use], task: Task, here: int, giver: int, place: int, clock: list[int]
 ) -> None:
-    """What a task does with weights."""
+    """Record a task's accesses to weights."""
     between = _between_copies(graph, of, task)
     for part in task.writes:
         root, span = _flat(graph, part)
@@ -94,7 +94,7 @@ def _note(
 
 
 def _between_copies(graph: TaskGraph, of: dict[int, _Use], task: Task) -> bool:
-    """Whether a task copies from one copy of the weights to the same place of another."""
+    """True if a task copies from one copy of the weights to the same place of another."""
     if not isinstance(task.work, Transfer) or task.work.add:
         return False
     (source, span), (target, into) = _flat(graph, task.work.source), _flat(graph, task.work.target)
@@ -110,7 +110,7 @@ def _flat(graph: TaskGraph, part: Part) -> tuple[int, Span]:
 
 
 def _in_order(use: _Use) -> bool:
-    """Whether every update comes after all reads, on whatever rank."""
+    """True if every update comes after all reads, on whatever rank."""
     return all(
         last <= (place if rank == reader else clock[reader])
         for rank, place, clock in use.updates for reader, last in use.last_read.items()
@@ -118,7 +118,7 @@ def _in_order(use: _Use) -> bool:
 
 
 def _complete(use: _Use) -> bool:
-    """Whether each element is updated once, and all holders update it or are told."""
+    """True if each element is updated once, and all holders update it or are told."""
     if not _disjoint(use.updated):
         return False
     volume = _volume(use.updated)

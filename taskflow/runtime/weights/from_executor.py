@@ -94,7 +94,7 @@ class SharedWeights:
 
 
 def _contents(executor: Executor) -> dict[Memory, tuple[Elements, ...]]:
-    """What every memory holds."""
+    """Contents of every memory."""
     found: dict[Memory, list[Elements]] = {}
     for holding in executor.weight_holdings.values():
         for held in holding.held:

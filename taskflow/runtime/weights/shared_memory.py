@@ -68,7 +68,7 @@ def _everywhere(transport: Transport, value: Any) -> list[Any]:
 
 
 def _offsets(wanted: Sequence[SharedArray]) -> dict[str, int]:
-    """Where each array begins in its maker's file, behind the mark."""
+    """Offset of each array in its maker's file, after the mark."""
     ends: dict[int, int] = {}
     offsets = {}
     for each in wanted:

@@ -19,8 +19,8 @@ from taskflow.tasks.launch.launch import Launch, Point
 
 @dataclass(frozen=True, slots=True)
 class PointCall:
-    """How a point task is called. Its arrays are those of the requirements, then one for each of ``inputs`` (futures that the
-    same graph computes, by parameter), then the element that takes its result, if results are reduced.
+    """Call of a point task. Its arrays are those of the requirements, then one for each of ``inputs`` (futures that the same
+    graph computes, by parameter), then the element that takes its result, if results are reduced.
 
     ``zeroed``: for each requirement, whether its memory is zero when the task starts (reductions only).
     """
@@ -85,7 +85,7 @@ class PointCall:
 
 
 def _view(requirement: Requirement, array: Any, zeroed: bool, adds: list[tuple[Any, Any]]) -> Any:
-    """What the function gets for one requirement."""
+    """Argument that the function gets for one requirement."""
     if array is None:
         array = np.zeros(requirement.rect.shape, requirement.region.dtype)
         zeroed = True

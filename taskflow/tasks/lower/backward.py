@@ -62,7 +62,7 @@ def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey
 
 
 class Gives(Enum):
-    """What the backward tasks of a pass compute: all gradients, or only those of inputs or of weights."""
+    """Results of the backward tasks of a pass: all gradients, or only those of inputs or of weights."""
 
     ALL = "all"
     INPUTS = "inputs"
@@ -340,8 +340,8 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
 
 
 def _half(state: Lowering, piece: Piece, gives: Gives) -> Gives | None:
-    """What a backward task gives in a pass; None: there is none in this pass. An operator without gradients of inputs has all of
-    its work in the pass for weights. One that has both and cannot give them apart has it in the pass for inputs."""
+    """Part of a backward task that runs in a pass; None: none does. An operator without gradients of inputs does all of its
+    work in the pass for weights. One that has both and cannot separate them does it in the pass for inputs."""
     if gives is Gives.ALL:
         return gives
     to_inputs = any(wanted and not r.empty for wanted, r in zip(_wanted(state, piece), piece.reads.inputs))
@@ -353,7 +353,7 @@ def _half(state: Lowering, piece: Piece, gives: Gives) -> Gives | None:
 
 
 def _wanted(state: Lowering, piece: Piece) -> tuple[bool, ...]:
-    """Which inputs' gradients somebody needs."""
+    """Inputs whose gradients somebody needs."""
     return tuple((t.node, t.index) in state.needs_gradient for t in piece.node.inputs)
 
 

@@ -291,7 +291,7 @@ class Emitter:
         return group, tuple(ordered)
 
     def _places(self, group: Sequence[int], parts: Sequence[Part]) -> list[int]:
-        """Where in the group the parts' processors stand."""
+        """Places of the parts' processors in the group."""
         return [group.index(self.graph.buffers[part.buffer].processor) for part in parts]
 
     def _sizes(self, part: Part) -> tuple[int, int]:
@@ -333,7 +333,7 @@ class Emitter:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What every task that uses a buffer asks: all of it, who used it, the number there of all of it, and its size."""
+    """Facts that every task that uses a buffer needs: all of it, its history, the number of its whole Rect there, and its size."""
 
     whole: Part
     history: History
@@ -362,7 +362,7 @@ def _some(shares: Sequence[Part]) -> list[Part]:
 
 
 def _position(rect: Rect, shape: Sequence[int]) -> int:
-    """Where in a row-major array of ``shape`` the first element of ``rect`` is."""
+    """Index of the first element of ``rect`` in a row-major array of ``shape``."""
     at = 0
     for low, size in zip(rect.lo, shape):
         at = at * size + low

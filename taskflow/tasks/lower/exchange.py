@@ -132,7 +132,7 @@ def exchange_gradients(
 def _all_of(
     read: Rect, parts: Sequence[Given], rects: Sequence[Rect], owners: Mapping[Rect, int], members: set[int]
 ) -> bool:
-    """Whether every member has put one gradient of ``read``, which consists of whole pieces of different owners."""
+    """True if every member has put one gradient of ``read``, which consists of whole pieces of different owners."""
     whole = all(read.contains(rect) for rect in rects) and sum(rect.volume for rect in rects) == read.volume
     once = len(parts) == len(members) == len({processor for processor, *_ in parts})
     return read.ndim > 0 and whole and once and len({owners[rect] for rect in rects}) == len(rects)

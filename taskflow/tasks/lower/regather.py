@@ -49,7 +49,7 @@ def bring_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
 
 
 def _elsewhere(state: Lowering, tensor: Tensor, rect: Rect, processor: int) -> bool:
-    """Whether some of what a task reads is on another processor, and is not computed again anyway."""
+    """True if some of what a task reads is on another processor, and is not computed again anyway."""
     if rect.empty or state.graph.nodes[tensor.node].name in state.strategy.recompute:
         return False
     owners = state.owners[tensor.node, tensor.index]

@@ -361,7 +361,7 @@ def sync_tasks(table: SyncTable, first: int) -> tuple[list[SyncTask], list[TaskS
         return (place + table.chunks[chunk].root + first) % table.holders
 
     def all_sums(place: int) -> tuple[list[int], list[int]]:
-        """What completes all chunks' sums at a place of the first one: tasks, and the place where its own gradient does."""
+        """Return the tasks that complete all chunks' sums at a place of the first, or the place if its own gradient does."""
         after, own = [], []
         for chunk, of in enumerate(table.chunks):
             row = of.pattern.sums[(place - of.root) % table.holders]

@@ -169,7 +169,7 @@ class _Reader:
 
 
 def _header(row: Sequence[str]) -> tuple[int, int] | None:
-    """Which columns hold label and text, if the row names them."""
+    """Columns of label and text, if the row names them."""
     names = [name.strip().lower() for name in row]
     labels = [i for i, name in enumerate(names) if name in ("label", "class")]
     return (labels[0], names.index("text")) if labels and "text" in names else None

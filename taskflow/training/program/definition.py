@@ -43,9 +43,9 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What to train on which data. ``unit``: of the items of ``batches`` ("tokens", "images"). ``describe``: one line about the
-    data. A report has the last values of ``evaluation``, with ``_valid`` after their names, ``facts``, and what ``watch``
-    measured of training, under its name."""
+    """Definition of a training: the graph and its data. ``unit``: of the items of ``batches`` ("tokens", "images").
+    ``describe``: one line about the data. A report has the last values of ``evaluation``, with ``_valid`` after their names,
+    ``facts``, and what ``watch`` measured of training, under its name."""
 
     graph: OperatorGraph
     batches: Batches

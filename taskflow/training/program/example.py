@@ -97,7 +97,7 @@ class RankCommand(click.Command):
 
 
 def _called(context: click.Context, build: Builder) -> str:
-    """How the user called the program: ``rnnlm.py``, or ``taskflow train rnnlm``."""
+    """Name by which the user called the program: ``rnnlm.py``, or ``taskflow train rnnlm``."""
     if context.parent is None:
         return Path(inspect.getfile(build)).name
     return _names(context.parent, context.info_name)
@@ -112,7 +112,7 @@ def _names(parent: click.Context, name: str | None) -> str:
 
 
 def _going_on(options: Options) -> str:
-    """How a run that was interrupted goes on."""
+    """Advice on how an interrupted run continues."""
     if options.checkpoint is not None and Path(options.checkpoint).is_file():
         return f"go on from the last checkpoint with --resume {options.checkpoint}"
     return "with --checkpoint FILE --checkpoint-every N, a run can go on with --resume FILE"

@@ -113,7 +113,7 @@ def finish(program: str, preset: Preset, options: Options, job: TrainingJob, say
 
 
 def _digest(training: Training) -> str:
-    """Of all data that a run reads, validation's too."""
+    """Digest of all data that a run reads, including validation's."""
     validation = getattr(training.evaluation, "batches", None)
     return digest_of(training.batches.digest, validation.digest if isinstance(validation, Batches) else "")
 

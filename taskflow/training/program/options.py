@@ -59,7 +59,7 @@ def _steps(context: click.Context, option: click.Parameter, value: str | None) -
 def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Callable[[Any], Any]]:
     """Decorators of the options, in the order in which help lists them; they make the fields of `Options`."""
     return [
-        click.option("--mapper", default="data", show_default=True, metavar="NAME",
+        click.option("--mapper", "--strategy", "mapper", default="data", show_default=True, metavar="NAME",
                      help="data, model, expert, megatron, search, best (the fastest of data, expert and search, each tried for "
                      "some steps), round-robin, random, a plan such as 't2 p2 mb1', a strategy FILE.json, or "
                      "package.module:Class."),
@@ -79,21 +79,21 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
         click.option("--steps", type=click.IntRange(1),
                      help="Training steps, those before --resume included (default: the preset's)."),
         click.option("--every", type=click.IntRange(1), metavar="N", help="Show a line every N steps (default: 20 lines a run)."),
-        click.option("--seed", type=click.IntRange(0), help="Of weights, dropout and the data's order (default: 0)."),
+        click.option("--seed", type=click.IntRange(0), help="Seed of weights, dropout and the data's order (default: 0)."),
         click.option("--dtype", "--precision", type=FloatName(), default="float32", show_default=True,
-                     help="Of weights and activations: float32, float64, or bf16 and fp16 with float32 copies of the weights."),
+                     help="Type of weights and activations: float32, float64, or bf16 and fp16 (with float32 copies of weights)."),
         click.option("--loss-scale", type=click.FloatRange(0, min_open=True), metavar="NUMBER",
-                     help="Of fp16: a scale that stays (default: one that falls when gradients overflow, and rises again)."),
+                     help="For fp16: a fixed loss scale (default: one that falls when gradients overflow, and rises again)."),
         click.option("--watchdog", type=Seconds(0), metavar="SECONDS", help="End the job if a rank waits longer."),
         click.option("--save-strategy", metavar="FILE", help="Write the strategy that is used."),
         click.option("--checkpoint", metavar="FILE", help="Write everything that --resume needs, at the end (.safetensors)."),
         click.option("--checkpoint-every", type=click.IntRange(1), metavar="N", help="Write it after every N steps too."),
-        click.option("--resume", metavar="FILE", help="Go on from a checkpoint; the losses are as if the run had never stopped."),
+        click.option("--resume", metavar="FILE", help="Continue from a checkpoint, with the losses of a run that never stopped."),
         click.option("--trace", metavar="FILE",
                      help="Write what all ranks do in some steps, and what was predicted, for ui.perfetto.dev or "
                      "chrome://tracing (gzipped if the name ends in .gz)."),
         click.option("--trace-steps", callback=_steps, metavar="A-B",
-                     help="Which steps, counted from 1 (default: the third to the fifth of the run)."),
+                     help="Steps to trace, counted from 1 (default: the third to the fifth of the run)."),
         click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results."),
         click.option("--quiet", "-q", is_flag=True, help="Nothing but the result."),
         click.option("--debug", is_flag=True, help="Show where an error comes from."),

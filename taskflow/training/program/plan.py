@@ -67,7 +67,7 @@ def plan(
 
 
 def _same(one: Strategy, other: Strategy) -> bool:
-    """Whether they differ in their names only."""
+    """True if they differ only in their names."""
     return replace(one, name=other.name) == other
 
 

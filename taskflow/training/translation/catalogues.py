@@ -77,7 +77,7 @@ def _below(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def _count(path: Path) -> int:
-    """How many messages a catalogue says it has; 0 if it is broken."""
+    """Number of messages that a catalogue states; 0 if it is broken."""
     try:
         with open(path, "rb") as file:
             head = file.read(12)

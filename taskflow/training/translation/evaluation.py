@@ -77,7 +77,7 @@ class TranslationEvaluation(Validation):
         return None if executor.transport.rank else total / count
 
     def _translate(self, executor: Executor) -> tuple[list[str], list[str], list[str]]:
-        """What is said, what should have been, and the sources, as text."""
+        """Translations, references and sources, as text."""
         speaker = self.translator(
             self.config, self.beams, lambda graph: alike(executor.strategy, executor.graph, graph), executor, begin=BEGIN,
             end=END,

@@ -36,7 +36,7 @@ def translation_options(main: Callable[..., Training]) -> Callable[..., Training
         click.option("--beams", type=click.IntRange(1), default=4, show_default=True,
                      help="Beams of the search for translations; 1 is greedy."),
         click.option("--vocabulary", type=click.IntRange(259), metavar="SIZE",
-                     help="At most so many subwords for both languages (default: the preset's)."),
+                     help="Most subwords for both languages together (default: the preset's)."),
         click.option("--language", metavar="NAME",
                      help="Which of the message catalogues on this machine, such as de (default: the largest)."),
     ):  # fmt: skip

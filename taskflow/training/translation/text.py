@@ -142,7 +142,7 @@ def _held_out(source: str) -> bool:
 
 
 def _vocabulary(text: ParallelText, size: int, key: str, cache: bool) -> Subwords:
-    """From the cache, or learned from the training split and then kept."""
+    """Vocabulary from the cache, or learned from the training split and then cached."""
     folder = cache_folder() if cache else None
     path = None if folder is None else folder / f"subwords-{key}.json"
     if path is not None:

@@ -19,7 +19,7 @@ from taskflow.export.pytorch.support.plan import LayerPlan, Placements
 
 
 def cut_layers(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceMesh, made: dict[int, nn.Parameter]) -> None:
-    """Make every parameter a DTensor, and the layers that are named compute on their pieces. ``made``: those of other parts."""
+    """Make every parameter a DTensor, and let the named layers compute on their pieces. ``made``: those of other parts."""
     for path, part in list(module.named_modules()):
         layer = named_layer(layers, path)
         for name, parameter in list(part._parameters.items()):
@@ -83,7 +83,7 @@ def _wrapped(value: Any, mesh: DeviceMesh, layer: LayerPlan) -> Any:
 
 
 def _look_up(words: torch.Tensor, table: torch.Tensor, placements: Placements, mesh: DeviceMesh) -> torch.Tensor:
-    """Rows of a table of which each rank has some; zeros for words whose rows are elsewhere."""
+    """Rows of a table that is distributed by rows over ranks; zeros for words whose rows are elsewhere."""
     number = 0
     for size, at, placement in zip(mesh.shape, mesh.get_coordinate() or (), placements):
         if isinstance(placement, Shard):
@@ -94,8 +94,8 @@ def _look_up(words: torch.Tensor, table: torch.Tensor, placements: Placements, m
 
 
 class OnPieces(TorchFunctionMode):
-    """Functions that DTensor has no rule for on some devices, but that take each sample, head or channel by itself: they are
-    computed on this rank's pieces, all cut as the first argument."""
+    """Context for functions for which DTensor has no rule on some devices, but which handle each sample, head or channel
+    separately: they are computed on this rank's pieces, all cut like the first argument."""
 
     APART: Mapping[Any, int] = {  # function: how many dimensions from the left are taken by themselves; negative: all but so many
         nn.functional.scaled_dot_product_attention: -2, nn.functional.max_pool2d: 2, nn.functional.avg_pool2d: 2,
@@ -122,8 +122,8 @@ class OnPieces(TorchFunctionMode):
 
 @contextlib.contextmanager
 def plain_is_whole() -> Iterator[None]:
-    """Plain tensors count as whole where they meet DTensors, also in backward passes, where gradients meet what the forward pass
-    has kept. As torch's implicit_replication, but may be nested: what is computed again enters it within a backward pass."""
+    """Treat plain tensors as whole where they meet DTensors, also in backward passes, where gradients meet what the forward
+    pass has kept. Like torch's implicit_replication, but it may be nested: recomputation enters it within a backward pass."""
     dispatcher: Any = DTensor._op_dispatcher
     before = dispatcher._allow_implicit_replication
     dispatcher._allow_implicit_replication = True
@@ -134,15 +134,15 @@ def plain_is_whole() -> Iterator[None]:
 
 
 class _Divided:
-    """Whether functions are being given DTensors on this thread."""
+    """Flag per thread: functions are being given DTensors."""
 
     now = False
 
 
 @contextlib.contextmanager
 def divided() -> Iterator[None]:
-    """What functions in a module's code need while activations are DTensors: plain tensors count as whole, and `OnPieces`. Also for
-    what is computed again in the backward pass; entered a second time it changes nothing."""
+    """Context that functions in a module's code need while activations are DTensors: plain tensors count as whole, and
+    `OnPieces` applies. It also covers recomputation in the backward pass; entering it a second time changes nothing."""
     if _Divided.now:
         yield
         return
@@ -158,26 +158,26 @@ def divided() -> Iterator[None]:
 
 
 def as_placed(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> DTensor:
-    """A tensor as it is wanted; one that is no DTensor is whole on every rank."""
+    """Return a tensor in the wanted layout; one that is no DTensor is whole on every rank."""
     if not isinstance(value, DTensor):
         value = DTensor.from_local(value, mesh, (Replicate(),) * mesh.ndim, run_check=False)
     return value if value.placements == placements else value.redistribute(placements=placements)
 
 
 def _piece(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> DTensor:
-    """This rank's piece of what every rank has, in memory of its own."""
+    """This rank's piece of an array that every rank has, in memory of its own."""
     whole = DTensor.from_local(value, mesh, (Replicate(),) * mesh.ndim, run_check=False)
     local = whole.redistribute(placements=placements).to_local().clone(memory_format=torch.contiguous_format)
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=value.shape, stride=value.stride())
 
 
 def local_piece(value: Any, mesh: DeviceMesh, placements: Placements) -> Any:
-    """This rank's piece of a tensor; what is none as it is."""
+    """Return this rank's piece of a tensor; anything else is unchanged."""
     return as_placed(value, mesh, placements).to_local() if isinstance(value, torch.Tensor) else value
 
 
 def mapped_leaves(change: Callable[[Any], Any], value: Any) -> Any:
-    """``change`` of every leaf of a nest of tuples, lists and dictionaries (of which Hugging Face's outputs are some)."""
+    """Apply ``change`` to every leaf of a nest of tuples, lists and dictionaries (such as Hugging Face's outputs)."""
     if isinstance(value, dict):
         return type(value)(**{key: mapped_leaves(change, part) for key, part in value.items()})
     if isinstance(value, (tuple, list)):

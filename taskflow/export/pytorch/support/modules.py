@@ -1,4 +1,4 @@
-"""Modules by their paths, and what is done to them before they are divided."""
+"""Modules by their paths, and their preparation before they are divided."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from taskflow.export.pytorch.support.plan import LayerPlan
 
 
 def named_layer(layers: Mapping[str, LayerPlan], path: str) -> LayerPlan | None:
-    """The plan of the layer at a path; None if it is not cut."""
+    """Return the plan of the layer at a path; None if it is not cut."""
     return next((layer for pattern, layer in layers.items() if _is(path, pattern)), None)
 
 
 def matching(module: nn.Module, patterns: Iterable[str]) -> list[str]:
-    """The paths of the modules that match."""
+    """Return the paths of the modules that match."""
     return [path for path, _ in module.named_modules() if path and any(_is(path, pattern) for pattern in patterns)]
 
 
@@ -29,19 +29,19 @@ def _is(path: str, pattern: str) -> bool:
 
 
 def is_meta(module: nn.Module) -> bool:
-    """Whether a module has shapes alone, and no numbers."""
+    """True if a module has only shapes, and no numbers."""
     return any(parameter.is_meta for parameter in module.parameters())
 
 
 def broadcast(module: nn.Module) -> None:
-    """All ranks start with the weights of rank 0."""
+    """Give all ranks the initial weights of rank 0."""
     for value in (*module.parameters(), *module.buffers()):
         if not value.is_meta:
             dist.broadcast(value.detach(), 0)
 
 
 def recompute(part: nn.Module, around: Callable[[], AbstractContextManager[None]]) -> None:
-    """Keep nothing of what a module computes on the way; compute it again for the backward pass, in the context ``around``."""
+    """Keep no intermediate values of a module; compute them again for the backward pass, in the context ``around``."""
     forward = part.forward
 
     def within(*args: Any, **kwargs: Any) -> Any:

@@ -33,7 +33,8 @@ from taskflow.export.pytorch.support.statistics import share_statistics
 
 
 class Parallel:
-    """A module on the ranks of a plan. `step` trains one step but for the optimizer's; `parameters` are for the optimizer."""
+    """A module on the ranks of a plan. `step` computes one step except for the optimizer's update; pass `parameters` to the
+    optimizer."""
 
     def __init__(self, module: nn.Module, plan: ParallelPlan, device: str | None = None) -> None:
         self.plan, self.device = plan, started(plan, device)
@@ -63,7 +64,7 @@ class Parallel:
         return float(self.gradients(loss, inputs, target))
 
     def gradients(self, loss: Callable[[Any, Any], torch.Tensor], inputs: Sequence[Any], target: Any) -> torch.Tensor:
-        """The same, but the loss stays on the device, so that nobody waits for it."""
+        """Like `step`, but the loss stays on the device, so that nothing waits for it."""
         inputs, target = [self.rows(value) for value in inputs], self.rows(target)
         if self.schedule is not None:
             found = self._step_of_stages(loss, inputs, target)
@@ -81,7 +82,7 @@ class Parallel:
         return found * self._loss_pieces() * self.plan.mesh.get("pipeline", 1) / dist.get_world_size()
 
     def rows(self, value: Any) -> Any:
-        """This replica's samples of a batch."""
+        """Return this replica's samples of a batch."""
         if self.data is None or not isinstance(value, torch.Tensor):
             return value.to(self.device) if isinstance(value, torch.Tensor) else value
         if len(value) % (self.data.size() * self.plan.micro_batches):
@@ -89,21 +90,21 @@ class Parallel:
         return value.chunk(self.data.size())[self.data.get_local_rank()].to(self.device)
 
     def __call__(self, *inputs: Any) -> Any:
-        """What the module returns for this replica's inputs, whole on every rank. Not for pipelines: those have `step`."""
+        """Return the module's result for this replica's inputs, whole on every rank. Not for pipelines, which only have `step`."""
         if self.schedule is not None:
             raise ValueError("a rank of a pipeline has a part of the module; call step")
         return mapped_leaves(_whole, self._run(self.parts[0], inputs))
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """This rank's pieces."""
+        """Yield this rank's pieces of the parameters."""
         return itertools.chain.from_iterable(part.parameters() for part in self.parts)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The same with the names that the module has for them."""
+        """Yield the same with the module's names for them."""
         return itertools.chain.from_iterable(part.named_parameters() for part in self.parts)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The whole weights of this rank's stages, by the module's names. All ranks must call it."""
+        """Return the whole weights of this rank's stages, by the module's names. All ranks must call it."""
         found = {name: value for part in self.parts for name, value in part.state_dict().items()}
         return {name: _whole(value) for name, value in found.items()}
 
@@ -131,7 +132,8 @@ class Parallel:
                 options["mesh"] = self.data
                 if plan.zero and plan.group:
                     options["mesh"] = self.data._unflatten(0, (self.data.size() // plan.group, plan.group), ("groups", "shards"))
-                for path in matching(part, plan.units):
+                units = [path for path in matching(part, plan.units) if not isinstance(part, StagePart) or part.has(path)]
+                for path in sorted(units, key=lambda path: -path.count(".")):  # what is within another comes first
                     spread(part.get_submodule(path), **options)
                 spread(part, **options)
         return parts
@@ -144,7 +146,7 @@ class Parallel:
             return part(*[as_placed(value, self.tensor, whole) if isinstance(value, torch.Tensor) else value for value in inputs])
 
     def _loss(self, loss: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
-        """The mean over this rank's part of a sample's positions, divided by how many ranks have a part."""
+        """The mean over this rank's part of a sample's positions, divided by the number of ranks that have a part."""
         mesh = self.tensor
         if mesh is None:
             return loss
@@ -159,20 +161,20 @@ class Parallel:
         return local
 
     def _loss_pieces(self) -> int:
-        """Among how many ranks the positions of a sample are dealt when the loss is computed."""
+        """The number of ranks over which the positions of a sample are distributed when the loss is computed."""
         sizes = self.tensor.shape if self.tensor is not None else ()
         return math.prod(size for size, placement in zip(sizes, self.plan.output) if isinstance(placement, Shard))
 
     # ---- gradients ---------------------------------------------------------------------------------------------------
 
     def _synchronise(self, now: bool) -> None:
-        """Whether the next backward pass adds up gradients over the replicas."""
+        """Set whether the next backward pass sums gradients over the replicas."""
         for part in self.parts:
             if isinstance(part, FSDPModule):
                 part.set_requires_gradient_sync(now)
 
     def _finish(self) -> None:
-        """Add up what ranks have of one weight's gradient: of a weight that several hold whole, and of one of several stages."""
+        """Sum the ranks' gradients of one weight: of a weight that several ranks hold whole, and of one of several stages."""
         for parameter in self.parameters():
             grad = parameter.grad
             if isinstance(grad, DTensor) and isinstance(parameter, DTensor) and grad.placements != parameter.placements:
@@ -183,7 +185,7 @@ class Parallel:
                 dist.all_reduce(grad.to_local() if isinstance(grad, DTensor) else grad, group=group)
 
     def _tied(self, module: nn.Module) -> list[list[str]]:
-        """Parameters that several stages share: for each that name which each stage has for it ("": none)."""
+        """Parameters that several stages share: for each, its name in each stage ("": not there)."""
         names = [parameters_of(module, stage.parts) for stage in self.plan.stages]
         shared = {key for number, found in enumerate(names) for key in found if any(key in other for other in names[:number])}
         return [[found.get(key, "") for found in names] for key in shared]
@@ -209,7 +211,7 @@ class Parallel:
         return kind(stages if several else stages[0], plan.micro_batches, **options)
 
     def _group_of_stages(self, names: Sequence[str]) -> Any:
-        """The ranks, with this one's place among the replicas, of the stages that have a parameter. All ranks make all groups."""
+        """The ranks, at this rank's place among the replicas, of the stages that have a parameter. All ranks create all groups."""
         count = self.plan.mesh["pipeline"]
         holders = sorted({number % count for number, name in enumerate(names) if name})
         mine = None
@@ -245,7 +247,7 @@ def _whole(value: Any) -> Any:
 
 
 def started(plan: ParallelPlan, device: str | None) -> torch.device:
-    """The device of this rank, with the process group started. ValueError if there are other ranks than planned."""
+    """Start the process group and return this rank's device. Raises ValueError if the number of ranks is not the plan's."""
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if not dist.is_initialized():
         dist.init_process_group("nccl" if kind == "cuda" else "gloo")

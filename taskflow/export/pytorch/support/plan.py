@@ -1,4 +1,4 @@
-"""What an exported module says of a plan."""
+"""Plan of an exported module: its layers, stages and mesh."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Placements = tuple[Placement, ...]  # one for each tensor dimension of the mesh
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How a layer is cut: what it takes of each argument, what of each weight (a weight that is not named: all of it), what its
-    computation leaves, and what its readers want. ``once``: weights that are added to a sum, which one rank alone adds."""
+    """How a layer is cut: the layout of each argument, of each weight (whole if not named), of its result, and the one that its
+    readers want. ``once``: weights that are added to a sum; only one rank adds them."""
 
     inputs: tuple[Placements, ...]
     weights: Mapping[str, Placements]
@@ -26,8 +26,9 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A stage of a pipeline. ``run(part, *values, *inputs)``: its code, of values from the stage before and of what it reads of the
-    step's ``inputs``. ``parts``: paths of the modules, parameters and buffers in it. ``arrives``: how those values lie."""
+    """A stage of a pipeline. ``run(part, *values, *inputs)``: its code, called with the values from the previous stage and
+    those of the step's ``inputs`` that it reads. ``parts``: paths of its modules, parameters and buffers. ``arrives``: the
+    layouts of those values."""
 
     run: Callable[..., Any]
     parts: tuple[str, ...]
@@ -37,15 +38,14 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class ParallelPlan:
-    """All that an exported module says. In the paths of modules ``#`` stands for any number.
-
-    ``mesh``: its dimensions, which are "pipeline" first if there is one; ``data`` and ``tensor`` say which of them are replicas
-    and which cut layers. ``zero``: ZeRO's stage; from 1 on parameters and the optimizer's state lie in shards on the replicas, from
-    2 on each micro-batch's gradients do, with 3 weights are gathered for each pass. ``group``: neighbouring replicas that have
-    all shards together, 0: all. ``units``: modules whose weights and gradients travel together. ``again``:
-    modules that are computed again for the backward pass. ``inputs``: the names of the arguments of forward. ``output``,
-    ``target``: how the loss takes what the module returns, and the targets. ``statistics``: batch normalisation takes those of
-    all replicas."""
+    """The whole plan of an exported module. In the paths of modules ``#`` stands for any number. ``mesh``: its dimensions, the
+    first named "pipeline" if there is one; ``data`` and ``tensor``: which of them are replicas and which cut layers. ``zero``:
+    the stage of ZeRO. From 1 on, parameters and the optimizer's state are sharded over the replicas; from 2 on, so are the
+    gradients of each micro-batch; with 3, weights are gathered for each pass. ``group``: neighbouring replicas that hold all
+    shards together, 0: all. ``units``: modules that gather their weights and reduce their gradients by themselves; other
+    weights belong to the whole module. ``again``: modules that are recomputed for the backward pass. ``inputs``: the names of
+    forward's arguments. ``output``, ``target``: the layouts in which the loss takes the module's result and the targets.
+    ``statistics``: batch normalisation uses the samples of all replicas."""
 
     mesh: Mapping[str, int]
     layers: Mapping[str, LayerPlan]

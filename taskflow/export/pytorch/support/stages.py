@@ -14,7 +14,7 @@ from taskflow.export.pytorch.support.plan import ParallelPlan
 
 
 class StagePart(nn.Module):
-    """The modules of one stage under the names that they have in the whole."""
+    """The modules of one stage under the names that they have in the whole module."""
 
     def __init__(self, whole: nn.Module, plan: ParallelPlan, number: int, mesh: DeviceMesh | None) -> None:
         super().__init__()
@@ -24,8 +24,12 @@ class StagePart(nn.Module):
         for path in self.stage.parts:
             _put(self, path, whole)
 
+    def has(self, path: str) -> bool:
+        """True if the stage has all of the module at a path of the whole."""
+        return any(path == part or path.startswith(f"{part}.") for part in self.stage.parts)
+
     def forward(self, *values: Any, **inputs: Any) -> Any:
-        """What the stage makes of the values that arrive, and of those of the step's inputs that it reads."""
+        """Return the stage's result for the values that arrive, and for those of the step's inputs that it reads."""
         if self.first:
             values, inputs = (), dict(zip(self.stage.inputs, values))
         named = [inputs[name] for name in self.stage.inputs]
@@ -41,7 +45,7 @@ class StagePart(nn.Module):
 
 
 def held(part: nn.Module, path: str) -> Any:
-    """A parameter or buffer by its path."""
+    """Return a parameter or buffer by its path."""
     owner, _, name = path.rpartition(".")
     return getattr(part.get_submodule(owner), name)
 
@@ -63,7 +67,7 @@ def _put(part: nn.Module, path: str, whole: nn.Module) -> None:
 
 
 def parameters_of(module: nn.Module, parts: Sequence[str]) -> dict[int, str]:
-    """Identity of each parameter in some parts -> its name."""
+    """Return the identity of each parameter in some parts -> its name."""
     return {
         id(parameter): name for name, parameter in module.named_parameters(remove_duplicate=False)
         if any(name == part or name.startswith(f"{part}.") for part in parts)

@@ -11,7 +11,7 @@ from torch.distributed.nn.functional import all_reduce
 
 
 def share_statistics(module: nn.Module, group: Any) -> None:
-    """Batch normalisation over the samples of all replicas."""
+    """Let batch normalisation use the samples of all replicas."""
     for part in list(module.modules()):
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             part.forward = SharedStatistics(part, group)  # type: ignore[assignment,method-assign]

@@ -57,7 +57,7 @@ class CacheEvictor:
 
     @cached_property
     def _actions(self) -> dict[str, list[Callable[[], object]]]:
-        """By kind. None on a GPU, where tasks of a kind share no such tables."""
+        """Actions by kind. None on a GPU, where tasks of a kind share no such tables."""
         found: dict[str, list[Callable[[], object]]] = {}
         for kind in OTHERS if self._kernels.device.waits else ():
             example = REGISTRY[kind].example(Random(0))

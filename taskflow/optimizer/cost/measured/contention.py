@@ -76,8 +76,8 @@ class ContendingProcesses:
 
     @contextmanager
     def _in_order(self) -> Iterator[None]:
-        """Where a Ctrl-C or a fault breaks off what is said to the processes, nobody knows what they say next: they end, and the
-        next measurement starts others."""
+        """Keep messages to the processes in order. If a Ctrl-C or a fault interrupts one, nobody knows what the processes send
+        next: so they are ended, and the next measurement starts others."""
         try:
             yield
         except BaseException:

@@ -180,7 +180,7 @@ class MeasuredCosts(RememberedCosts):
         return max(0.0, there - self._in_one(kind, ARRAYS[kind] * runs * nbytes, None)) / runs
 
     def _in_one(self, kind: Kind, nbytes: int, rule: UpdateRule | None) -> float:
-        """Between two measured sizes on the line through them; beyond the largest in proportion."""
+        """Interpolate linearly between two measured sizes; beyond the largest, in proportion."""
         if nbytes >= SIZES[-1]:
             return self._at(kind, SIZES[-1], rule) * nbytes / SIZES[-1]
         above = SIZES[max(1, bisect_left(SIZES, nbytes))]

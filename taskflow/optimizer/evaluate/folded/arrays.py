@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper over a step that is given as arrays: `tasks.simulate` without tasks.
+"""Algorithm 1 of the paper for a step that is given as arrays: `tasks.simulate` without task objects.
 
 The compiled twin is _arrays.pyx; tests/optimizer/test_folded.py holds them equal."""
 
@@ -17,9 +17,9 @@ def simulate_arrays(
     processors: int, occupied: Sequence[tuple[int, ...]], seconds: Array, place: Array, after_offset: Array, after: Array,
     checkpoint: Callable[[], object],
 ) -> tuple[Array, Array, Array]:
-    """When each task begins (to occupy the first thing) and ends, and the busy seconds of each thing. Task t takes
-    ``seconds[t]`` (`tasks.simulate.on_grid`), occupies ``occupied[place[t]]``, processors by number and links counted on
-    after the ``processors``, and waits for ``after[after_offset[t]:after_offset[t + 1]]``."""
+    """Return when each task begins (to occupy its first resource) and ends, and the busy seconds of each resource. Task t takes
+    ``seconds[t]`` (`tasks.simulate.on_grid`) and occupies ``occupied[place[t]]``: processors by number, and links, whose
+    numbers follow those of the ``processors``. It waits for ``after[after_offset[t]:after_offset[t + 1]]``."""
     count = len(seconds)
     waits = np.diff(after_offset).tolist()
     followers: list[list[int]] = [[] for _ in range(count)]

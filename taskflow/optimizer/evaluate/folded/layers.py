@@ -1,7 +1,7 @@
-"""Which layers of a network are alike, and the network with fewer of them.
+"""Fewer layers: finds layers of a network that are alike, and makes the network with fewer of them.
 
-Of layers that follow each other in one stage, the first, the second, the third and the last are kept. All between the
-third and the last are like the third, which waits for the second as the fourth does for the third.
+Of consecutive layers in one stage, the first, second, third and last are kept. All between the third and the last are like the
+third, which waits for the second as the fourth does for the third.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Label = tuple[int, int]  # a group of layers, and which of the four that are kep
 
 @dataclass(frozen=True, slots=True)
 class FewerLayers:
-    """``graph`` and ``strategy`` without the layers that are like others. ``labels``: of the operators that are left, and of the
-    layers of weights that they declare, those of a group of layers. ``copies``: by group, for how many layers its third one
-    stands. ``whole``: of each node the one in the whole graph."""
+    """``graph`` and ``strategy`` without the layers that equal others. ``labels``: for the remaining operators in a group of
+    layers, and for the layers of weights that they declare, their group and which kept layer they are in. ``copies``: by group,
+    the number of layers that its third one stands for. ``whole``: for each node, the node in the whole graph."""
 
     graph: OperatorGraph
     strategy: Strategy
@@ -33,7 +33,7 @@ class FewerLayers:
 
 
 def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None:
-    """What is left of a network without the layers that are like others; None if there are none."""
+    """Return the network without the layers that equal others; None if there are none."""
     if graph.carries:
         return None
     layers: dict[tuple[int, str], dict[str, list[Node]]] = {}  # by stage and by name without number
@@ -50,7 +50,7 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
 
 
 def every_layer(graph: OperatorGraph, strategy: Strategy) -> FewerLayers:
-    """The whole network."""
+    """Return the whole network."""
     return FewerLayers(graph, strategy, {}, (), tuple(graph))
 
 

@@ -28,7 +28,7 @@ class _Lives:
 
 
 def folded_use(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None) -> tuple[MemoryUse, ...]:
-    """What every processor needs, as `memory_use` says it of a whole step; ``buffers`` are `live_bytes`."""
+    """Return the memory of every processor, as `memory_use` does for a whole step; ``buffers`` are `live_bytes`."""
     tasks = step.lowered
     weights, state, _ = kept_bytes(tasks, step.template.buffer_copies)
     packed = [0] * tasks.processors
@@ -46,9 +46,9 @@ def folded_use(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None
 
 
 def live_bytes(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None) -> dict[int, int]:
-    """By processor of the first replica, the most bytes that live at once in arrays that are not kept from step to step. An
-    array lives from the begin of the first task that uses it to the end of the last one. (The runtime's plan has arrays that
-    are sent live until their receiver's turn, and finds each a place.)"""
+    """Return, by processor of the first replica, the most bytes that live at once in arrays that are not kept from step to
+    step. An array lives from the start of the first task that uses it to the end of the last one. (In the runtime's plan,
+    arrays that are sent live until their receiver's turn, and each gets an address.)"""
     order = np.argsort(step.began, kind="stable")
     sorted_began = step.began[order]
     position = np.empty(len(order), np.int64)

@@ -1,7 +1,7 @@
-"""Where the tasks of layers stand that were not lowered, and what they wait for (`fewer_layers`).
+"""Repetition of layers: the places of the tasks of layers that were not lowered, and what they wait for (`fewer_layers`).
 
-Tasks of a third layer stand for those of all layers between the second and the last. What one of these waits for in the layer
-before it, the third one shows, and what it waits for in the layer after it, the second one.
+Tasks of a third layer stand for those of all layers between the second and the last. The third layer shows what each of these
+waits for in the previous layer, and the second what it waits for in the next one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TaskPlaces:
     count: int
 
     def place(self, which: Array, copy: Array) -> Array:
-        """Where copies stand."""
+        """Return the places of copies."""
         return self.at[which] + copy * self.step[which]  # type: ignore[no-any-return]
 
     @property
@@ -47,7 +47,7 @@ class TaskPlaces:
 
 
 def every_copy(which: Array, copies: Array) -> tuple[Array, Array]:
-    """Each as often as it has copies, and the copies' numbers."""
+    """Return each as often as it has copies, and the copies' numbers."""
     repeated = np.repeat(which, copies)
     return repeated, np.arange(len(repeated)) - np.repeat(np.cumsum(copies) - copies, copies)
 

@@ -1,4 +1,4 @@
-"""Which processors do the same: replicas, each of which has an equal share of the samples of every operator."""
+"""Replicas: which processors do the same, each replica having an equal share of the samples of every operator."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ Permutations = np.ndarray  # (replica, processor) -> processor of that replica  
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """``count`` replicas. ``images``: of each processor of the first one, those that do the same, itself first."""
+    """Groups of processors that do the same: ``count`` replicas. ``images``: for each processor of the first replica, all
+    processors that do the same, itself first."""
 
     count: int
     images: dict[int, tuple[int, ...]]
 
 
 def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iterator[Replicas]:
-    """The ways of seeing a strategy as replicas, the most first and one replica last. Samples of each micro-batch are dealt to
-    replicas in equal shares; what processor p does in the first, another one does in each of the others, for every operator."""
+    """Return the ways of seeing a strategy as replicas, those with the most replicas first and one replica last. Samples of
+    each micro-batch are divided among replicas in equal shares. For every operator, each other replica has a processor that
+    does what processor p does in the first."""
     micro_batches = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
     shares: list[int] = []
     for node in graph:

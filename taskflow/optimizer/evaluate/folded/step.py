@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper import Strategy, sample_dim
+from taskflow.mapper import OpConfig, Strategy, sample_dim
 from taskflow.optimizer.cost import Costs
 from taskflow.optimizer.evaluate.evaluator import Usage
 from taskflow.optimizer.evaluate.folded.layers import FewerLayers, every_layer, fewer_layers
 from taskflow.optimizer.evaluate.folded.links import FoldedResources
 from taskflow.optimizer.evaluate.folded.replicas import Replicas, replicas
 from taskflow.optimizer.evaluate.folded.template import StepTemplate, WholeStep, expand, kept, make_template
+from taskflow.partition import weighted_cuts
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Collective, Compute, Kind, Task, TaskGraph, on_grid
 from taskflow.tasks.lower import NotAlikeError, StepPart, lower
@@ -112,12 +114,28 @@ def folded_step(
 
 
 def _even(graph: OperatorGraph, strategy: Strategy) -> bool:
-    """Whether all micro-batches have as many samples."""
+    """Whether all micro-batches have as many samples, in pieces of the same sizes."""
+    count = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
+    known: dict[tuple[OpConfig, int], bool] = {}
     for node in graph:
         dim, config = sample_dim(node), strategy[node.name]
-        if dim is not None and config.degrees[dim] > 1 and (node.dims[dim].size % config.degrees[dim] or config.weights):
+        if dim is None or config.degrees[dim] == 1:
+            continue
+        if (key := (config, node.dims[dim].size)) not in known:
+            known[key] = _repeats(config, dim, node.dims[dim].size, count)
+        if not known[key]:
             return False
     return True
+
+
+def _repeats(config: OpConfig, dim: int, size: int, micro_batches: int) -> bool:
+    degree = config.degrees[dim]
+    if not config.weights:
+        return size % degree == 0
+    if any(of for i, of in enumerate(config.weights) if i != dim) or degree % micro_batches:
+        return False
+    sizes = [b - a for a, b in pairwise(weighted_cuts(size, config.weights[dim]))]
+    return sizes == sizes[: degree // micro_batches] * micro_batches
 
 
 def _folded(

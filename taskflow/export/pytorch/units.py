@@ -1,0 +1,54 @@
+"""Units: modules that gather all their weights, and reduce their gradients, at once. As in a plan, each layer is one by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.models.pytorch import OperatorSite
+
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+
+
+def units_of(graph: OperatorGraph, module: Any, sites: Mapping[str, OperatorSite]) -> tuple[str, ...]:
+    """Return the modules that are units, as patterns: for each weight, the innermost module that holds it and contains all code
+    that reads it. Weights for which that is the whole module (mostly tied ones) are in no unit."""
+    paths = {site.path for site in sites.values() if site.kind != "input"}
+    readers: dict[str, set[str]] = {}
+    for node in graph:
+        for parameter in node.parameters:
+            if node.name in sites:
+                readers.setdefault(parameter.name, set()).add(sites[node.name].path)
+    places: dict[int, set[str]] = {}  # weight -> paths of the modules that have or read it
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        places.setdefault(id(weight), set()).update({name.rpartition(".")[0]}, readers.get(name, ()))
+    found = (_called(module, _common(of), paths) for of in places.values())
+    return patterns(path for path in found if path)
+
+
+def _common(paths: Iterable[str]) -> str:
+    """The innermost module that contains all of some modules, or is one of them."""
+    parts = [path.split(".") if path else [] for path in paths]
+    shared = 0
+    while all(len(part) > shared for part in parts) and len({part[shared] for part in parts}) == 1:
+        shared += 1
+    return ".".join(parts[0][:shared])
+
+
+def _called(module: Any, path: str, paths: set[str]) -> str:
+    """The innermost module at or above a path that is called: it has code of its own, and is no list of modules."""
+    from torch import nn
+
+    while path:
+        is_list = isinstance(module.get_submodule(path), (nn.ModuleList, nn.ModuleDict, nn.Sequential))
+        if not is_list and any(other == path or other.startswith(f"{path}.") for other in paths):
+            break
+        path = path.rpartition(".")[0]
+    return path
+
+
+def patterns(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return paths with ``#`` for their numbers, each pattern once."""
+    return tuple(dict.fromkeys(NUMBER.sub("#", path) for path in paths))

@@ -1,0 +1,16 @@
+"""make_grid: the grid of a network for a machine of any devices."""
+
+from __future__ import annotations
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.optimizer.grid.grid import PlanGrid
+from taskflow.optimizer.grid.mixed import MixedGrid
+from taskflow.optimizer.grid.priced import AnyGrid
+from taskflow.optimizer.space import unequal
+from taskflow.rules import UpdateRule
+
+
+def make_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> AnyGrid:
+    """Return a `PlanGrid`, or a `MixedGrid` if devices are of several kinds. Raises ValueError if the machine is not described."""
+    return MixedGrid(graph, machine, rule) if unequal(machine) else PlanGrid(graph, machine, rule)

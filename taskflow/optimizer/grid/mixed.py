@@ -1,0 +1,270 @@
+"""MixedGrid: the grid of a machine of unequal devices. Stages and shares of samples are in proportion to the devices' speeds.
+
+Devices of one kind form ranks of the pipeline, or replicas (`PlacesOf.layouts`). Layers are distributed over stages, and
+samples of a micro-batch over replicas, in proportion to speed and within the memory (`dealing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Cluster, Machine, PartOfMachine
+from taskflow.mapper import HybridPlan, samples
+from taskflow.optimizer.grid.dealing import deal_layers, deal_samples, in_stages
+from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.optimizer.grid.memory import MARGIN, PlanMemory
+from taskflow.optimizer.grid.mixed_price import MixedPrices, of_replica, unlike
+from taskflow.optimizer.grid.neighbours import neighbours
+from taskflow.optimizer.grid.places import Places, PlacesOf
+from taskflow.optimizer.grid.plans import PlanAxes, powers
+from taskflow.optimizer.grid.priced import PricedPlan, unusual
+from taskflow.optimizer.grid.stages import PlanSums
+from taskflow.optimizer.grid.tables import Array, GraphTables
+from taskflow.optimizer.space import kinds_of
+from taskflow.rules import UpdateRule
+
+FILLED = 0.9  # of a device's memory that layers and samples are dealt to fill by the closed form
+VIRTUAL = (1, 2)  # stages of a rank
+ROUNDS = 4  # in which a rank gets fewer layers, or a replica fewer samples, because they do not fit
+
+
+class MixedGrid:
+    """The priced grid of a network on a machine with several kinds of device; otherwise like `PlanGrid`."""
+
+    def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> None:
+        if not isinstance(machine, Cluster):
+            raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
+        self.graph, self.machine, self.rule = graph, machine, rule
+        self.batch, self.axes = samples(graph), PlanAxes(graph, machine)
+        found = [(of, self._sums_of(of)) for of in kinds_of(machine)]
+        found.sort(key=lambda one: _network_seconds(one[1]))
+        self.kinds = [sums for _, sums in found]
+        self.sums = self.kinds[0]
+        self.places = PlacesOf(machine, [of for of, _ in found])
+        self.prices = MixedPrices(self.kinds, self.places, machine)
+        self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
+        self.refused: list[PricedPlan] = []
+        """The plans that do not fit by the closed form."""
+        self._layers: dict[object, Array] = {}
+
+    def _sums_of(self, kind: Sequence[int]) -> PlanSums:
+        """Sums for a machine whose first devices are of this kind."""
+        others = [processor.number for processor in self.machine.processors if processor.number not in set(kind)]
+        return PlanSums(GraphTables(self.graph, PartOfMachine(self.machine, (*kind, *others))), self.rule)
+
+    # ---- plans -------------------------------------------------------------------------------------------------------
+    def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
+        """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
+        answers true."""
+        every = sorted(self._shapes(), key=lambda one: unusual(one[0]))
+        fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
+        self.refused, seen = [], set()
+        for shape, places in every:
+            if over():
+                break
+            try:
+                for layered, count in self._plans_of(shape, places):
+                    if layered in seen:
+                        continue
+                    seen.add(layered)
+                    memory = self.memory(layered, count)
+                    if memory.nbytes <= (1 + MARGIN) * self.memory_bytes:
+                        fitting.append((layered, count, memory))
+                    else:
+                        self.refused.append(PricedPlan(layered, count, inf, memory))
+            except ValueError:  # the network cannot be cut so
+                continue
+        prices = self.prices.price([(layered, count) for layered, count, _ in fitting])
+        priced = [PricedPlan(*one[:2], seconds, one[2]) for one, seconds in zip(fitting, prices)]
+        return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), len(seen)
+
+    def _shapes(self) -> Iterator[tuple[HybridPlan, Places]]:
+        """Degrees, recomputation, sharding and devices, with stages and shares of samples left open; ``micro_batch`` is the
+        mean."""
+        axes = self.axes
+        node = min(axes.node, *(len([p for p in self.machine.processors if p.node == n]) for n in range(self.machine.node_count)))
+        for t in axes.tensor:
+            for c in axes.context:
+                if t * c > node:
+                    continue
+                for p in range(1, min(len(self.machine.processors) // (t * c), axes.layers) + 1):
+                    for places in self.places.layouts(t * c, p) if p == 1 or axes.divided else ():
+                        yield from self._shapes_of(t, c, p, places)
+
+    def _shapes_of(self, t: int, c: int, p: int, places: Places) -> Iterator[tuple[HybridPlan, Places]]:
+        d, devices, axes = len(places.groups[0]), self.places.named(places), self.axes
+        if d > self.batch:
+            return
+        means = powers(self.batch // d) if axes.divided else []
+        for mb in dict.fromkeys((*means, *([max(1, self.batch // d)] if p == 1 else []))):
+            for v in VIRTUAL if p > 1 and 2 * p <= axes.layers else (1,):
+                for e in axes.experts:
+                    if d % e or (e > 1 and axes.experts[-1] < e * t):
+                        continue
+                    for recompute in axes.recompute:
+                        for zero in range(4) if c * d > 1 else (0,):
+                            yield HybridPlan(
+                                tensor=t, pipeline=p, data=d, micro_batch=mb, virtual=v, zero=zero, recompute=recompute,
+                                context=c, experts=e, devices=devices,
+                            ), places
+
+    def _plans_of(self, shape: HybridPlan, places: Places) -> Iterator[tuple[LayeredPlan, int]]:
+        """The plans of a shape, with samples and layers distributed."""
+        d, mean = shape.data or 1, shape.micro_batch or 1
+        uneven = len(places.classes) > 1 and shape.experts == 1
+        if not uneven and self.batch % (d * mean):
+            return
+        count = max(1, self.batch // (d * mean))
+        if self.batch % count or (shape.virtual > 1 and count % shape.pipeline):
+            return
+        for shares in self._shares(LayeredPlan(shape), places, count) if uneven else [None]:
+            plan = shape
+            if shares is not None and len(set(shares)) > 1:
+                plan = replace(shape, micro_batch=None, shares=shares)
+            elif self.batch % (d * mean):
+                continue
+            dealt = self.dealt(LayeredPlan(plan), count)
+            if dealt is not None:
+                yield dealt, count
+
+    # ---- dealing -----------------------------------------------------------------------------------------------------
+    def dealt(self, layered: LayeredPlan, count: int) -> LayeredPlan | None:
+        """Return the plan with layers distributed over its stages by speed and within the memory; None if there are too few."""
+        plan, places = layered.plan, self.places.of(layered.plan)
+        layers = self.sums.layers
+        if plan.pipeline == 1 or layers < plan.pipeline * plan.virtual:
+            return layered if plan.pipeline == 1 else None
+        each, first, last = [0.0] * plan.pipeline, 0.0, 0.0
+        for j, share in unlike(layered, places):
+            one = of_replica(layered, share, plan.data or len(plan.shares))
+            seconds = [self._layer_seconds(places.kinds[rank][j], one) for rank in range(plan.pipeline)]
+            middle = [float(np.median(own[1:-1])) if layers > 2 else float(own.min()) for own in seconds]
+            each = [max(a, b) for a, b in zip(each, middle)]
+            first = max(first, float(seconds[0][0]) - middle[0])
+            last = max(last, float(seconds[-1][-1]) - middle[-1])
+        most, best = [layers] * plan.pipeline, None
+        for _ in range(ROUNDS):
+            counts = deal_layers(layers, each, (max(0.0, first), max(0.0, last)), plan.virtual, most)
+            if counts is None:
+                return best
+            found = replace(layered, plan=replace(plan, stages=in_stages(counts, plan.virtual)))
+            best = best or found
+            lacking = [
+                (rank, need.nbytes / (FILLED * limit)) for _, rank, need, limit in self.prices.memories(found, count)
+                if need.nbytes > FILLED * limit
+            ]
+            if not lacking:
+                return found
+            for rank, times in lacking:
+                most[rank] = min(most[rank], max(plan.virtual, min(counts[rank] - 1, int(counts[rank] / times))))
+        return best
+
+    def _shares(self, layered: LayeredPlan, places: Places, count: int) -> Iterator[tuple[int, ...]]:
+        """Samples of a micro-batch by replica: in proportion to speed and, if that exceeds the memory, also within it."""
+        data, total = len(places.groups[0]), self.batch // count
+        mean = max(1, total // data)
+        near = max(one for one in powers(mean) if one <= mean)  # a table for each size would take long
+        one = of_replica(layered, near, data)
+        whole = [float(self._layer_seconds(kind, one).sum()) for kind in range(len(self.kinds))]
+        speeds = [1 / sum(whole[kinds[j]] for kinds in places.kinds) for j in range(data)]
+        most = [total] * data
+        for _ in range(ROUNDS):
+            shares = deal_samples(total, speeds, most)
+            if shares is None:
+                return
+            yield shares
+            plan = replace(layered.plan, micro_batch=None, shares=shares)
+            lacking: dict[int, float] = {}
+            for j, _, need, limit in self.prices.memories(LayeredPlan(plan), count):
+                lacking[j] = max(lacking.get(j, 0.0), need.nbytes / (FILLED * limit))
+            lacking = {j: times for j, times in lacking.items() if times > 1}
+            for same in places.classes:
+                for j in lacking.keys() & set(same):
+                    for k in same:
+                        most[k] = min(most[k], max(0, min(shares[j] - 1, int(shares[j] / lacking[j]))))
+            if not lacking or min(most) < 1:
+                return
+
+    def _layer_seconds(self, kind: int, layered: LayeredPlan) -> Array:
+        """Seconds of each layer's forward and backward passes for a micro-batch, and of the operators before the first or after
+        the last."""
+        plan, sums = layered.plan, self.kinds[kind]
+        key = kind, plan.tensor, plan.context, plan.experts, plan.micro_batch, layered.recompute or plan.recompute
+        if key not in self._layers:
+            table, again, tables = sums.tables.of(plan), sums.again(layered), sums.tables
+            device = table.seconds[:, 0] * (1 + again) + table.seconds[:, 2]
+            host = table.seconds[:, 1] * (1 + again) + table.seconds[:, 3]
+            reads = table.read_seconds.sum(axis=1)
+            by = sums.layer_of
+            moved = np.bincount(by[tables.read_node], reads, sums.layers)
+            self._layers[key] = np.maximum(
+                np.bincount(by, device, sums.layers) + moved, np.bincount(by, host, sums.layers)
+            )
+        return self._layers[key]
+
+    # ---- what the search asks ----------------------------------------------------------------------------------------
+    def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
+        """Return the memory of the device with the least room left, in closed form, scaled to the smallest device's memory."""
+        needs = self.prices.memories(layered, count)
+        _, _, need, limit = max(needs, key=lambda one: one[2].nbytes / one[3])
+        return need.times(self.memory_bytes / limit)
+
+    def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+        """Yield the plans that differ in one choice, on the same devices; if stages change, layers are distributed anew."""
+        plan = layered.plan
+        same = plan.tensor, plan.context, plan.pipeline, plan.data or len(plan.shares)
+        for one in neighbours(layered, self.sums, self.batch, self.axes.node):
+            new = one.plan
+            if (new.tensor, new.context, new.pipeline, new.data or len(new.shares)) != same:
+                continue
+            if new.pipeline > 1 and not new.stages:
+                dealt = self.dealt(one, self.batch // new.together)
+                if dealt is not None:
+                    yield dealt
+                continue
+            yield one
+        yield from self._other_shares(layered)
+
+    def _other_shares(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+        """Shares twice and half as large for every replica, and those with one sample moved between unlike replicas."""
+        plan = layered.plan
+        shares = plan.shares
+        if not shares:
+            return
+        found = [tuple(2 * share for share in shares)]
+        if not any(share % 2 for share in shares):
+            found.append(tuple(share // 2 for share in shares))
+        alike: dict[object, list[int]] = {}
+        places = self.places.of(plan)
+        for j, key in enumerate(zip(*places.kinds, *places.memory, shares)):
+            alike.setdefault(key, []).append(j)
+        for giver, givers in alike.items():
+            for taker, takers in alike.items():
+                if giver == taker:
+                    continue
+                for given, taken in ((givers[:1], takers[:1]), (givers, takers)):
+                    other, rest = divmod(len(given), len(taken))
+                    new = list(shares)
+                    for j in given:
+                        new[j] -= 1
+                    for j in taken:
+                        new[j] += other
+                    if not rest and min(new) > 0:
+                        found.append(tuple(new))
+        for new_shares in dict.fromkeys(found):
+            if self.batch % sum(new_shares) == 0:
+                yield replace(layered, plan=replace(plan, shares=new_shares))
+
+
+def _network_seconds(sums: PlanSums) -> float:
+    """Seconds of one sample on one device, as a measure of its kind's speed."""
+    try:
+        table = sums.tables.of(HybridPlan(micro_batch=1, data=1))
+    except ValueError:
+        return 0.0
+    return float(np.maximum(table.seconds[:, 0] + table.seconds[:, 2], table.seconds[:, 1] + table.seconds[:, 3]).sum())

@@ -1,0 +1,159 @@
+"""Price and memory of plans on a machine of unequal devices, in closed form: every group counts at its slowest device's speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from taskflow.machine import Around, Cluster, collective, ring_bytes
+from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.optimizer.grid.memory import PlanMemory, rank_memories
+from taskflow.optimizer.grid.passes import long_passes_seconds
+from taskflow.optimizer.grid.places import Places, PlacesOf
+from taskflow.optimizer.grid.stages import PlanSums, StageWeights
+from taskflow.optimizer.grid.tables import Array
+
+
+def of_replica(layered: LayeredPlan, share: int, data: int) -> LayeredPlan:
+    """Return the plan that every replica would follow if all took ``share`` samples of a micro-batch on devices of one kind."""
+    return replace(layered, plan=replace(layered.plan, shares=(), devices=(), micro_batch=share, data=data))
+
+
+def unlike(layered: LayeredPlan, places: Places) -> list[tuple[int, int]]:
+    """Return one replica of each set that do the same, and its samples of a micro-batch."""
+    plan = layered.plan
+    shares = plan.shares or (plan.micro_batch or 1,) * len(places.groups[0])
+    return [(of[share], share) for same in places.classes for of in [{shares[j]: j for j in reversed(same)}] for share in of]
+
+
+class MixedPrices:
+    """Prices of plans, like `PlanPrices`. ``sums``: for each kind of device, the fastest first."""
+
+    def __init__(self, sums: Sequence[PlanSums], places: PlacesOf, machine: Cluster) -> None:
+        self.sums, self.places, self.machine = sums, places, machine
+        devices = [one.tables.device for one in sums]
+        self.message = [device.program.message_seconds if device.program else 0.0 for device in devices]
+        self.memory = [device.memory_bytes_per_second * device.reaches("memory", 0.8) for device in devices]
+        self._known: dict[LayeredPlan, float] = {}
+        self._memories: dict[tuple[LayeredPlan, int], list[tuple[int, int, PlanMemory, int]]] = {}
+        self._collectives: dict[tuple[tuple[int, ...], int], tuple[Around, int]] = {}
+
+    def __call__(self, layered: LayeredPlan, micro_batches: int) -> float:
+        """Return the seconds of a step."""
+        self.price([(layered, micro_batches)])
+        return self._known[layered]
+
+    def price(self, plans: Sequence[tuple[LayeredPlan, int]]) -> list[float]:
+        """Return the seconds of a step for each plan with its number of micro-batches: its slowest replica's, then
+        synchronisation."""
+        forms: dict[object, list[tuple[LayeredPlan, int, int]]] = {}
+        for layered, count in plans:
+            if layered not in self._known:
+                plan = layered.plan
+                form = forms.setdefault((plan.schedule, plan.pipeline, plan.virtual, count), [])
+                form += [(layered, j, share) for j, share in unlike(layered, self.places.of(plan))]
+        for key, rows in forms.items():
+            count = key[3]  # type: ignore[index]
+            passes = [self._passes(*row, count) for row in rows]
+            ahead = np.array([one[0] for one in passes]).T
+            back = np.array([one[1] for one in passes]).T
+            message = np.array([one[2] for one in passes])
+            plan = rows[0][0].plan
+            total = long_passes_seconds(list(ahead), list(back), count, message, ranks=plan.pipeline, schedule=plan.schedule)
+            slowest: dict[LayeredPlan, int] = {}
+            for i, (layered, _, _) in enumerate(rows):
+                if layered not in slowest or total[i] > total[slowest[layered]]:
+                    slowest[layered] = i
+            for layered, i in slowest.items():
+                self._known[layered] = float(total[i]) + self._after(layered, back[:, i], rows[i][2])
+        return [self._known[layered] for layered, _ in plans]
+
+    def memories(self, layered: LayeredPlan, micro_batches: int) -> list[tuple[int, int, PlanMemory, int]]:
+        """Return, for the groups that differ: replica, rank, the memory that a device needs, and the bytes that the smallest
+        device has."""
+        if (layered, micro_batches) in self._memories:
+            return self._memories[layered, micro_batches]
+        places = self.places.of(layered.plan)
+        found = self._memories[layered, micro_batches] = []
+        for j, share in unlike(layered, places):
+            one = of_replica(layered, share, len(places.groups[0]))
+            needs = rank_memories(self.sums[places.kinds[0][j]], one, micro_batches)
+            found += [(j, rank, need, places.memory[rank][j]) for rank, need in enumerate(needs)]
+        return found
+
+    def _passes(self, layered: LayeredPlan, replica: int, share: int, micro_batches: int) -> tuple[Array, Array, float]:
+        """Seconds of a pass of each stage of a replica, forward and backward, and of a message to the next rank."""
+        plan, places = layered.plan, self.places.of(layered.plan)
+        one = of_replica(layered, share, len(places.groups[0]))
+        stages = plan.pipeline * plan.virtual
+        rank = [plan.schedule.rank(stage, plan.pipeline) for stage in range(stages)]
+        kinds = [places.kinds[r][replica] for r in rank]
+        found = {kind: self.sums[kind].sums(one) for kind in set(kinds)}
+        seconds = np.array([found[kind].seconds[stage] for stage, kind in enumerate(kinds)])
+        sums = np.array([found[kind].sums[stage] for stage, kind in enumerate(kinds)])
+        ahead = np.maximum(seconds[:, 0] + sums[:, 0], seconds[:, 1])
+        back = np.maximum(seconds[:, 2] + sums[:, 1], seconds[:, 3])
+        if stages == micro_batches == 1:  # no passes: each task by itself
+            ahead, back = seconds[:, 4] + sums[:, 0], seconds[:, 5] + sums[:, 1]
+        each = self.sums[kinds[0]].weights(one)
+        if each.each_pass.any():  # they travel while layers before them are computed
+            for halves, passes in ((0, ahead), (1, back)):
+                gathered = [self._spread(layered, each, r, n, 1) for r, n in zip(rank, each.each_pass[:, halves])]
+                np.maximum(passes, gathered, out=passes)
+        if plan.pipeline == 1:
+            return ahead, back, 0.0
+        crosses = np.array([a != b for a, b in zip(rank, rank[1:])], float)
+        waits = (np.append(0.0, crosses) + np.append(crosses, 0.0)) * np.array([self.message[kind] for kind in kinds])
+        crossing = max(sums_of.crossing for sums_of in found.values())
+        travels = 0.0
+        for here, there in zip(places.groups, places.groups[1:]):
+            route = self.machine.route(here[replica][0], there[replica][0])
+            slow = min(link.bytes_per_second for link in route)
+            travels = max(travels, sum(link.latency_seconds for link in route) + crossing / slow)
+        return ahead + waits, back + waits, travels
+
+    def _after(self, layered: LayeredPlan, back: Array, share: int) -> float:
+        """Seconds of synchronisation and update on the slowest rank that no backward pass hides (`PlanPrices`)."""
+        plan, places = layered.plan, self.places.of(layered.plan)
+        one = of_replica(layered, share, len(places.groups[0]))
+        weights = self.sums[places.kinds[0][0]].weights(one)
+        layers = max(1.0, self.sums[0].layers / (plan.pipeline * plan.virtual))
+        slowest = 0.0
+        for rank in range(plan.pipeline):
+            own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
+            summed = self._spread(layered, weights, rank, weights.reduced[own].sum(), 2)
+            summed += self._spread(layered, weights, rank, weights.scattered[own].sum(), 1)
+            hidden = min(summed * (1 - 1 / layers), float(back[rank]) * (1 - 1 / layers))
+            spread = self._spread(layered, weights, rank, weights.spread[own].sum(), 1)
+            update = float(weights.updated[own].sum()) / min(self.memory[kind] for kind in places.kinds[rank])
+            slowest = max(slowest, summed - hidden + spread + update)
+        return slowest
+
+    def _spread(self, layered: LayeredPlan, weights: StageWeights, rank: int, nbytes: float, halves: int) -> float:
+        """Seconds of a collective of weights or gradients among the devices that hold those of a rank."""
+        plan = layered.plan
+        if not nbytes:
+            return 0.0
+        devices = [p for group in self.places.of(plan).groups[rank] for p in group]
+        inner, total = plan.tensor * plan.context, 0.0
+        for step, part in ((plan.tensor, 1 - weights.expert_share), (inner * plan.experts, weights.expert_share)):
+            members = tuple(devices[::step])
+            if part > 0 and len(members) > 1:
+                if (key := (members, plan.tensor)) not in self._collectives:
+                    others = [devices[m::step] for m in range(min(plan.tensor, 8))]
+                    self._collectives[key] = collective(self.machine, members), _sharing(self.machine, others)
+                around, times = self._collectives[key]
+                sent = ring_bytes(len(members), int(nbytes * part), halves)
+                total += around.seconds(sent, halves) * times
+        return total
+
+
+def _sharing(machine: Cluster, groups: Sequence[Sequence[int]]) -> int:
+    """Number of groups that send over the network card that most of them use."""
+    processors = machine.processors
+    if len({processors[p].node for p in groups[0]}) == 1:
+        return 1
+    ways = [{min(machine.way_out(p), key=lambda link: link.bytes_per_second).number for p in group} for group in groups]
+    return max(sum(link in way for way in ways) for link in set().union(*ways))
