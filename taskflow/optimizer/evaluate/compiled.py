@@ -58,8 +58,9 @@ class CompiledEvaluator(Evaluator):
             raise ValueError(f"CompiledEvaluator: {graph.name} needs the reference evaluator: {reason}")
         self._core = Core()
         self._core.use(SIMULATIONS.index(algorithm))
-        self._core.repeat(1 if repetition is None else repetition.count)
         self._tables = CoreTables(self._core, 1 if repetition is None else repetition.count)
+        if repetition is not None:
+            self._core.repeat(repetition.count)
         self._regions: dict[Rect, int] = {}
         self._lists: dict[tuple[int, ...], int] = {}
         self._cuts: dict[object, int] = {}
