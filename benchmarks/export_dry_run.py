@@ -48,7 +48,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-MAKERS = {  # file and function, or how they begin: what they make, which outlives them
+MAKERS = {  # file and function, or how they begin: what is made while they run; the first that does counts
     "_fsdp_collectives.py:foreach_reduce": "sums of gradients", "_fsdp_collectives.py": "gathered weights",
     "_fsdp_param.py:alloc_all_gather_outputs": "gathered weights", "_fsdp_param.py:init_all_gather_outputs": "gathered weights",
     "sgd.py": "optimizer", "export_dry_run.py:_loss": "loss", "graph.py:_engine_run_backward": "gradients and what is recomputed",
@@ -205,13 +205,11 @@ def _memory() -> Any:
 def _maker() -> str:
     """Which part of the program makes a storage now."""
     frame: Any = sys._getframe(2)
+    stack: list[str] = []
     while frame is not None:
-        file, name = frame.f_code.co_filename.rsplit("/", 1)[-1], frame.f_code.co_name
-        for end, kind in MAKERS.items():
-            if f"{file}:{name}".startswith(end):
-                return kind
+        stack.append(f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_code.co_name}")
         frame = frame.f_back
-    return "other"
+    return next((kind for begin, kind in MAKERS.items() if any(one.startswith(begin) for one in stack)), "other")
 
 
 def _loss(output: Any, target: Any) -> Any:

@@ -36,7 +36,7 @@ SIZES: dict[str, dict[str, int]] = {
 BATCH, STEPS, WORDS = 8, 128, 1024
 IN_A_ROW = 3  # steps of one plan
 SMALL, LARGE = 1 << 8, 1 << 22  # bytes that are added up to know gloo
-SECONDS = 0.05  # to spend on a kernel's repeats
+SECONDS = 0.03  # to spend on a kernel's repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,24 @@ def main() -> None:
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "export"), os.getcwd()]
     if options.worker:
-        worker(options.worker, options.rounds)
+        worker(options.worker, options.networks[0], options.rounds)
         return
-    found, gloo = rows(options.networks, options.rounds)
+    if not options.json:
+        heads = "network | plan | alone ms | ours ms | scaled ms | measured ms | ours / measured | scaled / measured"
+        print(f"| {heads} |\n{'|---' * 8}|", flush=True)
+    every: list[dict[str, Any]] = []
+    for name in options.networks:
+        found, gloo = rows(name, options.rounds)
+        every += [{**asdict(row), "gloo": gloo} for row in found]
+        if options.json:
+            continue
+        for row in found:
+            ms = " | ".join(f"{1e3 * seconds:.1f}" for seconds in (row.alone, row.ours, row.scaled, row.measured))
+            ratios = f"{row.ours / row.measured:.2f} | {row.scaled / row.measured:.2f}"
+            print(f"| {row.network} | {row.plan}{' (nearest)' if row.nearest else ''} | {ms} | {ratios} |", flush=True)
+        print(f"gloo: {gloo['latency_seconds'] * 1e6:.0f} us a message, {gloo['bytes_per_second'] / 1e9:.2f} GB/s", file=sys.stderr)
     if options.json:
-        print(json.dumps({"gloo": gloo, "rows": [asdict(row) for row in found]}))
-        return
-    print(f"gloo: {gloo['latency_seconds'] * 1e6:.0f} us a message, {gloo['bytes_per_second'] / 1e9:.2f} GB/s")
-    heads = "network | plan | alone ms | ours ms | scaled ms | measured ms | ours / measured | scaled / measured"
-    print(f"| {heads} |\n{'|---' * 8}|")
-    for row in found:
-        ms = " | ".join(f"{1e3 * seconds:.1f}" for seconds in (row.alone, row.ours, row.scaled, row.measured))
-        ratios = f"{row.ours / row.measured:.2f} | {row.scaled / row.measured:.2f}"
-        print(f"| {row.network} | {row.plan}{' (nearest)' if row.nearest else ''} | {ms} | {ratios} |")
+        print(json.dumps(every))
 
 
 def networks_here() -> Any:
@@ -93,39 +98,31 @@ def graph_of(name: str) -> Any:
     return taskflow.from_torch(networks.MODULES[name](**SIZES[name]), *networks.examples(name), name=name)
 
 
-def rows(names: Sequence[str], rounds: int) -> tuple[list[Row], dict[str, float]]:
-    """Measure and predict."""
+def rows(name: str, rounds: int) -> tuple[list[Row], dict[str, float]]:
+    """Measure and predict a network's plans."""
     import taskflow
     from taskflow.export import exported
 
-    plans: list[tuple[str, str, bool, Any, Any]] = []
+    graph, plans = graph_of(name), []
     with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            graph = graph_of(name)
-            for plan in PLANS[name]:
-                found = exported(graph, taskflow.choose(plan, graph, taskflow.load_machine("p100", 2))[0], "torch", "plan.py")
-                Path(folder, f"plan_{len(plans)}.py").write_text(str(found.files["plan.py"]))
-                plans.append((name, plan, bool(found.differences), graph, found.nearest))
-        Path(folder, "cases.json").write_text(json.dumps([name for name, *_ in plans]))
+        for number, plan in enumerate(PLANS[name]):
+            found = exported(graph, taskflow.choose(plan, graph, taskflow.load_machine("p100", 2))[0], "torch", "plan.py")
+            Path(folder, f"plan_{number}.py").write_text(str(found.files["plan.py"]))
+            plans.append(found)
         subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(Path(__file__)),
-             "--worker", folder, "--rounds", str(rounds)],
+             "--worker", folder, "--networks", name, "--rounds", str(rounds)],
             cwd=folder, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         )
         measured = json.loads(Path(folder, "measured.json").read_text())
-    machine = gloo_machine(measured["gloo"])
-    result: list[Row] = []
-    for name in names:
-        here = [(number, *case[1:]) for number, case in enumerate(plans) if case[0] == name]
-        graph, alone = here[0][3], measured["alone"][name]
-        with_costs = Predictor(graph, machine)
-        factor = alone / with_costs.alone()
-        for number, plan, nearest, _, strategy in here:
-            times = measured["steps"][number]
-            result.append(Row(
-                name, plan, nearest, alone, with_costs(strategy, 1.0), with_costs(strategy, factor), median(times), max(times)
-            ))  # fmt: skip
-        with_costs.close()
+    predictor = Predictor(graph, gloo_machine(measured["gloo"]))
+    factor = measured["alone"] / predictor.alone()
+    result = [
+        Row(name, plan, bool(found.differences), measured["alone"], predictor(found.nearest, 1.0), predictor(found.nearest, factor),
+            median(times), max(times))
+        for plan, found, times in zip(PLANS[name], plans, measured["steps"])
+    ]  # fmt: skip
+    predictor.close()
     return result, measured["gloo"]
 
 
@@ -208,8 +205,8 @@ def scaled(costs: Any, factor: float) -> Any:
 
 
 # ---- one of the ranks ------------------------------------------------------------------------------------------------
-def worker(folder: str, rounds: int) -> None:
-    """Times gloo, each network's module alone on both ranks, and the plans in turn."""
+def worker(folder: str, name: str, rounds: int) -> None:
+    """Times gloo, the network's module alone on both ranks, and its plans in turn."""
     import importlib
 
     import torch
@@ -218,21 +215,17 @@ def worker(folder: str, rounds: int) -> None:
     networks = networks_here()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    cases: list[str] = json.loads(Path(folder, "cases.json").read_text())
     gloo = messages()
-    alone, batches = {}, {}
-    for name in dict.fromkeys(cases):
-        batches[name] = networks.batch_of(name, torch.Generator().manual_seed(1))
-        by_itself = step_of(Alone(networks.MODULES[name](**SIZES[name])), networks.loss, batches[name])
-        alone[name] = median(in_rounds([by_itself], rounds)[0])
+    batch = networks.batch_of(name, torch.Generator().manual_seed(1))
+    alone = step_of(Alone(networks.MODULES[name](**SIZES[name])), networks.loss, batch)
     steps: list[Callable[[], None]] = []
-    for number, name in enumerate(cases):
+    for number in range(len(PLANS[name])):
         torch.manual_seed(0)
         model = importlib.import_module(f"plan_{number}").parallelize(networks.MODULES[name](**SIZES[name]), "cpu")
-        steps.append(step_of(model, networks.loss, batches[name]))
-    found = in_rounds(steps, rounds)
+        steps.append(step_of(model, networks.loss, batch))
+    by_itself, *found = in_rounds([alone, *steps], rounds)
     if dist.get_rank() == 0:
-        Path(folder, "measured.json").write_text(json.dumps({"gloo": gloo, "alone": alone, "steps": found}))
+        Path(folder, "measured.json").write_text(json.dumps({"gloo": gloo, "alone": median(by_itself), "steps": found}))
     dist.barrier()
     dist.destroy_process_group()
 

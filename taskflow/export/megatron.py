@@ -61,7 +61,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
 
 
 def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:
-    """How layers are dealt: evenly by numbers, else by a layout."""
+    """Arguments that distribute layers over stages: evenly by numbers, otherwise by a layout."""
     if plan.pipeline == 1:
         return []
     count = plan.pipeline * plan.virtual

@@ -67,8 +67,8 @@ class AttentionBlocks(TiledAttention):
                 )
 
     def _seen(self, call: Call) -> list[tuple[int, Span, Span, slice]]:
-        """For each block of the piece of which something is seen: its number in the piece, the queries and keys, and the place
-        of these queries in the piece."""
+        """For each block of the piece that is at least partly visible: its number in the piece, the queries and keys, and the
+        place of these queries in the piece."""
         scope, first = self.scope(call.specs), call.piece.lo[1]
         found = []
         for number, block in enumerate(blocks_of(scope.keys, self.blocks)[call.piece.lo[3] : call.piece.hi[3]]):

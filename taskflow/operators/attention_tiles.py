@@ -168,7 +168,7 @@ class Tiles:
         return self.kernels.xp.where(self._seen(n, t, s), apart, scores.dtype.type(LOW)).reshape(scores.shape)
 
     def _seen(self, n: slice, t: Span, s: Span) -> Array:
-        """Whether the queries t see the keys s: (samples or 1, 1, t, 1, s)."""
+        """True where the queries t see the keys s: (samples or 1, 1, t, 1, s)."""
         scope, beside = self.scope, t[0] + self.scope.keys - self.scope.queries - s[0]
         shape = (t[1] - t[0], s[1] - s[0])
         seen = self.kernels.constant(
@@ -194,7 +194,7 @@ class Tiles:
 
 
 def _mask(beside: int, rows: int, columns: int, window: int | None, causal: bool) -> Array:
-    """Whether row t sees column s: s is at most t + beside and, with a window, above t + beside - window."""
+    """True where row t sees column s: s is at most t + beside and, with a window, above t + beside - window."""
     behind = np.arange(rows)[:, None] + beside - np.arange(columns)  # how far the key lies back
     if not causal:
         return np.ones((rows, columns), np.bool_)

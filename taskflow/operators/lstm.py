@@ -156,8 +156,8 @@ class LSTM(Operator):
         self._weight_gradients(call, rows)
 
     def _through_time(self, call: Call) -> tuple[Array, Array, Array | None]:
-        """From the last step to the first: the gradients of the gates before activation (T, N, 4 h), of c0 (N, h), and
-        what reaches h0 (N, h) past the gates, where the first token is padding."""
+        """Gradients, from the last step to the first: of the gates before activation (T, N, 4 h), of c0 (N, h), and the part of
+        h0's (N, h) that bypasses the gates, where the first token is padding."""
         dy, dh_n, dc_n = call.grad_outputs
         gates, cells = call.saved
         c0 = call.inputs[2]
@@ -182,7 +182,7 @@ class LSTM(Operator):
         return flat, dc, None if padded is None else kept_h
 
     def _padded(self, call: Call, step: int) -> Array | None:
-        """Whether each sample's token is padding, (N, 1); None if it is known that none is."""
+        """True for samples whose token is padding, (N, 1); None if it is known that there are none."""
         if self.padding is None:
             return None
         padded = call.inputs[3][:, step : step + 1] == self.padding

@@ -138,7 +138,7 @@ class Normalize(Operator):
         return 3 * piece.volume
 
     def _count(self, call: Call) -> int:
-        """How many elements of each channel a group has, whatever the piece."""
+        """Number of elements of a channel in a group, whatever the piece."""
         return self.samples * prod(call.specs[0].shape[2:])
 
     def _groups(self, call: Call) -> Iterator[_Group]:

@@ -119,12 +119,12 @@ class RoutedLinear(Operator):
 
     @staticmethod
     def _shared(call: Call) -> int:
-        """How many choices there are of each row of x."""
+        """Number of choices for each row of x."""
         return int(call.inputs[1].shape[-1]) if call.inputs[0].ndim == 3 else 1
 
     def _rows(self, call: Call) -> Iterator[tuple[int, Array]]:
-        """Of each expert of the piece its number there, and the rows that chose it: their indices, or, on a device that
-        does not wait, a factor of 1 or 0 for every row."""
+        """For each expert of the piece, its number there and the rows that chose it: their indices, or, on a device that does
+        not wait, a factor of 1 or 0 for every row."""
         chosen = call.inputs[1].reshape(-1)
         for e in range(first := call.piece.lo[-2], call.piece.hi[-2]):
             if not call.kernels.device.waits:
@@ -147,7 +147,7 @@ class RoutedLinear(Operator):
 
 
 def _multiples(count: int, rest: int, of: int) -> int:
-    """How many numbers below ``count`` leave ``rest`` when divided."""
+    """Number of integers below ``count`` whose remainder is ``rest``."""
     return (count - rest + of - 1) // of if count > rest else 0
 
 

@@ -216,7 +216,7 @@ class TopKRouting(Operator):
 
 
 def _hot(chosen: Array, i: int, every: Array) -> Array:
-    """Whether choice i of a token is an expert: (groups, tokens, experts)."""
+    """True where choice i of a token is an expert: (groups, tokens, experts)."""
     return chosen[..., i, None] == every
 
 

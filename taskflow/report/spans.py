@@ -105,7 +105,7 @@ def spans_at(evaluator: Evaluator) -> Spans:
 
 
 def _apart(spans: Spans, rings: Mapping[int, tuple[int, ...]]) -> Spans:
-    """With a row for each two neighbours in place of each collective, whose members ``rings`` has in order."""
+    """Spans in which each collective is replaced by one row for each two neighbours. ``rings`` has its members in order."""
     if not rings:
         return spans
     many = np.ones(len(spans), np.int64)

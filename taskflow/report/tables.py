@@ -72,7 +72,7 @@ def _refused(row: dict[str, Any]) -> str:
 
 
 def _estimated(value: dict[str, Any]) -> list[tuple[str, str]]:
-    """Where the verdict on the plan's memory stands on an estimate: the rule, and what the runtime will take."""
+    """A row if the verdict on the plan's memory is an estimate: the rule, and what the runtime will take."""
     if value["plan"]["peak_memory_is"] == "planned":
         return []
     taken = nbytes(max(memory["peak_bytes"] for memory in value["memory"]))

@@ -304,7 +304,7 @@ class Executor:
         self.changes += 1
 
     def _local(self, holding: ArrayLayout) -> Iterator[HeldElements]:
-        """What this rank holds of an array."""
+        """The part of an array that this rank holds."""
         return (h for h in holding.held if self.placement.rank(h.memory.processor) == self.transport.rank)
 
     # ---- compiling -----------------------------------------------------------------------------------------------

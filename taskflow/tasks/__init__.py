@@ -59,6 +59,7 @@ from taskflow.tasks.task import (
     Task,
     TaskGraph,
     Transfer,
+    Turn,
     Update,
     UserCall,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "Timeline",
     "Topic",
     "Transfer",
+    "Turn",
     "Update",
     "UserCall",
     "WaitReceive",

@@ -228,7 +228,7 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
 
 
 def _followers(graph: TaskGraph) -> list[list[int]]:
-    """By task, the tasks that wait for it."""
+    """For each task, the tasks that wait for it."""
     followers: list[list[int]] = [[] for _ in graph.tasks]
     for task in graph.tasks:
         for before in task.after:

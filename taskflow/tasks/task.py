@@ -320,6 +320,17 @@ class Bundle:
         return sum(cell.rect.volume for cell in self.cells)
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Order of tasks of a ``kind`` on a processor, pass after pass. With ``back`` 0, ``task`` ends a turn there; otherwise it
+    begins one and waits for the ``back``th last turn that ended in the passes before."""
+
+    kind: str
+    processor: int
+    task: int
+    back: int = 0
+
+
 @dataclass(slots=True)
 class TaskGraph:
     """Tasks of one step in program order, which is a topological order, and the buffers they use."""
@@ -331,6 +342,7 @@ class TaskGraph:
     weights: dict[tuple[str, int], int] = field(default_factory=dict)  # (bundle, processor) -> flat buffer
     fetched: dict[str, int] = field(default_factory=dict)  # tensor name -> buffer on processor 0
     passes: list[tuple[Pass, int, int]] = field(default_factory=list)  # in order, each with its tasks from first to last - 1
+    turns: list[Turn] = field(default_factory=list)  # across passes, where only some of these are lowered
 
     def __len__(self) -> int:
         return len(self.tasks)

@@ -131,7 +131,7 @@ def _step(clock: _Clock, item: Item, known: set[int], rank: int) -> bool:
 
 
 def _ready(clock: _Clock, task: Task, known: set[int], all_of: bool) -> float | None:
-    """When the last known predecessor of the task has ended; None if one of them is still under way."""
+    """Time at which the last known predecessor of the task has ended; None if one of them is still running."""
     if all_of and (missing := [b for b in task.after if b not in known]):
         raise ScheduleError(f"{task} runs before {', '.join(str(clock.graph.tasks[b]) for b in missing)}")
     before = [b for b in task.after if b in known]

@@ -81,7 +81,7 @@ def _cut_off(microseconds: float) -> int:
 
 
 def _problem(event: Any) -> str | None:
-    """What is wrong with one event."""
+    """The error in one event, in words."""
     if not isinstance(event, dict) or event.get("ph") not in _NEEDED:
         return f"must be an object whose ph is one of {', '.join(_NEEDED)}"
     if missing := [key for key in _NEEDED[event["ph"]] if key not in event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(Path(__file__).parent))
+import starting  # noqa: E402
 
 
 def benchmark(name: str) -> Any:
@@ -37,3 +39,16 @@ def test_a_rank_of_eight_has_the_shapes_that_are_planned() -> None:
     row = dry.dry_run(dry.CONFIGS["small"], "t2 d4 zero3 mb2 recompute=full", 8, 16, 256)
     assert row.wrong == () and row.parameters == 39 and row.layers == 30
     assert row.parts["between steps"] == pytest.approx(2 * row.parts["weights"], rel=0.01)  # and as much of the optimizer's
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_step_times_are_predicted_and_measured(tmp_path: Path) -> None:
+    """In a process of its own: the benchmark's networks are larger."""
+    arguments = [str(BENCHMARKS / "export_steps.py"), "--networks", "resnet", "--rounds", "1", "--json"]
+    done = starting.run_python(*arguments, folder=tmp_path, limit=270.0)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = json.loads(done.stdout)
+    assert [row["plan"] for row in rows] == ["data", "d2 zero1"] and not any(row["nearest"] for row in rows)
+    for row in rows:
+        assert 0 < row["measured"] <= row["slowest"] and row["gloo"]["latency_seconds"] < row["scaled"] < 10

@@ -21,6 +21,7 @@ from taskflow.mapper import (
     in_micro_batches,
     rank_passes,
 )
+from taskflow.optimizer.explain import closed_form
 from taskflow.rules import SGD
 from taskflow.tasks import Compute, Kind, Task, TaskGraph, Timeline, simulate
 from taskflow.tasks.lower import lower
@@ -128,6 +129,17 @@ def test_interleaved_stages_divide_the_bubble(ranks: int, micro_batches: int, vi
 ])
 def test_zero_bubble_in_a_v_has_no_bubble(ranks: int, micro_batches: int) -> None:
     check(ranks, micro_batches, ZBV, 2)
+
+
+@pytest.mark.parametrize("schedule", list(PipelineSchedule))
+@pytest.mark.parametrize("ranks", [2, 3, 5, pytest.param(8, marks=pytest.mark.slow)])
+def test_the_closed_form_that_is_explained_is_that_of_few_micro_batches_too(ranks: int, schedule: PipelineSchedule) -> None:
+    for micro_batches in range(1, 2 * ranks + 2):
+        graph, strategy = pipelined(ranks, micro_batches, schedule, schedule.chunks or 1)
+        _, timeline = simulated(graph, strategy)
+        assert strategy.pipeline is not None
+        work = 3 * micro_batches * (schedule.chunks or 1)
+        assert closed_form(strategy.pipeline) == float(1 - Fraction(work) / Fraction(timeline.makespan))
 
 
 @pytest.mark.slow

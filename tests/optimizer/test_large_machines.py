@@ -39,7 +39,7 @@ def test_both_evaluators_give_the_same_time_of_a_large_plan() -> None:
 
 def test_what_cannot_be_folded_is_refused_before_it_is_lowered() -> None:
     graph, machine = _graph(4 * DEVICES), load_machine("h100", DEVICES)
-    evaluator = make_evaluator(graph, machine, rule=Adam(), clip_norm=1.0)  # a norm over all devices
+    evaluator = make_evaluator(graph, machine, rule=None)  # a forward pass alone is not folded
     strategy = map_graph(HybridParallel("t2 p2 mb1"), graph, machine)
     pieces = sum(len(config.processors) for config in strategy.configs.values())
     assert pieces > MOST_LOWERED

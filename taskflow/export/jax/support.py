@@ -290,7 +290,7 @@ def _gathered(x: Any, kept: Kept, on: Mesh) -> Any:
 
 
 def _keep(primitive: Any, *_: Any, **params: Any) -> bool:
-    """What is kept for the backward pass: what named operators make, but for those that the plan computes again."""
+    """Policy of what is kept for the backward pass: results of named operators, except for those that the plan recomputes."""
     name = str(params.get("name"))
     if primitive.name != "name" or name == GATHERED:
         return False

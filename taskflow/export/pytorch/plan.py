@@ -189,7 +189,7 @@ def _add_stages(
 def _arriving(
     graph: OperatorGraph, strategy: Strategy, number: int, count: int, plan: TorchPlan, found: Expressed
 ) -> tuple[Lying, ...]:
-    """How the values that a stage gets lie along the tensor dimensions: as its operators read them, if it is one value."""
+    """Layout of each value that a stage receives along the tensor dimensions: as its operators read it, if it is one value."""
     pipeline = strategy.pipeline
     assert pipeline is not None
     crossing = {

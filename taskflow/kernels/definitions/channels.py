@@ -75,7 +75,7 @@ class ChannelKernels:
 
 
 def _spread(sums: Array, count: int, eps: float, weight: Array) -> tuple[Array, Array, Array, Array]:
-    """Of every channel: the mean, whether it varies, 1 / standard deviation, and weight / standard deviation."""
+    """For every channel: the mean, whether it varies, 1 / standard deviation, and weight / standard deviation."""
     mean, squares = sums / count
     variance = squares - mean * mean
     inverse = 1 / np.sqrt(np.maximum(variance, 0) + eps)

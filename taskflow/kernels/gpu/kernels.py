@@ -66,7 +66,7 @@ class GPUKernels(ImagesOnGPU):
         self.device.multiply(a, b, out, accumulate)
 
     def _narrowed(self, x: Array) -> Array:
-        """As bfloat16s that lie as ``x`` does, if its rows or columns are one run of memory."""
+        """A copy in bfloat16 with the layout of ``x``, if its rows or columns are one run of memory."""
         turned = x.swapaxes(-1, -2)
         if turned.flags.c_contiguous and not x.flags.c_contiguous:
             return self.rounded(turned).swapaxes(-1, -2)

@@ -125,7 +125,7 @@ def _function(who: str, name: str) -> int:
 
 
 def _pitch(who: str, array: Array) -> np.int64:
-    """How many elements a row is from the next; within a row they lie side by side."""
+    """Number of elements between the starts of two rows; elements of a row are contiguous."""
     inner = array[0] if len(array) else array
     if not inner.flags.c_contiguous:
         raise ValueError(f"{who}: rows must be contiguous, got shape {array.shape}, strides {array.strides}")

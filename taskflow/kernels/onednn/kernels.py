@@ -189,6 +189,6 @@ def _layout(direction: int, x: Shape, weight: Shape, y: Shape, stride: Pair, gro
 
 
 def _whole(a: Array, b: Array, out: Array) -> bool:
-    """Whether a, the transpose of b, and out are contiguous float32 matrices that fit each other."""
+    """True if a, the transpose of b, and out are contiguous float32 matrices of matching shapes."""
     fit = a.shape == (out.shape[0], b.shape[0]) and out.shape[1] == b.shape[1]
     return fit and all(x.dtype == np.float32 and x.flags.c_contiguous for x in (a, b.T, out))

@@ -114,7 +114,7 @@ def _follow(context: Context, node: Any, missing: list[str]) -> None:
 
 
 def _trained(context: Context, names: list[str]) -> bool:
-    """Whether some are float initializers of several numbers, which are trained."""
+    """True if some are float initializers with several numbers, which are trained."""
     return any(n in context.initial and context.arrays[n].dtype.kind == "f" and context.arrays[n].size > 1 for n in names)
 
 

@@ -169,7 +169,7 @@ def _seen(node: Node, dim: int, degree: int) -> bool:
 
 
 def _axes_of(node: Node, of_dims: dict[int, CutLinks]) -> Iterator[dict[int, int]]:
-    """For each tensor, as `specs_of` has them, the dimension that is cut with each of the operator's."""
+    """For each tensor, in the order of `specs_of`, the dimension that is cut with each of the operator's dimensions."""
     seen: set[str] = set()
     groups: Sequence[tuple[str, Sequence[Any]]] = (
         ("inputs", node.inputs), ("weights", node.parameters), ("outputs", node.outputs)

@@ -251,7 +251,7 @@ class _Following:
 
 
 def _beside(result: Any, value: Any) -> dict[Ref, Any]:
-    """What our value has where PyTorch's result has tensors."""
+    """Our values at the places where PyTorch's result has tensors."""
     if isinstance(result, Ref):
         return {result: value}
     if isinstance(result, (tuple, list)):

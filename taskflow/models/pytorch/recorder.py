@@ -340,7 +340,7 @@ class TorchRecorder(TorchFunctionMode):
             self.observe(step)
 
     def _forget(self, changed: Sequence[torch.Tensor], kind: str, target: Any) -> None:
-        """After a step that changed tensors in place: no other view of their memory may be read."""
+        """Forbid reading other views of memory that a step changed in place."""
         name = target if kind == "module" else name_of(target)
         for value in changed:
             storage = value.untyped_storage()._cdata

@@ -114,7 +114,8 @@ def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
 
 
 def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Trial | None:
-    """In double precision where the module's code allows it, else in its own. None for types that numpy does not compute in."""
+    """A trial in double precision if the module's code allows it, else in its own precision. None for types that numpy does not
+    compute in."""
     own = str(followed.graph.dtype)
     few = followed.graph.parameter_count <= MOST_IN_DOUBLE
     for dtype in dict.fromkeys(("float64", own) if few else (own,)):
@@ -141,7 +142,7 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
 
 
 def _difference(trial: Trial) -> str | None:
-    """What differs, in one line; None if nothing does."""
+    """The difference, in one line; None if there is none."""
     feeds = feeds_of(trial)
     followed = trial.followed
     outputs = minimised(followed)
@@ -182,7 +183,8 @@ def _difference(trial: Trial) -> str | None:
 def _trained_alike(
     trial: Trial, followed: Followed, before: dict[str, Array], after: dict[str, Array], module: nn.Module, inputs: Sequence[Any]
 ) -> str | None:
-    """What of gradients and running statistics differs after a step. The module's parameters take the step, too."""
+    """The difference of gradients and running statistics after a step; None if there is none. The module's parameters take the
+    step, too."""
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.grad is not None:
@@ -210,7 +212,7 @@ def _trained_alike(
 def _evaluated_alike(
     trial: Trial, run: Executor, followed: Followed, outputs: Sequence[Tensor], feeds: Sequence[Any], module: nn.Module
 ) -> str | None:
-    """What differs in evaluation, after the training step."""
+    """The difference in evaluation, after the training step; None if there is none."""
     run.set_parameters({p.name: np.zeros(p.shape) for p in followed.graph.parameters if p.name.startswith(WATCHING)})
     found = run.evaluate_with(fed(followed, feeds), outputs)[1] or {}
     module.eval()

@@ -136,7 +136,7 @@ class Relaxation:
         )
 
     def _together(self, node: Node, cut: CutGeometry, config: OpConfig) -> list[list[float]]:
-        """By output and slot, the least seconds of the all-reduce that may sum what several processors write of it."""
+        """The least seconds, by output and slot, of the all-reduce that may sum what several processors write of it."""
         if self._sums is not SyncAlgorithm.COLLECTIVE or all(len(set(of)) == len(of) for of in cut.slot_of):
             return []
         found: list[list[float]] = []

@@ -90,7 +90,7 @@ def _lower_bound(evaluator: Evaluator, options: SpaceOptions | None, over: Calla
 def _table(
     pieces: Pieces, space: SearchSpace, processors: Sequence[int], over: Callable[[], bool], uneven: bool
 ) -> list[LeastTimes]:
-    """By operator; equal ones are looked at once, and those with most arithmetic in the finest way."""
+    """Bounds by operator. Equal operators are computed once, and those with the most arithmetic in the finest way."""
     graph = pieces.graph
     alike: dict[object, list[Node]] = {}
     for node in graph:

@@ -159,7 +159,7 @@ def _both(touched: Arrays) -> tuple[int, int]:
 
 
 def _width(flops: float, results: int) -> int:
-    """What a product can work on at the same time: its results, and of a long contraction also its parts."""
+    """Number of elements that a product can work on at the same time: its results, and for a long contraction also its parts."""
     contracted = flops / 2 / max(1, results)
     return max(1, int(results * max(1.0, contracted / SPLIT)))
 

@@ -85,7 +85,7 @@ class Pieces:
 
 
 def _kind(node: Node, rect: Rect) -> object:
-    """What pieces of one kind share, as in `classes`."""
+    """Key that pieces of one kind share, as in `classes`."""
     if not node.operator.uniform:
         return rect
     return tuple((b - a, a == 0, b == dim.size) for a, b, dim in zip(rect.lo, rect.hi, node.dims))

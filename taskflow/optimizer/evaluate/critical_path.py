@@ -102,8 +102,8 @@ def walk(on: TimelineArrays, needed: Needed) -> tuple[PathSegment, ...]:
 
 
 def _before(on: TimelineArrays) -> NDArray[np.int64]:
-    """For every entry of ``starts`` the one that occupied the same thing just before; -1 if there is none. Of those that begin at
-    the same moment what takes no time, such as a view, comes before what does."""
+    """For every entry of ``starts``, the one that occupied the same resource just before; -1 if there is none. Among entries
+    that begin at the same moment, those that take no time, such as views, come first."""
     until = on.starts + np.repeat(on.end - on.start, np.diff(on.place))
     order = np.lexsort((np.arange(len(on.starts)), until, on.starts, on.resource))
     same = on.resource[order][1:] == on.resource[order][:-1]

@@ -29,7 +29,7 @@ def unsupported(graph: OperatorGraph, machine: Machine, costs: Costs, rule: Upda
 
 
 def _small(node: Node) -> bool:
-    """Whether the core's integers hold all sizes."""
+    """True if the core's integers can hold all sizes."""
     specs = [*node.specs, *(t.spec for t in node.outputs), *(p.spec for p in node.parameters)]
     sizes = (*(dim.size for dim in node.dims), *(size for spec in specs for size in spec.shape))
     return max(sizes, default=0) <= MOST_SIZE and all(spec.nbytes <= MOST_BYTES for spec in specs)

@@ -34,10 +34,12 @@ class Bubble:
 
 def closed_form(pipeline: Pipeline) -> float:
     """Return the idle share of equal stages without transfers; for zero bubble, with forward, backward and weight passes
-    equally long."""
+    equally long. With few micro-batches these schedules have too few weight passes to fill the bubble."""
     p, v, m = pipeline.ranks, pipeline.count // pipeline.ranks, pipeline.micro_batches
-    work = v * m * (3 if pipeline.schedule.weights_apart else 1)
-    return (p - 1) / (work + p - 1)
+    work, idle = v * m, p - 1
+    if pipeline.schedule.weights_apart:  # in passes, of which there are three
+        work, idle = 3 * work, max(idle, v * (2 * (p - 1) - (m - 1)))
+    return idle / (work + idle)
 
 
 def bubble(pipeline: Pipeline | None, tasks: TaskGraph, timeline: Timeline) -> Bubble | None:

@@ -33,8 +33,6 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
         if other and not plan.shares:
             yield replace(layered, plan=replace(plan, micro_batch=other))
     for schedule in PipelineSchedule:
-        if schedule is PipelineSchedule.ZERO_BUBBLE_V and sums.tied:
-            continue  # both ends add to one gradient on the first rank, so that the step is not folded
         if schedule.chunks in (None, plan.virtual):
             yield replace(layered, plan=replace(plan, schedule=schedule))
         elif plan.pipeline > 1 and schedule is PipelineSchedule.ZERO_BUBBLE_V:

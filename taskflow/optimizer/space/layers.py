@@ -126,8 +126,8 @@ def _leaders(graph: OperatorGraph) -> dict[int, object]:
 
 
 def _behind(source: Node, target: Node, index: int) -> Match:
-    """For each dimension of ``target``, the one of ``source`` that cuts the tensor between them (``target``'s input number
-    ``index``) along the same axis; contracted dimensions match nothing."""
+    """For each dimension of ``target``, the dimension of ``source`` that cuts the tensor between them (``target``'s input
+    number ``index``) along the same axis; contracted dimensions match nothing."""
     output = target.inputs[index].index
     written = [_direction(source, i, lambda piece: source.writes(piece)[output]) for i in range(len(source.dims))]
     return tuple(

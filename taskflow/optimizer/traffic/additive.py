@@ -43,7 +43,7 @@ class Additive:
             raise TimeoutError("dynamic programming (no time)")
 
     def _vertices(self) -> list[Vector]:
-        """Of groups of equal operators with the same choices once."""
+        """One vector for each group of operators; equal groups with the same choices share theirs."""
         known: dict[object, Vector] = {}
         found: list[Vector] = []
         for group, configs in zip(self.groups, self.configs):
@@ -106,6 +106,6 @@ class Additive:
         return np.array(rows)
 
     def _cuts(self, node: Node) -> list[OpConfig]:
-        """Of an operator, for each choice of its group."""
+        """Cuts of an operator for each choice of its group."""
         at = self._group[node.number]
         return [follow(self.groups[at][0], config, node) for config in self.configs[at]]

@@ -129,8 +129,9 @@ def _rounds(times: Sequence[float]) -> int:
 
 
 def _without_each_other(transport: Transport, a: int, b: int, tag: int) -> tuple[bool, bool]:
-    """Whether, as one of the ranks sees it, a large message from ``a`` to ``b`` is finished for one end while the other makes
-    no MPI calls. Every rank calls it. It takes the best of a few tries, since a busy machine may keep a rank from running."""
+    """For each end of a large message from ``a`` to ``b``, as one rank sees it, True if it is finished there while the other
+    end makes no MPI calls. Every rank calls it. It takes the best of a few tries, since a busy machine may keep a rank from
+    running."""
     array = np.ones(SIZES[-1], np.uint8)
     channel = None
     if transport.rank == a:

@@ -236,7 +236,7 @@ class MPIAllToAll(MPICollective):
 
 
 def _within(counts: Sequence[int], low: int, high: int) -> tuple[list[int], list[int]]:
-    """Of each block what lies in its elements ``low`` to ``high``: how many, and from where on in the array of all blocks."""
+    """For each block, the part within the elements ``low`` to ``high``: how many, and their offset in the array of all blocks."""
     starts = accumulate(counts[:-1], initial=0)
     return (
         [max(0, min(count, high) - low) for count in counts],

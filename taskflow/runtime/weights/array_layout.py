@@ -179,7 +179,7 @@ def _updates(cut: CutGraph, tasks: TaskGraph) -> Iterable[tuple[Update, Bundle, 
 
 
 def _held_of(bundle: Bundle, span: Rect, buffer: Buffer) -> Iterable[tuple[Cell, HeldElements]]:
-    """What of parameters lies in an array that belongs to elements ``span`` of a bundle."""
+    """Parts of parameters within an array that belong to the elements ``span`` of a bundle."""
     memory = Memory(buffer.name, buffer.shape, buffer.dtype, buffer.processor)
     for cell, (first, last) in _cells_in(bundle.cells, span):
         yield cell, HeldElements(cell.rect, memory, cell.offset + first - span.lo[0], first, last)

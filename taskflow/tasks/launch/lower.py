@@ -136,7 +136,7 @@ class LaunchLowering:
         self._emitter.emit(Kind.CALL, str(call), point.processor, UserCall(call, tuple(arguments)), reads, writes)
 
     def _results(self, launch: Launch) -> dict[int, int] | None:
-        """By processor: the buffer for the results of all points, those of other processors unused."""
+        """The buffers, by processor, for the results of all points; those of other processors are unused."""
         if launch.reduce is None:
             return None
         rect = Rect.of((len(launch.points),))

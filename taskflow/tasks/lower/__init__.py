@@ -21,8 +21,10 @@ from taskflow.tasks.lower.sync_table import (
     sync_tasks,
 )
 from taskflow.tasks.lower.synchronise import FACTOR
+from taskflow.tasks.lower.weight_gathers import ADDED
 
 __all__ = [
+    "ADDED",
     "FACTOR",
     "LASTING",
     "LOWERED",

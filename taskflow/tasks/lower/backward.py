@@ -16,8 +16,9 @@ from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.regather import AHEAD, bring_again
 from taskflow.tasks.lower.ring import as_they_arrive
 from taskflow.tasks.lower.state import Given, Lowering, Piece, TensorKey, nearest_copy
+from taskflow.tasks.lower.weight_gathers import SUMMED
 from taskflow.tasks.lower.weight_gradients import weight_target
-from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part
+from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part, Turn
 from taskflow.tasks.topic import Purpose, Topic
 
 Copies = Mapping[tuple[Rect, tuple[int, ...]], Mapping[int, int]]
@@ -319,6 +320,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         *(t.buffer for t in targets if t.accumulate),
     ]
     flops = node.operator.backward_flops(node.specs, piece.rect)
+    room, back = state.room_for_gradients(node, piece.processor) if any(grad_weights) else ((), 0)
     state.last[piece.processor] = emit.emit(
         Kind.BACKWARD,
         f"{piece.name} backward{'' if half is Gives.ALL else f' by {half.value}'}",
@@ -333,8 +335,10 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         [emit.whole(b) for b in used],
         [emit.whole(t.buffer) for t in targets],
         flops=flops if half is Gives.ALL else flops // 2,
-        also_after=(*state.chain(piece.processor), *(state.room_for_gradients(node, piece.processor) if any(grad_weights) else ())),
+        also_after=(*state.chain(piece.processor), *room),
     )
+    if back and state.gathers.turns is not None:
+        state.gathers.turns.append(Turn(SUMMED, piece.processor, state.last[piece.processor], back))
     state.recent[piece.processor] = [*recent, state.last[piece.processor]][-AHEAD:]
     state.gathers.ran(node, piece.processor, state.last[piece.processor])
 

@@ -262,7 +262,7 @@ class Emitter:
         )
 
     def _packed(self, name: str, parts: Sequence[Part], places: Sequence[Rect]) -> tuple[Part, ...]:
-        """For each part a buffer in which shares follow each other; none if they do so in the parts."""
+        """A buffer for each part in which shares are contiguous; none if they already are in the parts."""
         shape, at = parts[0].rect.shape, 0
         following = all(part.rect.shape == self.graph.buffers[part.buffer].shape for part in parts)
         for place in places:

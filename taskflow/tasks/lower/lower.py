@@ -17,7 +17,7 @@ from taskflow.tasks.lower.backward import gradient_flow
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.forward import forward
 from taskflow.tasks.lower.parameters import ParameterLayout, lay_out
-from taskflow.tasks.lower.part import LOWERED, NotAlikeError, StepPart
+from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.passes import backward_pass, forward_and_backward
 from taskflow.tasks.lower.sharded import end_pass
 from taskflow.tasks.lower.shards import Shards, shards_of
@@ -60,16 +60,12 @@ def cut_graph(graph: OperatorGraph, strategy: Strategy, part: StepPart | None = 
     layout = lay_out(graph, uses, trained)
     shards = shards_of(graph, strategy, layout.bundles)
     if part is not None:
-        _verify_alike(shards, layout, strategy)
+        _verify_alike(shards, layout)
     return CutGraph(pieces, active, needs_gradient, layout, shards)
 
 
-def _verify_alike(shards: Mapping[str, Shards], layout: ParameterLayout, strategy: Strategy) -> None:
-    """NotAlikeError if replicas or micro-batches do not do the same with weights and gradients by shares."""
-    pipeline, gathers = strategy.pipeline, any(of.zero == 3 for of in shards.values())
-    several = pipeline is not None and pipeline.micro_batches > LOWERED and (gathers or pipeline.count > pipeline.ranks)
-    if shards and several:
-        raise NotAlikeError("lower: gathers and sums wait for passes of other micro-batches, which are not lowered")
+def _verify_alike(shards: Mapping[str, Shards], layout: ParameterLayout) -> None:
+    """NotAlikeError if replicas do not do the same with weights and gradients by shares."""
     for bundle in layout.bundles:
         if bundle.name in shards and bundle.size < len(shards[bundle.name].cuts) - 1:
             raise NotAlikeError(f"lower: not every replica has a share of {bundle.name}")
@@ -101,8 +97,8 @@ def lower(
     Raises ValueError that names the operator if the strategy does not fit the graph; NotAlikeError if it cannot be lowered in
     part.
     """
-    if part is not None and (clip_norm is not None or (graph.carries and not part.alone) or rule is None):
-        raise NotAlikeError("lower: gradients' norms and carried states are not lowered in part")
+    if part is not None and ((graph.carries and not part.alone) or rule is None):
+        raise NotAlikeError("lower: carried states are not lowered in part")
     made = shared or cut_graph(graph, strategy, part)
     emit, layout = Emitter(strategy.processors), made.layout
     needed = None if wanted is None else needed_for(graph, wanted)

@@ -45,10 +45,10 @@ class StepPart:
         object.__setattr__(self, "known", {image: p for p, images in self.images.items() for image in images})
 
     def lowered(self, group: Sequence[int], name: str) -> list[int]:
-        """Return those of a group of processors whose tasks are lowered. Raises NotAlikeError unless all their images are in
-        the group too."""
+        """Return those of a group of processors whose tasks are lowered: some, with all their images in the group; or all, of a
+        group within a replica; or none, of one within another. Raises NotAlikeError in other cases."""
         found = [p for p in group if p in self.images]
-        if {image for p in found for image in self.images[p]} != set(group):
+        if found and len(found) < len(group) and {image for p in found for image in self.images[p]} != set(group):
             raise NotAlikeError(f"{name}: shares are kept by some of the replicas")
         return found
 

@@ -18,6 +18,8 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     Operators whose samples are not cut into micro-batches come before all passes, and their backward tasks after all.
     """
     state.chained = True
+    if state.part is not None:
+        state.gathers.turns, state.across = state.emit.graph.turns, _across(state, pipeline)
     whole: list[Node] = []
     stages: list[list[tuple[Node, list[list[Piece]]]]] = [[] for _ in range(pipeline.count)]  # pieces by micro-batch
     for node in state.graph:
@@ -44,6 +46,15 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     if state.part is not None:
         state.last.clear()
     backward_pass(state, whole[::-1])
+
+
+def _across(state: Lowering, pipeline: Pipeline) -> frozenset[str]:
+    """Layers of weights that several stages share."""
+    stages: dict[str, set[int]] = {}
+    for node in state.graph:
+        for parameter in node.parameters:
+            stages.setdefault(parameter.layer, set()).add(pipeline.stage(node.name))
+    return frozenset(layer for layer, of in stages.items() if len(of) > 1)
 
 
 def backward_pass(state: Lowering, nodes: Sequence[Node]) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from taskflow.floats import sums_in
 from taskflow.graph import Node
 from taskflow.regions import Rect
-from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.shards import Shards
 from taskflow.tasks.lower.state import Lowering
+from taskflow.tasks.lower.weight_gathers import ADDED, SUMMED
 from taskflow.tasks.lower.weight_gradients import collect_weight_gradients, flat_gradient
-from taskflow.tasks.task import Bundle, Part
+from taskflow.tasks.task import Bundle, Part, Turn
 from taskflow.tasks.topic import Purpose, Topic
 
 
@@ -44,6 +44,8 @@ def scatter_gradients(state: Lowering, layers: Sequence[str]) -> None:
                     freed.update(_scatter(state, bundle, state.shards[bundle.name], group, ends))
         for processor, task in ends.items():
             state.scattered.setdefault(processor, []).append(task)
+            if state.gathers.turns is not None:
+                state.gathers.turns.append(Turn(SUMMED, processor, task))
         buffers = state.emit.graph.buffers
         for key, number in list(state.weight_gradients.items()):
             base = buffers[number].base
@@ -55,13 +57,15 @@ def end_pass(state: Lowering) -> None:
     """Forget the weights that were gathered for a pass, which the next one cannot use."""
     for use in state.gathers.end_pass():
         state.weight_uses.pop(use, None)
+    if state.gathers.turns is not None:
+        state.scattered.clear()
 
 
 def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[int], ends: dict[int, int]) -> list[int]:
     """Returns the buffers that nobody needs any more; ``ends`` gets, by processor, the task after which that is so."""
     emit, name = state.emit, f"d {bundle.name}"
     emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
-    lowered = group if state.part is None else state.part.lowered(group, bundle.name)
+    lowered = lowered_of(state, bundle, group)
     for processor in lowered:
         if (bundle.name, processor) not in state.flat_gradients:
             emit.fill(name, emit.whole(flat_gradient(state, bundle, processor)), 0.0)
@@ -78,6 +82,9 @@ def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[in
             state.gradient_shares[key] = emit.buffer(name, span, processor, sums_in(bundle.dtype))
         share = emit.whole(state.gradient_shares[key])
         ends[processor] = emit.transfer(f"{name}{span}", Part(buffer, span), share, add=not first)
+        if state.gathers.turns is not None and bundle.layer in state.across:
+            kind = f"{ADDED} {bundle.name}"
+            state.gathers.turns += [Turn(kind, processor, ends[processor], back) for back in ((0,) if first else (1, 0))]
     return flat
 
 
@@ -94,7 +101,8 @@ def sum_shares(state: Lowering, bundle: Bundle) -> None:
     emit = state.emit
     emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
     for span, keepers in lowered_sharers(state, bundle):
-        for processor in keepers:
+        lowered = lowered_of(state, bundle, keepers)
+        for processor in lowered:
             key = bundle.name, processor
             if key not in state.gradient_shares:
                 state.gradient_shares[key] = emit.buffer(f"d {bundle.name}", span, processor, sums_in(bundle.dtype))
@@ -103,7 +111,8 @@ def sum_shares(state: Lowering, bundle: Bundle) -> None:
             if bundle.name in state.gathers:
                 state.flat_weights[key] = state.gathers.shares[key]
         if len(keepers) > 1:
-            emit.all_reduce(f"d {bundle.name}{span}", [emit.whole(state.gradient_shares[bundle.name, p]) for p in keepers])
+            parts = [emit.whole(state.gradient_shares[bundle.name, p]) for p in lowered]
+            emit.all_reduce(f"d {bundle.name}{span}", parts, keepers)
 
 
 def send_weights(state: Lowering, bundle: Bundle) -> None:
@@ -112,19 +121,18 @@ def send_weights(state: Lowering, bundle: Bundle) -> None:
     if shards.zero == 2:
         emit.topic = Topic(Purpose.NEW_WEIGHTS, bundle.layer)
         for group in shards.groups:
-            lowered = group if state.part is None else state.part.lowered(group, bundle.name)
-            if lowered:
+            if lowered := lowered_of(state, bundle, group):
                 parts = [emit.whole(state.flat_weights[bundle.name, p]) for p in lowered]
                 emit.all_gather(f"weights {bundle.name}", parts, shards.cuts, group)
 
 
 def lowered_sharers(state: Lowering, bundle: Bundle) -> list[tuple[Rect, tuple[int, ...]]]:
-    """Return the shares of a bundle and the holders of each; of a part of a step, those that are lowered."""
-    sharers = state.shards[bundle.name].sharers()
-    if state.part is None:
-        return sharers
-    some = [(span, [p in state.part.images for p in keepers], keepers) for span, keepers in sharers]
-    if any(any(here) != all(here) for _, here, _ in some):
-        raise NotAlikeError(f"{bundle.name}: one share is kept by several replicas")
-    return [(span, keepers) for span, here, keepers in some if all(here)]
+    """Return the shares of a bundle and the holders of each; of a part of a step, those that a lowered processor holds."""
+    return [
+        (span, keepers) for span, keepers in state.shards[bundle.name].sharers() if lowered_of(state, bundle, keepers)
+    ]
 
+
+def lowered_of(state: Lowering, bundle: Bundle, group: Sequence[int]) -> Sequence[int]:
+    """Return those of some holders of a bundle whose tasks are lowered."""
+    return group if state.part is None else state.part.lowered(group, bundle.name)

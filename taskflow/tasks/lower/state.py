@@ -201,6 +201,7 @@ class Lowering:
     gathers: WeightGathers = field(init=False)  # of the weights that are kept as shares
     gradient_shares: dict[tuple[str, int], int] = field(default_factory=dict)  # of those gradients, as flat_gradients
     sharded_layers: dict[str, list[Bundle]] = field(default_factory=dict)  # their bundles
+    across: frozenset[str] = frozenset()  # layers of weights that several stages of a pipeline share
     scattered: dict[int, list[int]] = field(default_factory=dict)
     """By processor, for each layer and pass, the task after which a whole gradient is no longer needed there."""
     topics: list[Topic] = field(init=False)  # of copies of a node's outputs, by node
@@ -372,13 +373,13 @@ class Lowering:
             return before
         return tuple(self.weight(p, rect, piece.processor) for p, rect in zip(piece.node.parameters, piece.reads.weights))
 
-    def room_for_gradients(self, node: Node, processor: int) -> tuple[int, ...]:
+    def room_for_gradients(self, node: Node, processor: int) -> tuple[tuple[int, ...], int]:
         """Return the tasks for which a backward task waits, so that whole gradients of at most two layers exist at once: one
-        that is being computed and one that is being summed."""
+        that is being computed and one that is being summed. If that one is of a pass before: how many sums back."""
         done = self.scattered.get(processor, ())
-        if len(done) < 2 or not any(p.layer in self.sharded_layers for p in node.parameters):
-            return ()
-        return (done[-2],)
+        if not any(p.layer in self.sharded_layers for p in node.parameters):
+            return (), 0
+        return ((done[-2],), 0) if len(done) >= 2 else ((), 2 - len(done))
 
     def _flat(self, bundle: Bundle, processor: int) -> int:
         if bundle.name in self.gathers:

@@ -14,12 +14,12 @@ from math import inf
 import numpy as np
 
 from taskflow.floats import sum_bytes, sums_in
-from taskflow.mapper import Sync, UpdatePlacement
+from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower.part import NotAlikeError
-from taskflow.tasks.lower.sharded import lowered_sharers, send_weights, sharded_bundles, sum_shares
+from taskflow.tasks.lower.sharded import lowered_of, lowered_sharers, send_weights, sharded_bundles, sum_shares
 from taskflow.tasks.lower.state import Lowering
 from taskflow.tasks.lower.sync_table import (
     SyncPhase,
@@ -43,16 +43,14 @@ MASTER = "master"  # how the name of a float32 copy of weights ends
 
 @dataclass(frozen=True, slots=True)
 class SyncedChunk:
-    """Range of a bundle's flat buffer that one processor, the root, sums (and updates, unless every holder does)."""
+    """Range of a bundle's flat buffer that one processor, the root, sums (and updates, unless every holder does). ``summed``:
+    the processors that have the sum before any of it is sent on."""
 
     bundle: Bundle
     span: Rect
     root: int
     updaters: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.bundle.name}{self.span}"
+    summed: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -100,13 +98,13 @@ def _emit_shares(state: Lowering, rule: UpdateRule, bundle: Bundle, phase: SyncP
         sum_shares(state, bundle)
     elif phase is SyncPhase.SENDS:
         for chunk in _shares(state, bundle):
-            for processor in chunk.updaters:
+            for processor in lowered_of(state, bundle, chunk.updaters):
                 _update(state, rule, bundle, chunk.span, processor, scales)
         send_weights(state, bundle)
 
 
 def _shares(state: Lowering, bundle: Bundle) -> list[SyncedChunk]:
-    return [SyncedChunk(bundle, span, keepers[0], keepers) for span, keepers in lowered_sharers(state, bundle)]
+    return [SyncedChunk(bundle, span, keepers[0], keepers, keepers) for span, keepers in lowered_sharers(state, bundle)]
 
 
 def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
@@ -119,10 +117,12 @@ def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
     giving = tuple((bundle.name, known.get(p, p)) in state.flat_gradients for p in order)
     table, tasks, stages = _written_out(sync, giving, bundle.size, sum_bytes(bundle.dtype.itemsize), first)
     everywhere = sync.place is UpdatePlacement.REPLICATED
+    at_once = everywhere and sync.travel is SyncAlgorithm.COLLECTIVE
     chunks = []
     for chunk in table.chunks:
-        root = order[chunk.root]
-        chunks.append(SyncedChunk(bundle, Rect((chunk.low,), (chunk.high,)), root, group if everywhere else (root,)))
+        (root,) = alone = (order[chunk.root],)
+        span = Rect((chunk.low,), (chunk.high,))
+        chunks.append(SyncedChunk(bundle, span, root, group if everywhere else alone, group if at_once else alone))
     return SyncedBundle(bundle, order, chunks, tasks, stages)
 
 
@@ -221,25 +221,15 @@ def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float, scaled: 
     """The factor that keeps the global gradient norm below ``limit``, on every processor that updates. ``scaled``: on all, kept for
     the end of the step, and not a number if the norm is not finite."""
     emit = state.emit
-    squares: dict[int, int] = {}
-    for chunk in chunks:
-        accumulate = chunk.root in squares
-        if not accumulate:
-            squares[chunk.root] = emit.buffer("sum of squares", ONE, chunk.root, DOUBLE)
-        target = squares[chunk.root]
-        source = emit.part(state.flat_gradients[chunk.bundle.name, chunk.root], chunk.span)
-        whole = emit.whole(target)
-        emit.topic = Topic(Purpose.NORM, chunk.bundle.layer)
-        emit.emit(
-            Kind.NORM, f"norm {chunk.name}", chunk.root, Norm(source, target, accumulate),
-            (source, whole) if accumulate else (source,), (whole,), flops=2 * chunk.span.volume,
-        )
+    squares = _squares(state, chunks)
     if not squares:
         return {}
     emit.topic = Topic(Purpose.NORM, "")
     updaters = set(range(emit.graph.processors)) if scaled else {p for chunk in chunks for p in chunk.updaters}
     if state.together and len(updaters | squares.keys()) > 1:
         return _clip_together(state, squares, updaters, limit, scaled)
+    if state.part is not None:
+        raise NotAlikeError("the norm of gradients comes together at one processor")
     first = min(squares)
     arrived = []
     for processor in sorted(squares):
@@ -257,16 +247,53 @@ def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float, scaled: 
     return scales
 
 
+def _squares(state: Lowering, chunks: Sequence[SyncedChunk]) -> dict[int, int]:
+    """By processor, the buffer of its sum of squares. Of a chunk whose sum several have, each squares an equal part where norms
+    come together by an all-reduce; else the root does."""
+    emit, part = state.emit, state.part
+    squares: dict[int, int] = {}
+    for chunk in chunks:
+        emit.topic = Topic(Purpose.NORM, chunk.bundle.layer)
+        for processor, span in _norm_spans(chunk, state.together):
+            if part is not None and processor not in part.images:
+                continue
+            accumulate = processor in squares
+            if not accumulate:
+                squares[processor] = emit.buffer("sum of squares", ONE, processor, DOUBLE)
+            target = squares[processor]
+            source = emit.part(state.flat_gradients[chunk.bundle.name, processor], span)
+            whole = emit.whole(target)
+            emit.emit(
+                Kind.NORM, f"norm {chunk.bundle.name}{span}", processor, Norm(source, target, accumulate),
+                (source, whole) if accumulate else (source,), (whole,), flops=2 * span.volume,
+            )
+        if part is not None and part.replicas > 1 and chunk.bundle.size < len(chunk.bundle.group):
+            raise NotAlikeError(f"not every replica has a part of the norm of {chunk.bundle.name}")
+    return squares
+
+
+def _norm_spans(chunk: SyncedChunk, together: bool) -> list[tuple[int, Rect]]:
+    """Who squares which elements of a chunk."""
+    count, (low,) = len(chunk.summed), chunk.span.lo
+    if not together or count == 1 or chunk.span.volume < count:
+        return [(chunk.root, chunk.span)]
+    cuts = even_cuts(chunk.span.volume, count)
+    return [(p, Rect((low + a,), (low + b,))) for p, a, b in zip(chunk.summed, cuts, cuts[1:])]
+
+
 def _clip_together(
     state: Lowering, squares: dict[int, int], updaters: set[int], limit: float, scaled: bool
 ) -> dict[int, int]:
     """The same by one all-reduce of everyone's sum of squares, after which each that updates has the norm itself."""
-    emit = state.emit
+    emit, part = state.emit, state.part
+    everybody = None if part is None else part.everywhere(squares)
+    if part is not None:
+        updaters = {p for p in updaters if p in part.images}
     for processor in sorted(updaters - squares.keys()):
         squares[processor] = emit.buffer("sum of squares", ONE, processor, DOUBLE)
         emit.fill("sum of squares", emit.whole(squares[processor]), 0.0)
     parts = {processor: emit.whole(buffer) for processor, buffer in squares.items()}
-    emit.all_reduce("sum of squares", list(parts.values()))
+    emit.all_reduce("sum of squares", list(parts.values()), everybody)
     return {processor: _factor(state, processor, [parts[processor]], limit, scaled) for processor in sorted(updaters)}
 
 

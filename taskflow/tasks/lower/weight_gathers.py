@@ -14,11 +14,12 @@ from taskflow.graph import Node
 from taskflow.operators.tensor import Parameter
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Emitter
-from taskflow.tasks.lower.part import StepPart
+from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.shards import Shards
-from taskflow.tasks.task import Bundle, Part
+from taskflow.tasks.task import Bundle, Part, Turn
 from taskflow.tasks.topic import Purpose, Topic
 
+GATHERED, SUMMED, ADDED = "gathered layer", "summed gradient", "added share"  # what a processor does in turn (`Turn`)
 WeightUse = tuple[str, int, Rect]  # (parameter, processor, Rect read)
 
 
@@ -39,6 +40,8 @@ class WeightGathers:
     emit: Emitter
     shards: Mapping[str, Shards]
     part: StepPart | None = None  # what of the step is lowered; None: all
+    turns: list[Turn] | None = None
+    """Where only some passes are lowered: takes what gathers wait for in the passes before (`StepPart`)."""
     shares: dict[tuple[str, int], int] = field(default_factory=dict)
     uses: list[WeightUse] = field(default_factory=list)
     """What tasks of this pass read of gathered weights."""
@@ -77,6 +80,12 @@ class WeightGathers:
 
     def end_pass(self) -> list[WeightUse]:
         """Forget what was gathered; return which uses end with it."""
+        if self.turns is not None:
+            for processor, visits in self._visits.items():
+                if any(visit.last is None for visit in visits):
+                    raise NotAlikeError("a processor gathers weights of which it reads none")
+                self.turns += [Turn(GATHERED, processor, visit.last) for visit in visits if visit.last is not None]
+            self._visits.clear()
         ended = list(self.uses)
         self.uses.clear()
         self._gathered.clear()
@@ -87,31 +96,37 @@ class WeightGathers:
         emit, whole = self.emit, Rect((0,), (bundle.size,))
         before, emit.topic = emit.topic, Topic(Purpose.UNSHARDED, bundle.layer)
         late: list[int] = []
+        missing: list[tuple[int, int | None, int]] = []  # processor, its share's move, and how many visits back of passes before
         lowered = group if self.part is None else self.part.lowered(group, bundle.name)
         for processor in lowered:
             full = self._gathered[bundle.name, processor] = emit.buffer(bundle.name, whole, processor, bundle.dtype)
-            waits = self._before(bundle.layer, processor, shards.prefetch)
-            share = self.shares.get((bundle.name, processor))
+            waits, back = self._before(bundle.layer, processor, shards.prefetch)
+            share, move = self.shares.get((bundle.name, processor)), None
             if share is None:
                 late += waits
             else:
                 span = shards.span(processor)
-                emit.transfer(f"weights {bundle.name}{span}", emit.whole(share), Part(full, span), also_after=waits)
+                move = emit.transfer(f"weights {bundle.name}{span}", emit.whole(share), Part(full, span), also_after=waits)
+            if back:
+                missing.append((processor, move, back))
         parts = [emit.whole(self._gathered[bundle.name, processor]) for processor in lowered]
-        emit.all_gather(f"weights {bundle.name}", parts, shards.cuts, group, late)
+        gather = emit.all_gather(f"weights {bundle.name}", parts, shards.cuts, group, late)
+        if self.turns is not None:
+            self.turns += [Turn(GATHERED, p, gather if move is None else move, back) for p, move, back in missing]
         emit.topic = before
 
-    def _before(self, layer: str, processor: int, prefetch: int) -> list[int]:
+    def _before(self, layer: str, processor: int, prefetch: int) -> tuple[list[int], int]:
         """What a gather for the next layer on a processor waits for: the last task of the layer ``prefetch`` + 1 before it. Layers
-        of which it computes nothing do not count."""
+        of which it computes nothing do not count. If that is none of this pass, how many layers it is before it."""
         visits = self._visits.setdefault(processor, [])
         visit = self._now.get((layer, processor))
         if visit is None:
             visit = self._now[layer, processor] = _Visit(len(visits))
             visits.append(visit)
         place = visit.place - 1 - prefetch
+        back = max(0, -place)
         while place >= 0:
             if (last := visits[place].last) is not None:
-                return [last]
+                return [last], 0
             place -= 1
-        return []
+        return [], back

@@ -49,7 +49,7 @@ class Batches(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many batches one pass over the data has, a last incomplete one included if there is one."""
+        """Return the number of batches in one pass over the data, including a last incomplete one."""
 
     @abstractmethod
     def at(self, k: int) -> Batch:

@@ -156,7 +156,7 @@ def _many(count: int, called: str) -> str:
 
 
 def _scaling(executor: Executor) -> str:
-    """What there is to say about a loss with a scale."""
+    """Note on a loss with a scale."""
     if executor.scaler is None:
         return ""
     return f", loss scale {executor.scaler.scale:g}, {_many(executor.state.skipped, 'step')} skipped"

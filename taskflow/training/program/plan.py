@@ -75,7 +75,8 @@ def _searched(
     graph: OperatorGraph, machine: Machine, transport: Transport, rule: UpdateRule, clip_norm: float | None, seed: int,
     budget: Budget | str | float, say: Callable[[str], None] | None, costs: str,
 ) -> Strategy:
-    """What rank 0 finds, on every rank. While it measures, the others leave the processor to it, however long that takes."""
+    """Rank 0's search result, on every rank. While rank 0 measures, the others leave the processor to it, however long that
+    takes."""
     result: Strategy | str = ""
     if transport.rank == 0:
         try:

@@ -106,7 +106,7 @@ class TrainingProgress:
 
 
 def _short(value: float) -> str:
-    """With separators and one digit after the point below a thousand; large figures in powers of ten."""
+    """A number with separators, with one decimal below a thousand; large ones in powers of ten."""
     if not isfinite(value):
         return "inf" if value == inf else "?"
     if value >= 1e9:

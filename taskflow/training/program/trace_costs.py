@@ -54,7 +54,7 @@ def trace_costs(name: str, executor: Executor, machine: Cluster) -> TraceCosts |
 
 
 def _unknown(tasks: TaskGraph, cost: Cost) -> int:
-    """Of how many tasks the cost would have to be measured."""
+    """Number of tasks whose cost would have to be measured."""
     unknown = 0
     with before_measuring(nothing_new):
         for task in tasks:

@@ -195,7 +195,8 @@ class MeasuredCosts(RememberedCosts):
         return self._known(key, partial(memory_action, kind, nbytes, rule, self.kernels, run)).seconds
 
     def _known(self, key: str, make: Make, kind: str | None = None) -> Measurement:
-        """Of a task of an operator of this ``kind``, or of none. Measured now, if it was not and may be (`before_measuring`)."""
+        """Measurement of a task of an operator of this ``kind``, or of none. Taken now, if there is none yet and it may be
+        (`before_measuring`)."""
         if (known := self._store.get(key)) is not None:
             return known
         may_measure()

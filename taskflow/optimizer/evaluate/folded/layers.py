@@ -63,8 +63,8 @@ class _LayerGroup:
         self.names = [{node.name for node in layer} for layer in layers]
 
     def alike(self) -> bool:
-        """Whether all layers but the first and the last have the same operators, cut and placed in the same way, which read the
-        same of the layer before."""
+        """True if all layers except the first and the last have the same operators, cut and placed in the same way, which read
+        the same values of the previous layer."""
         third = [self._sign(2, node) for node in self.layers[2]]
         return None not in third and all(
             len(self.layers[i]) == len(third) and all(self._sign(i, n) == s for n, s in zip(self.layers[i], third))
@@ -72,7 +72,7 @@ class _LayerGroup:
         )
 
     def _sign(self, layer: int, node: Node) -> object:
-        """What says whether another layer's node is like this one; None if no other is."""
+        """Key that is equal for another layer's node if the two are alike; None if no other is like it."""
         reads: list[object] = []
         for tensor in node.inputs:
             at = self.place.get(tensor.node)
@@ -93,7 +93,7 @@ class _LayerGroup:
         )
 
     def read_by_the_next_only(self) -> bool:
-        """Whether layers that would be left out are read by the next one only, and the last one reads no others of these."""
+        """True if each layer that would be left out is read only by the next one, and the last layer reads no others of these."""
         low, high = 2, len(self.layers) - 2  # the third, and those that are like it
         for node in self.graph:
             own = self.place.get(node.number)

@@ -75,8 +75,8 @@ NOWHERE = (np.zeros(0, np.int64),) * 2
 
 
 class _Finder:
-    """Finds the lifetimes of all arrays: of those that a micro-batch makes, one for each micro-batch that is like it, and of those
-    of a layer, one for each layer that is like it."""
+    """Finds the lifetimes of all arrays: those of a micro-batch once for each micro-batch like it, those of a layer once for
+    each layer like it."""
 
     def __init__(self, step: FoldedStep, position: Array, until: Array, checkpoint: Callable[[], object]) -> None:
         self.step, self.position, self.until, self.checkpoint = step, position, until, checkpoint
@@ -116,7 +116,7 @@ class _Finder:
         return self.step.whole.begins[kind, stage]
 
     def _use(self, of: int | None, segment: Segment, bases: Array, numbers: list[Array]) -> None:
-        """Count the uses of a segment's tasks, which stand at ``bases``."""
+        """Record the uses by a segment's tasks, which are placed at ``bases``."""
         uses: list[tuple[int, int]] = []  # tasks and arrays
         made: list[list[int]] = []  # by task
         for local, task in enumerate(self.step.lowered.tasks[segment.first : segment.first + segment.count]):
@@ -133,7 +133,7 @@ class _Finder:
     def _add(
         self, uses: Sequence[tuple[int, int]], segment: Segment, bases: Array, numbers: list[Array] | None
     ) -> None:
-        """Uses of arrays of the same micro-batches, or (with ``numbers``) of others, by a segment's tasks."""
+        """Record uses of arrays by a segment's tasks: arrays of the same micro-batches or, with ``numbers``, of others."""
         keys = list(dict.fromkeys(key for _, key in uses))
         keys = list(dict.fromkeys([*keys, *(self.twin[key] for key in keys if key in self.twin)]))
         dense = {key: i for i, key in enumerate(keys)}
@@ -162,7 +162,7 @@ class _Finder:
             self.last[one] = np.maximum(self.last[one], high) if one in self.last else high
 
     def _keys(self, task: Task, of: int | None, segment: Segment, local: int) -> tuple[list[int], list[int]]:
-        """The arrays that a task uses, and what it wants to lay weights out in; and which of these are new."""
+        """The arrays that a task uses, including those in which it lays out weights, and which of these are new."""
         layer = int(segment.layout.label[local]), int(segment.layout.copies[local])
         found = dict.fromkeys(self.roots[p.buffer] for p in (*task.reads, *task.writes) if self.counted[p.buffer])
         new = [key for key in found if key not in self.maker]

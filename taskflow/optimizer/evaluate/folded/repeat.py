@@ -22,9 +22,10 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class TaskPlaces:
-    """A list of tasks, or of arrays, some of which stand for several. ``label``: KEPT times the group of layers and which of the
-    kept layers it is; or NONE. ``twin``: of one of a second layer, that of the third that is like it, else NONE. ``copies``: for
-    how many each stands. Copy j of i stands at ``at[i] + j * step[i]`` of the ``count`` places of all."""
+    """A list of tasks, or of arrays, some of which stand for several. ``label``: KEPT times the group of layers, plus the
+    number of the kept layer; or NONE. ``twin``: for an entry of a second layer, the entry of the third that is like it, else
+    NONE. ``copies``: for how many each entry stands. Copy j of entry i is at ``at[i] + j * step[i]`` among the ``count`` places
+    of all."""
 
     label: Array
     twin: Array
@@ -39,7 +40,7 @@ class TaskPlaces:
 
     @property
     def origin(self) -> Array:
-        """By place, which of the list stands there."""
+        """Return the entry at each place."""
         found = np.empty(self.count, np.int64)
         which, copy = every_copy(np.arange(len(self.at)), self.copies)
         found[self.place(which, copy)] = which
@@ -47,14 +48,15 @@ class TaskPlaces:
 
 
 def every_copy(which: Array, copies: Array) -> tuple[Array, Array]:
-    """Return each as often as it has copies, and the copies' numbers."""
+    """Return the number of each entry once for each of its copies, and the numbers of the copies."""
     repeated = np.repeat(which, copies)
     return repeated, np.arange(len(repeated)) - np.repeat(np.cumsum(copies) - copies, copies)
 
 
 def lay_out(tasks: Sequence[Task], labels: Mapping[str, Label], copies: Sequence[int]) -> TaskPlaces:
-    """Tasks that follow each other, with those that were not lowered: the copies of each stretch of a third layer's tasks follow
-    each other, upwards or downwards as the layers do there. NotAlikeError if a second layer's tasks are not like a third one's."""
+    """Return the places of consecutive tasks, including those that were not lowered. The copies of each stretch of a third
+    layer's tasks follow each other, in the direction in which the layers do there. Raises NotAlikeError if a second layer's
+    tasks are not like a third one's."""
     coded = {name: KEPT * group + kept for name, (group, kept) in labels.items()}
     label = np.array([coded.get(task.topic.name, NONE) for task in tasks], np.int64)
     count = len(tasks)
@@ -84,7 +86,7 @@ def _sign(task: Task) -> tuple[object, ...]:
 
 
 def _stretches(label: Array, third: Array) -> list[tuple[int, int]]:
-    """Tasks of third layers that follow each other, from and to."""
+    """Stretches of consecutive tasks of third layers, as (from, to)."""
     if not len(third):
         return []
     ends = np.flatnonzero((np.diff(third) > 1) | (np.diff(label[third]) != 0))
@@ -93,7 +95,8 @@ def _stretches(label: Array, third: Array) -> list[tuple[int, int]]:
 
 
 def _next_kept(label: Array, low: int, high: int) -> int:
-    """Which layer of the group comes after a stretch; before it if none comes after, as if layers went upwards."""
+    """The kept layer of the group that comes after a stretch. If none does: the second layer if the last one comes before the
+    stretch, else the last."""
     group = label[low] // KEPT
     after = [int(one) % KEPT for one in label[high:] if one >= 0 and one // KEPT == group and one % KEPT != THIRD][:1]
     before = [int(one) % KEPT for one in label[:low][::-1] if one >= 0 and one // KEPT == group and one % KEPT != THIRD][:1]
@@ -106,8 +109,8 @@ Pairs = tuple[Array, Array, Array, Array]  # tasks and their copies, what they w
 
 
 def every_pair(tasks: TaskPlaces, which: Array, others: TaskPlaces, befores: Array, strict: bool = True) -> Pairs:
-    """All pairs of copies of which ``which[i]``, which waits for ``befores[i]``, is one. NotAlikeError (if ``strict``) if layers
-    wait for others than the next, or some for what others do not wait for."""
+    """Return all pairs of copies in which ``which[i]`` waits for ``befores[i]``. Raises NotAlikeError (if ``strict``) if layers
+    wait for others than the next, or some for something that others do not wait for."""
     a, b = tasks.label[which], others.label[befores]
     kept, of = np.where(a >= 0, a % KEPT, NONE), np.where(b >= 0, b % KEPT, NONE)
     together = (a >= 0) & (b >= 0) & (a // KEPT == b // KEPT)
@@ -154,7 +157,7 @@ def every_pair(tasks: TaskPlaces, which: Array, others: TaskPlaces, befores: Arr
 def _verify(
     tasks: TaskPlaces, which: Array, others: TaskPlaces, befores: Array, kept: Array, of: Array, together: Array
 ) -> None:
-    """NotAlikeError unless layers wait for the next ones only, and the second and the third for the same."""
+    """Raise NotAlikeError unless layers wait for the next ones only, and the second and the third for the same."""
     if (together & (abs(kept - of) == THIRD)).any():
         raise NotAlikeError("layers wait for others than the next")
     if (~together & (kept == THIRD) & (of == THIRD)).any():

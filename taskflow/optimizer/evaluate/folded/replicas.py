@@ -42,7 +42,7 @@ def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iter
 
 
 def _images(graph: OperatorGraph, strategy: Strategy, micro_batches: int, count: int) -> dict[int, tuple[int, ...]] | None:
-    """By processor of the first replica, those that do the same; None if some operator says otherwise than another."""
+    """For each processor of the first replica, those that do the same; None if operators disagree."""
     table = np.full((count, strategy.processors), -1)
     seen: set[tuple[object, ...]] = set()
     for node in graph:
@@ -65,7 +65,7 @@ def _images(graph: OperatorGraph, strategy: Strategy, micro_batches: int, count:
 
 
 def _by_replica(config: OpConfig, dim: int | None, micro_batches: int, count: int) -> np.ndarray:  # type: ignore[type-arg]
-    """The processors of an operator's pieces, a row a replica."""
+    """The processors of an operator's pieces, one row for each replica."""
     processors = np.asarray(config.processors)
     if count == 1 or dim is None:
         return processors.reshape(1, -1)
@@ -76,8 +76,8 @@ def _by_replica(config: OpConfig, dim: int | None, micro_batches: int, count: in
 
 
 def _alike(machine: Machine, images: dict[int, tuple[int, ...]]) -> bool:
-    """Whether processors that do the same are of the same kind, and replicas lie in nodes alike: the next replica's processors are
-    in one node where this one's are."""
+    """True if processors that do the same are of the same kind, and replicas are placed in nodes alike: two processors of one
+    replica share a node if and only if the corresponding ones of the next replica do."""
     processors = machine.processors
     following: dict[int, int] = {}
     for of in images.values():

@@ -1,0 +1,107 @@
+"""Folded steps with clipping, and with gradients and weights by shares: what waits for passes of other micro-batches is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import load_machine
+from taskflow.mapper import HybridParallel, Sync, SyncAlgorithm, map_graph
+from taskflow.models.gpt import GPTConfig, gpt
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step, folded_use
+from taskflow.optimizer.memory import memory_use
+from taskflow.rules import Adam
+from taskflow.tasks import Kind
+from taskflow.tasks.lower import NotAlikeError
+
+MACHINE = load_machine("h100", 16)
+RULE = Adam()
+SMALL = replace(GPTConfig.small(), hidden=64, heads=8, steps=32)
+LARGE = replace(GPTConfig.small(), hidden=2048, heads=16, steps=1024, vocabulary=51200)  # arithmetic takes longer than launching
+SHARES = (
+    ("p2 d8 zero3 mb1 schedule=zb-h1", 40, 4), ("p2 d8 zero2 mb1 schedule=zbv", 48, 4), ("d16 hsdp8 mb1", 96, 2),
+    ("p2 d8 v2 zero2 mb1", 48, 4), ("p2 d8 fsdp mb1 prefetch=2 recompute=full", 48, 3), ("p2 d8 zero3 mb1 schedule=gpipe", 48, 2),
+    ("t2 p2 d4 hsdp2 mb1", 24, 2), ("p2 d8 zero3 mb1 prefetch=0", 48, 13), ("p2 d8 v2 zero3 mb1", 48, 4),
+    ("p2 d8 zero3 mb1 schedule=zbv", 40, 4),
+)
+
+
+def network(config: GPTConfig, batch: int, layers: int) -> OperatorGraph:
+    return gpt(replace(config, batch=batch, layers=layers))
+
+
+def both(graph: OperatorGraph, plan: str, clip: float | None = 1.0) -> tuple[FoldedStep, PythonEvaluator]:
+    """A folded step, and an evaluator of all of it."""
+    costs = make_evaluator(graph, MACHINE, rule=RULE).costs
+    evaluator = PythonEvaluator(graph, MACHINE, costs, RULE, clip)
+    strategy = map_graph(HybridParallel(plan), graph, MACHINE)
+    evaluator.set(strategy)
+    return folded_step(graph, strategy, MACHINE, costs, RULE, clip), evaluator
+
+
+@pytest.mark.parametrize(("plan", "batch", "layers"), [
+    SHARES[0], SHARES[1], *(pytest.param(*case, marks=pytest.mark.slow) for case in SHARES[2:]),
+])
+def test_tasks_wait_for_what_they_wait_for_in_the_whole_step(plan: str, batch: int, layers: int) -> None:
+    step, evaluator = both(network(SMALL, batch, layers), plan)
+    assert step.replicas.count > 1
+    first, tasks = set(step.replicas.images), evaluator.lowered()
+    own = [t for t in tasks if (first & set(t.processors) if t.kind is Kind.COLLECTIVE else t.processor in first)]
+    lowered = step.lowered.tasks
+    assert [(t.kind, t.name.partition("[")[0], t.source, t.processor) for t in own] == [
+        (t.kind, t.name.partition("[")[0], t.source, t.processor) for t in (lowered[o] for o in step.whole.origin)
+    ]
+    place = {task.number: i for i, task in enumerate(own)}
+    offsets, after = step.whole.after_offset.tolist(), step.whole.after.tolist()
+    wanted: list[int] = []  # all that a task comes after, as bits
+    found: list[int] = []
+    for i, task in enumerate(own):
+        wanted.append(_behind(wanted, [place[n] for n in task.after if n in place]))
+        found.append(_behind(found, after[offsets[i] : offsets[i + 1]]))
+        assert wanted[i] == found[i], task
+
+
+def _behind(known: list[int], befores: list[int]) -> int:
+    bits = 0
+    for before in befores:
+        bits |= known[before] | (1 << before)
+    return bits
+
+
+@pytest.mark.parametrize(("plan", "batch", "layers"), [
+    ("p2 d8 zero3 mb1", 48, 2), ("d16 hsdp8 mb1", 96, 2), ("t2 p2 d4 zero1 mb1", 24, 2),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("p2 d8 hsdp2 mb1", 48, 2), ("p2 d8 zero2 hsdp4 mb1", 96, 2), ("t2 p2 d4 hsdp2 mb2", 32, 2), ("t8 d2 zero3 mb2", 16, 2),
+        ("p2 d8 zero3 mb1 schedule=zb-h1", 96, 4), ("p2 d8 zero2 mb1 schedule=zbv", 96, 4), ("p2 d8 v2 zero2 mb1", 96, 4),
+        ("p2 d8 mb1", 48, 2), ("t2 nosp p2 d4 mb1", 24, 2), ("p2 d8 zero3 mb1 recompute=full", 96, 16),
+        ("p2 d8 mb1 schedule=zbv", 48, 4),
+    )),
+])
+def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(plan: str, batch: int, layers: int) -> None:
+    step, evaluator = both(network(LARGE, batch, layers), plan)
+    assert step.replicas.count > 1
+    assert step.makespan == pytest.approx(evaluator.seconds, rel=5e-3)
+    tasks = evaluator.lowered()
+    assert (step.tasks, step.transfer_bytes) == (evaluator.tasks, tasks.transfer_bytes)
+    for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
+        assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
+        assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
+
+
+def test_a_norm_that_comes_together_at_one_processor_is_not_folded() -> None:
+    graph = network(SMALL, 48, 2)
+    strategy = map_graph(HybridParallel("p2 d8 mb1"), graph, MACHINE)
+    ring = replace(strategy, syncs={p.layer: Sync(SyncAlgorithm.RING) for p in graph.parameters})
+    evaluator = make_evaluator(graph, MACHINE, rule=RULE)
+    with pytest.raises(NotAlikeError, match="not synchronised by collectives"):
+        folded_step(graph, ring, MACHINE, evaluator.costs, RULE, 1.0)
+
+
+def test_shares_in_groups_across_some_replicas_are_lowered_with_these_replicas() -> None:
+    """Groups of four in a node of eight: two replicas, each of which is a node."""
+    step, _ = both(network(SMALL, 32, 2), "d16 hsdp4 mb1", None)
+    assert step.replicas.count == 2 and len(step.replicas.images) == 8
