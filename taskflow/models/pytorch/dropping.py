@@ -1,4 +1,4 @@
-"""Layers that leave out something at random in training, and do nothing in evaluation."""
+"""Layers that drop something at random in training, and do nothing in evaluation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_drop_path(part: nn.Module) -> bool:
 
 
 def probability_name(part: Any) -> str | None:
-    """The attribute of a layer of this kind that says how likely it leaves something out; None for all other modules."""
+    """Return the attribute with the probability of dropping of such a layer; None for all other modules."""
     if type(part).__name__ in ("Dropout", "StochasticDepth"):
         return "p"
     return "drop_prob" if is_drop_path(part) else None

@@ -143,8 +143,8 @@ def _is_causal(mask: Any) -> bool:
 
 
 def fixed_mask(mask: Fixed, rows: int, columns: int) -> tuple[Fixed | None, bool]:
-    """What is left of a fixed mask of attention, True for what is allowed or numbers that are added; and whether it is the causal
-    one, of which nothing is left, as of one that hides nothing."""
+    """Return the rest of a fixed attention mask (True for what is allowed, or numbers that are added), and whether it is the
+    causal mask. The rest is None for the causal mask, and for a mask that hides nothing."""
     numbers = array_of(mask)
     if numbers.ndim < 2 or numbers.shape[-2:] != (rows, columns):
         return mask, False

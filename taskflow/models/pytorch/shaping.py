@@ -184,7 +184,7 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
 
 @stands_for("index_select", raw=True)
 def index_select(name: str, input: Any, dim: int, index: Any) -> Any:
-    """The elements of a dimension that fixed integers name."""
+    """Elements of a dimension at fixed integer indices."""
     x = tensor_of(input, graph_of(input), name)
     require(isinstance(index, Fixed), "the index must be a buffer, or be computed from shapes and buffers")
     return _chosen(name, x, [slice(None)] * (dim % x.ndim) + [index])

@@ -128,8 +128,8 @@ class ExportedModule(nn.Module):
 
 
 def exported_module(exported: ExportedProgram) -> ExportedModule:
-    """Return the module of a program; the same module each time. Warns if evaluation has left out dropout. Raises ValueError for
-    what it does not support, with the line in the exported code.
+    """Return the module of a program; the same module each time. Warns if the program was exported in evaluation mode without
+    its dropout. Raises ValueError for what it does not support, with the line in the exported code.
     """
     if exported not in _MODULES:
         try:
