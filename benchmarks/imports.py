@@ -1,17 +1,23 @@
 """Which of Hugging Face's networks import, and whether they compute what PyTorch computes: loss and gradients of a step.
 
-    python benchmarks/imports.py              # the table of docs/benchmarks.md
-    python benchmarks/imports.py --large      # sizes that people train, without weights: seconds and memory
+    python benchmarks/imports.py                     # the table of docs/benchmarks.md: recorded, and by torch.export
+    python benchmarks/imports.py --networks Llama T5
+    python benchmarks/imports.py --large             # sizes that people train, without weights: seconds and memory
 
-Configurations are written here; weights are random. Needs the extra hf.
+With --json a line of JSON for each row. Configurations are written here; weights are random. Needs the extra hf.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import resource
+import sys
 import time
 import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +26,16 @@ import taskflow
 from taskflow.checkpoint import load_weights
 from taskflow.models.huggingface import examples_for, from_config, module_of
 from taskflow.models.pytorch import from_torch, weights_of
+from taskflow.models.pytorch.dropping import probability_name
+from taskflow.models.pytorch.exported import why_not_exported
 
 WIDTH = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
 WORDS = dict(vocab_size=211, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 DECODER = WIDTH | WORDS | dict(num_key_value_heads=2, max_position_embeddings=128)
+BOTH = dict(
+    d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128,
+    decoder_ffn_dim=128, max_position_embeddings=64, **WORDS,
+)
 BATCH, STEPS = 4, 32
 CONFIGS: dict[str, dict[str, Any]] = {
     "GPT-2": dict(model_type="gpt2", n_layer=2, n_head=4, n_embd=64, n_positions=64, **WORDS),
@@ -57,6 +69,79 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "RoBERTa": dict(model_type="roberta", architectures=["RobertaForMaskedLM"], max_position_embeddings=64, **WIDTH, **WORDS),
     "Phi-3": dict(model_type="phi3", **DECODER),
     "BLOOM": dict(model_type="bloom", hidden_size=64, n_layer=2, n_head=4, **WORDS),
+    "DistilBERT": dict(
+        model_type="distilbert", architectures=["DistilBertForMaskedLM"], dim=64, hidden_dim=128, n_layers=2, n_heads=4,
+        max_position_embeddings=64, vocab_size=211, pad_token_id=0,
+    ),
+    "ALBERT": dict(
+        model_type="albert", architectures=["AlbertForMaskedLM"], embedding_size=32, max_position_embeddings=64, **WIDTH, **WORDS
+    ),
+    "ELECTRA": dict(
+        model_type="electra", architectures=["ElectraForMaskedLM"], embedding_size=32, max_position_embeddings=64, **WIDTH, **WORDS
+    ),
+    "DeBERTa v2": dict(
+        model_type="deberta-v2", architectures=["DebertaV2ForMaskedLM"], max_position_embeddings=64, **WIDTH, **WORDS
+    ),
+    "ModernBERT": dict(
+        model_type="modernbert", architectures=["ModernBertForMaskedLM"], max_position_embeddings=64, global_attn_every_n_layers=2,
+        local_attention=8, **WIDTH, **WORDS,
+    ),
+    "XLNet": dict(model_type="xlnet", d_model=64, n_layer=2, n_head=4, d_inner=128, vocab_size=211),
+    "Falcon": dict(
+        model_type="falcon", hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=211, bos_token_id=1,
+        eos_token_id=2,
+    ),
+    "GPT-J": dict(model_type="gptj", n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_positions=64, **WORDS),
+    "GPT-Neo, window 8": dict(
+        model_type="gpt_neo", hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=8,
+        max_position_embeddings=64, intermediate_size=128, **WORDS,
+    ),
+    "MPT": dict(model_type="mpt", d_model=64, n_heads=4, n_layers=2, max_seq_len=64, vocab_size=211),
+    "Phi": dict(model_type="phi", **DECODER),
+    "StableLM": dict(model_type="stablelm", **DECODER),
+    "Gemma": dict(model_type="gemma", head_dim=16, **DECODER),
+    "Gemma 3, window 8": dict(model_type="gemma3_text", head_dim=16, sliding_window=8, **DECODER),
+    "OLMo 2": dict(model_type="olmo2", **DECODER),
+    "OLMoE": dict(model_type="olmoe", num_experts=4, num_experts_per_tok=2, **DECODER),
+    "Cohere": dict(model_type="cohere", **DECODER),
+    "StarCoder 2": dict(model_type="starcoder2", **DECODER),
+    "Granite": dict(model_type="granite", **DECODER),
+    "SmolLM 3": dict(model_type="smollm3", **DECODER),
+    "GLM 4": dict(model_type="glm4", head_dim=16, **DECODER),
+    "GPT-OSS": dict(
+        model_type="gpt_oss", head_dim=16, sliding_window=8, num_local_experts=4, num_experts_per_tok=2, **DECODER
+    ),
+    "DeepSeek V3": dict(
+        model_type="deepseek_v3", q_lora_rank=32, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16,
+        n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=32, first_k_dense_replace=1,
+        n_shared_experts=1, **DECODER,
+    ),
+    "BART": dict(model_type="bart", architectures=["BartForConditionalGeneration"], decoder_start_token_id=2, **BOTH),
+    "Pegasus": dict(model_type="pegasus", architectures=["PegasusForConditionalGeneration"], decoder_start_token_id=0, **BOTH),
+    "DeiT": dict(model_type="deit", image_size=32, patch_size=8, **WIDTH),
+    "BEiT": dict(model_type="beit", image_size=32, patch_size=8, **WIDTH),
+    "DINOv2": dict(
+        model_type="dinov2", architectures=["Dinov2ForImageClassification"], image_size=32, patch_size=8, hidden_size=64,
+        num_hidden_layers=2, num_attention_heads=4, mlp_ratio=2,
+    ),
+    "CLIP, images": dict(
+        model_type="clip_vision_model", architectures=["CLIPVisionModelWithProjection"], image_size=32, patch_size=8,
+        projection_dim=32, **WIDTH,
+    ),
+    "Swin": dict(
+        model_type="swin", image_size=32, patch_size=2, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4
+    ),
+    "SegFormer": dict(
+        model_type="segformer", architectures=["SegformerForImageClassification"], image_size=32, hidden_sizes=[8, 16, 32, 64],
+        depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4],
+    ),
+    "ConvNeXt": dict(model_type="convnext", image_size=32, hidden_sizes=[8, 16, 32, 64], depths=[1, 1, 1, 1]),
+    "ResNet": dict(
+        model_type="resnet", image_size=32, embedding_size=16, hidden_sizes=[16, 32, 64, 64], depths=[1, 1, 1, 1]
+    ),
+    "RegNet": dict(
+        model_type="regnet", image_size=32, embedding_size=16, hidden_sizes=[16, 32, 64, 64], depths=[1, 1, 1, 1], groups_width=8
+    ),
 }
 PADDED = ("GPT-2", "Llama", "Mistral, window 8", "Mixtral", "Qwen2", "BERT", "T5")  # again with an attention_mask
 LARGE: dict[str, tuple[dict[str, Any], int, int]] = {
@@ -121,11 +206,14 @@ def compared(config: dict[str, Any], masked: bool = False, exported: bool = Fals
         warnings.simplefilter("ignore")
         graph = from_torch(torch.export.export(module, (), keywords)) if exported else from_torch(module, keywords=keywords)
     seconds = time.perf_counter() - start
-    logits = module(**keywords).logits
+    returned = module(**keywords)
+    logits = getattr(returned, "logits", returned[0])
     labels = torch.randint(logits.shape[-1], logits.shape[:-1], generator=numbers)
     loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
     loss.backward()
-    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0], taskflow.SGD(lr=1.0))
+    largest = max(float(parameter.grad.abs().max()) for parameter in module.parameters() if parameter.grad is not None)
+    rate = 2.0 ** -math.floor(math.log2(largest))  # a step as large as the weights, so that it shows gradients to all digits
+    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0], taskflow.SGD(lr=rate))
     before = weights_of(module)
     load_weights(run, before)
     feeds = {node.name: keywords[node.name].numpy() for node in graph if node.operator.kind == "input" and node.name in keywords}
@@ -137,8 +225,7 @@ def compared(config: dict[str, Any], masked: bool = False, exported: bool = Fals
             parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
     theirs = weights_of(module)
     trained = {parameter.name for parameter in graph.parameters}
-    largest = max(float(np.abs(theirs[name]).max()) for name in trained)
-    off = max(float(np.abs((old[name] - after[name]) - theirs[name]).max()) for name in trained)
+    off = max(float(np.abs((old[name] - after[name]) / rate - theirs[name]).max()) for name in trained)
     return Compared(graph, seconds, abs(ours - loss.item()) / abs(loss.item()), off / largest)
 
 
@@ -149,8 +236,8 @@ def without_dropout(config: dict[str, Any]) -> Any:
     torch.manual_seed(0)
     module = module_of(config, weights=True).train()
     for part in module.modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0
+        if (name := probability_name(part)) is not None:
+            setattr(part, name, 0.0)
     for key in ("attention_dropout", "attn_pdrop", "dropout_rate", "attention_probs_dropout_prob"):
         for part in (module, *module.modules()):
             if hasattr(getattr(part, "config", None), key):
@@ -162,29 +249,60 @@ def without_dropout(config: dict[str, Any]) -> Any:
     return module
 
 
-def small() -> None:
-    """Print the table of networks, equal to PyTorch or refused."""
-    print("| network | operators | parameters | import s | loss off by | gradients off by |\n|---|---|---|---|---|---|")
-    rows = [(name, config, False) for name, config in CONFIGS.items()]
-    rows += [(f"{name}, attention_mask", CONFIGS[name], True) for name in PADDED]
-    for name, config, masked in rows:
-        try:
-            graph, seconds, loss, gradients = compared(config, masked)
-            print(
-                f"| {name} | {len(graph)} | {graph.parameter_count:,} | {seconds:.1f} | {loss:.1e} | {gradients:.1e} |", flush=True
-            )
-        except ValueError as error:
-            print(f"| {name} | refused: {error} |", flush=True)
+def row(name: str, config: dict[str, Any], masked: bool, exported: bool) -> dict[str, Any]:
+    """A network in one of the two ways, as it is written with --json: figures, or why it is refused."""
+    said: dict[str, Any] = {"network": name, "attention_mask": masked, "by": "torch.export" if exported else "recording"}
+    try:
+        found = compared(config, masked, exported)
+    except Exception as error:  # of torch.export: of any kind
+        return said | {"refused": " ".join(str(why_not_exported(error) or error).split())}
+    return said | {
+        "operators": len(found.graph), "parameters": found.graph.parameter_count, "import_seconds": found.seconds,
+        "loss_off": found.loss, "gradients_off": found.gradients,
+    }
 
 
-def large() -> None:
+def figures(found: dict[str, Any]) -> list[str]:
+    """A row's cells: operators, seconds, differences."""
+    if "refused" in found:
+        return ["refused", "", "", ""]
+    return [str(found["operators"]), f"{found['import_seconds']:.1f}", f"{found['loss_off']:.1e}", f"{found['gradients_off']:.1e}"]
+
+
+def small(names: Sequence[str], as_json: bool) -> None:
+    """Print the table of networks, equal to PyTorch or refused, and below it why."""
+    refused = []
+    if not as_json:
+        ways = "operators | import s | loss off by | gradients off by"
+        print(f"| network | parameters | {ways} | by torch.export: {ways} |")
+        print("|---" * 10 + "|")
+    rows = [(name, False) for name in names] + [(name, True) for name in names if name in PADDED]
+    for name, masked in rows:
+        both = [row(name, CONFIGS[name], masked, exported) for exported in (False, True)]
+        title = f"{name}, attention_mask" if masked else name
+        refused += [(f"{title}, {found['by']}", found["refused"]) for found in both if "refused" in found]
+        if as_json:
+            print("\n".join(map(json.dumps, both)), flush=True)
+            continue
+        count = next((f"{found['parameters']:,}" for found in both if "parameters" in found), "")
+        print("| " + " | ".join([title, count, *figures(both[0]), *figures(both[1])]) + " |", flush=True)
+    for title, why in () if as_json else refused:
+        print(f"\n{title}: {why}")
+
+
+def large(as_json: bool) -> None:
     """Print the table of sizes that people train."""
-    print("| network | samples x tokens | parameters | operators | import s | memory of the process, GB |")
-    print("|---|---|---|---|---|---|")
+    if not as_json:
+        print("| network | samples x tokens | parameters | operators | import s | memory of the process, GB |")
+        print("|---|---|---|---|---|---|")
     for name, (config, batch, steps) in LARGE.items():
         start = time.perf_counter()
         graph = from_config(config, batch, steps or None)
         seconds, peak = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        if as_json:
+            said = {"network": name, "samples": batch, "tokens": steps or None, "parameters": graph.parameter_count}
+            print(json.dumps(said | {"operators": len(graph), "import_seconds": seconds, "peak_GB": peak}), flush=True)
+            continue
         print(
             f"| {name} | {batch} x {steps or 'image'} | {graph.parameter_count / 1e9:.2f} G | {len(graph):,} | {seconds:.1f} "
             f"| {peak:.2f} |", flush=True,
@@ -194,8 +312,13 @@ def large() -> None:
 def main() -> None:
     """Print one of the two tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--networks", nargs="+", default=list(CONFIGS), choices=list(CONFIGS), metavar="NAME", help="some of them")
     parser.add_argument("--large", action="store_true", help="networks of today's sizes, without weights")
-    large() if parser.parse_args().large else small()
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
+    options = parser.parse_args()
+    folder = Path(__file__).resolve().parent  # whose kernels.py transformers would take for the package kernels
+    sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != folder]
+    large(options.json) if options.large else small(options.networks, options.json)
 
 
 if __name__ == "__main__":

@@ -114,9 +114,11 @@ def in_micro_batches(node: Node, config: OpConfig, micro_batches: int) -> OpConf
         return config
     size, degree = node.dims[dim].size, config.degrees[dim]
     if size < micro_batches * degree:
+        read = max((tensor.shape[0] for tensor in node.inputs if tensor.shape), default=0)
+        together = f", of which each takes {read // size} of its input's together (a group of gating: take smaller groups)"
         raise ValueError(
             f"operator {node.name}: {micro_batches} micro-batches, each cut in {degree}, need {micro_batches * degree} "
-            f"samples, got {size}"
+            f"samples, got {size}{together if read > size else ''}; take fewer micro-batches or fewer replicas"
         )
     degrees = (*config.degrees[:dim], degree * micro_batches, *config.degrees[dim + 1 :])
     weights = config.weights

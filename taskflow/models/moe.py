@@ -64,7 +64,11 @@ def moe(config: MoEConfig, dtype: str = "float32") -> OperatorGraph:
     Raises ValueError unless ``group`` divides the words of a batch."""
     c = config
     if c.group is not None and (c.group < 1 or c.batch * c.steps % c.group):
-        raise ValueError(f"MoE: group must divide the {c.batch} x {c.steps} words of a batch, got {c.group}")
+        count = c.batch * c.steps
+        near = sorted((n for n in range(1, count + 1) if count % n == 0), key=lambda n: (abs(n - (c.group or 0)), n))[:2]
+        raise ValueError(
+            f"MoE: group must divide the {c.batch} x {c.steps} words of a batch, got {c.group}; take {' or '.join(map(str, near))}"
+        )
     graph = OperatorGraph(dtype, "MoE")
     tokens, targets = (ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("tokens", "targets"))
     words = ops.embedding(tokens, c.vocabulary, c.hidden, std=c.hidden**-0.5, name="embedding")

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import floor, inf, isfinite
 from typing import Protocol
 
 from taskflow.mapper import OpConfig, Strategy, Sync
@@ -71,11 +71,18 @@ TEN_SECONDS = Budget(seconds=10.0)
 
 class Deadline:
     """Time at which a search must end, counted from the creation of this object. ``seconds``: of the whole search. ``stopped``:
-    the user wants it to end now. ``now``: another timer (benchmarks that run beside other work use the processor's time)."""
+    the user wants it to end now. ``now``: another timer (benchmarks that run beside other work use the processor's time).
+    ``within``: the deadline of a larger search that this one is a part of; when it ends, the part ends too."""
 
-    def __init__(self, seconds: float = inf, now: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds, self.stopped = seconds, False
+    def __init__(
+        self, seconds: float = inf, now: Callable[[], float] = time.perf_counter, within: Deadline | None = None
+    ) -> None:
+        self.seconds, self.stopped, self._within = seconds, False, within
         self._now, self._begin = now, now()
+
+    def part(self, seconds: float) -> Deadline:
+        """One that comes in so many seconds from now, by the same timer, but not later."""
+        return Deadline(seconds, self._now, self)
 
     @property
     def elapsed(self) -> float:
@@ -86,7 +93,8 @@ class Deadline:
     @property
     def left(self) -> float:
         """Seconds left, at least 0; none once it is stopped."""
-        return 0.0 if self.stopped else max(0.0, self.seconds - self.elapsed)
+        left = 0.0 if self.stopped else max(0.0, self.seconds - self.elapsed)
+        return left if self._within is None else min(left, self._within.left)
 
     @property
     def expired(self) -> bool:
@@ -168,6 +176,14 @@ class BudgetShare:
     def proposals(self) -> float:
         """Number of its proposals."""
         return self._to.proposals - self._from.proposals
+
+    def part(self, share: float) -> Budget:
+        """A share of what is left of it, for a search of its own: at least a microsecond and one proposal."""
+        proposals = share * (self._to.proposals - self._search.proposals)
+        return Budget(
+            max(1e-6, share * (self._to.seconds - self._search.elapsed)),
+            max(1, floor(proposals)) if isfinite(proposals) else inf,
+        )
 
     def has(self, seconds: float, proposals: float) -> bool:
         """True if this many seconds and proposals are left of it."""

@@ -72,7 +72,9 @@ class MemoryCheck:
         self._live: tuple[Strategy, tuple[MemoryUse, ...] | None] | None = None
         self._estimated: tuple[Strategy, list[int]] | None = None
         self._known: dict[tuple[object, ...], _OperatorMemory] = {}
-        self._accesses = Accesses(self.graph)
+        of = evaluator.repetition
+        self._repeats = 1 if of is None else of.count
+        self._accesses = Accesses(self.graph, None if of is None else of.rects)
         self._owned: dict[tuple[str, OpConfig], list[Makers]] = {}
         self._cuts: dict[tuple[object, ...], list[_Piece]] = {}
         self._unused: dict[tuple[Rect, frozenset[Rect]], tuple[int, Rect | None]] = {}
@@ -113,6 +115,8 @@ class MemoryCheck:
         return self._estimate(strategy), False
 
     def _plannable(self, strategy: Strategy) -> bool:
+        if self._repeats > 1:  # whose plans are not lowered
+            return False
         if strategy.ordered:  # the estimates know no order; its evaluator has lowered it as well
             return self._folded(strategy) is None
         pieces = sum(len(config.processors) for config in strategy.configs.values())  # of most a task forward and one backward
@@ -200,7 +204,8 @@ class MemoryCheck:
             masters = summed - sum(n for read, n in sizes.items() if wider[read[0]] == 1)
             updated = summed  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
             if sync.travel is SyncAlgorithm.COLLECTIVE and sync.place is UpdatePlacement.SHARDED:
-                shares = {read: -(-n * wider[read[0]] // alike[layer, read[0], read[1]]) for read, n in sizes.items()}
+                among = {read: alike[layer, read[0], read[1]] * self._repeats for read in sizes}
+                shares = {read: -(-n * wider[read[0]] // among[read]) for read, n in sizes.items()}
                 updated = sum(shares.values())
                 masters = sum(n for read, n in shares.items() if wider[read[0]] > 1)
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk.

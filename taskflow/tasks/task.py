@@ -322,8 +322,8 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Of something of a ``kind`` that a processor does in turn, pass after pass: ``task`` ends it there; or, with ``back``, it
-    begins it and waits for the ``back``th last that was ended in the passes before."""
+    """Order of tasks of a ``kind`` on a processor, pass after pass. With ``back`` 0, ``task`` ends a turn there; otherwise it
+    begins one and waits for the ``back``th last turn that ended in the passes before."""
 
     kind: str
     processor: int

@@ -248,6 +248,9 @@ def test_operators_that_take_several_micro_batches_together_are_named() -> None:
 def test_too_few_samples_are_named() -> None:
     graph = OperatorGraph("float64", "few")
     x = taskflow.input(graph, (3, 2), name="x")
-    with pytest.raises(ValueError, match="operator x: 2 micro-batches, each cut in 2, need 4 samples, got 3"):
+    with pytest.raises(ValueError, match="operator x: 2 micro-batches, each cut in 2, need 4 samples, got 3; take fewer micro"):
         in_micro_batches(graph.node("x"), OpConfig((2, 1), (0, 1)), 2)
     assert x.shape == (3, 2)
+    groups = taskflow.reshape(taskflow.input(graph, (8, 6), name="words"), (2, 24), name="groups")
+    with pytest.raises(ValueError, match=r"operator groups: 4 .* got 2, of which each takes 4 of its input.* smaller groups"):
+        in_micro_batches(graph.nodes[groups.node], OpConfig((1, 1), (0,)), 4)

@@ -216,5 +216,5 @@ def test_experts_by_einsums_and_in_groups_of_any_size_train_alike() -> None:
     printed, rows = losses["{'einsums': True}"], losses["{}"]
     np.testing.assert_allclose(printed, rows, rtol=1e-11)
     assert losses["{'group': 12}"] != rows != losses["{'group': 8}"]
-    with pytest.raises(ValueError, match="group must divide the 4 x 6 words of a batch, got 7"):
+    with pytest.raises(ValueError, match="group must divide the 4 x 6 words of a batch, got 7; take 6 or 8"):
         build("MoE", preset="small", group=7)

@@ -259,8 +259,13 @@ for _name, _function in {
     "broadcast": lambda x: x.unsqueeze(1) * x.unsqueeze(0) + x,
     "einsum": lambda x: torch.einsum("bi,bj->bij", x, x).sum(-1) + torch.einsum("ij,kj->ik", [x, x]).sum(1, keepdim=True),
     "matrices_of_other_ranks": lambda x: x.view(2, 2, 6) @ x.t() @ x + x.view(2, 1, 2, 6) @ x.view(1, 2, 2, 6).mT @ x.view(2, 2, 6),
+    "product_of_batches": lambda x: torch.baddbmm(
+        x.view(2, 2, 6), x.view(2, 2, 6), x.view(2, 2, 6).mT @ x.view(2, 2, 6), beta=0.5, alpha=2
+    ),
     "matrix_by_vector": lambda x: (x @ x[0]).unsqueeze(1) + torch.mm(x, x.t()).mean(1, keepdim=True),
     "chosen": lambda x: x[:, [0, 2, -1, 2]].sum(1, keepdim=True) * x[torch.tensor([[1, 1], [0, 3]])].mean((0, 1)),
+    "chosen_ranges": lambda x: x[..., [-2]] + x[:, [2, 3]].sum(1, keepdim=True) + torch.index_select(x, 1, torch.arange(2)).mean(),
+    "chosen_around_the_end": lambda x: x[:, [-1, 0]] + x[:, [-3, -2]] * x[[3], ...][:, 1:3],
     "rolled": lambda x: torch.roll(x, 1, 1) + x.roll((1, -2), (0, 1)),
     "padded": lambda x: F.pad(x, (1, 2), value=0.5)[:, 2:8],
     "gate": lambda x: F.silu(x) * torch.sigmoid(x) + F.gelu(x, approximate="tanh") + F.hardtanh(x, -0.3, 0.4),

@@ -254,6 +254,20 @@ def counts_in_a_closure() -> Any:
     return net(forward, a=line())
 
 
+@case("equal")
+def buffers_in_lists_of_modules() -> Any:
+    """Lists are torch.nn's, but no layers: what lies in them may read its buffers."""
+    def forward(self, x):
+        for part in (*self.parts, self.named["a"]):
+            x = part(x)
+        return x
+
+    def made():
+        return net(lambda self, x: self.a(x) * self.scale[None, :6], a=line(), scale=torch.rand(1, 6).squeeze(0) + 0.5)
+
+    return net(forward, parts=nn.ModuleList([made(), made()]), named=nn.ModuleDict({"a": made()}))
+
+
 @case("refused")
 def buffer_written_in_place() -> Any:
     def forward(self, x):

@@ -241,6 +241,16 @@ def addmm(name: str, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float =
     return ops.add(matmul(f"{name}.product", mat1, mat2), input, name=name)
 
 
+@stands_for("baddbmm")
+def baddbmm(name: str, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """beta * input + alpha * batch1 @ batch2."""
+    require(beta != 0, "beta must not be 0")
+    product = matmul(f"{name}.product", batch1, batch2)
+    product = product if alpha == 1 else ops.scale(product, alpha, name=f"{name}.alpha")
+    first = input if beta == 1 else ops.scale(input, beta, name=f"{name}.beta")
+    return ops.add(product, first, name=name)
+
+
 @stands_for("einsum")
 def einsum(name: str, equation: str, *operands: Any) -> Any:
     """Sum products over letters."""

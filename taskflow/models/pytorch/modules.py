@@ -10,6 +10,7 @@ from torch import nn
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add
+from taskflow.models.pytorch.dropping import is_drop_path
 from taskflow.models.pytorch.experts import experts, is_experts
 from taskflow.models.pytorch.masks import MASKED, Mask
 from taskflow.models.pytorch.normalising import affine, normalised
@@ -142,8 +143,8 @@ def _is_causal(mask: Any) -> bool:
 
 
 def fixed_mask(mask: Fixed, rows: int, columns: int) -> tuple[Fixed | None, bool]:
-    """What is left of a fixed mask of attention, True for what is allowed or numbers that are added; and whether it is the causal
-    one, of which nothing is left, as of one that hides nothing."""
+    """Return the rest of a fixed attention mask (True for what is allowed, or numbers that are added), and whether it is the
+    causal mask. The rest is None for the causal mask, and for a mask that hides nothing."""
     numbers = array_of(mask)
     if numbers.ndim < 2 or numbers.shape[-2:] != (rows, columns):
         return mask, False
@@ -191,6 +192,11 @@ def stochastic_depth(site: Site, m: Any, x: Tensor) -> Made:
     return ops.stochastic_depth(x, m.p, name=site.name) if m.p and site.training else x
 
 
+def _drop_path(site: Site, m: Any, x: Tensor) -> Made:
+    require(getattr(m, "scale_by_keep", True), "scale_by_keep must be True")
+    return ops.stochastic_depth(x, m.drop_prob, name=site.name) if m.drop_prob and site.training else x
+
+
 def _gelu(site: Site, m: nn.GELU, x: Tensor) -> Made:
     return ops.gelu(x, m.approximate, name=site.name)
 
@@ -230,6 +236,12 @@ def _avg_pool2d(site: Site, m: nn.AvgPool2d, x: Tensor) -> Made:
 
 def _adaptive_avg_pool2d(site: Site, m: nn.AdaptiveAvgPool2d, x: Tensor) -> Made:
     return ops.adaptive_avg_pool2d(x, _sizes_or_kept(m.output_size, x), name=site.name)
+
+
+def _adaptive_avg_pool1d(site: Site, m: nn.AdaptiveAvgPool1d, x: Tensor) -> Made:
+    size = m.output_size[0] if isinstance(m.output_size, (tuple, list)) else m.output_size
+    rows = ops.reshape(x, (*x.shape[:2], 1, x.shape[2]), name=f"{site.name}.rows")
+    return ops.reshape(ops.adaptive_avg_pool2d(rows, (1, size), name=f"{site.name}.pool"), (*x.shape[:2], size), name=site.name)
 
 
 def _sizes_or_kept(size: Any, x: Tensor) -> tuple[int, int]:
@@ -283,6 +295,7 @@ LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: _attention, nn.RMSNorm: _rms_norm,
     nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
     nn.Softmax: _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
+    nn.AdaptiveAvgPool1d: _adaptive_avg_pool1d,
     nn.Flatten: _flatten, nn.Unflatten: _unflatten, nn.Upsample: _upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
     nn.Hardsigmoid: lambda site, m, x: ops.hardsigmoid(x, name=site.name),
     nn.Hardswish: lambda site, m, x: ops.hardswish(x, name=site.name),
@@ -294,8 +307,8 @@ LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
 """What each class becomes. Other modules of torch.nn are refused, but for the transformers, which are followed into their parts
 like modules of your own."""
 FOLLOWED = (
-    nn.Sequential, nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer,
-    nn.Transformer,
+    nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict, nn.Sequential, nn.TransformerEncoder,
+    nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer, nn.Transformer,
 )
 BY_NAME: dict[str, Callable[..., Made]] = {"torchvision.ops.stochastic_depth.StochasticDepth": stochastic_depth}
 """Layers of packages that need not be installed."""
@@ -309,6 +322,8 @@ def layer_of(module: nn.Module) -> Callable[..., Made] | None:
     found = BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
     if found is None and is_experts(module):
         return experts
+    if found is None and is_drop_path(module):
+        return _drop_path
     if found is None:
         known = class_of(module, LAYERS)
         found = None if known is None else LAYERS[known]

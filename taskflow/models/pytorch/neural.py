@@ -164,6 +164,7 @@ stands_for("leaky_relu", "leaky_relu_")(_as_layer(nn.LeakyReLU, negative_slope=0
 stands_for("hardtanh", "hardtanh_")(_as_layer(nn.Hardtanh, min_val=-1.0, max_val=1.0, inplace=False))
 stands_for("hardswish")(_as_layer(nn.Hardswish, inplace=False))
 stands_for("hardsigmoid")(_as_layer(nn.Hardsigmoid, inplace=False))
+stands_for("adaptive_avg_pool1d")(_as_layer(nn.AdaptiveAvgPool1d, output_size=None))
 stands_for("adaptive_avg_pool2d")(_as_layer(nn.AdaptiveAvgPool2d, output_size=None))
 stands_for("max_pool2d")(_as_layer(
     nn.MaxPool2d, kernel_size=None, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False

@@ -34,9 +34,7 @@ def is_theirs(file: str) -> bool:
     return not library and not file.startswith(_NOT_THEIRS) and not file.startswith("<")
 
 
-def _place_of(frame: FrameType, code: CodeType, line: int) -> CodePlace | None:
-    if code is at_place.__code__:
-        return frame.f_locals["place"]  # type: ignore[no-any-return]
+def _place_of(code: CodeType, line: int) -> CodePlace | None:
     return CodePlace(code.co_filename, line) if is_theirs(code.co_filename) else None
 
 
@@ -44,7 +42,9 @@ def calling_line() -> CodePlace | None:
     """The line of the innermost frame of the module's own code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if (found := _place_of(frame, frame.f_code, frame.f_lineno)) is not None:
+        if frame.f_code is at_place.__code__:
+            return frame.f_locals["place"]  # type: ignore[no-any-return]
+        if (found := _place_of(frame.f_code, frame.f_lineno)) is not None:
             return found
         frame = frame.f_back
     return None
@@ -54,7 +54,8 @@ def raising_line(trace: TracebackType | None) -> CodePlace | None:
     """The line of the module's own code that an error came through last."""
     found = None
     while trace is not None:
-        found = _place_of(trace.tb_frame, trace.tb_frame.f_code, trace.tb_lineno) or found
+        code = trace.tb_frame.f_code
+        found = trace.tb_frame.f_locals["place"] if code is at_place.__code__ else _place_of(code, trace.tb_lineno) or found
         trace = trace.tb_next
     return found
 

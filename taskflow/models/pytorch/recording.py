@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.recorder import TorchRecorder
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped
 
 CONTAINERS = (list, dict, set)
-DROPS = ("Dropout", "StochasticDepth")  # layers that do nothing in evaluation
 RANDOM_IN_TRAINING = ("MultiheadAttention", "LSTM")  # layers with a ``dropout``
 ATTENTION = F.scaled_dot_product_attention
 
@@ -73,7 +73,7 @@ def _depends_on_mode(module: nn.Module, step: TorchStep) -> bool:
     if step.kind != "module" or not step.training:
         return step.kind == "function" and step.target is F.dropout
     part = module.get_submodule(step.target)
-    drops = bool(getattr(part, "p", 0)) if type(part).__name__ in DROPS else bool(getattr(part, "dropout", 0))
+    drops = bool(getattr(part, probability_name(part) or "dropout", 0))
     return drops or isinstance(part, nn.modules.batchnorm._BatchNorm)
 
 
@@ -236,7 +236,7 @@ class _Numbers:
         if step.kind == "function" and step.target is F.dropout:
             p, training = _dropout(*step.args, **step.kwargs)
             return step.args[0] if step.args and (self.ours or not training or p == 0) else None
-        if step.kind == "module" and type(self.module.get_submodule(step.target)).__name__ in DROPS:
+        if step.kind == "module" and probability_name(self.module.get_submodule(step.target)) is not None:
             return step.args[0] if step.args and (self.ours or not step.training) else None
         return None
 
@@ -249,8 +249,8 @@ class _Numbers:
         if step.kind != "module":
             return False
         part = self.module.get_submodule(step.target)
-        kinds = isinstance(part, nn.modules.batchnorm._BatchNorm) or type(part).__name__ in (*DROPS, *RANDOM_IN_TRAINING)
-        return kinds and step.training
+        kinds = isinstance(part, nn.modules.batchnorm._BatchNorm) or type(part).__name__ in RANDOM_IN_TRAINING
+        return (kinds or probability_name(part) is not None) and step.training
 
 
 def _dropout(input: Any = None, p: float = 0.5, training: bool = True, inplace: bool = False) -> tuple[float, bool]:

@@ -95,7 +95,7 @@ def transpose(name: str, input: Tensor, dim0: int, dim1: int) -> Any:
 @stands_for("t", ".T", ".mT")
 def turned(name: str, input: Tensor) -> Any:
     """Swap the last two dimensions (there must be two: PyTorch refuses ``t`` of more)."""
-    require(input.ndim == 2 or name.startswith("mT"), "of a tensor of two dimensions")
+    require(input.ndim == 2 or name.rpartition(".")[2].startswith("mT"), "of a tensor of two dimensions")
     return ops.transpose(input, -2, -1, name=name)
 
 
@@ -169,6 +169,9 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     numbers = array_of(wanted[dim]) if isinstance(wanted[dim], Fixed) else np.asarray(wanted[dim])
     require(numbers.dtype.kind in "iu", "an index by numbers must be of integers")
     size = x.shape[dim]
+    one_way = numbers.ndim == 1 and numbers.size > 0 and (numbers[0] < 0) == (numbers[-1] < 0)
+    if one_way and bool((numbers - numbers[0] == np.arange(numbers.size)).all()):  # a range
+        return ops.narrow(x, dim, int(numbers[0]) % size, numbers.size, name=name) if numbers.size < size else x
     require(numbers.size * size <= MOST_CHOSEN, f"an index by {numbers.size} numbers below {size} is too large")
     table = np.zeros((numbers.size, size), x.dtype)
     table[np.arange(numbers.size), numbers.reshape(-1)] = 1
@@ -177,6 +180,14 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     made = ops.einsum(f"{letters},z{letters[dim]}->{out}", x, constant(x.graph, table, f"{name}.chosen"), name=name)
     shape = (*x.shape[:dim], *numbers.shape, *x.shape[dim + 1 :])
     return made if made.shape == shape else ops.reshape(made, shape, name=f"{name}.shaped")
+
+
+@stands_for("index_select", raw=True)
+def index_select(name: str, input: Any, dim: int, index: Any) -> Any:
+    """Elements of a dimension at fixed integer indices."""
+    x = tensor_of(input, graph_of(input), name)
+    require(isinstance(index, Fixed), "the index must be a buffer, or be computed from shapes and buffers")
+    return _chosen(name, x, [slice(None)] * (dim % x.ndim) + [index])
 
 
 def _mesh(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
@@ -209,15 +220,15 @@ def item(name: str, input: Any, index: Any) -> Any:
     """Index x[index]: integers, slices, ``...`` and None; or fixed integers for one dimension."""
     input = tensor_of(input, graph_of(input), name)
     wanted = list(index) if isinstance(index, tuple) else [index]
-    if any(isinstance(part, (Fixed, list)) for part in wanted):
-        require(all(part is not None and part is not Ellipsis for part in wanted), "an index by numbers beside ... or None")
-        if len(wanted) > 1 and all(isinstance(part, Fixed) for part in wanted):
-            return _mesh(name, input, wanted)
-        return _chosen(name, input, wanted)
     if any(part is Ellipsis for part in wanted):
         at = next(i for i, part in enumerate(wanted) if part is Ellipsis)
         missing = input.ndim - sum(part is not None for part in wanted) + 1
         wanted[at : at + 1] = [slice(None)] * missing
+    if any(isinstance(part, (Fixed, list)) for part in wanted):
+        require(all(part is not None for part in wanted), "an index by numbers beside None")
+        if len(wanted) > 1 and all(isinstance(part, Fixed) for part in wanted):
+            return _mesh(name, input, wanted)
+        return _chosen(name, input, wanted)
     shape: list[int] = []
     x, dim = input, 0
     if any(isinstance(part, slice) and not range(*part.indices(size)) for part, size in _sliced(wanted, input.shape)):

@@ -20,6 +20,7 @@ from taskflow.checkpoint import StoredWeights, load_weights
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import choose
+from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.follow import WATCHING, Followed, Watch, follow
 from taskflow.models.pytorch.steps import TorchStep, leaves
 from taskflow.models.pytorch.weights import weights_of
@@ -59,6 +60,8 @@ def random_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
             value = torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor.detach().cpu().clone()
             value = value.to(dtype) if value.is_floating_point() else value
             noise = torch.randn(value.shape, dtype=torch.float64, generator=numbers)
+            if isinstance(tensor, nn.Parameter) and not tensor.requires_grad:  # what is equal stays equal: it is one constant
+                noise = torch.randn(value.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
             if isinstance(tensor, nn.Parameter) and value.is_floating_point():
                 value += (noise * 0.1 * (value.abs().double().mean() + 0.1)).to(value.dtype)
             elif name.endswith("running_mean"):
@@ -101,8 +104,8 @@ def no_dropout(module: nn.Module) -> Iterator[None]:
     """Disable dropout of the module within the block."""
     before: list[tuple[Any, str, float]] = []
     for part in module.modules():
-        if type(part).__name__ in ("Dropout", "StochasticDepth"):
-            before.append((part, "p", part.p))  # type: ignore[arg-type]
+        if (name := probability_name(part)) is not None:
+            before.append((part, name, getattr(part, name)))
         elif isinstance(part, (nn.MultiheadAttention, nn.LSTM)):
             before.append((part, "dropout", part.dropout))
     try:

@@ -5,6 +5,7 @@
    plans that share weights in groups (`taskflow.optimizer.algorithms.layer_groups`). If devices are unequal, also data
    parallelism with pieces in proportion to their speeds. From then on, pieces have these sizes, which are adjusted between
    rounds (`taskflow.optimizer.algorithms.uneven`).
+   On 256 processors and more also plans of a few of them that all carry out (`taskflow.optimizer.algorithms.repetitions`).
 2. Layers: from the best start, patterns of similar layers (`layer_patterns`; not for deep networks), or on 8 processors and
    more a descent over all cuts and device groups (`layer_descent`). From the same start, independent runs of annealing with the
    moves of `layer_annealing`, repeated if they are quick. On 8 processors and more, hybrids of samples and weights
@@ -45,6 +46,7 @@ from taskflow.optimizer.algorithms.layer_groups import groups
 from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
 from taskflow.optimizer.algorithms.local_search import polish
 from taskflow.optimizer.algorithms.moves import SYNCS, Moves
+from taskflow.optimizer.algorithms.repetitions import try_repeated
 from taskflow.optimizer.algorithms.uneven import UnevenPieces
 from taskflow.optimizer.budget import BudgetExhausted, BudgetShare
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
@@ -59,6 +61,7 @@ HOT = (0.2, 0.1, 0.03)  # the same, of the first annealing of layers
 MOST_CRITICAL = 200_000  # tasks of a step whose critical path is looked for
 MOST_CANDIDATES = 3000  # of one operator in local descent
 MOST_POLISHED = 300_000  # changes of single operators that are all tried before it gives up
+REPEATED, LARGE_REPEATED = 0.3, 0.7  # of the budget, for plans that are repeated; of large steps
 RESTART = 1.5  # times what a chain of annealing takes
 RESTARTS = 0.85  # of the budget, at most
 ROUNDS = 12  # or restarts without a better plan, after which it gives up
@@ -145,6 +148,8 @@ class _Guided:
         if given:
             return
         self.uneven.start(self.run.options.rivals or known(self.graph, self.machine))
+        large = self.run.evaluator.tasks >= MOST_CRITICAL
+        try_repeated(self.run, guided, BudgetShare(self.run, LARGE_REPEATED if large else REPEATED))
         if self.run.refused:  # memory is scarce: one of these does not fit
             self.run.enter("groups, to fit the memory")
             for strategy in groups(self.graph, self.machine):

@@ -227,7 +227,7 @@ class LayerAnnealing:
 
 def _loads(run: SearchSession) -> Loads | None:
     """None where loads are not to be had or take longer than they save."""
-    if not 8 <= len(run.evaluator.machine.processors) <= 256:
+    if not 8 <= len(run.evaluator.machine.processors) <= 256 or run.evaluator.repetition is not None:
         return None
     try:
         return Loads(run.evaluator, run.go_on, run.strategy.sums)

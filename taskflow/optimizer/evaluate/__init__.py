@@ -8,6 +8,7 @@ devices and links.
 from taskflow.optimizer.evaluate.choose import evaluator
 from taskflow.optimizer.evaluate.critical_path import PathSegment, critical_path
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, TooManyTasksError, timeline_json
+from taskflow.optimizer.evaluate.repetition import Repetition, repeated, repeated_seconds, repetition
 from taskflow.optimizer.evaluate.support import MOST_PROCESSORS
 from taskflow.optimizer.evaluate.usage import where_time_goes
 
@@ -17,9 +18,13 @@ __all__ = [
     "NO_SYNCS",
     "Evaluator",
     "PathSegment",
+    "Repetition",
     "TooManyTasksError",
     "critical_path",
     "evaluator",
+    "repeated",
+    "repeated_seconds",
+    "repetition",
     "timeline_json",
     "where_time_goes",
 ]

@@ -53,6 +53,7 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
                      const vector[double]& nbytes, const vector[double]& overhead, CostCallback cost,
                      RouteCallback route, GroupCallback group, cbool (*go_on)(void*) noexcept, TableCallback table,
                      void* asker) except +
+        void repeat(int times)
         void rule(cbool trains, int buffers, int64_t flops, cbool clips)
         void add_node(const vector[int]& input_nodes, const vector[int]& input_outputs, const vector[int]& parameters,
                       const vector[int]& itemsizes, const vector[int]& needs, const vector[int]& seeds, cbool state,
@@ -190,6 +191,11 @@ cdef class Core:
         self.most = processors
         self.step.get().machine(processors, classes, rates, by_runs, flops, nbytes, overhead, ask_cost, ask_route,
                                 ask_group, ask_to_go_on, ask_table, <void*>self)
+
+    def repeat(self, int times):
+        """Collectives that keep weights equal are among the processors of so many repetitions, those of the others counted on
+        after the first one's."""
+        self.step.get().repeat(times)
 
     def rule(self, bint trains, int buffers, int64_t flops, bint clips):
         self.step.get().rule(trains, buffers, flops, clips)

@@ -13,17 +13,18 @@ from taskflow.mapper import SUMS, OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.operators.operator import Spec
 from taskflow.optimizer.cost import Costs, Roofline
 from taskflow.optimizer.evaluate._core import Core
+from taskflow.optimizer.evaluate.core_model import describe_model
 from taskflow.optimizer.evaluate.core_tables import CoreTables
 from taskflow.optimizer.evaluate.equivalence import alike, first_equal, shapes
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, TooManyTasksError, Usage, same_processors
 from taskflow.optimizer.evaluate.evaluator import usage as usage_of
 from taskflow.optimizer.evaluate.folded import FoldedStep
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
+from taskflow.optimizer.evaluate.repetition import Repetition
 from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Kind, Span, TaskGraph, Timeline, message_resources
-from taskflow.tasks.lower import gradient_flow
 
 KINDS = (
     Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE,
@@ -48,14 +49,18 @@ class CompiledEvaluator(Evaluator):
         rule: UpdateRule | None,
         clip_norm: float | None,
         algorithm: str = "full",
+        repetition: Repetition | None = None,
     ) -> None:
         super().__init__(graph, machine, costs, rule, clip_norm)
+        self.repetition = repetition  # whose machine ``machine`` is; ``costs`` are the whole machine's
         reason = unsupported(graph, machine, costs, rule)
         if reason:
             raise ValueError(f"CompiledEvaluator: {graph.name} needs the reference evaluator: {reason}")
         self._core = Core()
         self._core.use(SIMULATIONS.index(algorithm))
-        self._tables = CoreTables(self._core)
+        self._tables = CoreTables(self._core, 1 if repetition is None else repetition.count)
+        if repetition is not None:
+            self._core.repeat(repetition.count)
         self._regions: dict[Rect, int] = {}
         self._lists: dict[tuple[int, ...], int] = {}
         self._cuts: dict[object, int] = {}
@@ -76,7 +81,7 @@ class CompiledEvaluator(Evaluator):
         self._pieces, self._most = 0, len(machine.processors)
         self._proposed = self._stale = False
         self._describe_machine()
-        self._describe_model()
+        describe_model(self._core, graph, rule, clip_norm is not None, self._layers, self._region, self._list)
 
     # ---- the model -------------------------------------------------------------------------------------------------
     def _describe_machine(self) -> None:
@@ -95,38 +100,6 @@ class CompiledEvaluator(Evaluator):
             lambda: self.checkpoint(),
             self._tables.chunks,
         )
-
-    def _describe_model(self) -> None:
-        graph, core, rule = self.graph, self._core, self.rule
-        core.rule(
-            rule is not None, rule.buffers if rule else 0, rule.flops(1) if rule else 0, self.clip_norm is not None
-        )
-        active, needs, trained = gradient_flow(graph)
-        for parameter in graph.parameters:
-            dtype = parameter.spec.dtype
-            core.add_parameter(
-                self._layers[parameter.layer], self._region(parameter.spec.rect), dtype.itemsize, parameter.name in trained,
-                dtype.num,
-            )
-        numbers = {p.name: i for i, p in enumerate(graph.parameters)}
-        for node in graph:
-            keeps = node.operator.keeps(node.specs)
-            core.add_node(
-                [t.node for t in node.inputs],
-                [t.index for t in node.inputs],
-                [numbers[p.name] for p in node.parameters],
-                [t.dtype.itemsize for t in node.outputs],
-                [(t.node, t.index) in needs for t in node.outputs],
-                [any(t is loss for loss in graph.losses) for t in node.outputs],
-                node.operator.kind == "state",
-                node.number in active,
-                keeps.inputs, keeps.weights, keeps.outputs,
-            )
-        for loss in graph.losses:
-            core.add_loss(loss.node, loss.index, self._list([loss.spec.rect]))
-        for state, becomes in graph.carries:
-            core.add_carry(state.node, state.index, becomes.node, becomes.index)
-        core.finish_model()
 
     def _region(self, rect: Rect) -> int:
         number = self._regions.get(rect)
@@ -149,7 +122,7 @@ class CompiledEvaluator(Evaluator):
             return number
         self.checkpoint()
         operator, specs = node.operator, node.specs
-        rects = config.partition(node).rects()
+        rects = config.partition(node).rects() if self.repetition is None else self.repetition.rects(node, config)
         reads = [node.reads(rect) for rect in rects]
         writes = [node.writes(rect) for rect in rects]
         saves = [operator.saves(specs, rect) for rect in rects]
@@ -202,7 +175,12 @@ class CompiledEvaluator(Evaluator):
 
     def _group(self, members: tuple[int, ...]) -> list[int]:
         self.groups.append(members)
-        return self._numbers(collective(self.machine, members).resources)
+        return self._numbers(self.occupied(members))
+
+    def occupied(self, group: tuple[int, ...]) -> tuple[int, ...]:
+        """What a collective among a group occupies, numbered as `resources` has it. Processors of other repetitions are counted on
+        after the machine's."""
+        return collective(self.machine, group).resources if self.repetition is None else self.repetition.occupied(group)
 
     def _numbers(self, occupied: Iterable[int]) -> list[int]:
         """As the core numbers things: of the links only those in use."""
@@ -276,6 +254,8 @@ class CompiledEvaluator(Evaluator):
             self.reference.set(self.strategy)
         if self.reference is not None:
             return self.reference.propose(changes, limit, syncs, sums)
+        if self.repetition is not None and not self.repetition.takes(changes, syncs):
+            return inf
         self._core.begin()
         for name, config in changes.items():
             known = self._known.get(name)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from taskflow.mapper import Sync
 from taskflow.optimizer.evaluate._core import Core
-from taskflow.tasks.lower import ChunkPattern, SyncStep, first_root, make_sync_table
+from taskflow.tasks.lower import ChunkPattern, SyncStep, first_repetition, first_root, make_sync_table
 
 STEPS = {step: number for number, step in enumerate(SyncStep)}  # as in sync_table.h
 MOST_PATTERNS, MOST_CHUNKS = 4096, 1_000_000  # that the core keeps
 
 
 class CoreTables:
-    """Tables that one core has been given."""
+    """Tables that one core has been given. ``repeats``: number of repetitions of its plan (`Repetition`)."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, core: Core, repeats: int = 1) -> None:
+        self._core, self._repeats = core, repeats
         self._ways: dict[Sync, int] = {}
         self._syncs: list[Sync] = []
         self._patterns: dict[ChunkPattern, int] = {}
@@ -30,7 +30,9 @@ class CoreTables:
 
     def chunks(self, way: int, giving: tuple[bool, ...], size: int, itemsize: int) -> list[tuple[int, int, int, int]]:
         """Return (low, high, root, number of the pattern) of each chunk of a bundle, as in `SyncTable`."""
-        table = make_sync_table(self._syncs[way], giving, size, itemsize)
+        table = make_sync_table(self._syncs[way], giving * self._repeats, size, itemsize)
+        if self._repeats > 1:
+            table = first_repetition(table, len(giving))
         self._chunks += len(table.chunks)
         if len(self._patterns) > MOST_PATTERNS or self._chunks > MOST_CHUNKS:
             self._core.forget_sync_tables()

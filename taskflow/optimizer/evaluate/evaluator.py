@@ -25,6 +25,7 @@ from taskflow.tasks.lower import lower
 
 if TYPE_CHECKING:
     from taskflow.optimizer.evaluate.folded import FoldedStep
+    from taskflow.optimizer.evaluate.repetition import Repetition
 
 NO_SYNCS: Mapping[str, Sync] = MappingProxyType({})
 ALGORITHMS = ("auto", "full", "delta")
@@ -56,6 +57,9 @@ class TooManyTasksError(ValueError):
 
 class Evaluator(ABC):
     """Predictor of step times. Call ``set`` first, then ``propose`` any number of times; each may be followed by ``accept``."""
+
+    repetition: Repetition | None = None
+    """If plans are those of the machine's first processors for all of them: how they are repeated."""
 
     def __init__(
         self, graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None

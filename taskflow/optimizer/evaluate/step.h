@@ -26,6 +26,7 @@ public:
         model_.route_of.assign(size_t(processors) * processors, -1);
         model_.routes.begin(processors);
     }
+    void repeat(int times) { model_.repeats = times; }
     void rule(bool trains, int buffers, int64_t flops, bool clips) {
         model_.trains = trains, model_.rule_buffers = buffers, model_.rule_flops = flops, model_.clips = clips;
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from taskflow.machine import collective
 from taskflow.optimizer.evaluate.critical_path import Needed, TimelineArrays, walk
 from taskflow.optimizer.evaluate.evaluator import Evaluator, Usage
 from taskflow.tasks import Kind, message_resources
@@ -60,7 +59,7 @@ def _course(evaluator: Evaluator, table: dict[str, np.ndarray]) -> TimelineArray
         resource[place[some][:, None] + np.arange(len(occupied))] = occupied
     for row in np.flatnonzero(table["kind"] == KINDS.index(Kind.COLLECTIVE)):
         group = evaluator.groups[table["source"][row]]  # type: ignore[attr-defined]
-        resource[place[row] : place[row + 1]] = collective(machine, group).resources
+        resource[place[row] : place[row + 1]] = evaluator.occupied(group)  # type: ignore[attr-defined]
     return TimelineArrays(ready, start, end, place, starts, resource)
 
 

@@ -34,7 +34,6 @@ more."""
 STARTING = 300  # pieces that are lowered in the time that each plan takes in any case
 SIMULATED_PIECES = 60
 """Pieces of one replica that are simulated in the time that one is lowered in."""
-MOST_WHOLE = 60_000  # pieces of a plan of which every task is evaluated
 PRICING = 0.5  # of the time, at most, until plans are simulated
 SURE = 0.8
 """Of the memory: a plan that is estimated at no more, and has no shares of gradients, is likely to fit and is soon simulated."""
@@ -169,9 +168,6 @@ def best_of_grid(
             break
         if not takes(one.layered.plan):
             continue
-        if not trial.can(one.layered, one.micro_batches):
-            left_out.append(f"{one.layered} (too many tasks, its shares of weights and gradients are not folded)")
-            continue
         if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
             left_out.append(f"{one.layered} (no time to simulate it)")
             continue
@@ -266,10 +262,6 @@ class PlanTrial:
         plan = layered.plan
         return self.evaluator.graph.nodes[0].space.shape[0] // plan.together
 
-    def can(self, layered: LayeredPlan, micro_batches: int) -> bool:
-        """True if a plan can be simulated at all: one that cannot be folded must not be too large."""
-        return not self._whole(layered, micro_batches) or self.work(layered, micro_batches) <= MOST_WHOLE
-
     def room_for(self, layered: LayeredPlan, micro_batches: int, seconds: float) -> bool:
         """True if this many seconds are likely to be enough for a plan."""
         return self.work(layered, micro_batches) * self.pace <= seconds
@@ -279,22 +271,11 @@ class PlanTrial:
         plan = layered.plan
         if has_no_order(layered, micro_batches):  # for the compiled evaluator
             return STARTING
-        whole = self._whole(layered, micro_batches)
-        replicas = plan.data or 1 if whole else max(1, len(plan.shares))  # unequal ones are not folded
-        devices = plan.tensor * plan.context * replicas
-        if whole:
-            return STARTING + len(self.evaluator.graph) * devices * micro_batches
+        devices = plan.tensor * plan.context * max(1, len(plan.shares))  # unequal replicas are not folded
         of_stage = max(1.0, self._layers / (plan.pipeline * plan.virtual))
         nodes = len(self.evaluator.graph) * min(1.0, KEPT / of_stage)
         simulated = len(self.evaluator.graph) * devices * micro_batches // SIMULATED_PIECES
         return STARTING + int(nodes * devices * min(micro_batches, LOWERED)) + simulated
-
-    @staticmethod
-    def _whole(layered: LayeredPlan, micro_batches: int) -> bool:
-        """True if every replica and micro-batch has to be lowered: a plan that gathers or reduces weights in each pass is not
-        folded if passes of other micro-batches come between."""
-        zero = max(layered.zeros(1))
-        return micro_batches > LOWERED and (zero > 2 or (zero > 1 and layered.plan.virtual > 1))
 
     def _checkpoint(self) -> None:
         if (self.best is not None and self.over()) or self.ended():

@@ -97,7 +97,7 @@ class _LayeredSearch:
                 if trial.simulated >= self.most or trial.over():
                     raise BudgetExhausted
                 tried.add(one)
-                if not trial.can(one, count) or not trial.room_for(one, count, self.end - self.deadline.elapsed):
+                if not trial.room_for(one, count, self.end - self.deadline.elapsed):
                     continue
                 before = trial.seconds
                 try:

@@ -1,4 +1,4 @@
-"""StageSums: a table's rows added up by the stages of a pipeline, with what is computed again; and what a device keeps of them."""
+"""StageSums: sums of a table's rows over the stages of a pipeline, including recomputation, and what a device keeps."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from taskflow.rules import UpdateRule
 
 @dataclass(frozen=True, slots=True)
 class StageSums:
-    """What each stage takes, for one micro-batch on one device.
-
-    ``seconds`` (stages, 6): as in a table, with what is computed again. ``sums`` (stages, 2): of collectives, forward
-    and backward. ``kept``: bytes that live from its forward to its backward pass. ``passing``: bytes at least that live
-    within a pass. ``crossing``: bytes of what the next stages read.
+    """Sums by stage, for one micro-batch on one device. ``seconds`` (stages, 6): as in a table, including recomputation.
+    ``sums`` (stages, 2): seconds of collectives, forward and backward. ``kept``: bytes that live from its forward to its
+    backward pass. ``passing``: a lower bound on the bytes that live within a pass. ``crossing``: bytes that the next stages
+    read.
     """
 
     seconds: Array
@@ -32,13 +31,11 @@ class StageSums:
 
 @dataclass(frozen=True, slots=True)
 class StageWeights:
-    """Bytes of each stage's weights, on one device.
-
-    ``held``, ``gradients`` and ``state`` lie there. ``gathered``: of the largest layer whose weights are gathered.
-    After the passes ``reduced`` bytes of gradients go as one all-reduce, ``scattered`` ones as a reduce-scatter, and
-    ``spread`` bytes of weights as an all-gather. ``each_pass`` (stages, 2): bytes that are gathered for each forward
-    pass, and gathered and reduced in each backward pass. ``updated``: what the update touches.
-    ``expert_share``: which part of the gradients is of experts, which fewer devices hold."""
+    """Bytes of each stage's weights on one device. ``held``, ``gradients`` and ``state`` are stored there. ``gathered``: the
+    largest layer whose weights are gathered. After the passes, ``reduced`` bytes of gradients go through one all-reduce,
+    ``scattered`` ones through a reduce-scatter, and ``spread`` bytes of weights through an all-gather. ``each_pass`` (stages,
+    2): bytes that are gathered for each forward pass, and gathered and reduced in each backward pass. ``updated``: bytes that
+    the update reads and writes. ``expert_share``: the fraction of the gradients that is of experts, which fewer devices hold."""
 
     held: Array
     gradients: Array
@@ -53,7 +50,7 @@ class StageWeights:
 
 
 class PlanSums:
-    """Adds up the tables of a graph for plans, and remembers what it has added up."""
+    """Sums of the tables of a graph for plans, cached."""
 
     def __init__(self, tables: GraphTables, rule: UpdateRule | None) -> None:
         self.tables, self.graph, self.rule = tables, tables.graph, rule
@@ -73,7 +70,7 @@ class PlanSums:
         self._wide = np.array([sum_bytes(size) for size in sizes], np.int64)
 
     def stages(self, layered: LayeredPlan) -> Array:
-        """The stage of each node."""
+        """Return the stage of each node."""
         plan = layered.plan
         key = plan.pipeline * plan.virtual, plan.stages
         if key not in self._stages:
@@ -82,7 +79,7 @@ class PlanSums:
         return self._stages[key]
 
     def again(self, layered: LayeredPlan) -> Array:
-        """Which nodes are computed again."""
+        """Return the nodes that are recomputed."""
         if not layered.recompute:
             return self.masks[layered.plan.recompute]
         found = np.zeros(len(self.graph), bool)
@@ -92,7 +89,7 @@ class PlanSums:
         return found
 
     def sums(self, layered: LayeredPlan) -> StageSums:
-        """What the passes of a plan's stages take and keep."""
+        """Return what the passes of a plan's stages take and keep."""
         plan = layered.plan
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages,
                layered.recompute or plan.recompute, plan.schedule.rank(plan.pipeline, plan.pipeline))  # fmt: skip
@@ -132,7 +129,7 @@ class PlanSums:
         return StageSums(seconds, sums, kept, passing, float(crossing))
 
     def _kept(self, table: NodeTable, stage: Array, again: Array, crosses: Array, count: int) -> tuple[Array, Array]:
-        """Bytes that a micro-batch keeps from forward to backward, by stage; and those that are made once more, by layer."""
+        """Bytes that a micro-batch keeps from forward to backward, by stage; and those of recomputed values, by layer."""
         tables = self.tables
         source, reader = tables.output_node[tables.read_tensor], tables.read_node
         local = table.read_local & ~crosses
@@ -154,7 +151,7 @@ class PlanSums:
         return kept, made
 
     def weights(self, layered: LayeredPlan) -> StageWeights:
-        """What a plan's stages hold and exchange of weights."""
+        """Return the weights that a plan's stages hold and exchange."""
         plan = layered.plan
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.data,
                plan.shard_group, layered.zero or plan.zero)  # fmt: skip

@@ -6,7 +6,7 @@ costs, counts of messages, memory, and the choice of the nearest configuration. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,9 +34,10 @@ class Access:
 
 class Accesses:
     """Cache of the `Access` of a graph's operators under any cut. Equal operators share it. ``kinds``: by node, a number that
-    equal operators share."""
+    equal operators share. ``rects``: pieces of an operator, if they are not those of all its iteration space."""
 
-    def __init__(self, graph: OperatorGraph) -> None:
+    def __init__(self, graph: OperatorGraph, rects: Callable[[Node, OpConfig], list[Rect]] | None = None) -> None:
+        self._rects = rects or (lambda node, config: config.partition(node).rects())
         numbers: dict[object, int] = {}
         self.kinds = [numbers.setdefault((node.operator, node.specs), len(numbers)) for node in graph]
         self._known: dict[object, Access] = {}
@@ -45,7 +46,7 @@ class Accesses:
         key = (self.kinds[node.number], config.degrees, config.weights)
         found = self._known.get(key)
         if found is None:
-            rects = config.partition(node).rects()
+            rects = self._rects(node, config)
             found = Access(tuple(rects), tuple(map(node.reads, rects)), tuple(map(node.writes, rects)))
             self._known[key] = found
         return found

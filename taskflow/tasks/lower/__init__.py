@@ -10,6 +10,7 @@ from taskflow.tasks.lower.forward import LASTING
 from taskflow.tasks.lower.lower import CutGraph, cut_graph, lower, needed_for
 from taskflow.tasks.lower.parameters import lay_out, left_over
 from taskflow.tasks.lower.part import LOWERED, NotAlikeError, StepPart
+from taskflow.tasks.lower.sync_part import first_repetition
 from taskflow.tasks.lower.sync_table import (
     ChunkPattern,
     SyncStep,
@@ -37,6 +38,7 @@ __all__ = [
     "chunk_count",
     "contiguous",
     "cut_graph",
+    "first_repetition",
     "first_root",
     "gradient_flow",
     "gradients_given",

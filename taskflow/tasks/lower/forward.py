@@ -78,7 +78,7 @@ def _own(state: Lowering, node: Node) -> None:
         )
         owners.copied.update(rect for rect in table if writers[rect][0].copies and not rect.empty)
         owners.summed.update((rect, dict(table.pop(rect))) for rect in owners.copied)
-        if state.part is not None:
+        if state.part is not None and not state.part.alone:
             owners.crossing.update(_crossing(state, state.part, tensor, table))
         if state.together:
             state.owners[key] = _divide(state, tensor, table, owners)

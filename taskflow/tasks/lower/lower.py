@@ -97,7 +97,7 @@ def lower(
     Raises ValueError that names the operator if the strategy does not fit the graph; NotAlikeError if it cannot be lowered in
     part.
     """
-    if part is not None and (graph.carries or rule is None):
+    if part is not None and ((graph.carries and not part.alone) or rule is None):
         raise NotAlikeError("lower: carried states are not lowered in part")
     made = shared or cut_graph(graph, strategy, part)
     emit, layout = Emitter(strategy.processors), made.layout

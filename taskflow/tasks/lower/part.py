@@ -30,12 +30,14 @@ class StepPart:
     """Part of a step. ``images``: for each processor whose tasks are lowered, all processors that do the same, itself first,
     one in each of ``replicas`` groups, each of which has an equal share of the samples of every micro-batch. ``kept``: the
     micro-batches that are lowered. ``checkpoint``: called now and then, since lowering a part also takes seconds; an exception
-    that it raises ends the lowering."""
+    that it raises ends the lowering. ``alone``: the other replicas' parts of partial values, losses and carried states are left
+    out; without it such a step cannot be lowered in part."""
 
     images: Mapping[int, tuple[int, ...]]
     replicas: int
     kept: tuple[int, ...]
     checkpoint: Callable[[], object] = lambda: None
+    alone: bool = False
     known: Mapping[int, int] = field(init=False)
     """Of each processor the one that is lowered."""
 

@@ -280,6 +280,11 @@ def _turned(input: Any) -> Any:
     return input.T
 
 
+@_is("mT")
+def _turned_last(input: Any) -> Any:
+    return input.mT
+
+
 @_is("split_with_sizes")
 def _split(input: Any, split_sizes: Sequence[int], dim: int = 0) -> Any:
     return torch.split(input, list(split_sizes), dim)

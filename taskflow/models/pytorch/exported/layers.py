@@ -37,19 +37,17 @@ def base_of(target: Any) -> str:
     return str(target._schema.name).partition("::")[2] if isinstance(target, torch._ops.OpOverload) else ""
 
 
-def trains(module: GraphModule) -> bool | None:
-    """True if dropout or batch normalisation of a program is in training mode; None if it has neither."""
+def drops_nothing(module: GraphModule) -> bool:
+    """True if a program has dropout, and none of it trains: it was exported in evaluation mode."""
     found = []
     for part in module.modules():
         for node in part.graph.nodes if isinstance(part, GraphModule) else ():
             kind, args = base_of(node.target), node.args
             if kind in DROPOUTS and len(args) > 2 and args[1]:
                 found.append(bool(args[2]))
-            elif kind in NORMS:
-                found.append(kind != NEVER_TRAINS and bool(args[5]))
             elif kind == ATTENTION and len(args) > 4 and args[4]:
                 found.append(True)
-    return any(found) if found else None
+    return bool(found) and not any(found)
 
 
 def layer_of_operator(node: Node, held: Mapping[str, str]) -> LayerSpec | None:

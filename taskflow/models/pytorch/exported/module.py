@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree
 
-from taskflow.models.pytorch.exported.layers import COUNTER, LayerSpec, trains
+from taskflow.models.pytorch.exported.layers import COUNTER, LayerSpec, drops_nothing
 from taskflow.models.pytorch.exported.program import (
     AtenProgram,
     FloatKind,
@@ -128,8 +128,8 @@ class ExportedModule(nn.Module):
 
 
 def exported_module(exported: ExportedProgram) -> ExportedModule:
-    """Return the module of a program; the same module each time. Warns if the program was exported in evaluation mode. Raises
-    ValueError for what it does not support, with the line in the exported code.
+    """Return the module of a program; the same module each time. Warns if the program was exported in evaluation mode without
+    its dropout. Raises ValueError for what it does not support, with the line in the exported code.
     """
     if exported not in _MODULES:
         try:
@@ -167,22 +167,26 @@ def _made(exported: ExportedProgram) -> ExportedModule:
             constants[spec.arg.name] = fake[spec.arg.name]
     tensors = {name: tensors.get(name, value) for name, value in exported.state_dict.items()} | tensors  # in the module's order
     floats = next((t.dtype for t in tensors.values() if isinstance(t, nn.Parameter) and t.is_floating_point()), torch.float32)
-    reader = ProgramReader(floats, trains(exported.graph_module), held)
+    reader = ProgramReader(floats, held)
     program = reader.read(exported.graph_module)
     reader.require_all_known()
-    program = AtenProgram(program.arguments, program.calls, _user_outputs(signature, program, reader.layers), program.trains)
-    if program.trains is False:
+    program = AtenProgram(program.arguments, program.calls, _user_outputs(signature, program, reader.layers))
+    for spec in reader.layers.values():
+        require(
+            spec.trains or not issubclass(spec.kind, nn.modules.batchnorm._BatchNorm),
+            f"{spec.path} is batch normalisation in evaluation, with statistics that are not those of the batch; export the module "
+            "after module.train()",
+        )
+    if drops_nothing(exported.graph_module):
         warnings.warn(
-            "from_torch: the program was exported in evaluation mode. Its training steps have the dropout and the batch "
-            "normalisation that are in it, as after module.train(); dropout inside of attention is not in it. Export it after "
-            "module.train()",
-            stacklevel=4,
+            "from_torch: the program was exported in evaluation mode: its training steps have no dropout. Export the module after "
+            "module.train()", stacklevel=5,
         )
     sizes = {name: shape_of(tensor) for name, tensor in inputs.items()}
     made = _with_arguments(inputs)(program, held, sizes, _examples(exported, inputs), exported.call_spec.out_spec)
     _fill(made, tensors, reader.layers, [call.path for call in _all_calls(program)])
     for spec in reader.layers.values():
-        made.get_submodule(spec.path).train(spec.trains or not program.trains)
+        made.get_submodule(spec.path).train(spec.trains)
     return made
 
 

@@ -85,7 +85,6 @@ class AtenProgram:
     arguments: tuple[str, ...]
     calls: tuple[ProgramCall, ...]
     outputs: Any
-    trains: bool | None = None  # whether its dropout and batch normalisation train; None if it has none
 
     def __deepcopy__(self, memo: Any) -> AtenProgram:
         return self
@@ -93,11 +92,10 @@ class AtenProgram:
 
 @dataclass(slots=True)
 class ProgramReader:
-    """Reads graphs of torch.fx. ``floats``: the program's float type. ``trains``: see `AtenProgram`. ``held``: name in the
-    graph -> path of the parameter or buffer. ``layers``: the layers found."""
+    """Reads graphs of torch.fx. ``floats``: the program's float type. ``held``: name in the graph -> path of the parameter or
+    buffer. ``layers``: the layers found."""
 
     floats: torch.dtype
-    trains: bool | None
     held: Mapping[str, str]
     layers: dict[str, LayerSpec] = field(default_factory=dict)
     missing: dict[str, list[str]] = field(default_factory=dict)  # operators without a function: where they stand
@@ -117,7 +115,7 @@ class ProgramReader:
                 outputs = self._nest(node.args[0])
             elif not counts_batches(node, self.held):
                 calls.append(self._call(node, blocks))
-        return AtenProgram(tuple(arguments), tuple(calls), outputs, self.trains)
+        return AtenProgram(tuple(arguments), tuple(calls), outputs)
 
     def require_all_known(self) -> None:
         """Raise Unsupported, listing the operators that have no function of torch, with their lines of code."""
@@ -154,17 +152,13 @@ class ProgramReader:
     def _arguments(self, node: Node) -> tuple[Any, ...]:
         args = list(self._nest(tuple(node.args)))
         kind = base_of(node.target)
-        if kind in DROPOUTS and self.trains is not None and len(args) > 2 and args[1]:
-            args[2] = self._trains(args[2])
-        if kind in NORMS and kind != NEVER_TRAINS:
-            args[5] = self._trains(args[5])
+        if kind in DROPOUTS and len(args) > 2 and args[2]:
+            args[2] = InTraining(True, False)
+        if kind in NORMS and kind != NEVER_TRAINS and args[5]:
+            args[5] = InTraining(True, False)
         if kind == ATTENTION and len(args) > 4 and args[4]:
             args[4] = InTraining(args[4], 0.0)
         return tuple(args)
-
-    def _trains(self, given: Any) -> Any:
-        """Training mode as an operator's argument: that of the whole program, except for operators kept in evaluation mode."""
-        return InTraining(True, False) if given or not self.trains else given
 
     def _nest(self, value: Any) -> Any:
         return mapped(self._leaf, value)

@@ -1,13 +1,15 @@
-"""A step of which only what differs is lowered: one of several replicas, a few of many micro-batches, and a
-few of the layers that are alike.
+"""Folded steps: only distinct parts of a step are lowered: one of several replicas, a few of many micro-batches, and a few of
+the layers that are alike.
 
-``replicas`` finds processors that do the same, ``layers`` finds layers that are alike, ``template``
-repeats micro-batches, ``repeat`` layers, ``links`` says what is occupied, ``step``
-puts them together; ``arrays`` simulates a step that is given as arrays.
+``replicas`` finds processors that do the same, ``layers`` finds layers that are alike, ``template`` repeats micro-batches,
+``repeat`` repeats layers, ``links`` has the resources that tasks occupy, and ``step`` combines them. ``arrays`` simulates a
+step that is given as arrays.
 """
 
+from taskflow.optimizer.evaluate.folded.arrays import simulate_arrays
 from taskflow.optimizer.evaluate.folded.layers import KEPT
+from taskflow.optimizer.evaluate.folded.links import FoldedResources
 from taskflow.optimizer.evaluate.folded.memory import folded_use, live_bytes
 from taskflow.optimizer.evaluate.folded.step import FoldedStep, folded_step
 
-__all__ = ["KEPT", "FoldedStep", "folded_step", "folded_use", "live_bytes"]
+__all__ = ["KEPT", "FoldedResources", "FoldedStep", "folded_step", "folded_use", "live_bytes", "simulate_arrays"]

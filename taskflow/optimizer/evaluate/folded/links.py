@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from taskflow.machine import Link, Machine, between_nodes
 from taskflow.tasks import Collective, Task, resources
 from taskflow.tasks.lower import NotAlikeError
@@ -22,14 +24,16 @@ class FoldedResources:
 
     def join(self, task: Task) -> None:
         """Note the links that a task of the first replica uses. All tasks come before `of`."""
-        if not task.kind.travels:
-            return
-        members = task.processors
-        ends = [*zip(members, (*members[1:], members[0]))] if isinstance(task.work, Collective) else [members]
+        if task.kind.travels:
+            self.join_ends(task.processors, isinstance(task.work, Collective))
+
+    def join_ends(self, members: tuple[int, ...], together: bool) -> None:
+        """Note the links of a message from one processor to another, or of a collective of all (``together``)."""
+        ends = [*zip(members, (*members[1:], members[0]))] if together else [members]
         for source, target in ends:
             if (source, target) not in self._joined:
                 self._join(source, target)
-        if isinstance(task.work, Collective) and between_nodes(self._machine, members):
+        if together and between_nodes(self._machine, members):
             for member in members:  # all cards of a node send
                 if (member, -1) not in self._joined:
                     of, _ = self._place[member]
@@ -46,13 +50,21 @@ class FoldedResources:
             routes.append(self._machine.route(*ends))
         self._same(routes, f"routes from {source} to {target} and from their images")
 
-    def _same(self, routes: list[tuple[Link, ...]], what: str) -> None:
+    def join_ways(self) -> None:
+        """Note the links between all processors and the network, which replicas may share: for collectives of all of them, in whose
+        price that is. Nothing on one node."""
+        if len({processor.node for processor in self._machine.processors}) > 1:
+            for images in dict.fromkeys(images for images, _ in self._place.values()):
+                for way in (self._machine.way_out, self._machine.way_in):  # type: ignore[attr-defined]
+                    self._same([way(p) for p in images], f"ways of {images[0]} and its images to the network", shared=True)
+
+    def _same(self, routes: list[tuple[Link, ...]], what: str, shared: bool = False) -> None:
         """Note that replicas use these routes, one each, in the same way."""
         if len({tuple((x.bytes_per_second, x.latency_seconds, x.occupies_endpoints) for x in route) for route in routes}) > 1:
             raise NotAlikeError(f"{what} differ")
         for links in zip(*routes):
             numbers = {link.number for link in links}
-            if len(numbers) < self._count:
+            if len(numbers) < self._count and not shared:
                 raise NotAlikeError(f"replicas share the link {links[0].name}")
             least = min(self._find(number) for number in numbers)
             for number in numbers:
@@ -75,7 +87,11 @@ class FoldedResources:
         return self._occupied[ends]
 
     def _occupies(self, task: Task) -> tuple[int, ...]:
+        return self.images(resources(task, self._machine))
+
+    def images(self, occupied: Iterable[int]) -> tuple[int, ...]:
+        """What replicas occupy, numbered as in `resources`: each thing by its first image, and once."""
         found: dict[int, None] = {}
-        for r in resources(task, self._machine):
+        for r in occupied:
             found[self._known[r] if r < self._first else self._first + self._find(r - self._first)] = None
         return tuple(found)

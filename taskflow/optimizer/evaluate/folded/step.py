@@ -1,4 +1,4 @@
-"""FoldedStep: the predicted time of a step of which only what differs is lowered: one replica and a few micro-batches."""
+"""FoldedStep: the predicted time of a step of which only distinct parts are lowered: one replica and a few micro-batches."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ except ImportError:  # not built: no compiler
 
 @dataclass(frozen=True, eq=False)
 class FoldedStep:
-    """A step of ``replicas`` that do the same. ``lowered``: the tasks that were lowered. ``whole``: all tasks of the first replica,
-    each with the number of the lowered one that it is like; ``began`` and ``end`` are their times, ``seconds`` how long they
-    take. ``busy``: seconds by thing, numbered as in `resources`, of the first replica."""
+    """A step of ``replicas`` that do the same. ``lowered``: the tasks that were lowered. ``whole``: all tasks of the first
+    replica, each with the number of the lowered task that it is like; ``began``, ``end`` and ``seconds`` are their times and
+    durations. ``busy``: seconds of the first replica by resource, numbered as in `resources`."""
 
     replicas: Replicas
     lowered: TaskGraph
@@ -51,7 +51,7 @@ class FoldedStep:
 
     @property
     def tasks(self) -> int:
-        """How many tasks the step has on all replicas."""
+        """Number of tasks of the step on all replicas."""
         return int(self._times_done()[self.whole.origin].sum())
 
     @property
@@ -61,7 +61,7 @@ class FoldedStep:
         return int((self._times_done() * nbytes)[self.whole.origin].sum())
 
     def usage(self, machine: Machine) -> Usage:
-        """Where the time goes; ``critical`` stays empty."""
+        """Return where the time goes; ``critical`` stays empty."""
         count = len(machine.processors)
         processors = [0.0] * count
         own = np.array([not task.kind.travels for task in self.lowered])[self.whole.origin]
@@ -74,8 +74,8 @@ class FoldedStep:
         return Usage(self.makespan, tuple(processors), links, self.transfer_bytes, ())
 
     def _times_done(self) -> np.ndarray:  # type: ignore[type-arg]
-        """Of each lowered task, how many tasks are like it: one a replica, but for collectives among several replicas, and for what
-        brings the loss to one processor."""
+        """For each lowered task, the number of tasks like it: one for each replica, except for collectives among several
+        replicas and for tasks that bring the loss to one processor."""
         brought, count, images = set(self.lowered.fetched.values()), self.replicas.count, self.replicas.images
         place = {image: (p, k) for p, of in images.items() for k, image in enumerate(of)}
         groups: dict[tuple[int, ...], int] = {}
@@ -96,8 +96,8 @@ def folded_step(
     graph: OperatorGraph, strategy: Strategy, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None,
     checkpoint: Callable[[], object] = lambda: None,
 ) -> FoldedStep:
-    """A training step under a strategy. ValueError if it does not fit the graph (`Strategy.verify`), NotAlikeError if it cannot be
-    lowered in part."""
+    """Predict a training step under a strategy. Raises ValueError if the strategy does not fit the graph (`Strategy.verify`),
+    NotAlikeError if the step cannot be lowered in part."""
     reason: NotAlikeError | None = None
     for fewer in (fewer_layers(graph, strategy), every_layer(graph, strategy)):
         if fewer is None:
@@ -114,7 +114,7 @@ def folded_step(
 
 
 def _even(graph: OperatorGraph, strategy: Strategy) -> bool:
-    """Whether all micro-batches have as many samples, in pieces of the same sizes."""
+    """True if all micro-batches have the same number of samples, in pieces of the same sizes."""
     count = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
     known: dict[tuple[OpConfig, int], bool] = {}
     for node in graph:
@@ -179,8 +179,8 @@ def _folded(
 
 
 def _wait_in_turn(tasks: TaskGraph, whole: WholeStep, template: StepTemplate) -> None:
-    """Add to lowered tasks what they wait for that was done passes before: a pass may wait for collectives there (`pace`). Where
-    that is no earlier task, because one micro-batch stands for several, take the micro-batch before."""
+    """Add dependencies on tasks of earlier passes to lowered tasks: a pass may wait for collectives there (`pace`). If that
+    task is not an earlier one, because one micro-batch stands for several, use that of the micro-batch before."""
     for number, before in whole.turns:
         if before >= number:
             before = template.a_micro_batch_before(before)

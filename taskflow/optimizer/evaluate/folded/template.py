@@ -1,8 +1,8 @@
 """StepTemplate: the tasks of a few micro-batches of a step, and how those of any number of micro-batches follow from them.
 
-Micro-batches 0, 1, 2 and the last one are lowered. The first may begin what later ones go on with, such as sums of
-gradients, and the last may end it; all between are like number 2, which waits for number 1 as number 3 does for number 2.
-That 1 and 2 have the same tasks is verified.
+Micro-batches 0, 1, 2 and the last one are lowered. The first may begin something that later ones continue, such as sums of
+gradients, and the last may end it. All between are like number 2, which waits for number 1 as number 3 does for number 2. It is
+verified that 1 and 2 have the same tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_LABELS: Mapping[str, Label] = MappingProxyType({})
 
 
 class Which(Enum):
-    """Which micro-batches' pass a task waits for."""
+    """The micro-batches whose pass a task waits for."""
 
     OWN = "own"
     BEFORE = "the one before"
@@ -35,9 +35,9 @@ class Which(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Tasks ``tasks[i]`` of a segment wait for task ``befores[i]`` of another one. That is the pass ``kind`` of
-    ``stage``, of the micro-batches ``which`` (THAT: number ``number``). If ``kind`` is None, it is what comes before
-    all passes (``stage`` 0) or after them (1)."""
+    """Tasks ``tasks[i]`` of a segment wait for task ``befores[i]`` of another one: of the pass ``kind`` of ``stage``, for the
+    micro-batches ``which`` (THAT: number ``number``). If ``kind`` is None, of the tasks before all passes (``stage`` 0) or
+    after them (1)."""
 
     which: Which
     kind: PassKind | None
@@ -49,10 +49,10 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tasks that follow each other: of a pass, or those before or after all passes. ``first``: the number of its first task in the
-    lowered graph. ``ends``: by processor the first and the last operator's task, counted from the first task; ``fills``: those that
-    stand before its first one. ``layout``: where the tasks stand among those of all layers. ``turns``: what waits for other passes
-    than the one before."""
+    """Consecutive tasks: those of a pass, or those before or after all passes. ``first``: the number of its first task in the
+    lowered graph. ``ends``: by processor, the first and the last operator's task, counted from the first task; ``fills``: the
+    fills before its first one. ``layout``: the tasks' places among those of all layers. ``turns``: tasks that wait for other
+    passes than the previous one."""
 
     first: int
     count: int
@@ -64,7 +64,7 @@ class Segment:
 
     @property
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """As `ends`, of all layers."""
+        """Return `ends` for all layers."""
         at, step, copies = self.layout.at, self.layout.step, self.layout.copies
         return {
             processor: (
@@ -76,8 +76,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class StepTemplate:
-    """``passes``: by kind, stage and which of the lowered micro-batches. ``tasks``: the lowered ones, with the sizes of the whole
-    step. ``bases``: of each buffer the one that it is a part of, or itself. ``most_turns``: how far back tasks wait (`Turns`)."""
+    """``passes``: by kind, stage and number of the lowered micro-batch. ``tasks``: the lowered ones, with the sizes of the
+    whole step. ``bases``: for each buffer the one that it is a part of, or itself. ``most_turns``: how far back tasks wait
+    (`Turns`)."""
 
     micro_batches: int
     before: Segment
@@ -88,14 +89,15 @@ class StepTemplate:
     most_turns: int
 
     def awaited(self, wait: Waits, own: int) -> Segment:
-        """A segment that tasks of lowered micro-batch ``own`` wait for, or one that is laid out as it is."""
+        """Return a segment for which tasks of lowered micro-batch ``own`` wait, or one with the same layout."""
         if wait.kind is None:
             return self.after if wait.stage else self.before
         which = {Which.OWN: own, Which.THAT: kept(self.micro_batches).index(wait.number) if wait.which is Which.THAT else 0}
         return self.passes[wait.kind, wait.stage, which.get(wait.which, 2)]
 
     def a_micro_batch_before(self, task: int) -> int:
-        """The number of a lowered task of the second micro-batch that is like this one of the third; else the task itself."""
+        """Return the lowered task of the second micro-batch that is like this one of the third; any other task is returned
+        unchanged."""
         for (kind, stage, class_), segment in self.passes.items():
             if class_ == 2 and 0 <= task - segment.first < segment.count:
                 return task - segment.first + self.passes[kind, stage, 1].first
@@ -103,13 +105,13 @@ class StepTemplate:
 
     @property
     def copies(self) -> list[int]:
-        """Of each lowered task, of how many layers it is in a micro-batch."""
+        """Return, for each lowered task, the number of layers that it stands for in a micro-batch."""
         segments = sorted((self.before, *self.passes.values(), self.after), key=lambda segment: segment.first)
         return np.concatenate([segment.layout.copies for segment in segments]).tolist()  # type: ignore[no-any-return]
 
     @property
     def buffer_copies(self) -> dict[int, int]:
-        """Of buffers that only tasks of a third layer use, of how many layers they are."""
+        """Return, for buffers that only tasks of a third layer use, the number of layers that they stand for."""
         found: dict[int, int] = {}
         for task, copies in zip(self.tasks, self.copies):
             for part in (*task.reads, *task.writes):
@@ -119,27 +121,28 @@ class StepTemplate:
 
     @property
     def like(self) -> list[int]:
-        """Of each micro-batch, which of the lowered ones it is like."""
+        """Return, for each micro-batch, which of the lowered ones it is like."""
         m = self.micro_batches
         return list(range(m)) if m <= LOWERED else [min(i, 2) for i in range(m - 1)] + [LOWERED - 1]
 
 
 def kept(micro_batches: int) -> tuple[int, ...]:
-    """The micro-batches of a step that are lowered."""
+    """Return the micro-batches of a step that are lowered."""
     return tuple(range(micro_batches)) if micro_batches <= LOWERED else (*range(LOWERED - 1), micro_batches - 1)
 
 
 def make_template(
     graph: TaskGraph, micro_batches: int, labels: Mapping[str, Label] = NO_LABELS, copies: Sequence[int] = ()
 ) -> StepTemplate:
-    """The template of a step that was lowered in part (`StepPart`, with `kept`), perhaps with fewer layers (`FewerLayers`).
-    NotAlikeError if its micro-batches or layers differ in more than they may."""
+    """Return the template of a step that was lowered in part (`StepPart`, with `kept`), perhaps with fewer layers
+    (`FewerLayers`). Raises NotAlikeError if its micro-batches or layers differ in more than they may."""
     return _Maker(graph, micro_batches, labels, copies).template()
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a lowered task stands: the pass (None: before or after all), which of the lowered micro-batches, and how far in."""
+    """Place of a lowered task: its pass (None: before or after all), the number of its lowered micro-batch, and its offset
+    there."""
 
     key: tuple[PassKind, int] | None
     class_: int
@@ -230,8 +233,8 @@ class _Maker:
                 yield (*self._which(task, class_, other, classes, kind, stage), local)  # type: ignore[misc]
 
     def _chained(self, task: Task, before: Task) -> bool:
-        """Whether a task of a pass comes after one of another pass anyway, since a processor's operators' tasks follow each other
-        (`_chains`), and additions to a share (`Turn`): stages on one rank that share a weight add to one gradient."""
+        """True if a task of a pass comes after one of another pass anyway: operators' tasks on a processor follow each other
+        (`_chains`), as do additions to a share (`Turn`). Stages on one rank that share a weight add to one gradient."""
         if task.number in self.in_turn and task.writes == before.writes:
             return True
         return isinstance(task.work, Compute) and isinstance(before.work, Compute) and task.processor == before.processor
@@ -276,9 +279,9 @@ class _Maker:
 # ---- the whole step --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class WholeStep:
-    """All tasks of a step as arrays: ``origin``: of each the number of the lowered one; what it waits for is
-    ``after[after_offset[t]:after_offset[t + 1]]``. ``begins``: of each pass by kind and stage its first task, by micro-batch;
-    ``end``: the first task after all passes. ``turns``: which lowered tasks wait for which besides what they say (`TurnWaits`)."""
+    """All tasks of a step as arrays. ``origin``: the number of the lowered task for each; it waits for
+    ``after[after_offset[t]:after_offset[t + 1]]``. ``begins``: by kind and stage of a pass, its first task for each
+    micro-batch; ``end``: the first task after all passes. ``turns``: additional dependencies of lowered tasks (`TurnWaits`)."""
 
     origin: np.ndarray  # type: ignore[type-arg]
     after_offset: np.ndarray  # type: ignore[type-arg]
@@ -289,7 +292,7 @@ class WholeStep:
 
 
 def expand(template: StepTemplate, passes: Sequence[Pass], checkpoint: Callable[[], object]) -> WholeStep:
-    """The tasks of all ``passes``, in that order. Operators' tasks on a processor follow each other."""
+    """Return the tasks of all ``passes``, in that order. Operators' tasks on a processor follow each other."""
     m, class_of = template.micro_batches, template.like
     base: dict[tuple[PassKind, int], np.ndarray] = {}  # type: ignore[type-arg]  # by micro-batch
     total = template.before.layout.count
@@ -341,7 +344,8 @@ def _chains(
     template: StepTemplate, passes: Sequence[Pass], class_of: Sequence[int],
     base: dict[tuple[PassKind, int], np.ndarray], end: int,  # type: ignore[type-arg]
 ) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    """From each pass's first operator task on a processor, and the fills before it, to the last one before it there."""
+    """Dependencies of each pass's first operator task on a processor, and of the fills before it, on the last operator task
+    before it there."""
     tasks: list[int] = []
     befores: list[int] = []
     last = {processor: local for processor, (_, local) in template.before.bounds.items()}
@@ -367,7 +371,7 @@ def _turn_waits(
     template: StepTemplate, passes: Sequence[Pass], class_of: Sequence[int],
     base: dict[tuple[PassKind, int], np.ndarray], end: int,  # type: ignore[type-arg]
 ) -> TurnWaits:
-    """What tasks wait for that was done passes before. Of the micro-batches that are alike one in the middle stands for all."""
+    """Dependencies on tasks of earlier passes. Of the micro-batches that are alike, one in the middle stands for all."""
     middle = template.micro_batches // 2
 
     def segments() -> Iterable[tuple[Turns, int, int, bool]]:

@@ -1,5 +1,5 @@
-"""What tasks wait for that a processor did in turn, passes before (`Turn`): a gather of weights for a layer before it, a gradient
-for the sum of one before it. Which pass that was is the schedule's to say, so that it is found when all passes are there."""
+"""Turns: tasks wait for tasks that a processor did in turn, passes before (`Turn`): a gather of weights for an earlier layer, a
+gradient for the sum of an earlier one. The schedule decides which pass that was, so it is found when all passes are known."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Doer = tuple[str, int]  # a kind, and the processor that does it in turn
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Of a segment: ``ended``: the last tasks that ended one, in order; ``begun``: tasks that wait for the nth last one of the
-    segments before. Both by where a task stands among those of all layers, and where among the lowered ones."""
+    """Turns of a segment. ``ended``: the last tasks that ended a turn, in order; ``begun``: tasks that wait for the nth last
+    end of the segments before. Both are given by their places among the tasks of all layers and among the lowered tasks."""
 
     ended: dict[Doer, tuple[tuple[int, int], ...]]
     begun: tuple[tuple[Doer, int, int, int], ...]
 
 
 def turns_of(turns: Iterable[Turn], first: int, layout: TaskPlaces, most: int) -> Turns:
-    """Return the turns of a segment that begins with task ``first``. ``most``: as many ended ones are asked for. NotAlikeError if
-    one of these is of a layer that stands for several."""
+    """Return the turns of a segment that begins with task ``first``. ``most``: how many ended turns are needed. Raises
+    NotAlikeError if one of these is of a layer that stands for several."""
     ended: dict[Doer, list[int]] = {}
     begun: list[tuple[Doer, int, int, int]] = []
 
@@ -46,8 +46,8 @@ def turns_of(turns: Iterable[Turn], first: int, layout: TaskPlaces, most: int) -
 
 @dataclass(frozen=True, slots=True)
 class TurnWaits:
-    """``tasks[i]`` waits for ``befores[i]``, of all tasks. ``lowered``: the same of lowered tasks, for one micro-batch that each
-    stands for."""
+    """``tasks[i]`` waits for ``befores[i]``, among all tasks. ``lowered``: the same for lowered tasks, for one of the
+    micro-batches that each stands for."""
 
     tasks: np.ndarray  # type: ignore[type-arg]
     befores: np.ndarray  # type: ignore[type-arg]
@@ -55,8 +55,8 @@ class TurnWaits:
 
 
 def turn_waits(segments: Iterable[tuple[Turns, int, int, bool]], most: int) -> TurnWaits:
-    """Return what tasks of ``segments`` wait for. These are in order, each with the number of its first task among all and among
-    the lowered ones, and whether it is the one whose waits stand for those of others like it."""
+    """Return what tasks of ``segments`` wait for. These are in order, each with the number of its first task among all and
+    among the lowered tasks, and whether its waits stand for those of others like it."""
     pairs: list[tuple[int, int]] = []
     lowered: list[tuple[int, int]] = []
     last: dict[Doer, Sequence[tuple[int, int]]] = {}

@@ -18,6 +18,7 @@ typedef void (*GroupCallback)(void*, const int32_t* members, int count);
 
 struct Model {  // what does not change from strategy to strategy
     int processors = 0;
+    int repeats = 1;  // how often the plan is carried out, by as many processors each time, whose copies of weights are kept equal
     std::vector<NodeInfo> nodes;
     std::vector<ParameterInfo> parameters;
     std::vector<LayerInfo> layers;
@@ -60,6 +61,14 @@ struct Model {  // what does not change from strategy to strategy
     // Of a task that is no operator's, in so many stretches of memory: asked for, and kept, in the place of a cut.
     double memory_seconds(int kind, int processor, int64_t flops, int64_t nbytes, int32_t runs) {
         return seconds(kind, processor, flops, nbytes, by_runs ? runs : 1);
+    }
+    // All processors that hold what these hold: their images in all repetitions are counted on after them.
+    const std::vector<int32_t>& everywhere(const std::vector<int32_t>& holders) {
+        if (repeats == 1) return holders;
+        everywhere_.clear();
+        for (int32_t first = 0; first < repeats * processors; first += processors)
+            for (int32_t holder : holders) everywhere_.push_back(first + holder);
+        return everywhere_;
     }
     Group group(const std::vector<int32_t>& members) {
         auto known = groups.find(members);
@@ -108,6 +117,7 @@ private:
     struct Recent { int64_t nbytes = -1, runs = 0; double seconds = 0; };
     struct Cost { Key key; double seconds; bool used; };
     std::vector<Recent> recent_;  // by class of route
+    std::vector<int32_t> everywhere_;
     std::vector<Cost> costs_ = std::vector<Cost>(1 << 12);
     size_t costs_used_ = 0;
     bool unanswered_ = false;  // whether the last question to Python has no answer

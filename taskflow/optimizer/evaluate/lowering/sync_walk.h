@@ -116,7 +116,7 @@ inline void Lowering::emit(const Synced& b, const Chunk& c, const Chunk& range, 
     if (row.sums)
         for (uint32_t k = b.first; k < b.last; ++k) wait_sum(b, chunks_[k], member_of(b, c, row.place));
     const std::vector<int32_t>& group = b.plan->group;
-    const int64_t volume = range.high - range.low, others = int64_t(group.size()) - 1;
+    const int64_t volume = range.high - range.low, others = int64_t(group.size()) * m.repeats - 1;
     const int64_t nbytes = volume * b.plan->gradient_bytes(), weights = volume * b.plan->itemsize;
     const int at = processor(b, c, row.place);
     int32_t& task = done_[c.done + number];
@@ -128,9 +128,9 @@ inline void Lowering::emit(const Synced& b, const Chunk& c, const Chunk& range, 
         task = end(UPDATE, at, m.rule_flops * volume,
                    nbytes * (3 + 2 * m.rule_buffers) + (weights < nbytes ? weights : 0) + (scales_[at] >= 0 ? DOUBLE_BYTES : 0));
         break;
-    case ALL_REDUCE: task = end_collective(group, others * volume, 2 * others * nbytes, 2); break;
-    case REDUCE_SCATTER: task = end_collective(group, others * volume, others * nbytes, 1); break;
-    case ALL_GATHER: task = end_collective(group, 0, others * weights, 1); break;
+    case ALL_REDUCE: task = end_collective(m.everywhere(group), others * volume, 2 * others * nbytes, 2); break;
+    case REDUCE_SCATTER: task = end_collective(m.everywhere(group), others * volume, others * nbytes, 1); break;
+    case ALL_GATHER: task = end_collective(m.everywhere(group), 0, others * weights, 1); break;
     case SEND_WEIGHTS: task = end_copy(processor(b, c, row.source), at, weights); break;
     default: task = end_copy(processor(b, c, row.source), at, nbytes);
     }
