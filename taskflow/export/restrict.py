@@ -9,6 +9,7 @@ large network fits. So the best plans of the grid that the framework can express
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,7 @@ from taskflow.optimizer.grid import SIMULATED, AnyGrid, GridResult, best_of_grid
 from taskflow.optimizer.space import Constraints, SpaceOptions
 
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
+TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +97,35 @@ def grid_for(
 
 
 class _Expressible:
-    """Tells whether a framework can express a plan of the grid unchanged. The answer is the same for plans that differ only in
-    micro-batches or replicas, so few plans are checked."""
+    """Whether a framework can have a plan of the grid as it is. To look takes seconds for a large network, so plans that differ in
+    the sizes of groups of one kind alone are taken to be alike, and what was refused `TRIES` times and never had is given up."""
 
     def __init__(self, graph: OperatorGraph, machine: Machine, target: str) -> None:
         self.graph, self.machine, self.target = graph, machine, target
-        self.known: dict[HybridPlan, bool] = {}
+        self.known: dict[tuple[object, ...], bool] = {}
+        self.refused: Counter[str] = Counter()  # by what is in a plan
+        self.had: set[str] = set()
 
     def __call__(self, plan: HybridPlan) -> bool:
-        alike = replace(plan, micro_batch=None, zero=min(plan.zero, 1))
+        alike = plan.tensor > 1, plan.context > 1, plan.experts > 1, plan.pipeline, plan.virtual, plan.recompute
         if alike not in self.known:
-            try:
-                strategy = map_graph(HybridParallel(plan), self.graph, self.machine)
-                self.known[alike] = nearest_plan(self.graph, strategy, self.target) is strategy
-            except ValueError:
-                self.known[alike] = False
+            degrees = {"context": plan.context, "experts": plan.experts, "pipeline": plan.pipeline, "virtual": plan.virtual}
+            parts = [name for name, degree in degrees.items() if degree > 1]
+            if any(self.refused[name] >= TRIES and name not in self.had for name in parts):
+                return False
+            self.known[alike] = self._can(plan)
+            if self.known[alike]:
+                self.had.update(parts)
+            else:
+                self.refused.update(parts)
         return self.known[alike]
+
+    def _can(self, plan: HybridPlan) -> bool:
+        try:
+            strategy = map_graph(HybridParallel(plan), self.graph, self.machine)
+            return nearest_plan(self.graph, strategy, self.target) is strategy
+        except ValueError:
+            return False
 
 
 def fastest_for(

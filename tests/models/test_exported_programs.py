@@ -367,7 +367,7 @@ def imports() -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["GPT-2", "Llama", "BERT", "ViT"])
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "BERT", "ViT", "OPT"])
 def test_hugging_faces_networks_are_equal(name: str) -> None:
     benchmark = imports()
     found = benchmark.compared(benchmark.CONFIGS[name], exported=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
@@ -25,11 +26,12 @@ SCHEDULES = (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSched
 
 
 def unlike(scale: float = 1.0, program: bool = True) -> Cluster:
-    """4 A100 and 4 V100, of a part of their rates."""
+    """4 A100 and 4 V100, of a part of their rates; without a program they start kernels in no time, and small ones fill them."""
     machine = load_machine("a100-v100")
     return replace(machine, kinds=tuple(
         replace(
-            kind, program=kind.program if program else None, memory_bytes_per_second=kind.memory_bytes_per_second / scale,
+            kind, program=kind.program if program else None, launch_seconds=kind.launch_seconds if program else 0.0,
+            multiprocessors=kind.multiprocessors if program else 1, memory_bytes_per_second=kind.memory_bytes_per_second / scale,
             flops_per_second=tuple((name, rate / scale) for name, rate in kind.flops_per_second),
         ) for kind in machine.kinds
     ))
@@ -37,14 +39,15 @@ def unlike(scale: float = 1.0, program: bool = True) -> Cluster:
 
 MACHINES = {
     "h100": load_machine("h100", 4), "p100": load_machine("p100", 4), "unlike": unlike(), "slow": unlike(1000.0),
-    "no program": unlike(300.0, False),
+    "arithmetic": unlike(1e5, False),
 }
 
 
 def decoder(name: str) -> OperatorGraph:
+    sizes: dict[str, int] = {"batch": 8, "layers": 4, "steps": 64, "hidden": 64, "vocabulary": 128}
     if name == "llama":
-        return llama(replace(LlamaConfig.small(), batch=8, layers=4, steps=16), "float16")
-    return gpt(replace(GPTConfig.small(), batch=8, layers=4, steps=16), "float16")
+        return llama(replace(LlamaConfig.small(), **sizes), "float16")
+    return gpt(replace(GPTConfig.small(), **sizes), "float16")
 
 
 def plans(graph: OperatorGraph, machine: Cluster, random: Random, count: int) -> list[LayeredPlan]:
@@ -63,7 +66,7 @@ def plans(graph: OperatorGraph, machine: Cluster, random: Random, count: int) ->
         if random.random() < 0.3 and (plan.data or 1) > 1:
             layered = replace(layered, zero=tuple(random.randint(0, 3) for _ in range(4)))
         found.append(layered)
-    return found
+    return [every[0], *found]  # of unequal devices the one with the best price first
 
 
 @pytest.mark.parametrize(("name", "where", "count"), [
@@ -75,19 +78,22 @@ def test_no_plan_with_an_order_is_faster(name: str, where: str, count: int) -> N
     evaluator = make_evaluator(graph, machine, rule=Adam())
     bound = work_bound(evaluator)
     assert bound > 0
+    nearest = inf
     for layered in plans(graph, machine, random, count):
         try:
             seconds = evaluator.set(plan_strategy(layered, graph, machine))
         except ValueError:  # the network cannot be cut so
             continue
         assert bound <= seconds * ROUNDED, f"{layered}: {bound} > {seconds}"
+        nearest = min(nearest, seconds / bound)
+    assert where != "arithmetic" or nearest < 5  # the test would see a bound that is some times too high
 
 
 @pytest.mark.parametrize("seed", [*range(25), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(25, 400))])
 def test_no_plan_without_an_order_is_faster(seed: int) -> None:
     random = Random(f"work {seed}")
     graph, _, rule, clip_norm = network(seed)
-    machine = MACHINES[random.choice(("p100", "unlike", "slow", "no program"))]
+    machine = MACHINES[random.choice(("p100", "unlike", "slow", "arithmetic"))]
     evaluator = make_evaluator(graph, machine, rule=random.choice((rule, None)), clip_norm=clip_norm)
     bound, space = work_bound(evaluator), SearchSpace(graph, len(machine.processors), SpaceOptions(placements="arbitrary"))
     for _ in range(10):

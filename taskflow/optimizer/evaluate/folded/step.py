@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -84,12 +84,19 @@ class FoldedStep:
             if not isinstance(task.work, Collective):
                 return 1 if task.kind is Kind.COPY and task.writes[0].buffer in brought else count
             if (group := task.work.group) not in groups:
-                first = [place[p] for p in group]
-                shifted = {frozenset(images[p][(k + shift) % count] for p, k in first) for shift in range(count)}
-                groups[group] = len(shifted)
+                groups[group] = shifts([place[p] for p in group], count)
             return groups[group]
 
         return np.array([times(task) for task in self.lowered], np.int64)
+
+
+def shifts(members: Iterable[tuple[int, int]], count: int) -> int:
+    """Return how many different groups a group of (processor of the first replica, replica) becomes when all its members move on by
+    0 to ``count`` - 1 replicas, around in a circle. That is the first divisor of ``count`` by which it becomes itself."""
+    own = set(members)
+    return next(
+        by for by in range(1, count + 1) if count % by == 0 and all((p, (k + by) % count) in own for p, k in own)
+    )
 
 
 def folded_step(
