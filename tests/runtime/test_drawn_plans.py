@@ -103,7 +103,7 @@ MEMORY = (
     ("GPT-2", "float64", "t2 d2 mb2 recompute=full regather"), ("GPT-2", "float64", "t2 nosp d2 mb2 zero1"),
     ("Llama", "float64", "d4 zero2 mb1"), ("Llama", "float64", "d4 zero3 mb1"), ("Llama", "float64", "d4 hsdp2 mb1"),
     ("Llama", "float64", "c2 ring d2 mb2"), ("Llama", "float64", "c2 t2 mb2"), ("MoE", "float64", "t2 d2 e2 mb1"),
-    ("Mixtral", "float64", "p2 d2 e2 mb1 recompute=full"), ("Llama", "bfloat16", "t2 p2 mb1 zero1"),
+    ("Mixtral", "float64", "p2 d2 mb1 recompute=full"), ("Llama", "bfloat16", "t2 p2 mb1 zero1"),
     ("Llama", "float16", "p2 d2 zero3 mb1 schedule=zb-h1"), ("MoE", "bfloat16", "t2 d2 e2 mb1"),
 )
 
