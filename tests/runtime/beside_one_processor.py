@@ -17,7 +17,8 @@ from taskflow.runtime.executor import Executor, LossError
 
 STEPS = 3
 Plan = Callable[[OperatorGraph, Random, int], Strategy]
-"""Makes a random strategy of a graph, which may not fit it, by a generator and the plan's number."""
+"""Makes a random strategy of a graph, by a generator and the plan's number. It may not fit the graph; a ValueError says that there
+is none."""
 Result = tuple[list[Any], dict[str, Any]]
 """Losses, and weights by name."""
 
@@ -48,8 +49,8 @@ def plans(graph: OperatorGraph, plan: Plan, seed: object, count: int) -> Iterato
     """The first ``count`` of the random plans that fit the graph, and their numbers."""
     found = 0
     for number in range(20 * count):
-        strategy = plan(graph, Random(f"{seed} {number}"), number)
         try:
+            strategy = plan(graph, Random(f"{seed} {number}"), number)
             strategy.verify(graph)
         except ValueError:
             continue

@@ -7,14 +7,16 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
-from beside_one_processor import STEPS, compare, compare_network
-from language_model import random_strategy
+from beside_one_processor import STEPS, compare, compare_network, same, trained
+from language_model import random_strategy, undivided
 from pipelines import GPT, random_pipeline, random_shares, tokens
 
+import taskflow
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import host
-from taskflow.mapper import Exchange, HybridParallel, OpConfig, Strategy, map_graph
+from taskflow.mapper import DataParallel, Exchange, HybridParallel, OpConfig, Strategy, map_graph
 from taskflow.mapper.config import writes_together
 from taskflow.models.gpt import gpt
 from taskflow.rules import SGD, AdamW
@@ -44,7 +46,8 @@ def plan(graph: OperatorGraph, random: Random, number: int) -> Strategy:
         strategy = random_shares(graph, strategy, random)
     strategy = replace(strategy, exchange=random.choice(list(Exchange)))
     configs = {node.name: copied(node, strategy[node.name], processors, random) for node in graph}
-    assert any(config.copies > 1 for config in configs.values())
+    if all(config.copies == 1 for config in configs.values()):
+        raise ValueError("no piece has copies in this plan; draw another")
     return replace(strategy, configs=configs)
 
 
@@ -92,3 +95,26 @@ def test_weights_of_copies_get_their_gradient_once() -> None:
     backward = [task.work for task in tasks if task.kind is Kind.BACKWARD and task.work.node is norm]
     assert len(backward) == 4
     assert [work.grad_weights != (None,) * len(norm.parameters) for work in backward] == [True, False, False, False]
+
+
+def test_owners_that_take_a_gradient_from_different_copies_add_it_once() -> None:
+    """The first layer's output is in two halves, on processors 0 and 2. Its gradient comes from copies on 1 and 2, of which each
+    half takes the nearest, and from a reader on 0: three processors with one gradient each, which must not be one sum."""
+
+    def make() -> OperatorGraph:
+        graph = OperatorGraph()
+        x = taskflow.input(graph, (2, 4, 6), "float64", name="x")
+        first = taskflow.linear(x, 6, name="first")
+        both = taskflow.add(taskflow.linear(first, 6, name="copied"), taskflow.linear(first, 6, name="other"), name="both")
+        graph.minimize(taskflow.mse_loss(both, taskflow.input(graph, (2, 4, 6), "float64", name="wanted"), name="loss"))
+        return graph
+
+    graph = make()
+    configs = map_graph(DataParallel(), graph, host(1)).configs
+    configs |= {"first": OpConfig((1, 2, 1, 1), (0, 2)), "copied": OpConfig((1, 1, 1, 1), (1, 2), copies=2)}
+    strategy = Strategy(3, configs, exchange=Exchange.COLLECTIVES)
+    strategy.verify(graph)
+    random = np.random.default_rng(0)
+    batches = [{name: random.normal(size=(2, 4, 6)) for name in ("x", "wanted")} for _ in range(2)]
+    wanted, found = (trained(make(), s, batches, SGD(0.1), None) for s in (undivided(make()), strategy))
+    same(found, wanted, "copies", "float64")

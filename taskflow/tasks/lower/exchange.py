@@ -121,7 +121,9 @@ def exchange_gradients(
         for read in dict.fromkeys(read for _, read, _ in far):
             parts = [part for part in some if part[1] == read]
             rects = meets[parts[0]]
-            if _all_of(read, parts, rects, owners, members):
+            # Copies have one gradient between them, of which each owner takes the nearest: they must not all be added.
+            alike = all(meets[part] == rects for part in parts)
+            if alike and _all_of(read, parts, rects, owners, members):
                 _reduce_gradients(emit, tensor, read, parts, {owners[rect]: rect for rect in rects}, found)
                 far = [part for part in far if part[1] != read]
         if far:
