@@ -33,7 +33,7 @@ from taskflow.models import build
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.grid import PlanGrid, best_of_grid
+from taskflow.optimizer.grid import best_of_grid, make_grid
 from taskflow.optimizer.session import NothingFits
 from taskflow.rules import Adam
 
@@ -103,7 +103,7 @@ def grid_row(pair: Pair, budget: Budget) -> dict[str, Any]:
     evaluator, room = _problem(pair)
     deadline = Deadline(budget.seconds)
     found = best_of_grid(
-        evaluator, room, deadline=deadline, most=MOST_SIMULATED, grid=PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
+        evaluator, room, deadline=deadline, most=MOST_SIMULATED, grid=make_grid(evaluator.graph, evaluator.machine, evaluator.rule)
     )
     row: dict[str, Any] = {"seconds": deadline.elapsed, "grid": found.as_json()}
     if found.strategy is not None:

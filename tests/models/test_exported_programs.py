@@ -20,6 +20,7 @@ from taskflow.models.pytorch import from_torch, weights_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 from test_from_torch import CASES  # noqa: E402
+from training_by_torch import losses_of_pytorch  # noqa: E402
 
 from taskflow.models.pytorch.exported import aten, exported_module  # noqa: E402
 
@@ -114,15 +115,7 @@ def test_it_trains_as_in_pytorch(case: str) -> None:
     inputs = [node.name for node in graph if node.operator.kind == "input"]
     feeds = dict(zip(inputs, [argument.numpy() for argument in arguments])) | {"labels": labels.numpy()}
     ours = [run.train(feeds) for _ in range(4)]
-    rule = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
-    theirs = []
-    for _ in range(4):
-        scores = module(*arguments)
-        loss = F.cross_entropy(scores.reshape(-1, scores.shape[-1]), labels.reshape(-1))
-        rule.zero_grad()
-        loss.backward()
-        rule.step()
-        theirs.append(loss.item())
+    theirs = losses_of_pytorch(module, arguments, labels, 4)
     np.testing.assert_allclose(ours, theirs, rtol=1e-8)
     found = run.weights() or {}
     after = weights_of(module) if whole else {name: p.detach().numpy() for name, p in module.named_parameters()}

@@ -14,6 +14,8 @@ from taskflow.models import build
 from taskflow.models.pytorch import from_torch, weights_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+from training_by_torch import losses_of_pytorch  # noqa: E402
+
 nn, F = torch.nn, torch.nn.functional
 pytestmark = pytest.mark.torch
 
@@ -196,15 +198,7 @@ def test_it_trains_as_in_pytorch(case: str, cut: bool) -> None:
     inputs = [node.name for node in graph if node.operator.kind == "input"]
     feeds = dict(zip(inputs, [argument.numpy() for argument in arguments])) | {"labels": labels.numpy()}
     ours = [run.train(feeds) for _ in range(4)]
-    rule = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
-    theirs = []
-    for _ in range(4):
-        scores = module(*arguments)
-        loss = F.cross_entropy(scores.reshape(-1, scores.shape[-1]), labels.reshape(-1))
-        rule.zero_grad()
-        loss.backward()
-        rule.step()
-        theirs.append(loss.item())
+    theirs = losses_of_pytorch(module, arguments, labels, 4)
     np.testing.assert_allclose(ours, theirs, rtol=1e-8)
     assert theirs[-1] < theirs[0]
 

@@ -8,10 +8,10 @@ from math import inf
 from random import Random
 
 import pytest
+from unequal_machines import two_kinds
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.machine.template import NodeTemplate
 from taskflow.mapper import HybridPlan, parse_plan
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
@@ -29,32 +29,6 @@ RULE = Adam()
 def decoder(layers: int = 6, batch: int = 16) -> OperatorGraph:
     sizes = replace(GPTConfig.small(), batch=batch, layers=layers, steps=256, hidden=512, heads=4, vocabulary=512)
     return gpt(sizes, "float16")
-
-
-def cluster(
-    fast: int = 2, slow: int = 2, *, compute: float = 3.0, memory: float = 1.0, link: float = 1.0, nbytes: int = 80_000_000_000
-) -> Cluster:
-    """A100 without a program on one node, and on another devices of a part of its speed and memory; ``link``: how many times as
-    slow the second node's cards are."""
-    machine = load_machine("a100")
-    quick = replace(machine.kinds[0], program=None, multiprocessors=1, memory_bytes=nbytes)
-    other = replace(
-        quick, kind="slow", memory_bytes=int(nbytes * memory),
-        flops_per_second=tuple((name, rate / compute) for name, rate in quick.flops_per_second),
-        memory_bytes_per_second=quick.memory_bytes_per_second / compute,
-    )
-    node = machine.nodes[0]
-
-    def of(name: str, kind: str, count: int, slower: float) -> NodeTemplate:
-        wires = tuple(
-            replace(wire, bytes_per_second=wire.bytes_per_second / slower) if "network" in wire.between else wire
-            for wire in node.wires
-        )
-        return replace(node, name=name, processors=(replace(node.processors[0], device=kind, count=count),), wires=wires)
-
-    nodes = of("quick", quick.kind, fast, 1.0), of("slow", "slow", slow, link)
-    layout = (("quick", 1), ("slow", 1))
-    return replace(machine, name="mixed", kinds=(quick, other), nodes=nodes, layout=layout, devices=None, extensible=False)
 
 
 # ---- dealing ---------------------------------------------------------------------------------------------------------
@@ -125,7 +99,7 @@ def test_every_device_has_one_place_and_groups_lie_in_a_node(size: int, ranks: i
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
 def test_plans_are_valid_and_the_price_ranks_them() -> None:
-    graph, machine = decoder(batch=16), cluster()
+    graph, machine = decoder(batch=16), two_kinds()
     grid = make_grid(graph, machine, RULE)
     assert isinstance(grid, MixedGrid) and isinstance(make_grid(graph, load_machine("a100", 2), RULE), PlanGrid)
     plans, count = grid.plans()
@@ -145,7 +119,7 @@ def test_plans_are_valid_and_the_price_ranks_them() -> None:
 
 def test_the_price_of_equal_devices_is_the_grids() -> None:
     """Where a second kind is as fast and large as the first, plans whose ranks are a node each have the prices of `PlanGrid`."""
-    graph, machine = decoder(), cluster(compute=1.0)
+    graph, machine = decoder(), two_kinds(compute=1.0)
     mixed, plain = MixedGrid(graph, machine, RULE), PlanGrid(graph, machine, RULE)
     for text in ((1, 1, 4, 4, 0), (1, 2, 2, 4, 0), (2, 2, 1, 4, 0), (2, 1, 2, 2, 1), (1, 2, 2, 2, 3)):
         t, p, d, mb, zero = text
@@ -156,7 +130,7 @@ def test_the_price_of_equal_devices_is_the_grids() -> None:
 
 
 def test_neighbours_keep_the_devices_and_divide() -> None:
-    graph, machine = decoder(), cluster()
+    graph, machine = decoder(), two_kinds()
     grid = MixedGrid(graph, machine, RULE)
     for plan in (HybridPlan(data=4, shares=(6, 6, 2, 2)), HybridPlan(pipeline=2, data=2, micro_batch=2, stages=(4, 2))):
         found = list(grid.neighbours(LayeredPlan(plan)))
@@ -178,9 +152,9 @@ def fitting(machine: Cluster, graph: OperatorGraph, grid: MixedGrid | PlanGrid) 
 def test_devices_with_half_of_the_memory_get_less() -> None:
     """What fits whole devices does not fit halves in even pieces."""
     graph = decoder(layers=6)
-    need = MixedGrid(graph, cluster(), RULE)
+    need = MixedGrid(graph, two_kinds(), RULE)
     whole = need.memory(LayeredPlan(HybridPlan(pipeline=4, data=1, micro_batch=1, stages=(2, 1, 2, 1))), 16).nbytes
-    machine = cluster(compute=1.0, memory=0.5, nbytes=int(1.15 * whole))
+    machine = two_kinds(compute=1.0, memory=0.5, nbytes=int(1.15 * whole))
     grid = MixedGrid(graph, machine, RULE)
     evaluator = make_evaluator(graph, machine, rule=RULE)
     check = MemoryCheck(evaluator)
@@ -195,7 +169,9 @@ def test_devices_with_half_of_the_memory_get_less() -> None:
     assert check(plan_strategy(LayeredPlan(even), graph, machine)) or best.plan.shares or best.plan.zero or even == best.plan
 
 
-@pytest.mark.parametrize("machine", [cluster(), cluster(link=20.0), cluster(compute=1.0, memory=0.5), cluster(3, 1, compute=2.0)])
+@pytest.mark.parametrize("machine", [
+    two_kinds(), two_kinds(link=20.0), two_kinds(compute=1.0, memory=0.5), two_kinds(3, 1, compute=2.0),
+])
 def test_the_search_is_never_worse_than_the_grid_or_plans_without_an_order(
     machine: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +196,7 @@ def test_the_search_is_never_worse_than_the_grid_or_plans_without_an_order(
     ("d2 mb2 devices=0-1", ("2 x slow 0% (idle)", "are even")),
 ])
 def test_what_even_stages_and_shares_cost_is_said(plan: str, words: tuple[str, ...]) -> None:
-    graph, machine = decoder(), cluster()
+    graph, machine = decoder(), two_kinds()
     evaluator = make_evaluator(graph, machine, rule=RULE)
     layered = LayeredPlan(parse_plan(plan))
     seconds = evaluator.set(plan_strategy(layered, graph, machine))

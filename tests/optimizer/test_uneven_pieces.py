@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from core_cases import Odd, shared
 from random_networks import network
+from unequal_machines import two_kinds
 
 import taskflow
 from taskflow.machine import Cluster, load_machine
-from taskflow.machine.template import NodeTemplate
 from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
 from taskflow.models import build
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
@@ -24,36 +24,6 @@ from taskflow.optimizer.space import SearchSpace, SpaceOptions, Weigher, even, u
 from taskflow.rules import SGD
 
 BUDGET = "40p"
-
-
-def mixed(fast: int = 2, slow: int = 2, *, compute: float = 3.0, link: float = 1.0, scale: float = 1.0) -> Cluster:
-    """A100, of 1/``scale`` of their rates, on one node and, on another, devices ``compute`` times as slow; ``link``: how many times
-    as slow the second node's cards are."""
-    machine = load_machine("a100")
-    first = machine.kinds[0]
-    quick = replace(
-        first, program=None, multiprocessors=1, memory_bytes_per_second=first.memory_bytes_per_second / scale,
-        flops_per_second=tuple((name, rate / scale) for name, rate in first.flops_per_second),
-    )
-    other = replace(
-        quick, kind="slow",
-        flops_per_second=tuple((name, rate / compute) for name, rate in quick.flops_per_second),
-        memory_bytes_per_second=quick.memory_bytes_per_second / compute,
-    )
-    node = machine.nodes[0]
-
-    def of(name: str, kind: str, count: int, slower: float) -> NodeTemplate:
-        wires = tuple(
-            replace(wire, bytes_per_second=wire.bytes_per_second / slower) if "network" in wire.between else wire
-            for wire in node.wires
-        )
-        return replace(node, name=name, processors=(replace(node.processors[0], device=kind, count=count),), wires=wires)
-
-    nodes = of("quick", quick.kind, fast, 1.0), of("slow", "slow", slow, link)
-    return replace(
-        machine, name="mixed", kinds=(quick, other), nodes=nodes, layout=(("quick", 1), ("slow", 1)), devices=None,
-        extensible=False,
-    )
 
 
 def alone(machine: Cluster, node: str, graph: str, batch: int) -> float:
@@ -113,7 +83,7 @@ def test_a_device_without_a_share_gets_no_pieces() -> None:
 
 
 def test_even_is_the_way_back() -> None:
-    graph, machine = build("LeNet", preset="small", devices=4), mixed()
+    graph, machine = build("LeNet", preset="small", devices=4), two_kinds()
     data = map_graph(DataParallel(), graph, machine)
     assert even(data) is data
     uneven = Weigher(graph, (3, 3, 1, 1)).strategy(data)
@@ -149,7 +119,7 @@ def test_core_and_twin_agree_on_shares_and_shifts(seed: int) -> None:
 
 @pytest.mark.parametrize("model", ["LeNet", "RNNLM", "Transformer"])
 def test_the_bound_holds_for_pieces_of_any_size(model: str) -> None:
-    machine, random = mixed(), Random(model)
+    machine, random = two_kinds(), Random(model)
     graph = build(model, preset="small", devices=4)
     judge, options = make_evaluator(graph, machine), SpaceOptions(placements="arbitrary")
     bound = lower_bound(judge, options, uneven=True)
@@ -163,7 +133,7 @@ def test_the_bound_holds_for_pieces_of_any_size(model: str) -> None:
 # ---- searches --------------------------------------------------------------------------------------------------------
 def test_uneven_pieces_reach_most_of_the_sum_of_speeds() -> None:
     """Even pieces wait for the slow devices: four pieces at a third of the speed are worth 4/3, all devices together 8/3."""
-    machine = mixed(scale=1000.0)  # so that arithmetic takes the time
+    machine = two_kinds(scale=1000.0)  # so that arithmetic takes the time
     graph = build("LeNet", batch=1024, preset="small")
     speeds = 2 * alone(machine, "quick", "LeNet", 512) + 2 * alone(machine, "slow", "LeNet", 512)
     found = search(graph, machine, budget=BUDGET)
@@ -186,7 +156,7 @@ def test_alike_devices_have_even_pieces_only(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_device_with_half_of_the_memory_gets_what_fits() -> None:
     """Devices of equal speed, one kind of which lacks memory for an equal share: it gets less, and the plan is not refused."""
-    graph, rich = build("AlexNet", batch=256, preset="small"), mixed(compute=1.0)
+    graph, rich = build("AlexNet", batch=256, preset="small"), two_kinds(compute=1.0)
     judge = make_evaluator(graph, rich)
     data = map_graph(DataParallel(), graph, rich)
     judge.set(data)
@@ -203,14 +173,14 @@ def test_a_device_with_half_of_the_memory_gets_what_fits() -> None:
 def test_a_device_behind_a_slow_link_may_get_nothing() -> None:
     """Where the slow node's link costs more than its devices are worth, the plan does without them."""
     graph = build("AlexNet", batch=64, preset="small")
-    near, far = (search(graph, mixed(link=link), budget=BUDGET) for link in (1.0, 3000.0))
+    near, far = (search(graph, two_kinds(link=link), budget=BUDGET) for link in (1.0, 3000.0))
     used = [{p for config in found.strategy.configs.values() for p in config.processors} for found in (near, far)]
     assert near.seconds <= far.seconds < far.starts["data"] / 5
     assert not used[1] & {2, 3} or not used[1] & {0, 1}
 
 
 def test_pins_and_asked_for_evenness_are_kept() -> None:
-    machine = mixed()
+    machine = two_kinds()
     graph = build("LeNet", batch=256, preset="small")
     name = next(node.name for node in graph if node.parameters)
     pinned = search(graph, machine, budget=BUDGET, constraints={name: {"pin": "n/4 @ 0-3"}})
@@ -223,7 +193,7 @@ def test_pins_and_asked_for_evenness_are_kept() -> None:
 
 
 def test_what_even_pieces_cost_is_said() -> None:
-    machine, graph = mixed(scale=1000.0), build("LeNet", batch=256, preset="small")
+    machine, graph = two_kinds(scale=1000.0), build("LeNet", batch=256, preset="small")
     judge = make_evaluator(graph, machine)
     data = map_graph(DataParallel(), graph, machine)
     seconds = judge.set(data)
@@ -244,8 +214,8 @@ def test_what_even_pieces_cost_is_said() -> None:
 # ---- running ---------------------------------------------------------------------------------------------------------
 def test_a_found_uneven_plan_trains_with_the_same_losses() -> None:
     graph = build("MLP", batch=48, preset="small")
-    found = search(graph, mixed(compute=4.0), budget=BUDGET, space=SpaceOptions(degrees="powers"))
-    data = Weigher(graph, (19, 18, 6, 5)).strategy(map_graph(DataParallel(), graph, mixed()))
+    found = search(graph, two_kinds(compute=4.0), budget=BUDGET, space=SpaceOptions(degrees="powers"))
+    data = Weigher(graph, (19, 18, 6, 5)).strategy(map_graph(DataParallel(), graph, two_kinds()))
     whole = {node.name: OpConfig((1,) * len(node.dims), (0,)) for node in graph}
     numbers = np.random.default_rng(0)
     feeds = {}

@@ -19,14 +19,14 @@ from taskflow.optimizer.grid.priced import PricedPlan
 
 MOST_STARTS = 24
 MOST_STEPS = 24  # from a start
-SMALL_PENALTY = 0.2  # the same, of starts that shall fit only after changes
 TOO_LARGE = 3.0  # times the memory: plans that need more are no starts
-PENALTY = 4.0  # what bytes beyond the memory count: so many times their share of it
+PENALTY = 4.0
+"""A plan costs its seconds, and more for each byte beyond the memory: times 1 + PENALTY x (bytes beyond / memory)."""
+SMALL_PENALTY = 0.2
+"""The same when starts are chosen, which need to fit only after some steps."""
 
 
-def descend(
-    grid: PlanGrid, plans: Sequence[PricedPlan], over: Callable[[], bool]
-) -> list[PricedPlan]:
+def descend(grid: PlanGrid, plans: Sequence[PricedPlan], over: Callable[[], bool]) -> list[PricedPlan]:
     """Return the plans at which descents from different t, c, p and e end and that are likely to fit, the cheapest first.
     ``plans``: those of the grid that fit; ``over``: whether to end."""
     found: dict[LayeredPlan, PricedPlan] = {}
@@ -63,9 +63,7 @@ def _cost(grid: PlanGrid, seconds: float, memory: PlanMemory, penalty: float = P
     return seconds * (1 + penalty * max(0.0, beyond))
 
 
-def _descent(
-    grid: PlanGrid, start: PricedPlan, over: Callable[[], bool]
-) -> PricedPlan | None:
+def _descent(grid: PlanGrid, start: PricedPlan, over: Callable[[], bool]) -> PricedPlan | None:
     """Return the end of steepest descent from a plan; None if that does not fit."""
     batch = samples(grid.graph)
     best, least = start, _cost(grid, start.seconds, start.memory)

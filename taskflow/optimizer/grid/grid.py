@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, isfinite, nan
@@ -16,11 +16,11 @@ from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
-from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory
+from taskflow.optimizer.grid.memory import PlanMemory, plan_memory
 from taskflow.optimizer.grid.neighbours import neighbours
 from taskflow.optimizer.grid.plans import grid_plans
 from taskflow.optimizer.grid.price import PlanPrices
-from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, unusual
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, unusual
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.optimizer.result import Improvement
@@ -38,7 +38,7 @@ PRICING = 0.5  # of the time, at most, until plans are simulated
 SURE = 0.8
 """Of the memory: a plan that is estimated at no more, and has no shares of gradients, is likely to fit and is soon simulated."""
 NEAR = 1.5  # times the best price: so good is the plan that is simulated first where one takes long
-ALIKE = 2  # plans of one t, c, p and e that are simulated before others
+ALIKE = 2  # plans of one t, c, p and e, with or without stage 3, that are simulated before others
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,39 +106,17 @@ class PlanGrid:
         """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
         answers true."""
         every = self._every()
-        self.fitting, self.refused = self._priced(every, over)
+        self.fitting, self.refused = priced_plans(self, _layered(every), over)
         return self.fitting, len(every)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
         """Return those of these plans that fit and that people often use (not `unusual`): a tenth, soon priced."""
-        return self._priced([one for one in self._every() if not unusual(one[0])], over)[0]
+        return priced_plans(self, _layered(one for one in self._every() if not unusual(one[0])), over)[0]
 
     def _every(self) -> list[tuple[HybridPlan, int]]:
         if not self._listed:
             self._listed = sorted(grid_plans(self.graph, self.machine), key=lambda one: unusual(one[0]))
         return self._listed
-
-    def _priced(
-        self, every: Sequence[tuple[HybridPlan, int]], over: Callable[[], bool]
-    ) -> tuple[list[PricedPlan], list[PricedPlan]]:
-        """Return the plans that fit, the one with the best price first, and those that do not."""
-        fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
-        refused: list[PricedPlan] = []
-        for plan, count in every:
-            if over():
-                break
-            layered = LayeredPlan(plan)
-            try:
-                memory = self.memory(layered, count)
-            except ValueError:  # the network cannot be cut so
-                continue
-            if memory.nbytes <= (1 + MARGIN) * self.memory_bytes:
-                fitting.append((layered, count, memory))
-            else:
-                refused.append(PricedPlan(layered, count, inf, memory))
-        prices = self.prices.price([(layered, count) for layered, count, _ in fitting])
-        priced = [PricedPlan(*one[:2], seconds, one[2]) for one, seconds in zip(fitting, prices)]
-        return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), refused
 
     def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
         """Return the memory that a device needs, in closed form. Raises ValueError if the network cannot be cut so."""
@@ -147,6 +125,10 @@ class PlanGrid:
     def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
         """Yield the plans that differ in one choice."""
         return neighbours(layered, self.sums, samples(self.graph), min(node_size(self.machine), len(self.machine.processors)))
+
+
+def _layered(plans: Iterable[tuple[HybridPlan, int]]) -> Iterator[tuple[LayeredPlan, int]]:
+    return ((LayeredPlan(plan), count) for plan, count in plans)
 
 
 def best_of_grid(
@@ -220,21 +202,26 @@ def _order(
             yield one
     plans, counts[0] = grid.plans(over)
     counts[1] = len(plans)
-    yield from (one for one in _varied(plans) if one.layered != first)
+    yield from (one for one in _varied(plans, lambda: trial.refused) if one.layered != first)
 
 
-def _varied(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
-    """The plans by price, but only the first `ALIKE` for each choice of t, c, p and e. Prices of plans that differ only in
-    sharding or micro-batches are soon too close to tell apart."""
+def _varied(plans: Sequence[PricedPlan], refused: Callable[[], int] = lambda: 0) -> Iterator[PricedPlan]:
+    """The plans by price, but only the first `ALIKE` for each choice of t, c, p and e, with and without ZeRO's stage 3, then the
+    others. Prices of plans that differ only in micro-batches or other sharding are soon too close to tell apart; those of stage
+    3, which are too low where gathers are not hidden, must not hide the others. ``refused``: how many plans have not fitted the
+    memory so far; such a plan does not count as one of its kind."""
     seen: Counter[object] = Counter()
-    first: list[PricedPlan] = []
-    rest: list[PricedPlan] = []
-    for one in plans:
-        plan = one.layered.plan
-        key = plan.tensor, plan.context, plan.pipeline, plan.experts, plan.devices
-        (first if seen[key] < ALIKE else rest).append(one)
-        seen[key] += 1
-    return first + rest
+    left = [(one, _kind(one.layered.plan)) for one in plans]
+    while left:
+        at = next((i for i, (_, kind) in enumerate(left) if seen[kind] < ALIKE), 0)
+        one, kind = left.pop(at)
+        before = refused()
+        yield one
+        seen[kind] += refused() == before
+
+
+def _kind(plan: HybridPlan) -> object:
+    return plan.tensor, plan.context, plan.pipeline, plan.experts, plan.devices, plan.zero == 3
 
 
 def has_no_order(layered: LayeredPlan, micro_batches: int) -> bool:

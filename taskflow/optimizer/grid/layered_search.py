@@ -112,7 +112,7 @@ class _LayeredSearch:
             if trial.simulated >= self.most or trial.over():
                 raise BudgetExhausted
             one, before = left.pop(at), trial.seconds
-            if not trial.room_for(one.layered, one.micro_batches, self.end - self.deadline.elapsed):
+            if not trial.room_for(one.layered, one.micro_batches, end - self.deadline.elapsed):
                 continue
             try:
                 took = trial.of(one.layered)

@@ -7,8 +7,8 @@ samples of a micro-batch over replicas, in proportion to speed and within the me
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 
@@ -17,12 +17,12 @@ from taskflow.machine import Cluster, Machine, PartOfMachine
 from taskflow.mapper import HybridPlan, samples
 from taskflow.optimizer.grid.dealing import deal_layers, deal_samples, in_stages
 from taskflow.optimizer.grid.layered import LayeredPlan
-from taskflow.optimizer.grid.memory import MARGIN, PlanMemory
+from taskflow.optimizer.grid.memory import PlanMemory
 from taskflow.optimizer.grid.mixed_price import MixedPrices, of_replica, unlike
 from taskflow.optimizer.grid.neighbours import neighbours
 from taskflow.optimizer.grid.places import Places, PlacesOf
 from taskflow.optimizer.grid.plans import PlanAxes, powers
-from taskflow.optimizer.grid.priced import PricedPlan, unusual
+from taskflow.optimizer.grid.priced import PricedPlan, priced_plans, unusual
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array, GraphTables
 from taskflow.optimizer.space import kinds_of
@@ -61,27 +61,20 @@ class MixedGrid:
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
         """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
         answers true."""
-        every = sorted(self._shapes(), key=lambda one: unusual(one[0]))
-        fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
-        self.refused, seen = [], set()
-        for shape, places in every:
+        seen: set[LayeredPlan] = set()
+        fitting, self.refused = priced_plans(self, self._every(over, seen), over)
+        return fitting, len(seen)
+
+    def _every(self, over: Callable[[], bool], seen: set[LayeredPlan]) -> Iterator[tuple[LayeredPlan, int]]:
+        """Yield each plan once, with its number of micro-batches, until ``over`` answers true. ``seen`` receives them."""
+        for shape, places in sorted(self._shapes(), key=lambda one: unusual(one[0])):
             if over():
-                break
-            try:
+                return
+            with suppress(ValueError):  # the network cannot be cut so
                 for layered, count in self._plans_of(shape, places):
-                    if layered in seen:
-                        continue
-                    seen.add(layered)
-                    memory = self.memory(layered, count)
-                    if memory.nbytes <= (1 + MARGIN) * self.memory_bytes:
-                        fitting.append((layered, count, memory))
-                    else:
-                        self.refused.append(PricedPlan(layered, count, inf, memory))
-            except ValueError:  # the network cannot be cut so
-                continue
-        prices = self.prices.price([(layered, count) for layered, count, _ in fitting])
-        priced = [PricedPlan(*one[:2], seconds, one[2]) for one, seconds in zip(fitting, prices)]
-        return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), len(seen)
+                    if layered not in seen:
+                        seen.add(layered)
+                        yield layered, count
 
     def _shapes(self) -> Iterator[tuple[HybridPlan, Places]]:
         """Degrees, recomputation, sharding and devices, with stages and shares of samples left open; ``micro_batch`` is the
@@ -103,15 +96,8 @@ class MixedGrid:
         means = powers(self.batch // d) if axes.divided else []
         for mb in dict.fromkeys((*means, *([max(1, self.batch // d)] if p == 1 else []))):
             for v in VIRTUAL if p > 1 and 2 * p <= axes.layers else (1,):
-                for e in axes.experts:
-                    if d % e or (e > 1 and axes.experts[-1] < e * t):
-                        continue
-                    for recompute in axes.recompute:
-                        for zero in range(4) if c * d > 1 else (0,):
-                            yield HybridPlan(
-                                tensor=t, pipeline=p, data=d, micro_batch=mb, virtual=v, zero=zero, recompute=recompute,
-                                context=c, experts=e, devices=devices,
-                            ), places
+                shape = HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, virtual=v, context=c, devices=devices)
+                yield from ((plan, places) for plan in axes.variants(shape))
 
     def _plans_of(self, shape: HybridPlan, places: Places) -> Iterator[tuple[LayeredPlan, int]]:
         """The plans of a shape, with samples and layers distributed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine, host
@@ -70,15 +71,18 @@ class PlanAxes:
         for mb in dict.fromkeys((*sizes, *([each] if p == 1 else []))):
             count = each // mb
             for v in self._virtual(p, count):
-                for e in self.experts:
-                    if d % e or (e > 1 and self.experts[-1] < e * t):
-                        continue
-                    for recompute in self.recompute:
-                        for zero in range(4) if c * d > 1 else (0,):
-                            yield HybridPlan(
-                                tensor=t, pipeline=p, data=d, micro_batch=mb, virtual=v, zero=zero, recompute=recompute,
-                                context=c, experts=e,
-                            ), count
+                shape = HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, virtual=v, context=c)
+                yield from ((plan, count) for plan in self.variants(shape))
+
+    def variants(self, shape: HybridPlan) -> Iterator[HybridPlan]:
+        """Yield a plan with every way to distribute experts, to recompute and to shard state."""
+        replicas = shape.data or 1
+        for e in self.experts:
+            if replicas % e or (e > 1 and self.experts[-1] < e * shape.tensor):
+                continue
+            for recompute in self.recompute:
+                for zero in range(4) if shape.context * replicas > 1 else (0,):
+                    yield replace(shape, experts=e, recompute=recompute, zero=zero)
 
     def _virtual(self, p: int, count: int) -> list[int]:
         if p == 1 or count % p:

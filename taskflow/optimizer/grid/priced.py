@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster
 from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.layered import LayeredPlan
-from taskflow.optimizer.grid.memory import PlanMemory
+from taskflow.optimizer.grid.memory import MARGIN, PlanMemory
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.rules import UpdateRule
 
@@ -64,3 +65,26 @@ class AnyGrid(Protocol):
 def unusual(plan: HybridPlan) -> int:
     """Return how many unusual features a plan has. If time is short, plans with more of them are left out."""
     return (plan.zero > 1) + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
+
+
+def priced_plans(
+    grid: AnyGrid, plans: Iterable[tuple[LayeredPlan, int]], over: Callable[[], bool]
+) -> tuple[list[PricedPlan], list[PricedPlan]]:
+    """Return, of ``plans`` with their numbers of micro-batches, those that fit in closed form, the one with the best price first,
+    and those that do not, without prices. Stops early once ``over`` answers true."""
+    fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
+    refused: list[PricedPlan] = []
+    for layered, count in plans:
+        if over():
+            break
+        try:
+            memory = grid.memory(layered, count)
+        except ValueError:  # the network cannot be cut so
+            continue
+        if memory.nbytes <= (1 + MARGIN) * grid.memory_bytes:
+            fitting.append((layered, count, memory))
+        else:
+            refused.append(PricedPlan(layered, count, inf, memory))
+    prices = grid.prices.price([(layered, count) for layered, count, _ in fitting])
+    priced = [PricedPlan(layered, count, seconds, memory) for (layered, count, memory), seconds in zip(fitting, prices)]
+    return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), refused

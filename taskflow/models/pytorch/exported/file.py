@@ -21,7 +21,7 @@ def load_exported(file: str | Path) -> ExportedProgram:
     program or one of another version of PyTorch."""
     if not Path(file).is_file():
         raise FileNotFoundError(f"from_torch: there is no file {file}")
-    try:
+    try:  # their import registers the classes in which Hugging Face's programs return results; without it, they cannot be read
         import transformers
         import transformers.modeling_outputs  # noqa: F401
     except ImportError:
