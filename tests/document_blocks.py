@@ -53,8 +53,9 @@ class Block:
 
     @property
     def lines(self) -> list[str]:
-        """Its lines without comments at their ends, the empty ones left out."""
-        found = (re.sub(r"\s+# .*$", "", line).strip() for line in self.text.splitlines())
+        """Its lines without comments at their ends, the empty ones left out; a backslash joins a line and the next."""
+        joined = re.sub(r"\s*\\\n\s*", " ", self.text)
+        found = (re.sub(r"\s+# .*$", "", line).strip() for line in joined.splitlines())
         return [line for line in found if line and not line.startswith("# ")]
 
 
