@@ -51,7 +51,7 @@ def compare_command(
     """Compare the strategies people write with those that the searches find for MODEL.
 
     With --constraints, --pin, --pin-sync, --forbid or --limit the searches consider only plans that respect them. The other
-    plans are mended to respect them, and their names say so. The row "grid" is the best of a grid over degrees of tensor,
+    plans are repaired to respect them, and their names say so. The row "grid" is the best of a grid over degrees of tensor,
     pipeline and data parallelism (and more), for networks that can have such plans. Ctrl-C ends the searches and shows the
     results so far.
 
@@ -74,7 +74,7 @@ def compare_command(
             respects = constraints.repair(plan, problem.graph)
             if target is not None:
                 respects = nearest_plan(problem.graph, respects, target)
-            called = name if respects is plan else f"{name} (mended)" if target is None else f"{name} (for {target})"
+            called = name if respects is plan else f"{name} (repaired)" if target is None else f"{name} (for {target})"
             rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
     interrupted, grid = False, None
     if target is None and not constraints.rules:

@@ -68,7 +68,7 @@ def explain_command(
     and placed, and how long the step would take with each alternative.
 
     PLAN is a strategy file, which knows its model and machine, or a mapper's name with --model. With --constraints, --pin,
-    --pin-sync, --forbid or --limit the plan is first mended to respect them, and its name says so; alternatives and --search
+    --pin-sync, --forbid or --limit the plan is first repaired to respect them, and its name says so; alternatives and --search
     respect them too.
 
     \b

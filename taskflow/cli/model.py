@@ -146,7 +146,7 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
         raise ValueError(f"model {name}: needs {', '.join(missing)}; give {' '.join(how)}")
     try:
         made = without_weights(function, values)
-    except Exception as error:  # the user's own code: any error of it is theirs to mend
+    except Exception as error:  # the user's own code: any error of it is theirs to correct
         raise ValueError(f"model {name}: the function raised {type(error).__name__}: {error}") from error
     graph = graph_of(name, made, options)
     if not isinstance(graph, OperatorGraph):

@@ -133,7 +133,7 @@ def seed_option(command: F) -> F:
 
 
 def output_options(command: F) -> F:
-    """Add --json, --quiet and --debug. Errors that the user can mend are shown on one line and exit with code 2, Ctrl-C with
+    """Add --json, --quiet and --debug. Errors that the user can correct are shown on one line and exit with code 2, Ctrl-C with
     130."""
 
     @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -305,7 +305,7 @@ def emit(value: dict[str, Any]) -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return rows of `describe` as text."""
-    data = next((row["iteration_seconds"] for row in rows if row["name"] in ("data", "data (mended)")), None)
+    data = next((row["iteration_seconds"] for row in rows if row["name"] in ("data", "data (repaired)")), None)
     lines = []
     for row in rows:
         most = "~" if row["peak_memory_is"] == "estimate" else ""

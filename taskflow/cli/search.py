@@ -72,7 +72,7 @@ def search_command(
 
     The plan is never predicted to be slower than data parallelism, the expert strategy or model parallelism. Ctrl-C ends the
     search and gives the best plan so far. With --constraints, --pin, --pin-sync, --forbid or --limit only plans that respect
-    them are considered, and the known strategies are mended to do so.
+    them are considered, and the known strategies are repaired to do so.
 
     \b
     Examples:

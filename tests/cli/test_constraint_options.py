@@ -71,7 +71,7 @@ def test_compare_and_explain_respect_them_too() -> None:
     result = CliRunner().invoke(main, ["compare", "mlp", *where, *asks, "--budget", "40p", "--json"])
     assert result.exit_code == 0, result.output
     value = json.loads(result.stdout)
-    assert [row["name"] for row in value["strategies"]][:3] == ["data (mended)", "model (mended)", "expert (mended)"]
+    assert [row["name"] for row in value["strategies"]][:3] == ["data (repaired)", "model (repaired)", "expert (repaired)"]
     assert value["constraints"] == ["fc1: pinned to c/2 @ 1,3", "fc*: weights by tree/owner"]
     result = CliRunner().invoke(
         main, ["explain", "data", "fc1", "--model", "mlp", *where, "--pin-sync", "fc*=tree/owner", "--limit", "fc1: n<=1 @ 0-1",
@@ -79,10 +79,10 @@ def test_compare_and_explain_respect_them_too() -> None:
     assert result.exit_code == 0, result.output
     value = json.loads(result.stdout)
     operator = value["operator"]
-    assert value["strategy"] == "data (mended)" and operator["syncs"] == {"fc1": "tree/owner"}
+    assert value["strategy"] == "data (repaired)" and operator["syncs"] == {"fc1": "tree/owner"}
     assert set(operator["devices"]) <= {0, 1} and operator["alternatives"]
     for other in operator["alternatives"]:
         assert set(other["devices"]) <= {0, 1} and other["degrees"][0] == 1
     assert value["what_if"][0]["search"] is not None
     lines = CliRunner().invoke(main, ["compare", "mlp", *where, *asks, "--budget", "40p"]).stdout.splitlines()
-    assert "data (mended)" in lines[3] and "1.00x" in lines[3]  # still what the others are compared with
+    assert "data (repaired)" in lines[3] and "1.00x" in lines[3]  # still what the others are compared with

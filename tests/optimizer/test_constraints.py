@@ -175,7 +175,7 @@ def test_synchronisation_is_matched_by_layer_or_operator() -> None:
     )
     plan = choose("data", graph, load_machine("k80", 4))[0]
     repaired_plan = Constraints.parse({layer: {"sync": "tree/owner"}}).repair(plan, graph)
-    assert repaired_plan.name == "data (mended)" and repaired_plan.configs == plan.configs
+    assert repaired_plan.name == "data (repaired)" and repaired_plan.configs == plan.configs
     with pytest.raises(ValueError, match=r"weights of .* must be synchronised as pinned, tree/owner"):
         Constraints.parse({layer: {"sync": "tree/owner"}}).verify(plan, graph)
 
@@ -291,7 +291,7 @@ def test_starting_plans_are_mended_and_named_so() -> None:
     graph, machine = GRAPHS["mlp"], load_machine("k80", 4)
     mine = Strategy(4, choose("random", graph, machine, seed=1)[0].configs, {}, "mine")
     found = search(graph, machine, budget="50p", starts=[mine], constraints={"fc1": {"pin": "whole @ 3"}})
-    assert set(found.starts) == {"data (mended)", "expert (mended)", "model (mended)", "mine (mended)"}
+    assert set(found.starts) == {"data (repaired)", "expert (repaired)", "model (repaired)", "mine (repaired)"}
     assert found.strategy["fc1"] == OpConfig((1, 1, 1)[: len(graph.node("fc1").dims)], (3,))
     free = search(graph, machine, budget="50p", constraints={"fc1": {"max_pieces": 4}})
     assert set(free.starts) == {"data", "expert", "model"}

@@ -134,7 +134,7 @@ def test_where_contiguous_placements_are_asked_for_all_are(algorithm: str) -> No
     graph, machine = build("NMT", preset="small"), taskflow.load_machine("p100", 8)
     space = SpaceOptions(placements="contiguous", constraints=Constraints.parse({"softmax*": {"devices": [1, 3, 5, 7]}}))
     found = taskflow.search(graph, machine, budget="3000p", algorithm=algorithm, space=space)
-    assert "expert (mended)" in found.starts
+    assert "expert (repaired)" in found.starts
     for name, config in found.strategy.configs.items():
         row = (1, 3, 5, 7) if name.startswith("softmax") else tuple(range(8))
         first = row.index(config.processors[0])

@@ -132,7 +132,7 @@ def test_every_order_of_many_cut_dimensions_is_the_same(devices: int, ways: int)
 def test_a_walk_is_that_in_python(
     model: str, devices: int, placements: str, follow: str, beta: float, patient: bool, budget: int, seed: int
 ) -> None:
-    assume(placements != "contiguous" or follow == "none")  # followers are mended, proposal by proposal
+    assume(placements != "contiguous" or follow == "none")  # followers are repaired, proposal by proposal
     graph, options = GRAPHS[model], SpaceOptions("even", placements, follow=follow)
     starts = tuple(start_of(graph, devices, options, seed + i) for i in range(3))
     search = SearchOptions(Budget(proposals=budget), seed, options, starts=starts)

@@ -45,7 +45,7 @@ def example(presets: Mapping[str, Preset], *, data: str, data_help: str) -> Call
     """Turn a function that takes a `RunConfig` (and options of its own) and returns a `Training` into a command.
 
     ``data``: placeholder of ``--data`` in help. The help's first paragraph is that of the function's module. ValueError,
-    OSError or ImportError from the function means that the user can mend it: one line on stderr, exit code 2.
+    OSError or ImportError from the function means that the user can correct it: one line on stderr, exit code 2.
     """
     shared = shared_options(list(presets), data, data_help)
     names = [option.name for option in fields(Options)]
@@ -119,7 +119,7 @@ def _going_on(options: Options) -> str:
 
 
 def run_example(program: str, preset: Preset, options: Options, build: Callable[[RunConfig], Training]) -> int:
-    """Connect, plan, train, report. Returns the exit status: 2 for what the user can mend, after one line on stderr that
+    """Connect, plan, train, report. Returns the exit status: 2 for what the user can correct, after one line on stderr that
     begins with ``program``. Ctrl-C ends the process with status INTERRUPTED. Every rank runs it."""
     try:
         transport = connect(watchdog_seconds=options.watchdog)
@@ -139,7 +139,7 @@ def run_example(program: str, preset: Preset, options: Options, build: Callable[
             if first:
                 click.echo(f"{program}: interrupted before the first step", err=True)
             sys.exit(INTERRUPTED)
-        except (ValueError, OSError, ImportError) as error:  # what the user can mend: no traceback, said once
+        except (ValueError, OSError, ImportError) as error:  # what the user can correct: no traceback, said once
             if first:
                 click.echo(f"{program}: {one_line(error)}", err=True)
             transport.close()

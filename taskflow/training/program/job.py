@@ -127,7 +127,7 @@ def _executor(
     training: Training, preset: Preset, options: Options, machine: Cluster, transport: Transport, seed: int, say: Say,
     kernels: KernelSet,
 ) -> Executor:
-    """Plan, and compile. Raises ValueError, OSError or ImportError for what the user can mend."""
+    """Plan, and compile. Raises ValueError, OSError or ImportError for what the user can correct."""
     graph = training.graph
     strategy, chooser = plan(
         options.mapper, graph, machine, transport, rule=preset.rule, clip_norm=preset.clip_norm, seed=seed,

@@ -15,7 +15,7 @@ from typing import TypeVar
 from taskflow.runtime.transport import Transport
 
 T = TypeVar("T")
-_MENDED = (ValueError, OSError, ImportError)  # what the user can mend
+_MENDED = (ValueError, OSError, ImportError)  # what the user can correct
 
 
 def on_all_ranks(transport: Transport, act: Callable[[], T]) -> T:
