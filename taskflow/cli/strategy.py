@@ -69,7 +69,7 @@ def show_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any)
 
 
 def _travels(operator: dict[str, Any]) -> str:
-    """How the gradients of its weights and its partial values are summed."""
+    """Say how the gradients of its weights and its partial values are summed."""
     return ", ".join([*filter(None, [operator["sync"]]), *([f"partial values: {operator['sums']}"] if operator["sums"] else [])])
 
 

@@ -97,8 +97,9 @@ def grid_for(
 
 
 class _Expressible:
-    """Whether a framework can have a plan of the grid as it is. To look takes seconds for a large network, so plans that differ in
-    the sizes of groups of one kind alone are taken to be alike, and what was refused `TRIES` times and never had is given up."""
+    """Test whether a framework can have a plan of the grid as it is. To look takes seconds for a large network, so plans that
+    differ in the sizes of groups of one kind alone are taken to be alike, and what was refused `TRIES` times and never had is
+    given up."""
 
     def __init__(self, graph: OperatorGraph, machine: Machine, target: str) -> None:
         self.graph, self.machine, self.target = graph, machine, target

@@ -9,10 +9,10 @@ from taskflow.operators.operator import Work
 
 
 def light_operators(graph: OperatorGraph, among: Iterable[Node]) -> Iterator[str]:
-    """Of ``among``, in the graph's order, passes over memory whose results are kept for the backward pass, and all of whose inputs
-    are kept in any case, or had again from such operators: normalisation and activations. So nothing is kept for their sake,
-    and no product is computed again (Megatron-LM's --recompute-modules layernorm and moe_act; Korthikanti et al.,
-    arXiv 2205.05198, say which bytes these are)."""
+    """Return those of ``among``, in the graph's order, that pass over memory, whose results are kept for the backward
+    pass, and all of whose inputs are kept in any case, or had again from such operators: normalisation and activations. So
+    nothing is kept for their sake, and no product is computed again (Megatron-LM's --recompute-modules layernorm and moe_act;
+    Korthikanti et al., arXiv 2205.05198, say which bytes these are)."""
     keeps = [node.operator.keeps(node.specs) for node in graph]
     kept = {(tensor.node, tensor.index) for node in graph if keeps[node.number].inputs for tensor in node.inputs}
     there = (node for node in graph if keeps[node.number].outputs or not node.inputs)

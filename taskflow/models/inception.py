@@ -87,7 +87,7 @@ class _Modules:
         return ops.concat((one, five, three, pool), 1, name=f"{name}.concat")
 
     def b(self, x: Tensor, name: str) -> Tensor:
-        """To half the size: 3 x 3, twice 3 x 3, and pooling."""
+        """Halve the size: 3 x 3, twice 3 x 3, and pooling."""
         three = self.conv(x, 384, 3, f"{name}.branch3x3", stride=2)
         double = self.conv(x, 64, 1, f"{name}.branch3x3dbl_1")
         double = self.conv(double, 96, 3, f"{name}.branch3x3dbl_2", padding=1)
@@ -112,7 +112,7 @@ class _Modules:
         return ops.concat((one, seven, double, pool), 1, name=f"{name}.concat")
 
     def d(self, x: Tensor, name: str) -> Tensor:
-        """To half the size: 3 x 3, 7 x 7 and 3 x 3, and pooling."""
+        """Halve the size: 3 x 3, 7 x 7 and 3 x 3, and pooling."""
         three = self.conv(x, 192, 1, f"{name}.branch3x3_1")
         three = self.conv(three, 320, 3, f"{name}.branch3x3_2", stride=2)
         seven = self.conv(x, 192, 1, f"{name}.branch7x7x3_1")

@@ -149,7 +149,7 @@ class Tiles:
         return self.kernels.xp.ascontiguousarray(x[n, s[0] - self.keys[0] : s[1] - self.keys[0], gs].transpose(0, 2, 1, 3))
 
     def _laid(self, x: Array, t: Span) -> Array:
-        """What `_asked` took apart, as it lay: (samples, rows, heads, D)."""
+        """Put together what `_asked` took apart, as it lay: (samples, rows, heads, D)."""
         samples, groups, _, width = x.shape
         parted = x.reshape(samples, groups, t[1] - t[0], -1, width).transpose(0, 2, 1, 3, 4)
         return parted.reshape(samples, t[1] - t[0], -1, width)

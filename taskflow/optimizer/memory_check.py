@@ -27,7 +27,7 @@ RULE = f"a plan of more than {MOST_TASKS} tasks is estimated, and {SPARE:.0%} of
 
 @dataclass(frozen=True, slots=True)
 class _OperatorMemory:
-    """What an operator's pieces hold: bytes of activations by processor, and Rects of weights: (layer, processor,
+    """Memory that an operator's pieces hold: bytes of activations by processor, and Rects of weights: (layer, processor,
     parameter, Rect, bytes). ``used``: of each parameter, the Rects that are not empty. ``values``: of the activations those
     that are kept from forward to backward; ``passing``: outputs that are not; ``arriving``: inputs that are not and lie
     elsewhere. ``laid_out``: (processor, parameter, Rect, bytes) of weights that kernels lay out anew. ``outputs`` and
@@ -123,7 +123,7 @@ class MemoryCheck:
         return max(self._evaluator.tasks, pieces) <= MOST_TASKS  # the evaluator's may be those of the plan before this one
 
     def _folded(self, strategy: Strategy) -> tuple[MemoryUse, ...] | None:
-        """What lives at once under a strategy of which only a part is lowered; None if all is."""
+        """Return what lives at once under a strategy of which only a part is lowered; None if all is."""
         if self._live is None or self._live[0] is not strategy:
             step = self._evaluator.folded(strategy)
             self._live = strategy, None if step is None else folded_use(step, self._evaluator.checkpoint)
@@ -309,7 +309,7 @@ class MemoryCheck:
 
 
 def _wider(itemsize: int) -> int:
-    """How many times as large a weight's gradient is."""
+    """Return how many times as large a weight's gradient is."""
     return sum_bytes(itemsize) // itemsize
 
 

@@ -149,7 +149,7 @@ def search(
 
 
 def _bound(evaluator: Evaluator, wanted: SpaceOptions, over: Callable[[], bool], uneven: bool) -> float:
-    """Of plans without an order; devices of unequal speed count as what they are."""
+    """Bound of plans without an order; devices of unequal speed count as what they are."""
     found = lower_bound(evaluator, wanted, over, uneven=uneven)
     return max(found, work_bound(evaluator, over)) if unequal(evaluator.machine) else found
 

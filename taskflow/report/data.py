@@ -132,7 +132,7 @@ def _lags(
     first: NDArray[np.int64], count: NDArray[np.int64], tasks: TaskGraph, timeline: Timeline, machine: Machine, tick: float,
     ends: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> NDArray[np.int64]:
-    """Of every message, in order of rows and for each thing of its route in order of `resources`: how many ticks before its
+    """Return, of every message, in order of rows and for each thing of its route in order of `resources`: how many ticks before its
     start there it was (0 for joined ones, and those of collectives). A message goes over its route one thing after another."""
     lags: list[int] = []
     for number, many, source, target in zip(first.tolist(), count.tolist(), *(end.tolist() for end in ends)):

@@ -215,7 +215,7 @@ class CupyDevice(LaunchingDevice):
         return float(self.xp.cuda.get_elapsed_time(begin, end)) * 1e-3
 
     def _recorded(self, action: Callable[[], object]) -> Callable[[], object]:
-        """What replays an action; itself if it cannot be recorded or steps are not."""
+        """Return what replays an action; itself if it cannot be recorded or steps are not."""
         recorder = self.recorder()
         if recorder is None:
             return action

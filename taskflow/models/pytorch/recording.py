@@ -125,7 +125,7 @@ def _others(part: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def _attributes(part: nn.Module) -> dict[str, Any]:
-    """What a module holds, with copies of its containers."""
+    """Return what a module holds, with copies of its containers."""
     return {name: value.copy() if isinstance(value, CONTAINERS) else value for name, value in vars(part).items()}
 
 
@@ -232,7 +232,7 @@ class _Numbers:
         return value
 
     def _passes_on(self, step: TorchStep) -> Any:
-        """What a step hands on as it is in evaluation; None for others."""
+        """Return what a step hands on as it is in evaluation; None for others."""
         if step.kind == "function" and step.target is F.dropout:
             p, training = _dropout(*step.args, **step.kwargs)
             return step.args[0] if step.args and (self.ours or not training or p == 0) else None

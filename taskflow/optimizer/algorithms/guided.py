@@ -135,7 +135,7 @@ class _Guided:
         self._descend()
 
     def _structured(self) -> bool:
-        """Whether the descent has tried all that `polish` would."""
+        """Return whether the descent has tried all that `polish` would."""
         return self.run.local and all(self.space[name].size <= MOST_CANDIDATES for name in self.moves.names)
 
     # ---- starts --------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class _Guided:
             failed = 0 if self.run.best_seconds < before else failed + 1
 
     def _settle(self) -> None:
-        """From where annealing of layers ends: descents over layers and over groups of operators."""
+        """Descend from where annealing of layers ends: over layers and over groups of operators."""
         if self.large and not self.run.restarted and not self.run.options.starts:
             # Not before: annealing that starts from them seldom leaves them, and may have found something better.
             self.tied.hybrids(BudgetShare(self.run, 0.2))
@@ -386,5 +386,5 @@ class _Guided:
 
 
 def _same(one: Strategy, other: Strategy) -> bool:
-    """Whether two strategies differ in nothing but their names."""
+    """Return whether two strategies differ in nothing but their names."""
     return (one.configs, one.syncs, one.sums) == (other.configs, other.syncs, other.sums)

@@ -118,7 +118,7 @@ class LayerAnnealing:
         return found
 
     def _worth(self) -> bool:
-        """Whether loads have been quicker to add up than plans to simulate, by what both took so far. With a budget of
+        """Return whether loads have been quicker to add up than plans to simulate, by what both took so far. With a budget of
         proposals, that must not depend on a time: then they always are."""
         if isinf(self.run.options.budget.seconds):
             return True

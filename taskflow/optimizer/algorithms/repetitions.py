@@ -87,7 +87,7 @@ def repeated_plans(run: SearchSession, search: Searcher, part: BudgetShare) -> t
 def _options(
     run: SearchSession, evaluator: Evaluator, of: Repetition, budget: Budget, best: tuple[int, Strategy] | None
 ) -> SearchOptions:
-    """Of a search of one size, which begins at the ``best`` plan of a smaller one, too."""
+    """Return the options of a search of one size, which begins at the ``best`` plan of a smaller one, too."""
     graph, phase = evaluator.graph, run.phase
     rivals = [*known(graph, of.machine)]
     if best is not None:

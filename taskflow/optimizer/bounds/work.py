@@ -52,7 +52,7 @@ def _least(part: Part, weights: Sequence[float]) -> float:
 
 
 def _parts(evaluator: Evaluator, processors: Sequence[int], over: Callable[[], bool]) -> Counter[Part]:
-    """What has to be done in any plan, by what it takes, and how many times."""
+    """Return what has to be done in any plan, by what it takes, and how many times."""
     costs: Costs = evaluator.costs
     pieces = Pieces(evaluator.graph, costs, evaluator.rule is not None)
     found: Counter[Part] = Counter()

@@ -110,7 +110,8 @@ class AnalyticCosts(RememberedCosts):
     def _least_phases(
         self, operator: Operator, inputs: tuple[Spec, ...], backward: bool, wanted: Gradients, device: Device
     ) -> Iterator[tuple[int, float, float, float]]:
-        """Of each phase how often it is repeated, and each time the seconds of arithmetic, memory traffic and starting kernels."""
+        """Return of each phase how often it is repeated, and each time the seconds of arithmetic, memory traffic and starting
+        kernels."""
         space = Rect((0,) * len(dims := operator.dims(inputs)), tuple(dim.size for dim in dims))
         if operator.picks(inputs, space) or (device.program is not None and free(operator, backward)):
             return

@@ -178,8 +178,8 @@ class CompiledEvaluator(Evaluator):
         return self._numbers(self.occupied(members))
 
     def occupied(self, group: tuple[int, ...]) -> tuple[int, ...]:
-        """What a collective among a group occupies, numbered as `resources` has it. Processors of other repetitions are counted on
-        after the machine's."""
+        """Return what a collective among a group occupies, numbered as `resources` has it. Processors of other repetitions are
+        counted on after the machine's."""
         return collective(self.machine, group).resources if self.repetition is None else self.repetition.occupied(group)
 
     def _numbers(self, occupied: Iterable[int]) -> list[int]:

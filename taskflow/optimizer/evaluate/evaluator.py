@@ -219,7 +219,7 @@ class PythonEvaluator(Evaluator):
 
 
 def _go_on() -> None:
-    """What `Evaluator.checkpoint` does where nobody interrupts."""
+    """Go on: what `Evaluator.checkpoint` does where nobody interrupts."""
 
 
 def usage(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> Usage:

@@ -30,8 +30,8 @@ from taskflow.tasks.lower import NotAlikeError, StepPart, lower
 
 @dataclass(frozen=True, eq=False)
 class Repetition:
-    """Of ``graph`` on the ``whole`` machine: its first ``size`` processors, and as many others so many times. ValueError if it
-    cannot be seen so: see `repetition`."""
+    """Repetition of ``graph`` on the ``whole`` machine: its first ``size`` processors, and as many others so many times.
+    ValueError if it cannot be seen so: see `repetition`."""
 
     graph: OperatorGraph
     whole: Cluster
@@ -55,12 +55,13 @@ class Repetition:
 
     @property
     def count(self) -> int:
-        """How many repetitions there are."""
+        """Number of repetitions."""
         return len(self.whole.processors) // self.size
 
     def takes(self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync]) -> bool:
-        """Whether a plan with these changes can be repeated: a repetition's samples are cut into equal pieces, so that the whole
-        plan's lie in repetitions, and weights are kept equal by collectives, since messages between holders know of no others."""
+        """Return whether a plan with these changes can be repeated: a repetition's samples are cut into equal pieces, so that
+        the whole plan's lie in repetitions, and weights are kept equal by collectives, since messages between holders know of
+        no others."""
         for name, config in changes.items():
             node = self.graph.node(name)
             if (dim := sample_dim(node)) is not None and node.dims[dim].size // self.count % config.degrees[dim]:
@@ -96,8 +97,8 @@ class Repetition:
         return Strategy(self.size * self.count, configs, dict(strategy.syncs), strategy.name, strategy.sums)
 
     def occupied(self, members: tuple[int, ...]) -> tuple[int, ...]:
-        """What a collective among processors of the whole machine occupies of the first repetition's links, numbered on after its
-        processors."""
+        """Return what a collective among processors of the whole machine occupies of the first repetition's links, numbered on
+        after its processors."""
         return self._numbered(collective(self.whole, members).resources)
 
     def _numbered(self, occupied: tuple[int, ...]) -> tuple[int, ...]:
@@ -105,7 +106,7 @@ class Repetition:
         return tuple([r if r < count else r - count + self.size for r in self._links.images(occupied)])
 
     def places(self, tasks: TaskGraph) -> list[tuple[int, ...]]:
-        """What each of the tasks that are lowered of a whole plan (``part``) occupies, numbered in the same way."""
+        """Return what each of the tasks that are lowered of a whole plan (``part``) occupies, numbered in the same way."""
         return [self._numbered(self._links.of(task)) for task in tasks]
 
 
@@ -151,7 +152,8 @@ def repetition(graph: OperatorGraph, machine: object, size: int) -> Repetition |
 
 
 def _independent(graph: OperatorGraph, count: int, size: int) -> bool:
-    """Whether each of ``count`` shares of the samples can be computed by itself, and has a sample for each of ``size`` pieces."""
+    """Return whether each of ``count`` shares of the samples can be computed by itself, and has a sample for each of ``size``
+    pieces."""
     first = {}
     for node in graph:
         dim, high = sample_dim(node), [d.size for d in node.dims]

@@ -111,7 +111,7 @@ def _uneven(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
 
 
 def _ends(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
-    """Of the moves of `_uneven` those between the ends and the middle."""
+    """Return, of the moves of `_uneven`, those between the ends and the middle."""
     plan = layered.plan
     count = plan.pipeline * plan.virtual
     if count < 3 or sums.layers < count:
@@ -153,7 +153,7 @@ def _balanced(layered: LayeredPlan, sums: PlanSums) -> Iterator[LayeredPlan]:
 
 
 def layers_of_stages(layered: LayeredPlan, sums: PlanSums) -> tuple[int, ...]:
-    """How many layers each stage has."""
+    """Return the number of layers of each stage."""
     if layered.plan.stages:
         return layered.plan.stages
     stage, layer = sums.stages(layered), sums.layer_of

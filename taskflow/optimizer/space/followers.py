@@ -122,7 +122,7 @@ def _following(graph: OperatorGraph, which: str) -> Following:
 def _followers(
     graph: OperatorGraph, leader: int, behind: dict[int, list[int]], kinds: dict[tuple[tuple[Dim, ...], Match], int]
 ) -> Iterator[tuple[str, str, int]]:
-    """All that follow an operator, directly or not, each after the one that it follows."""
+    """Return all that follow an operator, directly or not, each after the one that it follows."""
     group = [leader]
     for member in group:
         of = graph.nodes[member]

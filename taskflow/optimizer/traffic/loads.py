@@ -29,7 +29,7 @@ MOST_SUMS = 4000  # of their sums, and what these are sums of
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What some operators' loads are added up of. ``names``: of all operators whose configurations matter; places are in it.
+    """Parts that some operators' loads are added up of. ``names``: of all operators whose configurations matter; places are in it.
     ``operators``: (operator, its kind, its place). ``tensors``: (tensor, who makes it, its kind, its place, whether there is a
     gradient, the readers: (operator, which input, its kind, its place)). ``layers``: (what uses a weight, kinds, places).
     ``shape``: a number that parts share if they differ only in which operators they are about: then equal configurations have
@@ -92,7 +92,7 @@ class Loads:
         return self._numbers.setdefault(config, len(self._numbers))
 
     def _parts_of(self, nodes: Sequence[Node]) -> _Parts:
-        """Of these operators, the tensors at them and the weights they use."""
+        """Return, of these operators, the tensors at them and the weights they use."""
         key = tuple([node.number for node in nodes])
         if key not in self._parts:
             places: dict[str, int] = {}

@@ -271,7 +271,7 @@ _PLACES = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCA
 
 
 def _launcher_speech(launcher: int) -> int:
-    """Where to write so that mpirun does not discard it: mpirun's own standard error, if it runs on this node; else this
+    """Return where to write so that mpirun does not discard it: mpirun's own standard error, if it runs on this node; else this
     process's."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         above = int(_fields(launcher)[1])

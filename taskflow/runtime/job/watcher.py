@@ -223,7 +223,7 @@ class Watcher:
         self._events.register(other.line, select.EPOLLIN)
 
     def _tell(self, text: str) -> None:
-        """To all other watchers that this one knows; those that a node does not decide for itself, to rank 0's."""
+        """Tell all other watchers that this one knows; those that a node does not decide for itself, to rank 0's."""
         for other in self._others.values():
             other.say(text)
 

@@ -114,7 +114,7 @@ def differences(content: Mapping[str, Any]) -> Differences:
 
 
 def _tasks(spans: list[Any], steps: int) -> list[tuple[Mapping[str, Any], Row, bool]]:
-    """What is said of each task, its row, and whether it is a message, by task number."""
+    """Return what is said of each task, its row, and whether it is a message, by task number."""
     said: dict[int, Mapping[str, Any]] = {}
     names: dict[int, str] = {}
     measured: dict[int, list[float]] = {}

@@ -104,7 +104,7 @@ def _with_flushes(graph: TaskGraph, items: Sequence[Item], memory: MemoryPlan) -
 
 
 def _rooms(item: Item, memory: MemoryPlan) -> Iterator[ByteRange]:
-    """What a task may write beside its arrays."""
+    """Return what a task may write beside its arrays."""
     if isinstance(item, RunTask):
         for buffer, nbytes in rooms(item.task.work).items():
             if (offset := memory.offsets.get(~buffer)) is not None:

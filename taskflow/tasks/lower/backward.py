@@ -217,7 +217,7 @@ def _sum_everywhere(
 
 
 def _nearest(copies: Copies, target: int) -> list[tuple[int, Rect, int]]:
-    """Of gradients that several processors have, the processor, Rect and buffer from which one takes each."""
+    """Return, of gradients that several processors have, the processor, Rect and buffer from which one takes each."""
     return [
         (giver, read, by_processor[giver])
         for (read, _), by_processor in copies.items() for giver in [nearest_copy(list(by_processor), target)]
@@ -226,7 +226,7 @@ def _nearest(copies: Copies, target: int) -> list[tuple[int, Rect, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Arriving:
-    """What completes the gradients of a tensor's owners: first all copies, then sums in the order of the readers."""
+    """Copies and sums that complete the gradients of a tensor's owners: first all copies, then sums in the order of the readers."""
 
     copies: list[tuple[str, Part, Part]]
     sums: list[tuple[str, Part, Part]]

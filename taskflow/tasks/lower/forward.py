@@ -167,7 +167,7 @@ def _summed_everywhere(
 def _divide(
     state: Lowering, tensor: Tensor, table: Mapping[Rect, Sequence[tuple[int, int]]], owners: Owners
 ) -> Owners:
-    """Who owns a tensor whose partial values collectives sum, if what is cut anew within a group goes as collectives too. A
+    """Return who owns a tensor whose partial values collectives sum, if what is cut anew within a group goes as collectives too. A
     reduce-scatter leaves every processor that computed a part with what it reads of the sum. Where these overlap, and of losses, an
     all-reduce leaves all with all; and where others read it, the first of them gets the sum alone."""
     if state.strategy.sums is not SyncAlgorithm.COLLECTIVE or tensor.dtype.kind in "iub":
@@ -212,7 +212,7 @@ def _apart(
 
 
 def _readers(state: Lowering, tensor: Tensor, owners: Owners) -> dict[Rect, dict[int, set[Rect]]]:
-    """Of each owning piece of a tensor, the processors that read it in the forward pass, and what of it."""
+    """Return, of each owning piece of a tensor, the processors that read it in the forward pass, and what of it."""
     reading: dict[Rect, dict[int, set[Rect]]] = {}
     for read, processor in state.users(tensor):
         for rect, *_ in owners.overlapping(read) if not read.empty else ():

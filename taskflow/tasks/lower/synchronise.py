@@ -130,7 +130,8 @@ def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
 def _written_out(
     sync: Sync, giving: tuple[bool, ...], size: int, itemsize: int, first: int
 ) -> tuple[SyncTable, tuple[SyncTask, ...], tuple[TaskStage, ...]]:
-    """How a bundle is synchronised, and its tasks: the same for all bundles of a size, of which a large network has hundreds."""
+    """Return how a bundle is synchronised, and its tasks: the same for all bundles of a size, of which a large network has
+    hundreds."""
     table = make_sync_table(sync, giving, size, itemsize)
     tasks, stages = sync_tasks(table, first)
     return table, tuple(tasks), tuple(stages)
@@ -273,7 +274,7 @@ def _squares(state: Lowering, chunks: Sequence[SyncedChunk]) -> dict[int, int]:
 
 
 def _norm_spans(chunk: SyncedChunk, together: bool) -> list[tuple[int, Rect]]:
-    """Who squares which elements of a chunk."""
+    """Return who squares which elements of a chunk."""
     count, (low,) = len(chunk.summed), chunk.span.lo
     if not together or count == 1 or chunk.span.volume < count:
         return [(chunk.root, chunk.span)]
@@ -298,7 +299,7 @@ def _clip_together(
 
 
 def _factor(state: Lowering, processor: int, squares: Sequence[Part], limit: float, scaled: bool) -> int:
-    """What a processor's gradients are to be multiplied by, from sums of squares that are there."""
+    """Return what a processor's gradients are to be multiplied by, from sums of squares that are there."""
     emit = state.emit
     factor = emit.buffer(FACTOR, ONE, processor, DOUBLE, kept=scaled)
     emit.emit(

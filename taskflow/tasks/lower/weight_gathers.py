@@ -58,7 +58,7 @@ class WeightGathers:
             self.shares[bundle.name, processor] = self.emit.buffer(bundle.name, span, processor, bundle.dtype, kept=True)
 
     def __contains__(self, bundle: str) -> bool:
-        """Whether a bundle's weights are kept as shares."""
+        """Return whether a bundle's weights are kept as shares."""
         return bundle in self.shards and self.shards[bundle].zero == 3
 
     def any_of(self, parameters: Sequence[Parameter]) -> bool:
@@ -116,8 +116,8 @@ class WeightGathers:
         emit.topic = before
 
     def _before(self, layer: str, processor: int, prefetch: int) -> tuple[list[int], int]:
-        """What a gather for the next layer on a processor waits for: the last task of the layer ``prefetch`` + 1 before it. Layers
-        of which it computes nothing do not count. If that is none of this pass, how many layers it is before it."""
+        """Return what a gather for the next layer on a processor waits for: the last task of the layer ``prefetch`` + 1 before
+        it. Layers of which it computes nothing do not count. If that is none of this pass, how many layers it is before it."""
         visits = self._visits.setdefault(processor, [])
         visit = self._now.get((layer, processor))
         if visit is None:

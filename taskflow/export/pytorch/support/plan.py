@@ -13,7 +13,7 @@ Placements = tuple[Placement, ...]  # one for each tensor dimension of the mesh
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How a layer is cut: the layout of each argument, of each weight (whole if not named), of its result, and the one that its
+    """Cut of a layer: the layout of each argument, of each weight (whole if not named), of its result, and the one that its
     readers want. ``once``: weights that are added to a sum; only one rank adds them."""
 
     inputs: tuple[Placements, ...]

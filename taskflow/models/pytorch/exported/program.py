@@ -208,7 +208,7 @@ def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:
 
 
 def _block_of(node: Node, blocks: Mapping[str, GraphModule]) -> tuple[bool | None, GraphModule, tuple[Any, ...]] | None:
-    """Of an operator that stands for a block of code: whether gradients are recorded in it, its graph and its arguments."""
+    """Return, of an operator that stands for a block of code, whether gradients are recorded in it, its graph and its arguments."""
     kind = getattr(node.target, "__name__", "") if not isinstance(node.target, torch._ops.OpOverload) else ""
     args: Any = node.args
     if kind == "wrap_with_set_grad_enabled":

@@ -80,7 +80,7 @@ class FoldedResources:
         return [(link, self._find(link)) for link in list(self._least)]
 
     def of(self, task: Task) -> tuple[int, ...]:
-        """What the task occupies, one thing after another."""
+        """Return what the task occupies, one thing after another."""
         ends = type(task.work), task.source, task.processors
         if ends not in self._occupied:
             self._occupied[ends] = self._occupies(task)
@@ -90,7 +90,7 @@ class FoldedResources:
         return self.images(resources(task, self._machine))
 
     def images(self, occupied: Iterable[int]) -> tuple[int, ...]:
-        """What replicas occupy, numbered as in `resources`: each thing by its first image, and once."""
+        """Return what replicas occupy, numbered as in `resources`: each thing by its first image, and once."""
         found: dict[int, None] = {}
         for r in occupied:
             found[self._known[r] if r < self._first else self._first + self._find(r - self._first)] = None
