@@ -59,9 +59,9 @@ class Repetition:
         return len(self.whole.processors) // self.size
 
     def takes(self, changes: Mapping[str, OpConfig], syncs: Mapping[str, Sync]) -> bool:
-        """Return whether a plan with these changes can be repeated: a repetition's samples are cut into equal pieces, so that
-        the whole plan's lie in repetitions, and weights are kept equal by collectives, since messages between holders know of
-        no others."""
+        """Return whether a plan with these changes can be repeated. A repetition's samples are cut into equal pieces, so that
+        the whole plan's lie in repetitions. Weights are kept equal by collectives, since messages between holders know of no
+        others."""
         for name, config in changes.items():
             node = self.graph.node(name)
             if (dim := sample_dim(node)) is not None and node.dims[dim].size // self.count % config.degrees[dim]:
