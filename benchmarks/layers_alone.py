@@ -15,11 +15,11 @@ import numpy as np
 
 from taskflow.graph import Node
 from taskflow.machine import Cluster
-from taskflow.mapper import map_graph
+from taskflow.mapper import HybridPlan, map_graph
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.mapper.notation import parse_plan
 from taskflow.models import build
-from taskflow.optimizer.grid import GraphTables, passes_seconds, sharing
+from taskflow.optimizer.grid import GraphTables, WeightGroups, passes_seconds
 
 ADAM_BYTES = 18  # read and written for each weight of two bytes: gradient, two moments and a master copy of four
 
@@ -88,8 +88,7 @@ class LayersAlone:
             weights = (12 * h * h * layers + words * ((stage == 0) + (p > 1 and stage == p - 1))) / t
             summed = 0.0
             if d > 1:
-                group = range(0, t * d, t)
-                summed = self._collective(group, int(2 * weights), 2) * sharing(self.machine, group, t)
+                summed = WeightGroups(self.machine, range(t * d), HybridPlan(tensor=t)).seconds(t, int(2 * weights), 2)
             slowest = max(slowest, summed + weights * ADAM_BYTES / memory)
         return slowest
 

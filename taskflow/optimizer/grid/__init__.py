@@ -25,10 +25,11 @@ from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
 from taskflow.optimizer.grid.plans import grid_plans, has_grid
-from taskflow.optimizer.grid.price import PlanPrices, sharing
+from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
+from taskflow.optimizer.grid.weight_groups import WeightGroups
 
 __all__ = [
     "MARGIN",
@@ -45,6 +46,7 @@ __all__ = [
     "PlanSums",
     "PlanTrial",
     "PricedPlan",
+    "WeightGroups",
     "best_of_grid",
     "change_that_fits",
     "descend",
@@ -62,5 +64,4 @@ __all__ = [
     "plan_memory",
     "plan_strategy",
     "quick_neighbours",
-    "sharing",
 ]

@@ -38,6 +38,7 @@ PRICING = 0.5  # of the time, at most, until plans are simulated
 SURE = 0.8
 """Of the memory: a plan that is estimated at no more, and has no shares of gradients, is likely to fit and is soon simulated."""
 NEAR = 1.5  # times the best price: so good is the plan that is simulated first where one takes long
+LACKING = 4  # times as many plans are simulated, at most, as long as none of them fits the memory
 ALIKE = 2  # plans of one t, c, p and e, with or without stage 3, that are simulated before others
 
 
@@ -136,11 +137,11 @@ def best_of_grid(
     most: int = SIMULATED, grid: AnyGrid | None = None, share: float = 1.0, must: bool = True,
     until: float = inf, takes: Callable[[HybridPlan], bool] = lambda plan: True,
 ) -> GridResult:
-    """Price all plans and simulate the best ``most`` of them, within ``share`` of the ``deadline``. ``lacks``: returns what
-    memory a strategy lacks (empty: it fits). ``must``: simulate at least one plan even if that is likely to take longer;
-    ``until``: the second at which even that one is abandoned. ``takes``: whether a plan may be considered, asked when its turn
-    comes. Leaves the evaluator at an arbitrary strategy. Raises ValueError if its machine is not described. Ctrl-C ends it once
-    there is a plan."""
+    """Price all plans and simulate the best ``most`` of them (more if none of these fits), within ``share`` of the ``deadline``.
+    ``lacks``: returns what memory a strategy lacks (empty: it fits). ``must``: simulate at least one plan even if that is likely
+    to take longer; ``until``: the second at which even that one is abandoned. ``takes``: whether a plan may be considered, asked
+    when its turn comes. Leaves the evaluator at an arbitrary strategy. Raises ValueError if its machine is not described. Ctrl-C
+    ends it once there is a plan."""
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
@@ -152,7 +153,7 @@ def best_of_grid(
     left_out: list[str] = []
     pairs: list[tuple[float, float]] = []
     for one in _order(grid, trial, counts, begin, end, deadline, must and isfinite(end)):
-        if len(pairs) >= most:
+        if len(pairs) >= (most if trial.best is not None else LACKING * most):
             break
         left = end - deadline.elapsed
         if left <= 0 and (pairs or not must):
@@ -207,9 +208,8 @@ def _order(
 
 def _varied(plans: Sequence[PricedPlan], refused: Callable[[], int] = lambda: 0) -> Iterator[PricedPlan]:
     """The plans by price, but only the first `ALIKE` for each choice of t, c, p and e, with and without ZeRO's stage 3, then the
-    others. Prices of plans that differ only in micro-batches or other sharding are soon too close to tell apart; those of stage
-    3, which are too low where gathers are not hidden, must not hide the others. ``refused``: how many plans have not fitted the
-    memory so far; such a plan does not count as one of its kind."""
+    others. Prices of plans that differ only in micro-batches or other sharding are soon too close to tell apart. ``refused``:
+    how many plans have not fitted the memory so far; such a plan does not count as one of its kind."""
     seen: Counter[object] = Counter()
     left = [(one, _kind(one.layered.plan)) for one in plans]
     while left:

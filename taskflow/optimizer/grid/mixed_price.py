@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from taskflow.machine import Around, Cluster, collective, ring_bytes
+from taskflow.machine import Cluster
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import PlanMemory, rank_memories
 from taskflow.optimizer.grid.passes import long_passes_seconds
 from taskflow.optimizer.grid.places import Places, PlacesOf
-from taskflow.optimizer.grid.stages import PlanSums, StageWeights
+from taskflow.optimizer.grid.sharded import ShardedPasses
+from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
+from taskflow.optimizer.grid.weight_groups import WeightGroups
 
 
 def of_replica(layered: LayeredPlan, share: int, data: int) -> LayeredPlan:
@@ -38,7 +40,8 @@ class MixedPrices:
         self.memory = [device.memory_bytes_per_second * device.reaches("memory", 0.8) for device in devices]
         self._known: dict[LayeredPlan, float] = {}
         self._memories: dict[tuple[LayeredPlan, int], list[tuple[int, int, PlanMemory, int]]] = {}
-        self._collectives: dict[tuple[tuple[int, ...], int], tuple[Around, int]] = {}
+        self.sharded = [ShardedPasses(one) for one in sums]
+        self._groups: dict[object, WeightGroups] = {}
 
     def __call__(self, layered: LayeredPlan, micro_batches: int) -> float:
         """Return the seconds of a step."""
@@ -98,10 +101,10 @@ class MixedPrices:
         if stages == micro_batches == 1:  # no passes: each task by itself
             ahead, back = seconds[:, 4] + sums[:, 0], seconds[:, 5] + sums[:, 1]
         each = self.sums[kinds[0]].weights(one)
-        if each.each_pass.any():  # they travel while layers before them are computed
-            for halves, passes in ((0, ahead), (1, back)):
-                gathered = [self._spread(layered, each, r, n, 1) for r, n in zip(rank, each.each_pass[:, halves])]
-                np.maximum(passes, gathered, out=passes)
+        if each.each_pass:
+            alone = stages == micro_batches == 1
+            for stage, (r, kind) in enumerate(zip(rank, kinds)):
+                ahead[stage], back[stage] = self.sharded[kind].stage(one, stage, alone, self._groups_of(layered, r))
         if plan.pipeline == 1:
             return ahead, back, 0.0
         crosses = np.array([a != b for a, b in zip(rank, rank[1:])], float)
@@ -123,37 +126,20 @@ class MixedPrices:
         slowest = 0.0
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
-            summed = self._spread(layered, weights, rank, weights.reduced[own].sum(), 2)
-            summed += self._spread(layered, weights, rank, weights.scattered[own].sum(), 1)
+            groups, part = self._groups_of(layered, rank), weights.expert_share
+            summed = groups.spread(weights.reduced[own].sum(), part, 2)
+            summed += groups.spread(weights.scattered[own].sum(), part, 1)
             hidden = min(summed * (1 - 1 / layers), float(back[rank]) * (1 - 1 / layers))
-            spread = self._spread(layered, weights, rank, weights.spread[own].sum(), 1)
+            spread = groups.spread(weights.spread[own].sum(), part, 1)
             update = float(weights.updated[own].sum()) / min(self.memory[kind] for kind in places.kinds[rank])
             slowest = max(slowest, summed - hidden + spread + update)
         return slowest
 
-    def _spread(self, layered: LayeredPlan, weights: StageWeights, rank: int, nbytes: float, halves: int) -> float:
-        """Seconds of a collective of weights or gradients among the devices that hold those of a rank."""
+    def _groups_of(self, layered: LayeredPlan, rank: int) -> WeightGroups:
+        """The groups of a rank's devices."""
         plan = layered.plan
-        if not nbytes:
-            return 0.0
-        devices = [p for group in self.places.of(plan).groups[rank] for p in group]
-        inner, total = plan.tensor * plan.context, 0.0
-        for step, part in ((plan.tensor, 1 - weights.expert_share), (inner * plan.experts, weights.expert_share)):
-            members = tuple(devices[::step])
-            if part > 0 and len(members) > 1:
-                if (key := (members, plan.tensor)) not in self._collectives:
-                    others = [devices[m::step] for m in range(min(plan.tensor, 8))]
-                    self._collectives[key] = collective(self.machine, members), _sharing(self.machine, others)
-                around, times = self._collectives[key]
-                sent = ring_bytes(len(members), int(nbytes * part), halves)
-                total += around.seconds(sent, halves) * times
-        return total
-
-
-def _sharing(machine: Cluster, groups: Sequence[Sequence[int]]) -> int:
-    """Number of groups that send over the network card that most of them use."""
-    processors = machine.processors
-    if len({processors[p].node for p in groups[0]}) == 1:
-        return 1
-    ways = [{min(machine.way_out(p), key=lambda link: link.bytes_per_second).number for p in group} for group in groups]
-    return max(sum(link in way for way in ways) for link in set().union(*ways))
+        devices = tuple(p for group in self.places.of(plan).groups[rank] for p in group)
+        key = devices, plan.tensor, plan.context, plan.experts
+        if key not in self._groups:
+            self._groups[key] = WeightGroups(self.machine, devices, plan)
+        return self._groups[key]

@@ -7,16 +7,16 @@ first ones are simulated.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from taskflow.machine import Cluster, PartOfMachine
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.passes import long_passes_seconds
-from taskflow.optimizer.grid.stages import PlanSums, StageWeights
+from taskflow.optimizer.grid.sharded import ShardedPasses
+from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
+from taskflow.optimizer.grid.weight_groups import WeightGroups
 
 
 class PlanPrices:
@@ -28,7 +28,8 @@ class PlanPrices:
         self.message = device.program.message_seconds if device.program else 0.0
         self.memory = device.memory_bytes_per_second * device.reaches("memory", 0.8)
         self._known: dict[LayeredPlan, float] = {}
-        self._shares: dict[range, int] = {}
+        self.sharded = ShardedPasses(sums)
+        self._groups: dict[object, WeightGroups] = {}
 
     def __call__(self, layered: LayeredPlan, micro_batches: int) -> float:
         """Return the seconds of a step."""
@@ -68,9 +69,10 @@ class PlanPrices:
         back = np.maximum(found.seconds[:, 2] + found.sums[:, 1], found.seconds[:, 3])
         if stages == count == 1:  # no passes: each task by itself
             ahead, back = found.seconds[:, 4] + found.sums[:, 0], found.seconds[:, 5] + found.sums[:, 1]
-        if weights.each_pass.any():  # they travel while layers before them are computed
-            ahead = np.maximum(ahead, [self._spread(layered, weights, n, 1) for n in weights.each_pass[:, 0]])
-            back = np.maximum(back, [self._spread(layered, weights, n, 1) for n in weights.each_pass[:, 1]])
+        if weights.each_pass:
+            groups = self._groups_of(layered)
+            each = np.array([self.sharded.stage(layered, stage, stages == count == 1, groups) for stage in range(stages)])
+            ahead, back = each[:, 0], each[:, 1]
         travels = 0.0
         if plan.pipeline > 1:
             route = self.machine.route(0, plan.tensor * plan.context * (plan.data or 1))
@@ -82,47 +84,23 @@ class PlanPrices:
         """Seconds of synchronisation and update on the slowest rank that no backward pass hides."""
         plan, weights = layered.plan, self.sums.weights(layered)
         layers = max(1.0, self.sums.layers / (plan.pipeline * plan.virtual))
+        groups, share = self._groups_of(layered), weights.expert_share
         slowest = 0.0
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
-            summed = self._spread(layered, weights, weights.reduced[own].sum(), 2)
-            summed += self._spread(layered, weights, weights.scattered[own].sum(), 1)
+            summed = groups.spread(weights.reduced[own].sum(), share, 2)
+            summed += groups.spread(weights.scattered[own].sum(), share, 1)
             # Of all layers but the first gradients travel while the last backward pass goes on.
             hidden = min(summed * (1 - 1 / layers), float(back[rank]) * (1 - 1 / layers))
-            spread = self._spread(layered, weights, weights.spread[own].sum(), 1)
+            spread = groups.spread(weights.spread[own].sum(), share, 1)
             slowest = max(slowest, summed - hidden + spread + float(weights.updated[own].sum()) / self.memory)
         return slowest
 
-    def _spread(self, layered: LayeredPlan, weights: StageWeights, nbytes: float, halves: int) -> float:
-        """Seconds of a collective of weights or gradients among the devices that hold them."""
+    def _groups_of(self, layered: LayeredPlan) -> WeightGroups:
+        """The groups of the first stage's devices, which stand for those of the others."""
         plan = layered.plan
-        if not nbytes:
-            return 0.0
-        inner = plan.tensor * plan.context
-        group = range(0, inner * (plan.data or 1), plan.tensor)
-        dealt = range(0, inner * (plan.data or 1), inner * plan.experts) if plan.experts > 1 else group
-        total = 0.0
-        for members, part in ((group, 1 - weights.expert_share), (dealt, weights.expert_share)):
-            if part > 0 and len(members) > 1:
-                seconds = self.sums.tables.collective_seconds(members, int(nbytes * part), halves)
-                total += seconds * self._sharing(members, plan.tensor)
-        return total
-
-    def _sharing(self, group: range, tensor: int) -> int:
-        if group not in self._shares:
-            self._shares[group] = sharing(self.machine, group, tensor)
-        return self._shares[group]
-
-
-def sharing(machine: Cluster | PartOfMachine, group: range, tensor: int) -> int:
-    """Return how many groups of replicas, among those of the members of a tensor-parallel group, send over each network card at
-    the same time. ``group``: the first of them."""
-    nodes = Counter(machine.processors[p].node for p in group)
-    if len(nodes) == 1:
-        return 1
-    local = nodes[machine.processors[group[0]].node]
-    ways = [
-        {min(machine.way_out(p), key=lambda k: k.bytes_per_second).number for p in range(i, i + local * tensor, tensor)}
-        for i in range(min(tensor, 8))
-    ]
-    return max(sum(link in way for way in ways) for link in set().union(*ways))
+        key = plan.tensor, plan.context, plan.experts, plan.data
+        if key not in self._groups:
+            devices = range(plan.tensor * plan.context * (plan.data or 1))
+            self._groups[key] = WeightGroups(self.machine, devices, plan)
+        return self._groups[key]

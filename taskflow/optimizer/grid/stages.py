@@ -33,9 +33,9 @@ class StageSums:
 class StageWeights:
     """Bytes of each stage's weights on one device. ``held``, ``gradients`` and ``state`` are stored there. ``gathered``: the
     largest layer whose weights are gathered. After the passes, ``reduced`` bytes of gradients go through one all-reduce,
-    ``scattered`` ones through a reduce-scatter, and ``spread`` bytes of weights through an all-gather. ``each_pass`` (stages,
-    2): bytes that are gathered for each forward pass, and gathered and reduced in each backward pass. ``updated``: bytes that
-    the update reads and writes. ``expert_share``: the fraction of the gradients that is of experts, which fewer devices hold."""
+    ``scattered`` ones through a reduce-scatter, and ``spread`` bytes of weights through an all-gather. ``each_pass``: whether
+    some weights are gathered or reduced in every pass. ``updated``: bytes that the update reads and writes. ``expert_share``:
+    the fraction of the gradients that is of experts, which fewer devices hold."""
 
     held: Array
     gradients: Array
@@ -44,7 +44,7 @@ class StageWeights:
     reduced: Array
     scattered: Array
     spread: Array
-    each_pass: Array
+    each_pass: bool
     updated: Array
     expert_share: float
 
@@ -67,7 +67,7 @@ class PlanSums:
         self._weights: dict[object, StageWeights] = {}
         sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
         self._touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
-        self._wide = np.array([sum_bytes(size) for size in sizes], np.int64)
+        self.wide = np.array([sum_bytes(size) for size in sizes], np.int64)
 
     def stages(self, layered: LayeredPlan) -> Array:
         """Return the stage of each node."""
@@ -170,7 +170,7 @@ class PlanSums:
         holders = np.maximum(1, table.weight_holders * replicas)
         share = np.minimum(holders, plan.shard_group) if plan.shard_group else holders
         zero = np.array(layered.zero)[self.layer_of[node]] if layered.zero else np.full(len(node), plan.zero)
-        wide = self._wide
+        wide = self.wide
         buffers = self.rule.buffers if self.rule else 0
         masters = np.where(wide * elements > nbytes, wide, 0)
         total = np.where(zero >= 3, share, 1)
@@ -188,10 +188,10 @@ class PlanSums:
         def by_stage(values: Array) -> Array:
             return np.bincount(at, values, count)
 
-        each = np.stack([by_stage(nbytes * (zero >= 3) * ~alone), by_stage(nbytes * (zero >= 3) * ~alone + sent * (zero >= 2))], 1)
         experts = table.weight_holders < plan.context * plan.experts
+        each_pass = bool(((zero >= 2) & ~alone).any())
         return StageWeights(
             by_stage(held), by_stage(gradients), by_stage(state), gathered, by_stage(sent * (zero == 0)),
-            by_stage(sent * (zero == 1)), by_stage(nbytes * ~alone * ((zero == 1) | (zero == 2))), each,
+            by_stage(sent * (zero == 1)), by_stage(nbytes * ~alone * ((zero == 1) | (zero == 2))), each_pass,
             by_stage(elements * self._touched / parts), float((sent * experts).sum() / max(1.0, sent.sum())),
         )

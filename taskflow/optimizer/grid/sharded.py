@@ -1,0 +1,171 @@
+"""ShardedPasses: seconds of a stage's passes under ZeRO's stages 2 and 3, in which weights are gathered and gradients reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.optimizer.grid.shortened import Run, Walk, WalkMaker, shortened
+from taskflow.optimizer.grid.stages import PlanSums
+from taskflow.optimizer.grid.tables import Array
+from taskflow.optimizer.grid.walked import APART, OTHER, OWN, Travel, Walked, walked
+from taskflow.optimizer.grid.weight_groups import WeightGroups
+
+READS, ADDS = 2, 3  # arrays that a copy from a share, and an addition to one, pass over
+
+
+class ShardedPasses:
+    """Seconds of passes, cached. ``sums``: of the kind of device that a stage is on."""
+
+    def __init__(self, sums: PlanSums) -> None:
+        self.sums, self.tables, self.wide = sums, sums.tables, sums.wide
+        device = sums.tables.device
+        self.launch = device.launch_seconds
+        self.memory = device.memory_bytes_per_second * device.reaches("memory", 0.8)
+        self._walks: dict[object, Walk] = {}
+        self._layers: dict[object, list[list[int]]] = {}
+        self._stages: dict[object, tuple[Walk, list[Run], object]] = {}
+        self._travels: dict[object, tuple[dict[str, list[Travel]], dict[str, list[Travel]], tuple[float, float]]] = {}
+        self._known: dict[object, Walked] = {}
+        self._kinds: dict[tuple[int, ...], int] = {}
+        self._places: dict[str, list[int]] = {}  # by layer with weights, those of its parameters in tables
+        seen: set[int] = set()
+        parameters = [parameter for node in sums.graph for parameter in node.parameters]
+        for place, (name, parameter) in enumerate(zip(self.tables.weight_name.tolist(), parameters)):
+            if name not in seen:
+                seen.add(name)
+                self._places.setdefault(parameter.layer, []).append(place)
+
+    def stage(self, layered: LayeredPlan, number: int, alone: bool, groups: WeightGroups) -> tuple[float, float]:
+        """Return the seconds of a forward and a backward pass of a stage. ``alone``: whether the step has no other passes, so
+        that each task takes what it takes by itself."""
+        plan, found = layered.plan, self.sums.sums(layered)
+        layers = self._layers_of(layered, number)
+        walk, runs, name = self._walk(layered, number, layers)
+        of = name, plan.tensor, plan.context, plan.experts, plan.micro_batch, groups
+        if of not in self._travels:
+            self._travels[of] = self._travels_of(walk, layered, groups)
+        gathers, reduces, meanwhile = self._travels[of]
+        scale = (1.0, 1.0)
+        if not alone:
+            device, host, each = found.seconds[number, 0:4:2], found.seconds[number, 1:4:2], found.seconds[number, 4:6]
+            waits = found.sums[number] + np.array(meanwhile) * len(layers)
+            # To a thousandth, so that stages which differ in length only need no walk of their own.
+            scale = tuple(np.round(np.maximum(device, host - waits) / np.maximum(each, 1e-30), 3).tolist())
+        key = of, scale
+        if key not in self._known:
+            self._known[key] = self._walked(walk, layered, scale, groups, gathers, reduces)
+        (ahead, back), each_run = self._known[key]
+        for (more_ahead, more_back), run in zip(each_run, runs):
+            ahead += run.more * more_ahead
+            back += run.more * more_back
+        return ahead, back
+
+    def _walked(
+        self, walk: Walk, layered: LayeredPlan, scale: tuple[float, ...], groups: WeightGroups,
+        gathers: dict[str, list[Travel]], reduces: dict[str, list[Travel]],
+    ) -> Walked:
+        table = self.tables.of(layered.plan)
+        nodes = np.array([step.node for step in walk.steps])
+        back = np.array([step.back for step in walk.steps], np.int64)
+        scales = np.array(scale)[np.array([step.back or step.again for step in walk.steps], np.int64)]
+        seconds = table.seconds[nodes, 4 + back] * scales
+        reads = [0.0 if isinstance(one, str) else float(table.read_seconds[one]) for one in walk.collectives]
+        links: tuple[int, ...] = (APART,)
+        if groups.meets:
+            links = (OWN, OTHER) if groups.tensor > 1 else (OWN,)
+        return walked(walk, seconds.tolist(), reads, links, gathers, reduces)
+
+    # ---- walks -------------------------------------------------------------------------------------------------------
+    def _layers_of(self, layered: LayeredPlan, number: int) -> list[list[int]]:
+        """The nodes of a stage by layer."""
+        plan = layered.plan
+        key = plan.pipeline * plan.virtual, plan.stages, number
+        if key not in self._layers:
+            of: dict[int, list[int]] = {}
+            for node in np.flatnonzero(self.sums.stages(layered) == number).tolist():
+                of.setdefault(int(self.sums.layer_of[node]), []).append(node)
+            self._layers[key] = [of[layer] for layer in sorted(of)]
+        return self._layers[key]
+
+    def _walk(self, layered: LayeredPlan, number: int, layers: Sequence[list[int]]) -> tuple[Walk, list[Run], object]:
+        """The walk of a stage's layers, the runs of layers that it leaves out, and what it is known by: one walk is for all
+        stages of the same layers."""
+        plan = layered.plan
+        count, number_of = max(1, self.sums.layers), self.sums.layer_of
+        key = (plan.pipeline * plan.virtual, plan.stages, number, layered.recompute or plan.recompute, layered.zero or plan.zero,
+               plan.prefetch, plan.context, plan.experts, plan.data)  # fmt: skip
+        if key in self._stages:
+            return self._stages[key]
+        levels, zeros = layered.levels(count), layered.zeros(count)
+        numbers = [number_of[nodes[0]] for nodes in layers]
+        kinds = [(self._alike(nodes), levels[layer], zeros[layer]) for nodes, layer in zip(layers, numbers)]
+        kept, runs = shortened(kinds)
+        table = self.tables.of(plan)
+        several = self._several(layered)
+        name = tuple([kinds[i] for i in kept]), tuple(run.first for run in runs), several.all() or several.tobytes(), plan.prefetch
+        if name not in self._walks:
+            zero = {
+                parameter.layer: zeros[number_of[node]] for i in kept for node in layers[i]
+                for parameter in self.tables.graph.nodes[node].parameters
+            }
+            sent = {layer: layer in self._places and any(several[place] for place in self._places[layer]) for layer in zero}
+            maker = WalkMaker(
+                self.tables, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
+                self.sums.again(layered), table.saved > 0, lambda layer: sent[layer] and zero[layer] > 2,
+                lambda layer: sent[layer] and zero[layer] > 1, plan.prefetch,
+            )
+            self._walks[name] = maker.walk(runs)
+        self._stages[key] = self._walks[name], runs, name
+        return self._stages[key]
+
+    def _alike(self, nodes: Sequence[int]) -> int:
+        """A number that layers share whose operators are alike."""
+        key = tuple([self.tables.like[node] for node in nodes])
+        return self._kinds.setdefault(key, len(self._kinds))
+
+    def _several(self, layered: LayeredPlan) -> Array:
+        """Which parameters no device holds alone."""
+        plan = layered.plan
+        return np.asarray(self.tables.of(plan).weight_holders * ((plan.data or 1) // plan.experts) > 1)
+
+    # ---- weights -----------------------------------------------------------------------------------------------------
+    def _travels_of(
+        self, walk: Walk, layered: LayeredPlan, groups: WeightGroups
+    ) -> tuple[dict[str, list[Travel]], dict[str, list[Travel]], tuple[float, float]]:
+        """By layer with weights, its gathers and its reductions: one for each group of devices that hold some. And the seconds
+        that a forward and a backward pass wait for these, for each layer of the network, if they hide behind nothing."""
+        table, several = self.tables.of(layered.plan), self._several(layered)
+        everywhere, of_expert = groups.inner * groups.experts, groups.inner // groups.tensor * groups.experts
+        gathers: dict[str, list[Travel]] = {}
+        reduces: dict[str, list[Travel]] = {}
+        for layer in dict.fromkeys(one for one in walk.collectives if isinstance(one, str)):
+            nbytes: dict[int, list[float]] = {}
+            for place in self._places[layer]:
+                if not several[place]:
+                    continue
+                holders = int(table.weight_holders[place])
+                step = 1 if holders == everywhere else groups.expert_step if holders < of_expert else groups.tensor
+                sizes = nbytes.setdefault(step, [0.0, 0.0])
+                sizes[0] += float(table.weight_bytes[place])
+                sizes[1] += float(table.weight_elements[place] * self.wide[place])
+            gathers[layer] = [self._travel(groups, step, sizes[0], READS) for step, sizes in nbytes.items()]
+            reduces[layer] = [self._travel(groups, step, sizes[1], ADDS) for step, sizes in nbytes.items()]
+        sums = [
+            sum(travel.seconds for step in walk.steps for one in getattr(step, which) for travel in of[walk.collectives[one]])
+            for which, of in (("begins", gathers), ("reduces", reduces))
+        ]
+        layers = len(walk.ends[1])
+        each = sums[0] / (2 * layers + 1)
+        return gathers, reduces, (each, each + sums[1] / layers)
+
+    def _travel(self, groups: WeightGroups, step: int, nbytes: float, arrays: int) -> Travel:
+        copy = self.launch + arrays * nbytes / groups.members(step) / self.memory
+        links: tuple[tuple[int, ...], ...] = ((OWN,),)
+        if groups.meets and groups.tensor > 1:
+            links = ((OWN, OTHER),) if step == 1 else ((OWN,), (OTHER,))
+        elif step == 1 and groups.tensor > 1:
+            links = ((OWN, APART),)
+        return Travel(groups.seconds(step, nbytes, 1), copy, links)

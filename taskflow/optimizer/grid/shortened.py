@@ -1,0 +1,211 @@
+"""Shortened: a few layers of a stage, in place of many that are alike, and the steps of one device's passes over them.
+
+Where weights are gathered and gradients are reduced in every pass (ZeRO's stages 2 and 3), how long a pass takes depends on which
+operator each collective is beside. A stage's passes are walked through operator by operator, with three of each run of layers
+that are alike; each of the others takes as long as the third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from taskflow.optimizer.grid.tables import Array, GraphTables
+
+KEPT = 3  # of the blocks of layers that are alike
+LONGEST = 4  # layers of a block
+ROOM = 2  # weights whose whole gradients a device has at once (``tasks.lower.state``, room_for_gradients)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of blocks that are alike, of which `KEPT` are walked through. ``first``: the number of the first kept layer of each
+    of these; ``end``: that after the last; ``more``: how many blocks are left out."""
+
+    first: tuple[int, ...]
+    end: int
+    more: int
+
+
+def shortened(kinds: Sequence[object]) -> tuple[list[int], list[Run]]:
+    """Return the numbers of the layers that are kept, and the runs of those that are left out. ``kinds``: equal for layers that
+    are alike."""
+    kept: list[int] = []
+    runs: list[Run] = []
+    at = 0
+    while at < len(kinds):
+        size, blocks = 1, 1
+        for one in range(1, LONGEST + 1):
+            block, n = kinds[at : at + one], 1
+            while kinds[at + n * one : at + (n + 1) * one] == block and len(block) == one:
+                n += 1
+            if (n - KEPT) * one > (blocks - KEPT) * size:
+                size, blocks = one, n
+        if blocks <= KEPT:
+            kept.append(at)
+            at += 1
+            continue
+        begin = len(kept)
+        kept.extend(range(at, at + KEPT * size))
+        runs.append(Run(tuple(begin + i * size for i in range(KEPT)), len(kept), blocks - KEPT))
+        at += blocks * size
+    return kept, runs
+
+
+@dataclass(slots=True)
+class WalkStep:
+    """A task of one operator on a device, forward or (``back``) backward; ``again``: recomputed. ``sends``: the collectives of its
+    output or gradient, which begin when it ends; ``begins``: the gathers that may begin then; ``reduces``: the reductions of
+    gradients that are complete then; ``waits``: the collectives that it waits for. All are numbered together."""
+
+    node: int
+    back: bool = False
+    again: bool = False
+    sends: list[int] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
+    reduces: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Walk:
+    """Steps of a device: the forward pass of the last layer, a backward pass, and a forward pass. ``ends``: for each of the
+    three, the number of the step that ends each kept layer. ``collectives``: of a gather or a reduction the name of its weights,
+    of another its read and 0 or (of a gradient) 1; ``first``: the gathers that wait for no step."""
+
+    steps: list[WalkStep] = field(default_factory=list)
+    collectives: list[str | tuple[int, int]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    ends: tuple[dict[int, int], ...] = ()
+    runs: Sequence[Run] = ()
+
+
+class WalkMaker:
+    """Makes the walk of layers, each given by its nodes. ``gathered``, ``reduced``: whether weights of a name are in each pass.
+    ``again``: the nodes that are recomputed; ``saves``: those that save something for their backward task."""
+
+    def __init__(
+        self, tables: GraphTables, layers: Sequence[Sequence[int]], stage: frozenset[int], again: Array, saves: Array,
+        gathered: Callable[[str], bool], reduced: Callable[[str], bool], prefetch: int,
+    ) -> None:
+        self.tables, self.graph, self.layers, self.stage = tables, tables.graph, layers, stage
+        self.again, self.saves, self.prefetch = again, saves, prefetch
+        self.gathered, self.reduced = gathered, reduced
+        self.made = Walk()
+        self.steps = self.made.steps
+        self.visits: list[list[int]] = []  # number of a gather, and the step that used its weights last
+        self.now: dict[str, int] = {}  # weights -> visit, in this pass
+        self.reductions: list[int] = []
+        self.sent: dict[tuple[int, int, int], int] = {}  # step, read, direction -> collective
+        self.reads: list[list[int]] = [[] for _ in self.graph]
+        self.readers: list[list[int]] = [[] for _ in self.graph]
+        for read, (tensor, node) in enumerate(zip(tables.read_tensor, tables.read_node)):
+            self.reads[node].append(read)
+            self.readers[tables.output_node[tensor]].append(read)
+
+    def walk(self, runs: list[Run]) -> Walk:
+        """Return the walk."""
+        self.made.ends = (self._forward(self.layers[-1:]), self._backward(), self._forward(self.layers))
+        self.made.runs = runs
+        return self.made
+
+    def _forward(self, layers: Sequence[Sequence[int]]) -> dict[int, int]:
+        there: dict[int, int] = {}
+        ends: dict[int, int] = {}
+        for layer, nodes in enumerate(layers):
+            for node in nodes:
+                step = WalkStep(node)
+                for read in self.reads[node]:
+                    self._brought(step, read, 0, self._source(read), there)
+                there[node] = self._append(step)
+            ends[layer] = len(self.steps) - 1
+        self.now.clear()
+        return ends
+
+    def _backward(self) -> dict[int, int]:
+        there: dict[int, int] = {}
+        again: dict[int, int] = {}
+        ends: dict[int, int] = {}
+        last = {
+            parameter.layer: node for nodes in self.layers[::-1] for node in nodes[::-1] if self.tables.active[node]
+            for parameter in self.graph.nodes[node].parameters
+        }
+        for layer in reversed(range(len(self.layers))):
+            for node in self.layers[layer][::-1]:
+                if not self.tables.active[node]:
+                    continue
+                self._recompute(node, again)
+                step = WalkStep(node, back=True)
+                for read in self.reads[node]:
+                    if self.tables.read_kept[read] and self._source(read) in again:
+                        self._brought(step, read, 0, self._source(read), again)
+                for read in self.readers[node]:
+                    self._brought(step, read, 1, int(self.tables.read_node[read]), there)
+                names = [name for name in dict.fromkeys(p.layer for p in self.graph.nodes[node].parameters) if self.reduced(name)]
+                if names and len(self.reductions) >= ROOM:
+                    step.waits.append(self.reductions[-ROOM])
+                there[node] = self._append(step)
+                step.reduces += [self._collective(name) for name in names if last[name] == node]
+                self.reductions += step.reduces
+            ends[layer] = len(self.steps) - 1
+        self.now.clear()
+        return ends
+
+    def _recompute(self, node: int, again: dict[int, int]) -> None:
+        """Append the steps that compute again what a backward step reads, as ``tasks.lower.recompute`` does."""
+        made = [tensor.index + self.tables.output_of[tensor.node, 0] for tensor in self.graph.nodes[node].outputs]
+        own = self.again[node] and (self.saves[node] or any(self.tables.output_kept[tensor] for tensor in made))
+        if not own and not any(self.tables.read_kept[read] for read in self.reads[node]):
+            return
+        wanted: set[int] = set()
+        left = [node]
+        while left:
+            reader = left.pop()
+            if reader != node or own:
+                if reader in again or reader in wanted:
+                    continue
+                wanted.add(reader)
+            left += [source for read in self.reads[reader] if self.again[source := self._source(read)] and source in self.stage]
+        for number in sorted(wanted):
+            step = WalkStep(number, again=True)
+            for read in self.reads[number]:
+                if self.again[self._source(read)]:
+                    self._brought(step, read, 0, self._source(read), again)
+            again[number] = self._append(step)
+
+    def _source(self, read: int) -> int:
+        return int(self.tables.output_node[self.tables.read_tensor[read]])
+
+    def _brought(self, step: WalkStep, read: int, which: int, source: int, there: dict[int, int]) -> None:
+        """Let a step wait for what a collective brings from the step of a node. That of a layer which is left out is taken to
+        have just ended; what comes from another stage is no collective."""
+        if source not in self.stage:
+            return
+        at = there.get(source, len(self.steps) - 1)
+        if at < 0:
+            return
+        if (at, read, which) not in self.sent:
+            self.sent[at, read, which] = self._collective((read, which))
+            self.steps[at].sends.append(self.sent[at, read, which])
+        step.waits.append(self.sent[at, read, which])
+
+    def _collective(self, what: str | tuple[int, int]) -> int:
+        self.made.collectives.append(what)
+        return len(self.made.collectives) - 1
+
+    def _append(self, step: WalkStep) -> int:
+        number = len(self.steps)
+        for name in dict.fromkeys(p.layer for p in self.graph.nodes[step.node].parameters):
+            if not self.gathered(name):
+                continue
+            if name not in self.now:
+                self.now[name] = len(self.visits)
+                before = len(self.visits) - 1 - self.prefetch
+                gather = self._collective(name)
+                (self.steps[self.visits[before][1]].begins if before >= 0 else self.made.first).append(gather)
+                self.visits.append([gather, number])
+            visit = self.visits[self.now[name]]
+            visit[1] = number
+            step.waits.append(visit[0])
+        self.steps.append(step)
+        return number

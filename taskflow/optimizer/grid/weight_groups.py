@@ -1,0 +1,62 @@
+"""WeightGroups: seconds of collectives of weights and gradients among the devices of a stage that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taskflow.machine import Around, Cluster, PartOfMachine, collective, ring_bytes
+from taskflow.mapper import HybridPlan
+
+MOST_BESIDE = 8  # groups of replicas that are looked at
+
+
+class WeightGroups:
+    """Groups of a stage's devices, in the order of replicas and within these of t. Every ``step``th of them holds the same
+    weights: with 1 all do, with t those of a tensor-parallel part, with t x c x e those of an expert."""
+
+    def __init__(self, machine: Cluster | PartOfMachine, devices: Sequence[int], plan: HybridPlan) -> None:
+        self.machine, self.devices = machine, devices
+        self.tensor, self.experts, self.inner = plan.tensor, plan.experts, plan.tensor * plan.context
+        self.expert_step = self.inner * plan.experts
+        self._around: dict[int, tuple[Around, int]] = {}
+        self._meets: bool | None = None
+
+    def members(self, step: int) -> int:
+        """Return how many devices hold the same weights."""
+        return len(self.devices[::step])
+
+    def seconds(self, step: int, nbytes: float, halves: int) -> float:
+        """Return the seconds of an all-reduce (2) of an array, or of one of its halves (1)."""
+        members = self.members(step)
+        if members < 2 or not nbytes:
+            return 0.0
+        if step not in self._around:
+            self._around[step] = collective(self.machine, tuple(self.devices[::step])), self._beside(step)
+        around, beside = self._around[step]
+        return around.seconds(ring_bytes(members, int(nbytes), halves), halves) * beside
+
+    def spread(self, nbytes: float, expert_share: float, halves: int) -> float:
+        """Return the same for weights of which a share is of experts, and the rest cut by t."""
+        others = self.seconds(self.tensor, nbytes * (1 - expert_share), halves)
+        return others + (self.seconds(self.expert_step, nbytes * expert_share, halves) if expert_share else 0.0)
+
+    @property
+    def meets(self) -> bool:
+        """Whether collectives of weights use links that those of a replica's devices use."""
+        if self._meets is None:
+            own, weights = self.devices[: self.expert_step], self.devices[:: self.tensor]
+            self._meets = len(own) > 1 and len(weights) > 1 and not set(
+                collective(self.machine, tuple(own)).resources
+            ).isdisjoint(collective(self.machine, tuple(weights)).resources)
+        return self._meets
+
+    def _beside(self, step: int) -> int:
+        """Number of groups that send over the network card that most of them use."""
+        processors = self.machine.processors
+        groups = [self.devices[m::step] for m in range(min(self.tensor, MOST_BESIDE))]
+        if step < self.tensor or len({processors[p].node for p in groups[0]}) == 1:
+            return 1
+        ways = [
+            {min(self.machine.way_out(p), key=lambda link: link.bytes_per_second).number for p in group} for group in groups
+        ]
+        return max(sum(link in way for way in ways) for link in set().union(*ways))
