@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from taskflow.kernels.definitions.arrays import put
+
 Array = Any  # of the device's array module
 HostArray = np.ndarray[Any, Any]
+Numbers = Callable[[float, int, int], Sequence[float]]
+"""What changes from step to step, of its learning rate, its number from 0, and the number of updates before it."""
 
 
 class DeviceMissing(OSError):
@@ -19,7 +23,7 @@ class DeviceMissing(OSError):
 
 class Recorder(ABC):
     """Records the work that actions ask of a device, so that it can be replayed as a whole. What changes from step to step
-    (learning rate and step number) is set before each replay."""
+    (learning rate and step number, for instance) is set before each replay."""
 
     @abstractmethod
     def record(self, actions: Sequence[Callable[[], object]]) -> Callable[[], None]:
@@ -27,8 +31,9 @@ class Recorder(ABC):
         as `NotRecorded`, and the device is then as before."""
 
     @abstractmethod
-    def set(self, lr: float, step: int) -> None:
-        """Set the learning rate and the number (from 0) of the step that is replayed next."""
+    def set(self, lr: float, step: int, updates: int) -> None:
+        """Set the learning rate of the step that is replayed next, its number (from 0), and the number of updates before it:
+        fewer than steps where gradients have overflowed."""
 
 
 class NotRecorded(RuntimeError):
@@ -62,10 +67,29 @@ class ArrayDevice:
         """Fill ``out`` from an array of the same shape in the host's memory, which may be changed as soon as this returns."""
         out[...] = host
 
+    def widen(self, narrow: Array, out: Array | None = None, accumulate: bool = False) -> Array:
+        """Return an array of 16-bit floats in float32: a new one, or ``out`` filled with it, or with it added."""
+        if out is None:
+            return narrow.astype(np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):  # gradients may have overflowed, which is noticed at the step's end
+            put(narrow, out, accumulate)
+        return out
+
+    def round_into(self, value: Array, out: Array) -> None:
+        """Round float32 numbers to the nearest ones of ``out``'s 16-bit type, ties to even. Those too large for float16 become
+        infinite."""
+        with np.errstate(over="ignore"):
+            out[...] = value
+
     def number(self, value: Array) -> Any:
         """Return an array of one element as a factor for a kernel: a float, or the array itself where reading it would have to
         wait."""
         return float(value)
+
+    def scalar(self, key: Hashable, numbers: Numbers) -> Any:
+        """Return where work that is being recorded finds ``numbers`` of each step, as float64; None while nothing is recorded.
+        Equal keys stand for equal numbers."""
+        return None
 
     def require(self, fits: Array, values: Array, message: str) -> None:
         """Raise ValueError with ``message`` unless all of ``fits`` is true. "{given}" in the message stands for the first of

@@ -1,12 +1,12 @@
 """Tasks on 16-bit arrays: the operator computes in float32, and each result is rounded once.
 
-This is the only place that converts. Operators and kernels see float32 arrays, and need no variant of their own. On the host
-the copies in float32 live as long as the task; like numpy's temporaries, they are not in the memory plan.
+This is the only place that converts; the arrays' device says how. Operators and kernels see float32 arrays, and need no variant
+of their own. The copies in float32 live as long as the task; like other temporaries, they are not in the memory plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.floats import is_narrow, sums_in
+from taskflow.kernels import ArrayDevice
 from taskflow.operators.operator import Array, Call, Operator, Target
 
 Action = Callable[[], object]
@@ -23,13 +24,18 @@ Action = Callable[[], object]
 def task_action(operator: Operator, call: Call, backward: bool) -> Action:
     """Return the function that runs the forward or backward task of a call."""
     action = operator.backward if backward else operator.forward
-    if not operator.calculates or not any(is_narrow(array.dtype) for array in _arrays(call)):
+    adds = backward and any(target.accumulate for target in _targets(call))
+    if not (operator.calculates or adds) or not any(is_narrow(array.dtype) for array in _arrays(call)):
         return partial(action, call)
     return partial(_in_float32, action, call, backward)
 
 
+def _targets(call: Call) -> list[Target]:
+    return [target for target in (*call.grad_inputs, *call.grad_weights) if target is not None]
+
+
 def _arrays(call: Call) -> list[Array]:
-    targets = [t.array for t in (*call.grad_inputs, *call.grad_weights) if t is not None]
+    targets = [target.array for target in _targets(call)]
     given = [g for g in call.grad_outputs if g is not None]
     return [*call.inputs, *call.weights, *call.outputs, *call.saved, *given, *targets]
 
@@ -37,7 +43,11 @@ def _arrays(call: Call) -> list[Array]:
 def _in_float32(action: Callable[[Call], None], call: Call, backward: bool) -> None:
     """Run a task on float32 copies of its 16-bit arrays, and round what it has written. No weight is ``steady`` in a copy, and
     none is laid out for the next task."""
+    device = call.kernels.device
     written: dict[int, tuple[Array, Array]] = {}  # by the array's identity: two gradients may be one array
+
+    def wide(array: Array) -> Array:
+        return device.widen(array) if is_narrow(array.dtype) else array
 
     def read(arrays: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(None if a is None else wide(a) for a in arrays)
@@ -46,7 +56,7 @@ def _in_float32(action: Callable[[Call], None], call: Call, backward: bool) -> N
         if not is_narrow(array.dtype):
             return array
         if id(array) not in written:
-            written[id(array)] = array, wide(array) if keeps else np.empty(array.shape, np.float32)
+            written[id(array)] = array, wide(array) if keeps else device.xp.empty(array.shape, np.float32)
         return written[id(array)][1]
 
     def targets(wanted: Sequence[Target | None]) -> tuple[Target | None, ...]:
@@ -63,25 +73,13 @@ def _in_float32(action: Callable[[Call], None], call: Call, backward: bool) -> N
             steady=(), rooms=(),
         ))  # fmt: skip
     for array, value in written.values():
-        round_into(value, array)
+        device.round_into(value, array)
 
 
-def wide(array: Array) -> Array:
-    """Return a 16-bit array as float32, any other one unchanged."""
-    return array.astype(np.float32) if is_narrow(array.dtype) else array
-
-
-def round_into(value: Array, out: Array) -> None:
-    """Round to the nearest number of ``out``'s type, ties to even. Values too large for float16 become infinite."""
-    with np.errstate(over="ignore"):
-        out[...] = value
-
-
-def add_up(total: Array, others: Sequence[Array], fresh: bool = False) -> None:
+def add_up(device: ArrayDevice, total: Array, others: Iterable[Array], fresh: bool = False) -> None:
     """Add 16-bit arrays to one in float32, in order, and round once; ``fresh``: the contents of ``total`` are ignored."""
     first, *rest = others if fresh else (total, *others)
-    value = wide(first)
-    with np.errstate(invalid="ignore", over="ignore"):  # gradients may have overflowed, which is noticed at the step's end
-        for other in rest:
-            value += other
-    round_into(value, total)
+    value = device.widen(first)
+    for other in rest:
+        device.widen(other, value, accumulate=True)
+    device.round_into(value, total)

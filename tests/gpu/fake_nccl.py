@@ -28,7 +28,7 @@ def get_unique_id() -> str:
     return tempfile.mkdtemp(dir=os.environ["FAKE_NCCL_FOLDER"])
 
 
-_group: list[Callable[[], None]] | None = None
+_group: list[tuple[Callable[[], Callable[[], None] | None], bool]] | None = None  # whether it sends
 
 
 def groupStart() -> None:
@@ -42,19 +42,23 @@ def groupEnd() -> None:
     global _group
     assert _group is not None, "ncclGroupEnd without ncclGroupStart"
     calls, _group = _group, None
-    for call in calls:
-        call()
+    # NCCL runs them together: what one receives may wait for what this rank sends.
+    first, rest = ([call for call, sends in calls if sends == which] for which in (True, False))
+    ends = [call() for call in first]
+    for call in [*rest, *ends]:
+        if call is not None:
+            call()
 
 
-def grouped(call: Callable[..., None]) -> Callable[..., None]:
-    """What waits in a group."""
+def grouped(call: Callable[..., Callable[[], None] | None]) -> Callable[..., None]:
+    """What waits in a group; what it returns waits for its end."""
 
     @functools.wraps(call)
     def ask(*arguments: object) -> None:
-        if _group is None:
-            call(*arguments)
-        else:
-            _group.append(functools.partial(call, *arguments))
+        if _group is not None:
+            _group.append((functools.partial(call, *arguments), call.__name__ == "send"))
+        elif (end := call(*arguments)) is not None:
+            end()
 
     return ask
 
@@ -66,10 +70,10 @@ class NcclCommunicator:
         self.calls = 0
 
     @grouped
-    def send(self, pointer: int, count: int, kind: int, peer: int, stream: int) -> None:
+    def send(self, pointer: int, count: int, kind: int, peer: int, stream: int) -> Callable[[], None]:
         path = self._next(f"{self.rank} to {peer}")
         self._put(path, self._array(pointer, count, kind))
-        self._until(lambda: not path.exists(), f"send to {peer}")
+        return lambda: self._until(lambda: not path.exists(), f"send to {peer}")
 
     @grouped
     def recv(self, pointer: int, count: int, kind: int, peer: int, stream: int) -> None:

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from contextlib import nullcontext
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -207,9 +208,6 @@ class HostDevice(LaunchingDevice):
         if not TAPE.note(act):
             act()
 
-    def dial(self, key: Any, numbers: Any) -> Any:
-        return NULL if self.dials is None else self.dials.place(key, numbers)
-
     def recorder(self) -> Recorder | None:
         if not self.records:
             return None
@@ -227,6 +225,9 @@ class HostDevice(LaunchingDevice):
             self.wait_for(after)
         array.host[...] = staging
         return Later(lambda: None)
+
+    def among_messages(self) -> Any:
+        return nullcontext()
 
     def mark(self, stream: Any = None) -> Any:
         return Later(lambda: None)
@@ -306,8 +307,8 @@ class HostRecorder(Recorder):
 
         return replay
 
-    def set(self, lr: float, step: int) -> None:
-        self.dials.set(lr, step)
+    def set(self, lr: float, step: int, updates: int) -> None:
+        self.dials.set(lr, step, updates)
 
 
 def flat(array: Any) -> np.ndarray:

@@ -11,9 +11,12 @@ from random import Random
 for room in (".", "gpu"):
     sys.path.insert(0, str(Path(__file__).parents[1] / room))
 
+import numpy as np  # noqa: E402
 import partial_sums  # noqa: E402
 from language_model import feeds, model, random_strategy  # noqa: E402
+from pipelines import decoder, fitting, tokens  # noqa: E402
 
+from taskflow.loss_scaling import LossScaling  # noqa: E402
 from taskflow.mapper import SyncAlgorithm  # noqa: E402
 from taskflow.mapper.notation import parse_sync  # noqa: E402
 from taskflow.rules import SGD  # noqa: E402
@@ -21,6 +24,7 @@ from taskflow.runtime.connect import connect  # noqa: E402
 from taskflow.runtime.executor import Executor  # noqa: E402
 from taskflow.runtime.program import graph_capture as recording  # noqa: E402
 from taskflow.runtime.transport.nccl import NCCLShares  # noqa: E402
+from taskflow.tasks import AllReduce  # noqa: E402
 
 
 def main(which: str, processors: int, sync: str) -> None:
@@ -41,11 +45,18 @@ def main(which: str, processors: int, sync: str) -> None:
     transport = connect(watchdog_seconds=60)
     graph, batch = model(), feeds
     strategy = random_strategy(graph, processors, Random(processors))
-    if sync.startswith("sums "):  # a network with batch normalisations, cut by samples
+    scaling = None
+    if sync in ("bfloat16", "float16"):  # a decoder, cut by heads and hidden units too, so that partial values are added up
+        graph, batch = decoder(sync), tokens
+        strategy = replace(fitting(graph, processors, Random(7)), sums=SyncAlgorithm.COLLECTIVE)
+        scaling = LossScaling(2.0**40, backoff=2.0**-10)
+    elif sync.startswith("sums "):  # a network with batch normalisations, cut by samples
         (graph, strategy), batch = partial_sums.case(0, processors, SyncAlgorithm(sync.split()[1])), partial_sums.feeds
     elif sync:
         strategy = replace(strategy, syncs=dict.fromkeys(strategy.syncs, parse_sync(sync, "sync")))
-    run = Executor(graph, strategy, SGD(0.5, momentum=0.9), seed=3, clip_norm=1.0, kernels=kernels, transport=transport)
+    run = Executor(
+        graph, strategy, SGD(0.5, momentum=0.9), seed=3, clip_norm=1.0, kernels=kernels, transport=transport, loss_scaling=scaling,
+    )
     losses = [run.train(batch(step)) for step in range(4)]
     losses.append(run.evaluate(batch(9)))
     described, weights = run.describe(), run.parameters()
@@ -54,11 +65,14 @@ def main(which: str, processors: int, sync: str) -> None:
     assert which != "recorded" or recorded is None or sum(recorded) > 0
     channels = run.program("train")._channels.values()
     even = sorted({channel.even for channel in channels if isinstance(channel, NCCLShares)})
+    tasks = run.program("train").graph
+    narrow = sum(isinstance(t.work, AllReduce) and tasks.buffers[t.reads[0].buffer].dtype.itemsize == 2 for t in tasks)
     run.close()
     if transport.rank == 0:
         assert weights is not None
-        total = sum(float(w.sum()) for w in weights.values())
-        print(json.dumps({"losses": losses, "describe": described, "sum": total, "even": even}))
+        total = sum(float(w.sum(dtype=np.float64)) for w in weights.values())
+        row = {"losses": losses, "describe": described, "sum": total, "even": even, "skipped": run.state.skipped}
+        print(json.dumps(row | {"narrow sums": narrow}))
     transport.close()
 
 

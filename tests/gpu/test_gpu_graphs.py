@@ -188,13 +188,13 @@ def test_a_capture_begins_and_ends_whatever_happens() -> None:
         said.append("asks")
         device.found.append("check")
         assert device.dials is not None
-        where = device.dials.place(("sgd",), lambda lr, step: [lr, step])
-        assert where.shape == (2,) and device.dials.place(("sgd",), lambda lr, step: [lr, step]).base is where.base
+        where = device.dials.place(("sgd",), lambda lr, step, updates: [lr, step])
+        assert where.shape == (2,) and device.dials.place(("sgd",), lambda lr, step, updates: [lr, step]).base is where.base
 
     replay = record.record([asks, asks])
     assert said == ["pool", "begin", "asks", "asks", "end", "no pool"] and device.dials is None
     assert device.found == ["before"], "what was noted while capturing is not yet to be asked"
-    record.set(0.5, 7)
+    record.set(0.5, 7, 6)
     replay()
     assert said[-1] == "launch" and device.found == ["before", "check", "check"]
     assert record._dials._there[:2].tolist() == [0.5, 7.0]
@@ -252,9 +252,9 @@ def test_what_is_timed_again_is_replayed(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_too_many_dials_are_refused() -> None:
     record, _ = recorder([])
     for number in range(MOST):
-        record._dials.place(number, lambda lr, step: [lr])
+        record._dials.place(number, lambda lr, step, updates: [lr])
     with pytest.raises(RuntimeError, match="256 numbers that change"):
-        record._dials.place("one more", lambda lr, step: [lr])
+        record._dials.place("one more", lambda lr, step, updates: [lr])
 
 
 def test_segments_cover_everything_in_order() -> None:

@@ -60,6 +60,23 @@ def test_partial_values_by_collectives(ranks: int, way: str, which: str, tmp_pat
     assert f"transfers by {way}" in found["describe"]
 
 
+@pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
+@pytest.mark.parametrize(("ranks", "way", "which", "dtype"), [
+    (3, "mpi-host", "recorded", "bfloat16"), (2, "mpi-host", "host", "float16"), (2, "nccl", "nccl", "bfloat16"),
+    (4, "nccl", "nccl", "float16"),
+])
+def test_sixteen_bits(ranks: int, way: str, which: str, dtype: str, tmp_path: Path) -> None:
+    """Partial values of 16 bits are added up as on the CPU, and a step that overflows is skipped by all."""
+    pytest.importorskip("ml_dtypes")
+    wanted = started(1, "cpu", dtype)
+    found = started(ranks, which, dtype, TASKFLOW_TRANSFERS=way, FAKE_NCCL_FOLDER=str(tmp_path))
+    assert found["narrow sums"] == wanted["narrow sums"] > 0
+    assert found["skipped"] == wanted["skipped"] and (found["skipped"] > 0) == (dtype == "float16")
+    assert found["losses"] == pytest.approx(wanted["losses"], abs=8 * {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype])
+    assert found["sum"] == pytest.approx(wanted["sum"], rel=1e-3)
+    assert f"transfers by {way}" in found["describe"]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_that_share_a_gpu(ranks: int, reference: dict[str, Any]) -> None:

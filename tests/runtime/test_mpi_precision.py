@@ -18,11 +18,12 @@ pytestmark = [pytest.mark.mpi, needs_mpi]
 EVERY_CASE = tuple(range(len(CASES)))
 
 
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("ranks", "numbers"), [
     (2, (0, 2, 4)), (3, (1, 3)), *(pytest.param(n, EVERY_CASE, marks=pytest.mark.slow) for n in (2, 3)),
 ])
 def test_ranks_have_the_numbers_of_virtual_processors(ranks: int, numbers: tuple[int, ...]) -> None:
-    found = rows(ranks, "train_precisions.py", *map(str, numbers), limit=200)
+    found = rows(ranks, "train_precisions.py", *map(str, numbers), limit=60 * len(numbers) + 40)
     assert len(found) == len(numbers)
     for number, row in zip(numbers, found):
         case, local = CASES[number], executor(number, ranks)

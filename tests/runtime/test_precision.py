@@ -20,7 +20,6 @@ from taskflow.checkpoint import load_checkpoint, load_weights, read_weights, sav
 from taskflow.cli.main import main
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
-from taskflow.kernels import ArrayDevice, NumpyKernels
 from taskflow.loss_scaling import LossScaler, LossScaling
 from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.models import build
@@ -324,22 +323,6 @@ def test_weights_in_files(dtype: str, tmp_path: Path) -> None:
     exact = {name: value + np.float32(1e-6) for name, value in masters(run).items()}
     run.set_parameters(exact)
     assert all((masters(run)[name] == value).all() for name, value in exact.items()), "copies take what 16 bits do not hold"
-
-
-class Elsewhere(ArrayDevice):
-    """A device as a GPU's: a call may return before its work is done."""
-
-    waits = False
-
-
-class ElsewhereKernels(NumpyKernels):
-    device = Elsewhere()
-
-
-def test_a_gpu_refuses_16_bit_arrays() -> None:
-    graph = decoder("bfloat16")
-    with pytest.raises(ValueError, match="bfloat16 arrays are calculated with on the CPU only so far; train in float32 here"):
-        Executor(graph, undivided(graph), RULE, kernels=ElsewhereKernels(), machine=taskflow.host(1))
 
 
 # ---- what is not possible ----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from socket import gethostname
 from typing import Any
 
@@ -16,8 +16,7 @@ from taskflow.kernels.gpu.cublas import WORKSPACE_BYTES, Cublas
 from taskflow.kernels.gpu.events import Moment
 from taskflow.kernels.gpu.gemm import ColumnMajor
 from taskflow.kernels.gpu.graphs import CudaRecorder
-from taskflow.kernels.gpu.launching import NULL, THREADS, LaunchingDevice, Numbers
-from taskflow.kernels.gpu.step_scalars import StepScalars
+from taskflow.kernels.gpu.launching import THREADS, LaunchingDevice
 from taskflow.kernels.kernel_set import Array
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -39,8 +38,6 @@ class CupyDevice(LaunchingDevice):
     )
     compute: Any
     transfer: Any
-    dials: StepScalars | None
-    """While a step is being captured: where its kernels find what changes from step to step."""
     found: list[tuple[Any, str]]
     """What `require` has noted for `verify`."""
 
@@ -83,10 +80,6 @@ class CupyDevice(LaunchingDevice):
     def gemm(self, call: ColumnMajor, first: Array, second: Array, out: Array, accumulate: bool) -> None:
         narrow = first.dtype == np.uint16
         self._cublas.gemm(call, out.dtype, first.data.ptr, second.data.ptr, out.data.ptr, accumulate, narrow)
-
-    def dial(self, key: Hashable, numbers: Numbers) -> Any:
-        """See `LaunchingDevice`."""
-        return NULL if self.dials is None else self.dials.place(key, numbers)
 
     def recorder(self) -> Recorder | None:
         """Return a recorder that captures CUDA graphs; None if TASKFLOW_GRAPHS is 0."""
@@ -139,6 +132,9 @@ class CupyDevice(LaunchingDevice):
         event = self.mark(self.transfer)
         self.compute.wait_event(event)
         return event
+
+    def among_messages(self) -> Any:
+        return self.transfer
 
     def mark(self, stream: Any = None) -> Any:
         event = self.xp.cuda.Event(disable_timing=True)
@@ -223,7 +219,7 @@ class CupyDevice(LaunchingDevice):
             replay = recorder.record([action])
         except NotRecorded:
             return action
-        recorder.set(0.0, 1)
+        recorder.set(0.0, 1, 1)
         return replay
 
     @property

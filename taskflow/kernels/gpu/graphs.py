@@ -59,6 +59,6 @@ class CudaRecorder(Recorder):
 
         return replay
 
-    def set(self, lr: float, step: int) -> None:
+    def set(self, lr: float, step: int, updates: int) -> None:
         """See `Recorder`."""
-        self._dials.set(lr, step)
+        self._dials.set(lr, step, updates)

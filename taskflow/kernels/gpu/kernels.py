@@ -8,7 +8,7 @@ import numpy as np
 
 from taskflow.kernels.gpu.convolutions import Convolutions, Direction
 from taskflow.kernels.gpu.images import ImagesOnGPU
-from taskflow.kernels.gpu.launching import LaunchingDevice, flag, whole
+from taskflow.kernels.gpu.launching import LaunchingDevice
 from taskflow.kernels.kernel_set import Array, Padding, Pair
 
 NARROW_EDGE = 256
@@ -53,12 +53,12 @@ class GPUKernels(ImagesOnGPU):
     def rounded(self, x: Array) -> Array:
         """Return a float array rounded to bfloat16, as uint16 of the same shape."""
         out = self.xp.empty(x.shape, np.uint16)
-        self._each(x, "round_bfloat", x.size, whole(x.size), self._dense(x), out)
+        self.device.round_into(x, out)
         return out
 
     def widen(self, narrow: Array, out: Array, accumulate: bool) -> None:
         """Convert bfloat16 (as uint16) to a float array, or add it to one."""
-        self._each(out, "widen_bfloat", out.size, whole(out.size), narrow, out, flag(accumulate))
+        self.device.widen(narrow, out, accumulate)
 
     def matmul(self, a: Array, b: Array, out: Array, accumulate: bool = False) -> None:
         if self.device.precision == "bf16" and out.dtype == np.float32 and min(*out.shape[-2:], a.shape[-1]) >= NARROW_EDGE:

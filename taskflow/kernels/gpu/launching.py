@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.device import ArrayDevice
+from taskflow.kernels.definitions.arrays import put
+from taskflow.kernels.device import ArrayDevice, Numbers
 from taskflow.kernels.gpu.gemm import ColumnMajor, column_major, plan
+from taskflow.kernels.gpu.step_scalars import StepScalars
 from taskflow.kernels.kernel_set import Array, KernelSet
 
 THREADS = 256  # of a block; MOST_THREADS in base.cu
 MOST_BLOCKS = 4096
 NULL = np.uint64(0)
-Numbers = Callable[[float, int], Sequence[float]]
-"""What changes from step to step, of its learning rate and its number from 0."""
 
 
 class LaunchingDevice(ArrayDevice):
@@ -26,6 +27,8 @@ class LaunchingDevice(ArrayDevice):
     waits = False
     precision: str = "fp32"
     """How float32 multiplies: fp32, tf32 or bf16."""
+    dials: StepScalars | None
+    """While a step is being recorded: where its kernels find what changes from step to step."""
 
     @abstractmethod
     def launch(self, dtype: np.dtype[Any], name: str, blocks: int, arguments: tuple[Any, ...]) -> None:
@@ -54,6 +57,10 @@ class LaunchingDevice(ArrayDevice):
         """Copy from pinned memory once the event ``after`` has completed; work queued from now on waits for the copy."""
 
     @abstractmethod
+    def among_messages(self) -> AbstractContextManager[Any]:
+        """Return a context in which kernels are queued after the copies and messages, beside the other kernels."""
+
+    @abstractmethod
     def mark(self, stream: Any = None) -> Any:
         """Return an event that completes when all work queued so far is done."""
 
@@ -76,10 +83,39 @@ class LaunchingDevice(ArrayDevice):
     def libraries(self) -> dict[str, str]:
         """Return everything apart from the card that times depend on, with its version."""
 
+    def scalar(self, key: Hashable, numbers: Numbers) -> Any:
+        """See `ArrayDevice`: an array on the device."""
+        return None if self.dials is None else self.dials.place(key, numbers)
+
     def dial(self, key: Hashable, numbers: Numbers) -> Any:
-        """Return the address from which a kernel of a recorded step reads ``numbers`` of each step, as float64; NULL while
-        nothing is recorded. Equal keys stand for equal numbers."""
-        return NULL
+        """Return the address from which a kernel reads what `scalar` returns; NULL while nothing is recorded."""
+        place = self.scalar(key, numbers)
+        return NULL if place is None else place
+
+    # ---- 16-bit floats --------------------------------------------------------------------------------------------
+    def widen(self, narrow: Array, out: Array | None = None, accumulate: bool = False) -> Array:
+        """See `ArrayDevice`; arrays of uint16 are bfloat16."""
+        if out is None:
+            out = self.xp.empty(narrow.shape, np.float32)
+        elif not out.flags.c_contiguous:
+            put(self.widen(narrow), out, accumulate)
+            return out
+        self.each(out.dtype, "widen", out.size, half(narrow), self.xp.ascontiguousarray(bits(narrow)), out, flag(accumulate))
+        return out
+
+    def round_into(self, value: Array, out: Array) -> None:
+        """See `ArrayDevice`."""
+        into = bits(out)
+        dense = into if into.flags.c_contiguous else self.xp.empty(into.shape, np.uint16)
+        value = self.xp.ascontiguousarray(value)
+        self.each(value.dtype, "round_to_16", value.size, half(out), value, dense)
+        if dense is not into:
+            into[...] = dense
+
+    def each(self, dtype: np.dtype[Any], name: str, count: int, *arguments: Any) -> None:
+        """Launch a kernel with a thread for each of ``count``, its first argument."""
+        if count:
+            self.launch(dtype, name, blocks_for(count), (whole(count), *arguments))
 
     @property
     def nccl_version(self) -> int:
@@ -123,7 +159,7 @@ class Launching(KernelSet):
     def _each(self, of: Array, name: str, count: int, *arguments: Any) -> None:
         """A thread for each of ``count``."""
         if count:
-            self.device.launch(of.dtype, name, min(-(-count // THREADS), MOST_BLOCKS), arguments)
+            self.device.launch(of.dtype, name, blocks_for(count), arguments)
 
     def _blocks(self, of: Array, name: str, count: int, *arguments: Any) -> None:
         """A block for each of ``count``."""
@@ -144,6 +180,16 @@ def _lies(array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(array.shape), tuple(stride // array.dtype.itemsize for stride in array.strides)
 
 
+def bits(array: Array) -> Array:
+    """Return the memory of an array of 16-bit floats as uint16."""
+    return array.view(np.uint16)
+
+
+def half(array: Array) -> np.int32:
+    """Return the kernels' argument that tells float16 from bfloat16; arrays of uint16 are bfloat16."""
+    return flag(array.dtype == np.float16)
+
+
 def whole(value: int) -> np.int64:
     """Return an argument of the kernels' type Int."""
     return np.int64(value)
@@ -160,6 +206,11 @@ def factor(scale: Any) -> tuple[np.float64, Array]:
     if isinstance(scale, (int, float)):
         return np.float64(scale), NULL
     return np.float64(1), scale if scale.dtype == np.float64 else scale.astype(np.float64)
+
+
+def blocks_for(count: int) -> int:
+    """Return the number of blocks that have a thread for each of ``count``."""
+    return min(-(-count // THREADS), MOST_BLOCKS)
 
 
 def parts_of(rows: int, columns: int) -> int:

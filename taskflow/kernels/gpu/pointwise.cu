@@ -98,7 +98,8 @@ extern "C" __global__ void dropout_backward(
 }
 
 // scale_at: where the gradients' factor lies, or null. dial: where numbers of this step lie that replace arguments (here lr and
-// first), or null: a recorded step is replayed with the arguments that it was recorded with.
+// first), or null: a recorded step is replayed with the arguments that it was recorded with. A factor that is not a number: gradients
+// have overflowed, and nothing is updated.
 extern "C" __global__ void sgd(
     Int count, REAL *w, const REAL *g, REAL *velocity, REAL lr, REAL momentum, REAL fresh, REAL weight_decay, int nesterov,
     double scale, const double *scale_at, int first, const double *dial
@@ -108,6 +109,7 @@ extern "C" __global__ void sgd(
         lr = (REAL)dial[0];
         first = dial[1] != 0;
     }
+    if (factor != factor) return;
     EACH(i, count) {
         REAL step = g[i] * factor + w[i] * weight_decay;
         if (velocity) {
@@ -131,6 +133,7 @@ extern "C" __global__ void adam(
         size = (REAL)dial[1];
         root = (REAL)dial[2];
     }
+    if (factor != factor) return;
     EACH(i, count) {
         REAL weight = w[i] * kept, gradient = g[i] * factor + weight * weight_decay;
         REAL first = m[i] + (gradient - m[i]) * fresh1, second = v[i] * beta2 + gradient * gradient * fresh2;
@@ -140,23 +143,45 @@ extern "C" __global__ void adam(
     }
 }
 
-// The nearest bfloat16s, ties to even, for products that read them.
-extern "C" __global__ void round_bfloat(Int count, const REAL *x, unsigned short *out) {
-    EACH(i, count) {
-        union { float number; Word bits; } value;
-        value.number = (float)x[i];
-        Word bits = value.bits;
-        if (value.number != value.number)
-            out[i] = (unsigned short)((bits >> 16) | 64);
-        else
-            out[i] = (unsigned short)((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
-    }
+// 16-bit floats. half: float16, else bfloat16. Rounded to the nearest, ties to even; too large is infinite.
+union Bits {
+    float number;
+    Word bits;
+};
+
+__device__ inline unsigned short rounded(float x, int half) {
+    Bits value;
+    value.number = x;
+    Word bits = value.bits, sign = bits >> 16 & 0x8000u, size = bits & 0x7FFFFFFFu;
+    if (size > 0x7F800000u) return (unsigned short)(half ? sign | 0x7E00u : bits >> 16 | 0x40u);  // not a number
+    if (!half) return (unsigned short)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
+    if (size >= 0x47800000u) return (unsigned short)(sign | 0x7C00u);  // 65536 or more; from 65520 on the next line carries
+    if (size >= 0x38800000u) return (unsigned short)(sign | (size - 0x38000000u + 0xFFFu + (size >> 13 & 1)) >> 13);
+    value.bits = size;
+    value.number = value.number + 0.5f;  // below 2^-14, where 2^-24 is one step: the sum is rounded to steps of 2^-24
+    return (unsigned short)(sign | (value.bits - 0x3F000000u));
 }
 
-extern "C" __global__ void widen_bfloat(Int count, const unsigned short *x, REAL *out, int add) {
-    EACH(i, count) {
-        union { float number; Word bits; } value;
-        value.bits = (Word)x[i] << 16;
-        put(out, i, (REAL)value.number, add);
+__device__ inline float widened(unsigned short x, int half) {
+    Bits value;
+    value.bits = (Word)x << 16;
+    if (!half) return value.number;
+    Word sign = value.bits & 0x80000000u, size = x & 0x7FFFu;
+    if (size >= 0x7C00u) {
+        value.bits = size << 13 | 0x7F800000u;
+    } else if (size >= 0x400u) {
+        value.bits = (size << 13) + 0x38000000u;
+    } else {
+        value.number = (float)size * 5.9604644775390625e-8f;  // 2^-24
     }
+    value.bits |= sign;
+    return value.number;
+}
+
+extern "C" __global__ void round_to_16(Int count, int half, const REAL *x, unsigned short *out) {
+    EACH(i, count) out[i] = rounded((float)x[i], half);
+}
+
+extern "C" __global__ void widen(Int count, int half, const unsigned short *x, REAL *out, int add) {
+    EACH(i, count) put(out, i, (REAL)widened(x[i], half), add);
 }

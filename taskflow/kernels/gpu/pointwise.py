@@ -53,7 +53,7 @@ class PointwiseOnGPU(Launching):
 
     # ---- random numbers -----------------------------------------------------------------------------------------
     def uniform(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
-        dial = self.device.dial(("dropout",), lambda _, step: [step])  # an operator's stream is its step
+        dial = self.device.dial(("dropout",), lambda _, step, __: [step])  # an operator's stream is its step
         self._each(out, "uniform", out.size, *self._places(key, stream, shape, lo, out), out, dial)
 
     def normal(self, key: Key, stream: int, shape: tuple[int, ...], lo: tuple[int, ...], out: Array) -> None:
@@ -65,7 +65,7 @@ class PointwiseOnGPU(Launching):
     ) -> None:
         kind = out.dtype.type
         places = self._places(key, stream, shape, lo, out)
-        dial = self.device.dial(("dropout",), lambda _, step: [step])  # an operator's stream is its step
+        dial = self.device.dial(("dropout",), lambda _, step, __: [step])  # an operator's stream is its step
         self._each(out, "dropout", out.size, *places, kind(p), kind(1 / (1 - p)), self._dense(x), out, mask, dial)
 
     def dropout_backward(self, mask: Array, p: float, dy: Array, out: Array, accumulate: bool = False) -> None:
@@ -93,7 +93,7 @@ class PointwiseOnGPU(Launching):
         weight_decay: float, nesterov: bool, scale: Any, first: bool,
     ) -> None:
         kind = w.dtype.type
-        dial = self.device.dial(("sgd",), lambda lr, step: [lr, step == 0])
+        dial = self.device.dial(("sgd",), lambda lr, _, updates: [lr, updates == 0])
         self._each(
             w, "sgd", w.size, whole(w.size), w, self._dense(g), NULL if velocity is None else velocity, kind(lr), kind(momentum),
             kind(1 - dampening), kind(weight_decay), flag(nesterov), *factor(scale), flag(first), dial,
@@ -106,11 +106,11 @@ class PointwiseOnGPU(Launching):
         kind = w.dtype.type
         along = weight_decay if decoupled else 0.0
 
-        def numbers(lr: float, step: int) -> list[float]:
-            """kept, size and root of the step with a number from 0."""
-            return [1 - lr * along, lr / (1 - beta1 ** (step + 1)), (1 - beta2 ** (step + 1)) ** 0.5]
+        def numbers(lr: float, _: int, updates: int) -> list[float]:
+            """kept, size and root of the step after so many updates."""
+            return [1 - lr * along, lr / (1 - beta1 ** (updates + 1)), (1 - beta2 ** (updates + 1)) ** 0.5]
 
-        kept, size, root = numbers(lr, step - 1)
+        kept, size, root = numbers(lr, 0, step - 1)
         self._each(
             w, "adam", w.size, whole(w.size), w, self._dense(g), m, v, kind(kept), kind(weight_decay - along), kind(1 - beta1),
             kind(beta2), kind(1 - beta2), kind(size), kind(root), kind(eps), *factor(scale),

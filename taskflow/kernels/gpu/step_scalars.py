@@ -6,8 +6,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from taskflow.kernels.device import Array, ArrayDevice
-from taskflow.kernels.gpu.launching import Numbers
+from taskflow.kernels.device import Array, ArrayDevice, Numbers
 
 MOST = 256
 """Numbers; a step needs a handful, since equal ones share their place."""
@@ -29,17 +28,17 @@ class StepScalars:
         known = self._numbers.get(key)
         if known is None:
             first = max((last for _, last, _ in self._numbers.values()), default=0)
-            last = first + len(numbers(0.0, 0))
+            last = first + len(numbers(0.0, 0, 0))
             if last > MOST:
                 raise RuntimeError(f"a recorded step may have {MOST} numbers that change, and this one has more")
             known = self._numbers[key] = first, last, numbers
         first, last, _ = known
         return self._there[first:last]
 
-    def set(self, lr: float, step: int) -> None:
-        """Send the numbers of one step to the device: its learning rate, and its number from 0."""
+    def set(self, lr: float, step: int, updates: int) -> None:
+        """Send the numbers of one step to the device; arguments as `Recorder.set`."""
         if not self._numbers:
             return
         for first, last, numbers in self._numbers.values():
-            self._host[first:last] = numbers(lr, step)
+            self._host[first:last] = numbers(lr, step, updates)
         self._device.upload(self._host, self._there)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from taskflow.floats import is_narrow
-from taskflow.kernels import KernelSet
+from taskflow.kernels import ArrayDevice, KernelSet
 from taskflow.operators.operator import Call, StepState, Target
-from taskflow.operators.sixteen_bit import add_up, round_into, task_action
+from taskflow.operators.sixteen_bit import add_up, task_action
 from taskflow.runtime.program.bind_collective import bind_collective
 from taskflow.runtime.program.schedule import root_of
 from taskflow.runtime.program.storage import Storage
@@ -46,19 +46,19 @@ def bind(task: Task, storage: Storage, kernels: KernelSet, state: StepState) -> 
             if storage.is_there(task):
                 return _nothing
             if add:
-                return partial(kernels.add, storage.part(source), storage.part(target))
+                return partial(_sum, kernels, storage.part(target), [storage.part(source)], False)
             return partial(kernels.copy, storage.part(source), storage.part(target))
         case Summation(sources, target, fresh):
             return partial(_sum, kernels, storage.part(target), [storage.part(s) for s in sources], fresh)
         case AllReduce() | ReduceScatter() | AllGather() | AllToAll() as work:
             return bind_collective(work, storage)
         case Filling(target, value, scaled):
-            return partial(_fill_scaled if scaled else _fill, storage.part(target), value, state)
+            return partial(_fill, storage.part(target), value, kernels.device, state if scaled else None)
         case Norm(source, into, accumulate):
             return partial(_norm, kernels, storage.part(source), storage.array(into), accumulate)
         case Clip(parts, into, limit):
-            clip = partial(_clip, state) if storage.device.waits else _clip_there
-            return partial(clip, [storage.array(p) for p in parts], storage.array(into), limit)
+            clip = _clip if storage.device.waits else partial(_clip_there, storage.device)
+            return partial(clip, state, [storage.array(p) for p in parts], storage.array(into), limit)
         case Update() as work:
             return _update(work, storage, kernels, state)
         case UserCall(call, arguments):
@@ -88,12 +88,21 @@ def _compute(work: Compute, storage: Storage, kernels: KernelSet, state: StepSta
     return task_action(node.operator, call, work.backward)
 
 
-def _fill(target: Any, value: float, state: StepState) -> None:
-    target.fill(value)
+def _fill(target: Any, value: float, device: ArrayDevice, state: StepState | None) -> None:
+    scale = None if state is None else _loss_scale(device, state)
+    if scale is None or isinstance(scale, float):
+        target.fill(value * (scale or 1.0))
+    else:
+        target[...] = scale * value
 
 
-def _fill_scaled(target: Any, value: float, state: StepState) -> None:
-    target.fill(value if state.scaling is None else value * state.scaling.scale)
+def _loss_scale(device: ArrayDevice, state: StepState) -> Any:
+    """The loss scale of the step, None without one: a float, or, where the step is being recorded, an array that has it."""
+    scaling = state.scaling
+    if scaling is None:
+        return None
+    place = device.scalar(("loss scale",), lambda *_: [scaling.scale])
+    return float(scaling.scale) if place is None else place
 
 
 def _nothing() -> None:
@@ -102,7 +111,7 @@ def _nothing() -> None:
 
 def _sum(kernels: KernelSet, target: Any, sources: list[Any], fresh: bool) -> None:
     if is_narrow(target.dtype):
-        add_up(target, sources, fresh)
+        add_up(kernels.device, target, sources, fresh)
         return
     if fresh:
         kernels.copy(sources[0], target)
@@ -126,12 +135,17 @@ def _clip(state: StepState, parts: list[Any], target: Any, limit: float) -> None
     target[0] = min(1.0, limit / (sqrt(squares) + 1e-6))
 
 
-def _clip_there(parts: list[Any], target: Any, limit: float) -> None:
+def _clip_there(device: ArrayDevice, state: StepState, parts: list[Any], target: Any, limit: float) -> None:
     """The same on a device, without waiting for it."""
     squares = parts[0] + 0.0
     for part in parts[1:]:
         squares += part
-    target[...] = np.minimum(1.0, limit / (np.sqrt(squares) + 1e-6))
+    scale = _loss_scale(device, state)
+    if scale is None:
+        target[...] = np.fmin(1.0, limit / (np.sqrt(squares) + 1e-6))  # 1 if the norm is not a number, as `min` has it
+        return
+    factor = np.minimum(1.0, limit / (np.sqrt(squares) / scale + 1e-6))
+    target[...] = device.xp.where(np.isfinite(squares), factor, nan)
 
 
 def _update(work: Update, storage: Storage, kernels: KernelSet, state: StepState) -> Action:
@@ -142,15 +156,15 @@ def _update(work: Update, storage: Storage, kernels: KernelSet, state: StepState
 
     def update() -> None:
         factor = 1.0 if scale is None else storage.device.number(scale[0])
-        if state.scaling is not None:
-            if isnan(factor):  # some gradient was not finite, here or elsewhere: nobody updates
+        if (loss_scale := _loss_scale(storage.device, state)) is not None:
+            if isinstance(factor, float) and isnan(factor):  # some gradient was not finite, here or elsewhere: nobody updates
                 return
-            factor /= state.scaling.scale
+            factor = factor / loss_scale
         work.rule.update(
             kernels, changed, gradients, buffers, lr=work.rule.lr if state.lr is None else state.lr,
             step=state.step + 1 - state.skipped, scale=factor,
         )
         if changed is not weights:
-            round_into(changed, weights)
+            storage.device.round_into(changed, weights)
 
     return update

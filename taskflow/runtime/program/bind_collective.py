@@ -21,7 +21,7 @@ def bind_collective(work: Collective, storage: Storage) -> Action:
     """Return the action of a collective whose processors all belong to this rank."""
     match work:
         case AllReduce(_, parts):
-            return partial(_all_reduce, [storage.part(part) for part in parts])
+            return partial(_all_reduce, storage, [storage.part(part) for part in parts])
         case AllToAll():
             return exchange(storage, work)
         case ReduceScatter() if work.places:
@@ -29,7 +29,7 @@ def bind_collective(work: Collective, storage: Storage) -> Action:
         case AllGather() if work.places:
             return gather_shares(storage, work)
         case ReduceScatter(_, parts, shares):
-            return partial(_reduce_scatter, [storage.part(part) for part in parts], _places(parts, shares))
+            return partial(_reduce_scatter, storage, [storage.part(part) for part in parts], _places(parts, shares))
         case AllGather(_, parts, shares):
             return partial(_all_gather, [storage.part(part) for part in parts], _places(parts, shares))
 
@@ -40,7 +40,7 @@ def all_reduced(storage: Storage, parts: Sequence[Part]) -> Around:
     total, *others = (storage.part(part) for part in parts)
     if not others:
         return total, None, None
-    return total, partial(add, total, others), partial(_spread, total, others)
+    return total, partial(add, storage, total, others), partial(_spread, total, others)
 
 
 def reduce_scattered(storage: Storage, parts: Sequence[Part], shares: Sequence[Part]) -> Around:
@@ -50,7 +50,7 @@ def reduce_scattered(storage: Storage, parts: Sequence[Part], shares: Sequence[P
     if not others:
         return total, None, None
     places = _places(parts, shares)[1:]
-    return total, partial(add, total, others), partial(_hand_out, total, others, places)
+    return total, partial(add, storage, total, others), partial(_hand_out, total, others, places)
 
 
 def all_gathered(storage: Storage, parts: Sequence[Part], shares: Sequence[Part]) -> Around:
@@ -84,15 +84,15 @@ def _take_in(whole: Any, others: list[Any], places: list[slice]) -> None:
         np.copyto(whole[place], array[place])
 
 
-def _all_reduce(parts: list[Any]) -> None:
+def _all_reduce(storage: Storage, parts: list[Any]) -> None:
     total, *others = parts
-    add(total, others)
+    add(storage, total, others)
     _spread(total, others)
 
 
-def _reduce_scatter(parts: list[Any], places: list[slice]) -> None:
+def _reduce_scatter(storage: Storage, parts: list[Any], places: list[slice]) -> None:
     for own, (total, place) in enumerate(zip(parts, places)):
-        add(total[place], [part[place] for number, part in enumerate(parts) if number != own])
+        add(storage, total[place], [part[place] for number, part in enumerate(parts) if number != own])
 
 
 def _all_gather(parts: list[Any], places: list[slice]) -> None:

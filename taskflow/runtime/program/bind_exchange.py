@@ -45,7 +45,7 @@ def shares_reduced(storage: Storage, item: StartCollective, work: ReduceScatter,
     after = [(spans[n], storage.part(work.shares[n])) for n in own if not work.shares[n].rect.empty]
 
     def before() -> None:
-        add(first, others)
+        add(storage, first, others)
         _copy(pack)
 
     return flat, before, partial(_copy, after)
@@ -98,7 +98,7 @@ def reduce_shares(storage: Storage, work: ReduceScatter) -> Action:
         (storage.part(share), [part[_slices(place)] for part in parts])
         for share, place in zip(work.shares, work.places) if not place.empty
     ]
-    return partial(_add_up, sums)
+    return partial(_add_up, storage, sums)
 
 
 def exchange(storage: Storage, work: AllToAll) -> Action:
@@ -127,20 +127,19 @@ def _copy(copies: Copies) -> None:
         np.copyto(target, source)
 
 
-def _add_up(sums: list[tuple[Any, list[Any]]]) -> None:
+def _add_up(storage: Storage, sums: list[tuple[Any, list[Any]]]) -> None:
     for total, (first, second, *others) in sums:
         if is_narrow(total.dtype):
-            np.copyto(total, first)
-            add_up(total, [second, *others])
+            add_up(storage.device, total, [first, second, *others], fresh=True)
             continue
         np.add(first, second, out=total)
-        add(total, others)
+        add(storage, total, others)
 
 
-def add(total: Any, others: Sequence[Any]) -> None:
+def add(storage: Storage, total: Any, others: Sequence[Any]) -> None:
     """Add arrays to the first one; those of 16-bit floats in float32, rounded once."""
     if is_narrow(total.dtype):
-        add_up(total, others)
+        add_up(storage.device, total, others)
         return
     for array in others:
         np.add(total, array, out=total)

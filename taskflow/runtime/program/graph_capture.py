@@ -78,13 +78,18 @@ class GraphCapture:
             self._warm = True
             return
         state = self._state
-        self._recorder.set(self._lr if state.lr is None else state.lr, state.step)
+        self._set()
         now = state.training, state.seed  # arguments of kernels that a replay would not change
         if now == self._recorded_for:
             self._replay()
         else:
             self._record()
             self._recorded_for = now
+
+    def _set(self) -> None:
+        """Give the device what changes from step to step."""
+        state = self._state
+        self._recorder.set(self._lr if state.lr is None else state.lr, state.step, state.step - state.skipped)
 
     def _replay(self) -> None:
         runs, total = self._runs, len(self._actions)
@@ -116,7 +121,7 @@ class GraphCapture:
                 )
                 continue
             # What a kernel of this recording reads of the step may be asked for only now.
-            self._recorder.set(self._lr if self._state.lr is None else self._state.lr, self._state.step)
+            self._set()
             self._runs.append((first, replay))
             try:
                 replay()

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.floats import is_narrow
 from taskflow.graph import Node
 from taskflow.kernels import HOST, ArrayDevice
 from taskflow.operators.operator import Reads
@@ -136,8 +135,6 @@ class Storage:
 
     def _make(self, number: int) -> Array:
         of = self.graph.buffers[number]
-        if is_narrow(of.dtype) and not self.device.waits:
-            raise ValueError(f"{of.name}: {of.dtype} arrays are calculated with on the CPU only so far; train in float32 here")
         if of.base is not None and of.part is not None:
             base = self.array(of.base)
             inner = base[tuple(slice(a, b) for a, b in zip(of.part.lo, of.part.hi))]

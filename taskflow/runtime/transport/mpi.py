@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taskflow.floats import is_narrow
 from taskflow.runtime.job import (
     WATCHDOG_VARIABLE,
     Backoff,
@@ -32,6 +33,7 @@ from taskflow.runtime.transport.mpi_collectives import (
     MPIReduceScatter,
 )
 from taskflow.runtime.transport.mpi_job import duplicate, load_mpi, ranks_of_job
+from taskflow.runtime.transport.mpi_sixteen_bit import MPISixteenBitSum
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -142,7 +144,8 @@ class MPITransport(Transport):
         self.groups = Communicators(self.comm)
         self.rank, self.size = self.comm.rank, self.comm.size
         self._last_tag = int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767)  # 32767: what every MPI grants
-        self._channels: list[MPIChannel | MPICollective] = []
+        self._channels: list[MPIChannel | MPICollective | MPISixteenBitSum] = []
+        self.sums_under_way: list[MPISixteenBitSum] = []
         self._closed = False
         ranks.job.at_exit(self._end)
 
@@ -154,13 +157,24 @@ class MPITransport(Transport):
             raise ValueError(f"receive from rank {peer} (tag {tag}): the array must be writable; it is read-only")
         return self._channel(array, peer, tag, sends=False)
 
-    def all_reduce(self, array: Array, ranks: Sequence[int]) -> MPIAllReduce:
+    def all_reduce(self, array: Array, ranks: Sequence[int]) -> MPIAllReduce | MPISixteenBitSum:
+        if is_narrow(array.dtype):
+            return self._sixteen_bit_sum(array, ranks, None)
         channel = MPIAllReduce(self, self._group(ranks), array, ranks)
         self._channels.append(channel)
         return channel
 
-    def reduce_scatter(self, array: Array, counts: Sequence[int], ranks: Sequence[int]) -> MPIReduceScatter:
+    def reduce_scatter(
+        self, array: Array, counts: Sequence[int], ranks: Sequence[int]
+    ) -> MPIReduceScatter | MPISixteenBitSum:
+        if is_narrow(array.dtype):
+            return self._sixteen_bit_sum(array, ranks, counts)
         channel = MPIReduceScatter(self, self._group(ranks), array, counts, ranks)
+        self._channels.append(channel)
+        return channel
+
+    def _sixteen_bit_sum(self, array: Array, ranks: Sequence[int], counts: Sequence[int] | None) -> MPISixteenBitSum:
+        channel = MPISixteenBitSum(self, self._group(ranks), self.groups.tag(ranks), array, ranks, counts)
         self._channels.append(channel)
         return channel
 
@@ -219,9 +233,14 @@ class MPITransport(Transport):
                     why = explain(self.rank, waits)
                     job.fail(f"watchdog: {waits[self.rank]}. {why}; raise the limit with {WATCHDOG_VARIABLE} (0 = never)")
 
+        def ended() -> bool:
+            if self.sums_under_way:
+                self.sums_under_way = [one for one in self.sums_under_way if not one.done()]
+            return done()
+
         job.notices.waiting = lambda: Wait(tuple(peers), _name(what), transfer(), time.monotonic() - began)
         try:
-            poll(done, self._pace, between, self.ranks.sleep)
+            poll(ended, self._pace, between, self.ranks.sleep)
         finally:
             job.notices.waiting = None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +19,22 @@ if TYPE_CHECKING:
     from taskflow.runtime.transport.mpi import MPITransport
 
 
+SAFE_TAGS = 32768
+"""MPI grants tags below this."""
+
+
 class Communicators:
     """Communicators of a transport's sets of ranks. Each is made when all its ranks first ask for it; they must ask for several
-    in the same order on all ranks."""
+    in the same order on all ranks. None is the transport's own, so that its tags are free."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
-        self._made: dict[tuple[int, ...], MPI.Intracomm] = {tuple(range(comm.size)): comm}
+        self._made: dict[tuple[int, ...], MPI.Intracomm] = {}
+        self._tags: dict[tuple[int, ...], Iterator[int]] = {}
+
+    def tag(self, ranks: Sequence[int]) -> int:
+        """Return a tag that no other channel of these ranks has: all of them ask in the same order."""
+        return next(self._tags.setdefault(tuple(ranks), count())) % SAFE_TAGS
 
     def of(self, ranks: Sequence[int]) -> MPI.Intracomm:
         """Return the communicator of ``ranks``. Raises ValueError unless they are ascending and include this one."""
@@ -44,14 +53,13 @@ class Communicators:
 class MPICollective(Collective, ABC):
     """Requests for one array, several if its size exceeds MPI's counts. Made by MPITransport.
 
-    MPI has no 16-bit floats. Where it only moves them, it gets their bytes. Where it ``sums``, it gets a copy in float32, whose
-    sum is rounded once; the bytes sent are counted in float32.
+    MPI has no 16-bit floats. Where it only moves them, it gets their bytes; it cannot ``sum`` them (`MPISixteenBitSum` does).
     """
 
     halves = 1
     name = "collective"
     sums = True  # elements of the array
-    __slots__ = ("_array", "_comm", "_narrow", "_requests", "_transport")
+    __slots__ = ("_array", "_comm", "_requests", "_transport")
 
     def __init__(self, transport: MPITransport, comm: MPI.Intracomm, array: np.ndarray[Any, Any], ranks: Sequence[int]) -> None:
         who = f"{self.name} of ranks {list(ranks)}"
@@ -62,9 +70,8 @@ class MPICollective(Collective, ABC):
                 f"{array.strides}"
             )
         flat = array.reshape(-1)
-        self._narrow = flat if is_narrow(array.dtype) and self.sums else None
         if is_narrow(array.dtype):
-            flat = flat.astype(np.float32) if self.sums else flat.view(np.uint16)
+            flat = flat.view(np.uint16)
         super().__init__(ranks, transport.rank, flat.nbytes)
         self._transport, self._comm, self._array = transport, comm, flat
         self._requests: list[MPI.Request] = []
@@ -72,8 +79,6 @@ class MPICollective(Collective, ABC):
     def start(self) -> None:
         if not self.done():
             raise RuntimeError(f"{self}: started again before the last one was over; wait for it first")
-        if self._narrow is not None:
-            self._array[:] = self._narrow
         transport, size = self._transport, self.longest
         step = max(1, transport.message_nbytes // self._array.itemsize)
         self._requests = [self.ask(at, min(at + step, size)) for at in range(0, max(1, size), step)]
@@ -92,14 +97,7 @@ class MPICollective(Collective, ABC):
         """Return MPI's request for elements ``low`` to ``high``."""
 
     def end(self) -> None:
-        """Finish a completed collective; by default, round a sum of 16-bit floats."""
-        self.round(slice(None))
-
-    def round(self, part: slice) -> None:
-        """Round a part of a sum of 16-bit floats into the array."""
-        if self._narrow is not None:
-            with np.errstate(over="ignore"):
-                self._narrow[part] = self._array[part]
+        """Finish a completed collective."""
 
     def done(self) -> bool:
         if self._requests and self._transport.all_ended(self._requests):
@@ -180,7 +178,6 @@ class MPIReduceScatter(MPIShares):
 
     def end(self) -> None:
         self._array[self.own] = self._share
-        self.round(self.own)
 
     def __str__(self) -> str:
         return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))}, a share for each"

@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
+from taskflow.floats import is_narrow
 from taskflow.runtime.transport.base import Channel, Collective, Transport, verify_exchange, verify_shares
 from taskflow.runtime.transport.staged import WrappedTransport
 
@@ -37,9 +40,15 @@ class NCCLTransport(WrappedTransport):
         return NCCLChannel(self, array, peer, tag, sends=False)
 
     def all_reduce(self, array: Any, ranks: Sequence[int]) -> Channel:
+        if is_narrow(array.dtype):
+            many = len(ranks)
+            counts = [array.size * (n + 1) // many - array.size * n // many for n in range(many)]
+            return NCCLSixteenBitSum(self, array.reshape(-1), counts, self._group(ranks), spreads=True)
         return NCCLAllReduce(self, array, self._group(ranks))
 
     def reduce_scatter(self, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> Channel:
+        if is_narrow(array.dtype):
+            return NCCLSixteenBitSum(self, array, counts, self._group(ranks), spreads=False)
         return NCCLReduceScatter(self, array, counts, self._group(ranks))
 
     def all_gather(self, array: Any, counts: Sequence[int], ranks: Sequence[int]) -> Channel:
@@ -153,7 +162,8 @@ class NCCLChannel(Channel):
 
 
 class NCCLCollective(Collective, ABC):
-    """One collective in each step, in place; sums are of float32 or float64. As for messages, ``done`` makes the GPU wait."""
+    """One collective in each step, in place; NCCL's sums are of float32 or float64. As for messages, ``done`` makes the GPU
+    wait."""
 
     name = "collective"
     sums = True
@@ -261,6 +271,51 @@ class NCCLAllGather(NCCLShares):
 
     def __str__(self) -> str:
         return f"gather {self.nbytes} bytes from ranks {', '.join(map(str, self.ranks))} by NCCL"
+
+
+class NCCLSixteenBitSum(NCCLShares):
+    """Sum of 16-bit floats, which NCCL would round at each step of its ring: every rank gets all ranks' values of its own share,
+    adds them up in float32 in the order of the ranks, and rounds once (as `MPISixteenBitSum`). ``spreads``: all get the sum.
+    The additions are on the stream of the messages."""
+
+    name, sums = "sum", False
+    __slots__ = ("_got", "_spreads", "_wide")
+
+    def __init__(
+        self, transport: NCCLTransport, array: Any, counts: Sequence[int], ranks: tuple[int, ...], spreads: bool
+    ) -> None:
+        super().__init__(transport, array, counts, ranks)
+        self._spreads = spreads
+        xp, own = transport.device.xp, array[self._cuts[self.place] : self._cuts[self.place + 1]]
+        self._got = [own if n == self.place else xp.empty(own.shape, own.dtype) for n in range(len(ranks))]
+        self._wide = xp.empty(own.shape, np.float32)
+
+    def ask(self, nccl: Any, communicator: Any, stream: int) -> None:
+        shares = [(share, count * self.array.dtype.itemsize) for share, count in map(self.at, range(len(self.ranks)))]
+        own, nbytes = shares[self.place]
+        self._exchange(nccl, communicator, stream, shares, [(part.data.ptr, nbytes) for part in self._got])
+        device = self._transport.device
+        with device.among_messages():
+            for number, part in enumerate(self._got):
+                device.widen(part, self._wide, accumulate=number > 0)
+            device.round_into(self._wide, self._got[self.place])
+        if self._spreads:
+            self._exchange(nccl, communicator, stream, [(own, nbytes)] * len(shares), shares)
+
+    def _exchange(
+        self, nccl: Any, communicator: Any, stream: int, gives: Sequence[tuple[int, int]], gets: Sequence[tuple[int, int]]
+    ) -> None:
+        """Send to each other rank and receive from it: an address and a number of bytes for each."""
+        nccl.groupStart()
+        for peer, ((given, out), (got, coming)) in enumerate(zip(gives, gets)):
+            if peer != self.place and out:
+                communicator.send(given, out, nccl.NCCL_UINT8, peer, stream)
+            if peer != self.place and coming:
+                communicator.recv(got, coming, nccl.NCCL_UINT8, peer, stream)
+        nccl.groupEnd()
+
+    def __str__(self) -> str:
+        return f"add up {self.nbytes} bytes of ranks {', '.join(map(str, self.ranks))} by NCCL, in 16 bits"
 
 
 class NCCLAllToAll(NCCLCollective):

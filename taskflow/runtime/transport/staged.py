@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from taskflow.floats import is_narrow
 from taskflow.runtime.transport.base import Channel, Transport
 
 SETTLE_SECONDS = 20e-6  # between two looks at the GPU
@@ -127,7 +128,7 @@ class Staged(Channel):
     collective = False
 
     __slots__ = (
-        "_array", "_copied", "_free", "_from_staging", "_inner", "_out", "_staging", "_started", "_takes", "_to_staging",
+        "_array", "_copied", "_direct", "_free", "_from_staging", "_inner", "_out", "_staging", "_started", "_takes", "_to_staging",
         "_transport", "_within",
     )
 
@@ -136,7 +137,8 @@ class Staged(Channel):
         gives: slice | None = None, brings: slice | None = None,
     ) -> None:
         self._transport, self._array, self._takes = transport, array, takes
-        self._staging = staging = array if transport.direct else transport.device.pinned(array.shape, array.dtype)
+        self._direct = transport.direct and not (self.collective and is_narrow(array.dtype))  # the host adds up 16-bit floats
+        self._staging = staging = array if self._direct else transport.device.pinned(array.shape, array.dtype)
         self._out, self._to_staging = (array, staging) if gives is None else (array[gives], staging[gives])
         self._within, self._from_staging = (array, staging) if brings is None else (array[brings], staging[brings])
         self._inner = inner(staging)
@@ -154,7 +156,7 @@ class Staged(Channel):
             raise RuntimeError(f"{self}: started again before the last transfer was done; wait for it first")
         transport, device = self._transport, self._transport.device
         self._started = True
-        self._free = device.mark() if transport.direct else device.copy_out(self._out, self._to_staging)
+        self._free = device.mark() if self._direct else device.copy_out(self._out, self._to_staging)
         transport.expect(self)
 
     def begin(self) -> bool:
@@ -172,7 +174,7 @@ class Staged(Channel):
         if self._free is not None or not self._inner.done():
             return False
         self._started = False
-        if self._takes and not self._transport.direct:
+        if self._takes and not self._direct:
             self._copied = self._transport.device.copy_in(self._from_staging, self._within, self._copied)
         return True
 
@@ -187,7 +189,7 @@ class StagedReceive(Staged):
     __slots__ = ()
 
     def start(self) -> None:
-        if self._transport.direct:
+        if self._direct:
             Staged.start(self)
             return
         if not self.done():

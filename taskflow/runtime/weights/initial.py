@@ -36,7 +36,7 @@ def fill(out: Any, parameter: Parameter, rect: Rect, kernels: KernelSet, seed: i
     if is_narrow(out.dtype):
         exact = kernels.xp.empty(out.shape, np.float32)
         fill(exact, parameter, rect, kernels, seed)
-        out[...] = exact
+        kernels.device.round_into(exact, out)
         return
     init = parameter.init
     key = (seed & 0xFFFFFFFF, crc32(parameter.name.encode()))

@@ -4,6 +4,9 @@ import sys
 
 import numpy as np
 
+from taskflow.floats import float_type
+from taskflow.kernels import HOST
+from taskflow.operators.sixteen_bit import add_up
 from taskflow.runtime.connect import connect
 from taskflow.runtime.job.polling import Backoff
 from taskflow.runtime.transport.mpi import MPITransport
@@ -205,6 +208,53 @@ def shares(transport, steps=20):
     assert "floating type" in refused(ValueError, transport.reduce_scatter, np.zeros(size, int), [1] * size, range(size))
 
 
+def sixteen_bit_sums(transport, steps=6):
+    """Sums of 16-bit floats have the bits of one process, however many are on their way, in whatever order ranks wait for them; as
+    many bytes travel as in a ring."""
+    rank, size = transport.rank, transport.size
+    groups = list(dict.fromkeys([tuple(range(size)), *((one, one + 1) for one in range(size - 1)), (0, size - 1)]))
+
+    def numbers(kind, length, of, step, group):
+        return (np.random.default_rng((length, of, step, group)).standard_normal(length) * 10.0 ** (of % 3)).astype(kind)
+
+    for kind in (float_type("bfloat16"), np.dtype(np.float16)):
+        for length, way in ((0, "even"), (1, "even"), (1003, "even"), (3001, "growing"), (700, "last")):
+            mine = []
+            for number, ranks in ((n, ranks) for n, ranks in enumerate(groups) if rank in ranks):
+                many, arrays = len(ranks), [np.zeros(length, kind) for _ in range(2)]
+                counts = [length * (k + 1) // many - length * k // many for k in range(many)]
+                if way == "growing":
+                    counts = [0, *counts[1:-1], counts[-1] + counts[0]] if many > 2 else [length // 3, length - length // 3]
+                if way == "last":
+                    counts = [0] * (many - 1) + [length]
+                cuts = list(np.cumsum([0, *counts]))
+                place = ranks.index(rank)
+                own = slice(cuts[place], cuts[place + 1])
+                mine.append((number, ranks, arrays[0], slice(None), transport.all_reduce(arrays[0], ranks)))
+                mine.append((number, ranks, arrays[1], own, transport.reduce_scatter(arrays[1], counts, ranks)))
+            before = transport.bytes_sent, transport.bytes_received
+            for step in range(steps):
+                for number, _, array, _, channel in mine:
+                    array[:] = numbers(kind, length, rank, step, number)
+                    channel.start()
+                for number, ranks, array, here, channel in mine if rank % 2 else reversed(mine):
+                    transport.wait(channel, "a sum of 16-bit floats")
+                    wanted = np.zeros(length, kind)
+                    add_up(HOST, wanted, [numbers(kind, length, of, step, number) for of in ranks], fresh=True)
+                    assert array[here].tobytes() == wanted[here].tobytes(), (kind, length, way, ranks)
+            sent, received = transport.bytes_sent - before[0], transport.bytes_received - before[1]
+            everybody = transport.gather((sent, received))
+            if everybody is not None:
+                wanted = steps * sum(3 * (len(ranks) - 1) * length * 2 for ranks in groups)
+                assert sum(s for s, _ in everybody) == sum(r for _, r in everybody) == wanted
+    channel = mine[1][-1]
+    channel.start()
+    assert transport.gather(0) is None or not rank  # a rank that waits for something else goes on with its sums
+    transport.wait(channel, "the last sum")
+    assert "a share for each" in str(channel)
+    assert "C-contiguous" in refused(ValueError, transport.all_reduce, np.zeros((4, 4), kind)[:, 1], range(size))
+
+
 def exchanges(transport, steps=20):
     """All-to-alls of all ranks and of two of them, of any types and sizes, also nothing, several on their way at once."""
     rank, size = transport.rank, transport.size
@@ -250,6 +300,7 @@ def main():
         values(transport)
         all_reduces(transport)
         shares(transport)
+        sixteen_bit_sums(transport)
         exchanges(transport)
     assert first.bytes_sent == second.bytes_sent
     errors(first)
