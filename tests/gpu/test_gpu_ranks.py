@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.mpi, needs_mpi]
 
 
 def started(ranks: int, which: str, sync: str = "", **environment: str) -> dict[str, Any]:
-    said = output(ranks, str(PROGRAM), which, "4", sync, limit=150, extra=environment)
+    said = output(ranks, str(PROGRAM), which, "4", sync, limit=280, extra=environment)
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
 

@@ -146,6 +146,21 @@ def test_planned_memory_is_what_is_allocated(dtype: str) -> None:
         assert use.state == (4 + 2 * 4) * graph.parameter_count
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_loss_scale_changes_no_update_under_any_strategy(seed: int) -> None:
+    """Every seed of the gradients has the scale: a step of SGD moves the weights as far as on one processor."""
+    graph, rule, scaling = decoder("float16"), SGD(1.0), LossScaling.fixed(1024.0)
+    moved = []
+    for strategy in (undivided(graph), fitting(graph, 4, Random(seed))):
+        run = Executor(graph, strategy, rule, seed=3, loss_scaling=scaling)
+        before = masters(run)
+        trained(run, 1)
+        after = masters(run)
+        moved.append(np.concatenate([(after[name] - before[name]).reshape(-1) for name in sorted(before)]))
+    assert np.linalg.norm(moved[0]) > 0.1
+    assert np.linalg.norm(moved[1] - moved[0]) < 0.02 * np.linalg.norm(moved[0])
+
+
 def data_parallel(dtype: str, way: Sync, processors: int = 4) -> tuple[OperatorGraph, Strategy]:
     graph = decoder(dtype)
     strategy = map_graph(DataParallel(), graph, taskflow.host(processors))

@@ -240,7 +240,7 @@ class _Arriving:
 def _seed(state: Lowering, tensor: Tensor, rect: Rect, processor: int) -> int:
     """The gradient of a loss by itself."""
     target = state.emit.buffer(f"d {tensor.name}", rect, processor, tensor.dtype)
-    state.emit.fill(f"d {tensor.name}{rect}", state.emit.whole(target), 1.0, also_after=state.chain(processor))
+    state.emit.fill(f"d {tensor.name}{rect}", state.emit.whole(target), 1.0, scaled=True, also_after=state.chain(processor))
     return target
 
 
