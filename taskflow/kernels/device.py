@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.definitions.arrays import put
+from taskflow.kernels.definitions import put
 
 Array = Any  # of the device's array module
 HostArray = np.ndarray[Any, Any]

@@ -4,7 +4,7 @@ Every kernel set inherits these and replaces some by faster ones. Every array is
 A kernel fills ``out``; with ``accumulate`` it adds to it.
 """
 
-from taskflow.kernels.definitions.arrays import Array, Key, Padding, Pair, Split
+from taskflow.kernels.definitions.arrays import Array, Key, Padding, Pair, Split, put
 from taskflow.kernels.definitions.busy import busy
 from taskflow.kernels.definitions.channels import ChannelKernels
 from taskflow.kernels.definitions.convolutions import ConvolutionKernels
@@ -34,4 +34,5 @@ __all__ = [
     "Split",
     "UpdateKernels",
     "busy",
+    "put",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.kernels.definitions.arrays import put
+from taskflow.kernels.definitions import put
 from taskflow.kernels.device import ArrayDevice, Numbers
 from taskflow.kernels.gpu.gemm import ColumnMajor, column_major, plan
 from taskflow.kernels.gpu.step_scalars import StepScalars
