@@ -35,7 +35,9 @@ from taskflow.mapper import Strategy, UpdatePlacement
 from taskflow.models.huggingface import from_config, module_of
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.rules import SGD, Adam, UpdateRule
 
+RULES: Mapping[str, UpdateRule] = {"momentum": SGD(lr=0.1, momentum=0.9), "adam": Adam()}
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "llama-70b": dict(
         model_type="llama", hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
@@ -51,14 +53,16 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 MAKERS = {  # file and function, or how they begin: what is made while they run; the first that does counts
     "_fsdp_collectives.py:foreach_reduce": "sums of gradients", "_fsdp_collectives.py": "gathered weights",
     "_fsdp_param.py:alloc_all_gather_outputs": "gathered weights", "_fsdp_param.py:init_all_gather_outputs": "gathered weights",
-    "sgd.py": "optimizer", "export_dry_run.py:_loss": "loss", "graph.py:_engine_run_backward": "gradients and what is recomputed",
+    "sgd.py": "optimizer", "adam.py": "optimizer",
+    "export_dry_run.py:_loss": "loss", "graph.py:_engine_run_backward": "gradients and what is recomputed",
     "parallel.py:__init__": "weights", "parallel.py:_run": "activations",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What one rank did. ``wrong``: parameters and layers whose shape is another than planned. ``peak``, ``predicted``: bytes."""
+    """What one rank did. ``wrong``: parameters and layers whose shape is another than planned. ``peak``, ``predicted``: bytes;
+    ``more``: what the export says that a rank needs beyond the prediction."""
 
     parameters: int
     layers: int
@@ -66,11 +70,14 @@ class DryRun:
     peak: int
     parts: Mapping[str, int]
     predicted: int
+    more: int
     seconds: float
 
 
-def dry_run(config: Mapping[str, Any], plan: str, devices: int, batch: int, steps: int, rank: int = 0) -> DryRun:
-    """A rank of a Llama under a plan for so many devices."""
+def dry_run(
+    config: Mapping[str, Any], plan: str, devices: int, batch: int, steps: int, rank: int = 0, rule: str = "momentum"
+) -> DryRun:
+    """A rank of a Llama under a plan for so many devices. ``rule``: of `RULES`."""
     start = time.perf_counter()
     graph = from_config(config, batch, steps)
     machine = taskflow.load_machine("h100", devices)
@@ -78,7 +85,7 @@ def dry_run(config: Mapping[str, Any], plan: str, devices: int, batch: int, step
     found = exported(graph, wanted, "torch", "parallel.py")
     if found.differences:
         raise SystemExit("\n".join(map(str, found.differences)))
-    evaluator = make_evaluator(graph, machine)
+    evaluator = make_evaluator(graph, machine, rule=RULES[rule])
     evaluator.set(wanted)
     predicted = MemoryCheck(evaluator).peaks(wanted)[0][rank]
     with tempfile.TemporaryDirectory() as folder:
@@ -88,14 +95,15 @@ def dry_run(config: Mapping[str, Any], plan: str, devices: int, batch: int, step
         assert spec is not None and spec.loader is not None
         parallel = sys.modules["parallel"] = importlib.util.module_from_spec(spec)  # dataclasses look there
         spec.loader.exec_module(parallel)
-    parameters, layers, wrong, parts = _run(parallel, config, graph, wanted, (batch, steps), rank)
+    parameters, layers, wrong, parts = _run(parallel, config, graph, wanted, (batch, steps), rank, rule)
     return DryRun(
-        parameters, layers, tuple(wrong), parts["peak"], parts, predicted, time.perf_counter() - start
+        parameters, layers, tuple(wrong), parts["peak"], parts, predicted, found.more_bytes, time.perf_counter() - start
     )
 
 
 def _run(
-    parallel: Any, config: Mapping[str, Any], graph: taskflow.OperatorGraph, wanted: Strategy, shape: tuple[int, int], rank: int
+    parallel: Any, config: Mapping[str, Any], graph: taskflow.OperatorGraph, wanted: Strategy, shape: tuple[int, int], rank: int,
+    rule: str,
 ) -> tuple[int, int, list[str], dict[str, int]]:
     import torch
     import torch.distributed as dist
@@ -108,7 +116,9 @@ def _run(
         memory = _memory()
         with _real_meshes(parallel), FakeTensorMode(allow_non_fake_inputs=True), memory, _shapes_apart(memory), _all_to_all():
             model = parallel.parallelize(module_of(config, weights=True), "cpu")
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            optimizer: torch.optim.Optimizer = (
+                torch.optim.Adam(model.parameters()) if rule == "adam" else torch.optim.SGD(model.parameters(), 0.1, 0.9)
+            )
             for path, part in model.parts[0].named_modules():
                 part.register_forward_hook(_noting(shapes, path))
             tokens = torch.zeros(shape, dtype=torch.long)
@@ -335,6 +345,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=4096)
     parser.add_argument("--layers", type=int, help="other than the network's own")
+    parser.add_argument("--rule", choices=list(RULES), default="momentum")
     parser.add_argument("--config", help="write the network to this file, and nothing else")
     options = parser.parse_args()
     config = dict(CONFIGS[options.network])
@@ -342,13 +353,16 @@ def main() -> None:
     if options.config:
         Path(options.config).write_text(json.dumps(config, indent=2))
         return
-    row = dry_run(config, options.plan, options.devices, options.batch, options.steps)
+    row = dry_run(config, options.plan, options.devices, options.batch, options.steps, rule=options.rule)
     what = f"{options.network}, {config['num_hidden_layers']} layers, {options.batch} x {options.steps}"
     print(f"{what}: {options.plan} on {options.devices}")
     print(f"{row.parameters} parameters and {row.layers} layers, {len(row.wrong)} otherwise than planned; {row.seconds:.0f} s")
     print("\n".join(row.wrong[:20]))
     parts = ", ".join(f"{kind} {n / 1e9:.3f}" for kind, n in row.parts.items() if n)
     print(f"most memory {row.peak / 1e9:.3f} GB ({parts}), predicted {row.predicted / 1e9:.3f} GB: {row.peak / row.predicted:.3f}")
+    if row.more:
+        whole = row.predicted + row.more
+        print(f"with the shares beside whole weights {whole / 1e9:.3f} GB: {row.peak / whole:.3f}")
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def compare_command(
             interrupted = True
             break
         if target is not None:
-            found = for_target(problem, found, target, memory, limit)
+            found = for_target(problem, found, target, memory, Deadline(limit.seconds))
         interrupted = found.stopped == "interrupted"
         rows.append({
             **describe(problem, found.strategy), "name": f"{algorithm} (interrupted)" if interrupted else algorithm,

@@ -68,7 +68,7 @@ def export_command(
             **problem.header(), "plan": plan, "to": target, "written": written,
             "iteration_seconds": before["iteration_seconds"], "nearest_iteration_seconds": after["iteration_seconds"],
             "differences": [{"operator": d.operator, "cut": d.cut, "why": d.why} for d in found.differences],
-            "notes": list(found.notes), "ranks": found.ranks,
+            "notes": list(found.notes), "ranks": found.ranks, "more_bytes": found.more_bytes,
         })
     else:
         _tell(problem, found, plan, target, before, after, quiet)

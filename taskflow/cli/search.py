@@ -27,20 +27,20 @@ from taskflow.export import fastest_for, grid_for, space_for
 from taskflow.mapper import save
 from taskflow.optimizer import (
     ALGORITHMS,
-    LEAST_SHARE,
     TIME_SHARE,
     Budget,
     Deadline,
-    Improvement,
     NothingFits,
     SearchResult,
     search,
 )
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
 from taskflow.optimizer.explain import uneven_pieces
-from taskflow.optimizer.grid import SIMULATED, GridResult, has_grid, joined, make_grid, may_be_whole
+from taskflow.optimizer.grid import SIMULATED, GridResult, has_grid, joined, whole_fits
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
+
+SEARCH_SHARE = 0.7  # of the time behind the grid, for the search; the rest for the nearest plans that a framework can express
 
 
 @click.command("search", short_help="Find a fast strategy for a model.")
@@ -122,30 +122,34 @@ def search_for(
     workers: int | None,
 ) -> SearchResult:
     """Search plans that a framework can express. If the network has a grid, the best plan of the grid comes first; the rest of
-    the budget goes to plans without micro-batches, stages, recomputation and shares of weights. Raises ValueError if none fits."""
+    the budget goes to plans without micro-batches, stages, recomputation and shares of weights, unless data parallelism cannot
+    fit. Raises ValueError if none fits, or if none was found in time."""
     deadline = Deadline(limit.seconds)
     evaluator, first = problem.evaluator, None
     if algorithm == "guided" and memory and not (space.constraints.rules or evaluator.costs.measures) and has_grid(
         problem.graph, problem.machine, evaluator.rule
     ):
+        whole = whole_fits(problem.graph, problem.machine, evaluator.rule)
+        most = int(min(SIMULATED, max(1, TIME_SHARE * limit.proposals)))
         with working(f"grid for {target}", not quiet):
-            grid = make_grid(problem.graph, problem.machine, evaluator.rule)
-            share = TIME_SHARE if may_be_whole(grid) else 1 - LEAST_SHARE
-            most = int(min(SIMULATED, max(1, TIME_SHARE * limit.proposals)))
-            best = grid_for(evaluator, target, problem.room, deadline, share, most, grid)
+            best = grid_for(evaluator, target, problem.room, deadline, TIME_SHARE if whole else 1.0, most)
         first = _of_grid(best, seed, deadline.elapsed)
-        if first is not None and (deadline.expired or len(problem.machine.processors) > MOST_PROCESSORS):
+        if first is not None and (deadline.expired or not whole or len(problem.machine.processors) > MOST_PROCESSORS):
             return replace(first, left_out=(*first.left_out, "plans without an order"))
-        limit = Budget(max(deadline.left, LEAST_SHARE * limit.seconds), limit.proposals)
+        if first is None and not whole:
+            raise NothingFits(f"search: no plan for {target} was found in {deadline.elapsed:.0f} s that fits the memory ({best})")
+    left = Budget(max(SEARCH_SHARE * deadline.left, 1e-3), limit.proposals)
     restricted = space_for(problem.graph, space, target)
     try:
-        found = run_search(problem, algorithm, limit, seed, quiet, restricted, memory, workers=workers)
-        second = for_target(problem, found, target, memory, limit)
+        found = run_search(problem, algorithm, left, seed, quiet, restricted, memory, workers=workers)
+        second = for_target(problem, found, target, memory, deadline)
     except (NothingFits, TooManyTasksError):
         if first is None:
             raise
         return replace(first, search_seconds=deadline.elapsed)
-    return second if first is None else replace(joined(first, second, first.proposals), search_seconds=deadline.elapsed)
+    if first is None:
+        return replace(second, search_seconds=deadline.elapsed)
+    return replace(joined(first, second, first.proposals), search_seconds=deadline.elapsed)
 
 
 def _of_grid(best: GridResult, seed: int, elapsed: float) -> SearchResult | None:
@@ -153,15 +157,14 @@ def _of_grid(best: GridResult, seed: int, elapsed: float) -> SearchResult | None
         return None
     count = len(best.simulated)
     return SearchResult(
-        best.strategy, best.seconds, {"grid": best.seconds}, (Improvement(count, elapsed, best.seconds),), count, 0, elapsed, seed,
-        "guided", "finished", refused=best.refused, left_out=best.left_out,
+        best.strategy, best.seconds, {"grid": best.seconds}, best.history, count, 0, elapsed, seed, "guided", "finished",
+        refused=best.refused, left_out=best.left_out,
     )
 
 
-def for_target(problem: Problem, found: SearchResult, target: str, memory: bool, limit: Budget) -> SearchResult:
+def for_target(problem: Problem, found: SearchResult, target: str, memory: bool, deadline: Deadline) -> SearchResult:
     """Return the search's result if the framework can express it, else the faster of the nearest plan that it can and plans of
-    degrees. Plans of degrees are tried for as long again as the search took."""
-    deadline = Deadline(limit.seconds)
+    degrees, which are tried until the deadline."""
     lacks = problem.room if memory else lambda strategy: ""
     with working(f"plans for {target}"):
         chosen = fastest_for(

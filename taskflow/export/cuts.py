@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from taskflow.graph import Node
-from taskflow.operators.operator import Soap
+from taskflow.operators.operator import Operator, Soap, Spec
 from taskflow.regions import Rect
 
 
@@ -33,20 +33,17 @@ def output_lies(node: Node, dim: int | None, output: int = 0) -> Lies:
     """Return the layout of an output along a mesh dimension along which the operator's dimension ``dim`` is cut."""
     if dim is None:
         return WHOLE
-    axis = node.axis(dim, lambda piece: node.writes(piece)[output])
-    if axis is not None:
-        return Lies(axis)
-    return PARTIAL if node.dims[dim].soap is Soap.REDUCTION else WHOLE
+    return _written(node.operator, node.specs, dim, output)
 
 
 def input_lies(node: Node, dim: int | None, index: int, pieces: int = 2) -> Lies:
     """Return the layout that a cut operator needs for an input. Raises NotEven for halos."""
-    return _read(node, dim, pieces, lambda piece: node.reads(piece).inputs[index])
+    return WHOLE if dim is None else _read(node.operator, node.specs, dim, pieces, index, False)
 
 
 def weight_lies(node: Node, dim: int | None, index: int, pieces: int = 2) -> Lies:
     """Return the same for a parameter."""
-    return _read(node, dim, pieces, lambda piece: node.reads(piece).weights[index])
+    return WHOLE if dim is None else _read(node.operator, node.specs, dim, pieces, index, True)
 
 
 def dim_that_reads(node: Node, index: int, axis: int) -> int | None:
@@ -61,9 +58,30 @@ def dim_that_reads(node: Node, index: int, axis: int) -> int | None:
     return None
 
 
-def _read(node: Node, dim: int | None, pieces: int, rect_of: Callable[[Rect], Rect]) -> Lies:
-    if dim is None:
-        return WHOLE
+# Nodes that are alike are looked at once: their operator and the specs of what it takes say it all.
+@lru_cache(maxsize=1 << 12)
+def _alone(operator: Operator, specs: tuple[Spec, ...]) -> Node:
+    """Return a node in no graph, so that no graph is kept."""
+    return Node(0, operator.kind, operator, (), (), (), specs, operator.dims(specs))
+
+
+@lru_cache(maxsize=1 << 14)
+def _written(operator: Operator, specs: tuple[Spec, ...], dim: int, output: int) -> Lies:
+    node = _alone(operator, specs)
+    axis = node.axis(dim, lambda piece: node.writes(piece)[output])
+    if axis is not None:
+        return Lies(axis)
+    return PARTIAL if node.dims[dim].soap is Soap.REDUCTION else WHOLE
+
+
+@lru_cache(maxsize=1 << 14)
+def _read(operator: Operator, specs: tuple[Spec, ...], dim: int, pieces: int, index: int, weight: bool) -> Lies:
+    node = _alone(operator, specs)
+
+    def rect_of(piece: Rect) -> Rect:
+        reads = node.reads(piece)
+        return (reads.weights if weight else reads.inputs)[index]
+
     axis = node.axis(dim, rect_of)
     if axis is None:
         return WHOLE

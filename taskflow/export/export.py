@@ -17,13 +17,14 @@ from taskflow.mapper import Strategy
 class Exported:
     """Result of an export. ``files``: name -> text, or bytes. ``nearest``: the strategy that they implement; the given one if
     there are no ``differences``, which list the operators that the framework cannot express. ``notes``: what is done in another
-    way, with the same result."""
+    way, with the same result. ``more_bytes``: what a rank needs beyond the memory that is predicted."""
 
     files: Mapping[str, str | bytes]
     ranks: int
     nearest: Strategy
     differences: Sequence[Difference] = ()
     notes: Sequence[str] = ()
+    more_bytes: int = 0
 
 
 def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -> Exported:
@@ -36,7 +37,7 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
 
 def nearest_plan(graph: OperatorGraph, strategy: Strategy, target: str) -> Strategy:
     """Return the strategy itself if a framework can express it, else the nearest that it can, found in one step or two."""
-    name = {"torch": "plan.py", "jax": "plan.py"}.get(target, "plan")
+    name = NAMES.get(target, "plan")
     found = exported(graph, strategy, target, name)
     if not found.differences:
         return strategy
@@ -56,7 +57,7 @@ def _torch(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     files = {file: torch_code(plan, graph.name, about, file)}
     if plan.devices:
         files[f"{file.removesuffix('.py')}.ranks"] = _rank_file(plan.devices)
-    return Exported(files, plan.mesh.ranks, plan.nearest, plan.differences, plan.notes)
+    return Exported(files, plan.mesh.ranks, plan.nearest, plan.differences, plan.notes, plan.more_bytes)
 
 
 def _rank_file(devices: Sequence[int]) -> str:
@@ -98,4 +99,5 @@ _WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {
     "torch": _torch, "jax": _jax, "megatron": _megatron, "torchtitan": _torchtitan, "onnx": _onnx,
 }
 TARGETS = tuple(_WRITERS)
+NAMES = {"torch": "plan.py", "jax": "plan.py"}  # of files, where nobody has chosen one
 RESTRICTING = tuple(target for target in TARGETS if target != "onnx")  # those that cannot express every plan

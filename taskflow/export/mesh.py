@@ -77,9 +77,14 @@ def mesh_of(graph: OperatorGraph, strategy: Strategy) -> Mesh:
     nodes = {node.name: node for node in graph}
     configs: dict[str, OpConfig] = {}
     refused: dict[str, str] = {}
+    one: dict[tuple[OpConfig, int | None, int], OpConfig] = {}  # layers that are alike are looked at once
     for node in graph:
+        dim = sample_dim(node)
+        key = strategy[node.name], dim, node.dims[dim].size if dim is not None else 0
         try:
-            configs[node.name] = one_micro_batch(node, strategy[node.name], pipeline)
+            if key not in one:
+                one[key] = one_micro_batch(node, strategy[node.name], pipeline)
+            configs[node.name] = one[key]
         except ValueError as error:
             refused[node.name] = str(error)
     primes = _primes(size)
@@ -89,11 +94,14 @@ def mesh_of(graph: OperatorGraph, strategy: Strategy) -> Mesh:
         for number, group in enumerate(groups)
     )
     assignments: dict[str, Assignment] = {}
+    known: dict[tuple[OpConfig, int], Assignment | None] = {}
     for name, config in configs.items():
         if (why := _why_not(nodes[name], config)) is not None:
             refused[name] = why
             continue
-        found = assigned(config, orders[at[name]], primes)
+        if (config, at[name]) not in known:
+            known[config, at[name]] = assigned(config, orders[at[name]], primes)
+        found = known[config, at[name]]
         if found is None:
             refused[name] = "its pieces do not lie along the dimensions of a mesh of ascending ranks"
         else:

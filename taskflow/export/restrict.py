@@ -12,16 +12,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from taskflow.export.cuts import NotEven, input_lies, weight_lies
-from taskflow.export.export import nearest_plan
+from taskflow.export.export import NAMES, exported, nearest_plan
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Machine
+from taskflow.machine import Machine, host
 from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_graph, samples
 from taskflow.operators.operator import Soap
-from taskflow.optimizer import Deadline
+from taskflow.optimizer import Deadline, MemoryCheck
+from taskflow.optimizer.budget import BudgetExhausted
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.grid import SIMULATED, AnyGrid, GridResult, best_of_grid
+from taskflow.optimizer.grid import SIMULATED, GridResult, best_of_grid, make_grid
 from taskflow.optimizer.space import Constraints, SpaceOptions
 
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
@@ -87,46 +89,93 @@ def _divisors(number: int) -> list[int]:
 
 
 def grid_for(
-    evaluator: Evaluator, target: str, lacks: Callable[[Strategy], str], deadline: Deadline, share: float = 1.0,
-    most: int = SIMULATED, grid: AnyGrid | None = None,
+    evaluator: Evaluator, target: str, memory: MemoryCheck, deadline: Deadline, share: float = 1.0, most: int = SIMULATED,
+    must: bool = True,
 ) -> GridResult:
     """Return the best plan of the grid that a framework can express unchanged, using ``share`` of the time and simulating at
-    most ``most`` plans."""
-    takes = _Expressible(evaluator.graph, evaluator.machine, target)
-    return best_of_grid(evaluator, lacks, deadline=deadline, share=share, most=most, grid=grid, takes=takes)
+    most ``most`` plans. Only plans whose choices it can express are priced at all. ``must``: take all of the time for the first
+    plan if need be; no plan takes longer than the deadline."""
+    takes = Expressible(evaluator.graph, target, lambda: deadline.expired)
+    grid = make_grid(evaluator.graph, evaluator.machine, evaluator.rule, takes.may_have)
+
+    def room(strategy: Strategy) -> str:
+        if lacks := memory(strategy):
+            return lacks
+        found = exported(evaluator.graph, strategy, target, NAMES.get(target, "plan"))
+        if found.differences:
+            return f"{target} cannot express it"
+        peak = max(memory.peaks(strategy)[0]) + found.more_bytes
+        most = min(processor.memory_bytes for processor in evaluator.machine.processors)
+        return f"{target} keeps {found.more_bytes} bytes more than planned" if found.more_bytes and peak > most else ""
+
+    return best_of_grid(
+        evaluator, room, deadline=deadline, share=share, most=most, grid=grid, takes=takes, must=must, until=deadline.seconds
+    )
 
 
-class _Expressible:
-    """Test whether a framework can have a plan of the grid as it is. To look takes seconds for a large network, so plans that
-    differ in the sizes of groups of one kind alone are taken to be alike, and what was refused `TRIES` times and never had is
-    given up."""
+class Expressible:
+    """Test whether a framework can have plans of the grid as they are. To look at a plan takes seconds for a large network, so the
+    smallest plan of its kind is looked at: with as few replicas and micro-batches as it can have. ``may_have`` asks for each
+    choice of a plan by itself, which is soon done; calling this asks for all of them together. ``over``: true once time has run
+    out; then what is not known counts as refused."""
 
-    def __init__(self, graph: OperatorGraph, machine: Machine, target: str) -> None:
-        self.graph, self.machine, self.target = graph, machine, target
-        self.known: dict[tuple[object, ...], bool] = {}
-        self.refused: Counter[str] = Counter()  # by what is in a plan
+    def __init__(self, graph: OperatorGraph, target: str, over: Callable[[], bool] = lambda: False) -> None:
+        self.graph, self.target, self.over, self.batch = graph, target, over, samples(graph)
+        self.known: dict[HybridPlan, bool] = {}
+        self.refused: Counter[str] = Counter()  # by the choice that all pipelines, or all with several stages a rank, share
         self.had: set[str] = set()
 
     def __call__(self, plan: HybridPlan) -> bool:
-        alike = plan.tensor > 1, plan.context > 1, plan.experts > 1, plan.pipeline, plan.virtual, plan.recompute
-        if alike not in self.known:
-            degrees = {"context": plan.context, "experts": plan.experts, "pipeline": plan.pipeline, "virtual": plan.virtual}
-            parts = [name for name, degree in degrees.items() if degree > 1]
-            if any(self.refused[name] >= TRIES and name not in self.had for name in parts):
+        return self.may_have(plan) and self._can(self._small(plan))
+
+    def may_have(self, plan: HybridPlan) -> bool:
+        """True if the framework can have each choice of a plan by itself. Of pipelines, the first `TRIES` say it for all."""
+        for name in ("tensor", "context", "experts", "zero", "recompute", "pipeline", "virtual"):
+            one = self._alone(plan, name)
+            if one is None:
+                continue
+            if self.refused[name] >= TRIES and name not in self.had:
                 return False
-            self.known[alike] = self._can(plan)
-            if self.known[alike]:
-                self.had.update(parts)
-            else:
-                self.refused.update(parts)
-        return self.known[alike]
+            new = one not in self.known
+            if not self._can(one):
+                self.refused[name] += new
+                return False
+            self.had.add(name)
+        return True
+
+    def _alone(self, plan: HybridPlan, name: str) -> HybridPlan | None:
+        """Return the smallest plan that has one choice of a plan alone; None if the plan does not have it."""
+        value = getattr(plan, name)
+        if value == getattr(HybridPlan(), name):
+            return None
+        if name in ("tensor", "context", "experts"):
+            value = 2
+        chosen = {name: value} | ({"pipeline": plan.pipeline} if name == "virtual" else {})
+        return self._sized(HybridPlan(**chosen), several=True)
+
+    def _small(self, plan: HybridPlan) -> HybridPlan:
+        """Return the smallest plan of the kind of a plan."""
+        return self._sized(plan, plan.micro_batch != self.batch // (plan.data or 1))
+
+    def _sized(self, plan: HybridPlan, several: bool) -> HybridPlan:
+        """Return a plan with as few replicas and micro-batches as its choices need; ``several``: more than one micro-batch."""
+        data = max(plan.experts, 2 if plan.zero and plan.context == 1 else 1)
+        count = plan.pipeline if plan.pipeline > 1 else 1 + several
+        if self.batch % (data * count):
+            return plan
+        return replace(plan, data=data, micro_batch=self.batch // (data * count))
 
     def _can(self, plan: HybridPlan) -> bool:
-        try:
-            strategy = map_graph(HybridParallel(plan), self.graph, self.machine)
-            return nearest_plan(self.graph, strategy, self.target) is strategy
-        except ValueError:
-            return False
+        if plan not in self.known:
+            if self.over():
+                return False
+            try:
+                ranks = plan.tensor * plan.context * plan.pipeline * (plan.data or 1)
+                strategy = map_graph(HybridParallel(plan), self.graph, host(ranks))
+                self.known[plan] = nearest_plan(self.graph, strategy, self.target) is strategy
+            except ValueError:
+                self.known[plan] = False
+        return self.known[plan]
 
 
 def fastest_for(
@@ -137,6 +186,11 @@ def fastest_for(
     ``lacks``: returns what memory a plan lacks. Raises ValueError if none can be exported and fits."""
     best: Chosen | None = None
     tried, why = 0, ""
+
+    def checkpoint() -> None:
+        if best is not None and over():
+            raise BudgetExhausted
+
     for candidate in _candidates(graph, machine, target, found):
         if best is not None and over():
             break
@@ -146,10 +200,15 @@ def fastest_for(
             why = str(error)
             continue
         tried += 1
-        if short := lacks(plan):
+        try:
+            with evaluator.interruptible(checkpoint):
+                short = lacks(plan)
+                seconds = inf if short else evaluator.set(plan)
+        except BudgetExhausted:
+            break
+        if short:
             why = short
             continue
-        seconds = evaluator.set(plan)
         if best is None or seconds < best.seconds:
             best = Chosen(plan, seconds, tried)
     if best is None:

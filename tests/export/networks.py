@@ -146,7 +146,23 @@ class Mixtral(nn.Module):
         return self.net(tokens, use_cache=False).logits
 
 
-MODULES: dict[str, type[nn.Module]] = {"llama": Llama, "gpt": GPT, "mixtral": Mixtral, "resnet": ResNet, "cnn": CNN}
+class GPT2(nn.Module):
+    """Hugging Face's own class, whose linear layers have their weights as (inputs, outputs). Needs transformers."""
+
+    def __init__(self, width: int = 32, depth: int = 2) -> None:
+        super().__init__()
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        self.net = GPT2LMHeadModel(GPT2Config(
+            vocab_size=WORDS, n_embd=width, n_layer=depth, n_head=4, n_positions=STEPS, embd_pdrop=0.0, attn_pdrop=0.0,
+            resid_pdrop=0.0,
+        ))  # fmt: skip
+
+    def forward(self, tokens: Any) -> Any:
+        return self.net(tokens, use_cache=False).logits
+
+
+MODULES: dict[str, type[nn.Module]] = {"gpt2": GPT2, "llama": Llama, "gpt": GPT, "mixtral": Mixtral, "resnet": ResNet, "cnn": CNN}
 
 
 def examples(name: str) -> list[Any]:

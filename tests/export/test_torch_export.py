@@ -62,7 +62,7 @@ def in_taskflow(name: str, graph: taskflow.OperatorGraph, strategy: taskflow.Str
     run = taskflow.Executor(graph, strategy, taskflow.SGD(lr=0.1, momentum=0.9))
     load_weights(run, weights_of(networks.MODULES[name]()))
     generator = torch.Generator().manual_seed(1)
-    names = {"gpt": ("tokens", "positions"), "llama": ("tokens",), "mixtral": ("tokens",)}.get(name, ("x",))
+    names = {"gpt": ("tokens", "positions"), "resnet": ("x",), "cnn": ("x",)}.get(name, ("tokens",))
     losses = []
     for _ in range(5):
         inputs, labels = networks.batch_of(name, generator)
@@ -165,6 +165,52 @@ def test_a_mixtral_for_four_devices_trains_as_pytorch_alone_and_as_here(tmp_path
     assert strategy[q.name].describe(q).startswith("n/2 c/2") and strategy[experts.name].describe(experts).startswith("n/2 @")
     losses = check(tmp_path, "mixtral", text, 4)
     assert losses == pytest.approx(in_taskflow("mixtral", graph, strategy), rel=TOLERANCE)
+
+
+def exported_llama() -> taskflow.OperatorGraph:
+    torch.manual_seed(0)
+    return taskflow.from_torch(torch.export.export(networks.Llama(), tuple(networks.examples("llama"))), name="llama")
+
+
+def test_of_a_program_of_torch_export_only_samples_are_divided() -> None:
+    graph, machine = exported_llama(), taskflow.load_machine("p100", 2)
+    for plan in ("t2", "p2 mb2", "d2 recompute=full"):
+        with pytest.raises(ValueError, match=r"import the torch\.nn\.Module itself"):
+            exported(graph, taskflow.choose(plan, graph, machine)[0], "torch", "parallel.py")
+    found = exported(graph, taskflow.choose("d2 zero3 mb2", graph, machine)[0], "torch", "parallel.py")
+    assert not found.differences and "'blocks.#.attention.wq'" in found.files["parallel.py"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_a_program_of_torch_export_trains_as_its_module(tmp_path: Path) -> None:
+    graph = exported_llama()
+    strategy = taskflow.choose("d2 zero3 mb2", graph, taskflow.load_machine("p100", 2))[0]
+    check(tmp_path, "llama", exported(graph, strategy, "torch", "parallel.py").files["parallel.py"], 2)
+
+
+def hugging_face_gpt2() -> tuple[taskflow.OperatorGraph, taskflow.Strategy, str]:
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    return plan_for("gpt2", "t2", 2, nearest=True)
+
+
+def test_the_linear_layers_of_hugging_face_s_gpt2_are_cut_along_the_other_axis_of_their_weights() -> None:
+    graph, strategy, text = hugging_face_gpt2()
+    up, down = (graph.node(f"net.transformer.h.0.mlp.{name}") for name in ("c_fc", "c_proj"))
+    assert up.operator.kind == down.operator.kind == "linear"
+    assert up.parameters[0].shape == (128, 32), "as in other linear layers; there it is (32, 128)"
+    assert strategy[up.name].describe(up).startswith("c/2") and strategy[down.name].describe(down).startswith("k/2")
+    lines = {name: next(line for line in text.splitlines() if f"mlp.{name}" in line and "weight" in line) for name in (
+        "c_fc", "c_proj",
+    )}  # fmt: skip
+    assert '"weight": (S1,), "bias": (S0,)' in lines["c_fc"] and '"weight": (S0,)' in lines["c_proj"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_hugging_face_s_gpt2_trains_as_pytorch_alone_and_as_here(tmp_path: Path) -> None:
+    graph, strategy, text = hugging_face_gpt2()
+    assert check(tmp_path, "gpt2", text, 2) == pytest.approx(in_taskflow("gpt2", graph, strategy), rel=TOLERANCE)
 
 
 @pytest.mark.slow

@@ -209,6 +209,24 @@ def test_a_graph_names_layers_by_their_paths() -> None:
     assert graph.name == "Residual" and graph.node("stem.0").operator.kind == "conv2d"
 
 
+class Places(nn.Module):
+    """Drops of a constant, as XLNet does of its table of positions, and of what follows from the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.drop, self.same = nn.Linear(6, 8), nn.Dropout(0.25), nn.Dropout(0.0)
+        self.register_buffer("table", torch.linspace(-1, 1, 8))
+
+    def forward(self, x: Any) -> Any:
+        return self.drop(self.up(x)) + self.drop(self.table * 2) + self.same(self.table)
+
+
+def test_a_constant_may_be_dropped() -> None:
+    graph = from_torch(Places(), (4, 6), loss="mse_loss")
+    dropped = [node for node in graph if node.operator.kind == "dropout"]
+    assert len(dropped) == 2 and graph.nodes[dropped[1].inputs[0].node].operator.kind == "constant"
+
+
 def test_shapes_do_for_floats_and_losses_may_be_chosen() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2))
     graph = from_torch(module, (8, 4), loss="mse_loss", name="small")

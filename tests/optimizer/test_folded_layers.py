@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import HybridParallel, Strategy, map_graph
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
+from taskflow.operators.constant import ConstantArray
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.folded import folded_step, folded_use
@@ -32,13 +34,27 @@ RULE = Adam()
 
 
 def network(name: str, layers: int) -> OperatorGraph:
+    if name == "table":
+        return with_a_table(layers)
     if name == "llama":
         return llama(replace(LlamaConfig.small(), batch=16, layers=layers))
     return gpt(replace(GPTConfig.small(), batch=16, layers=layers))
 
 
+def with_a_table(layers: int) -> OperatorGraph:
+    """A constant has the name of the first layer, and all layers read it, as imported networks have their tables of positions."""
+    graph = OperatorGraph()
+    x, labels = ops.input(graph, (16, 32), name="x"), ops.input(graph, (16,), "int64", name="labels")
+    table = graph.apply(ConstantArray.of(np.full((1, 64), 0.5, np.float32)), (), name="h.0.table")[0]
+    for number in range(layers):
+        inner = ops.mul(ops.linear(x, 64, name=f"h.{number}.up"), table, name=f"h.{number}.mul")
+        x = ops.linear(inner, 32, name=f"h.{number}.down")
+    graph.minimize(ops.cross_entropy(x, labels))
+    return graph
+
+
 @pytest.mark.parametrize(("name", "layers", "plan"), [
-    ("llama", 7, "d8 mb1"), ("gpt", 11, "p2 d4 mb1"),
+    ("llama", 7, "d8 mb1"), ("gpt", 11, "p2 d4 mb1"), ("table", 11, "p2 d4 mb1"), ("table", 7, "d8 mb1 recompute=full"),
     pytest.param("gpt", 20, "p2 d4 mb1 v2", marks=pytest.mark.slow),
     pytest.param("llama", 11, "p2 d4 mb1 schedule=zb-h1", marks=pytest.mark.slow),
     pytest.param("llama", 21, "p2 d4 mb1 schedule=zbv", marks=pytest.mark.slow),

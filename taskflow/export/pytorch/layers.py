@@ -35,6 +35,7 @@ SIZED = {"Flatten", "Unflatten", "Upsample"}  # layers that name sizes, or that 
 APART = {  # functions that are computed on pieces (`support.OnPieces`): how many axes, from the left, may be cut
     "scaled_dot_product_attention": -2, "max_pool2d": 2, "avg_pool2d": 2, "adaptive_avg_pool2d": 2, "interpolate": 2,
 }
+TURNED = "Conv1D"  # Hugging Face's linear layer, which has its weight as (inputs, outputs)
 HEAVY = {Work.CONTRACTION, Work.CONVOLUTION, Work.RECURRENT}
 
 
@@ -64,17 +65,24 @@ class Expressed:
 
 
 def express(
-    graph: OperatorGraph, mesh: Mesh, data: Sequence[int], sites: Mapping[str, OperatorSite], result: str, cuts: Mapping[str, str]
+    graph: OperatorGraph, mesh: Mesh, data: Sequence[int], sites: Mapping[str, OperatorSite], result: str,
+    cuts: Mapping[str, str], classes: Mapping[str, str],
 ) -> Expressed:
-    """Express the plan as layers, along the mesh dimensions that are not in ``data``. ``cuts``: operator -> its cut in words."""
-    return _Walk(graph, mesh, data, sites, result, cuts).expressed()
+    """Express the plan as layers, along the mesh dimensions that are not in ``data``. ``cuts``: operator -> its cut in words;
+    ``classes``: path of a layer -> the name of its class."""
+    return _Walk(graph, mesh, data, sites, result, cuts, classes).expressed()
+
+
+def _turned(lies: Lies) -> Lies:
+    return lies if lies.axis is None else Lies(1 - lies.axis)
 
 
 class _Walk:
     def __init__(
         self, graph: OperatorGraph, mesh: Mesh, data: Sequence[int], sites: Mapping[str, OperatorSite], result: str,
-        cuts: Mapping[str, str],
+        cuts: Mapping[str, str], classes: Mapping[str, str],
     ) -> None:
+        self.classes = classes
         self.graph, self.mesh, self.sites, self.result, self.cuts = graph, mesh, sites, result, cuts
         self.data = set(data)
         self.tensor = [j for j in range(len(mesh.sizes)) if j not in self.data]
@@ -167,7 +175,7 @@ class _Walk:
             self._set(member, j, None)
 
     def _as_layer(self, site: OperatorSite, group: Sequence[Node]) -> CutLayer | None:
-        if not self.tensor or site.name in SIZED:
+        if not self.tensor or self.classes[site.path] in SIZED:
             return None
         assignments = self.found.assignments
         inputs = []
@@ -197,7 +205,8 @@ class _Walk:
                 local = parameter.name.removeprefix(f"{site.path}.") if parameter.layer == member.name else ("weight", "bias")[k]
                 lying = tuple(weight_lies(member, assignments[member.name][j], k, self.mesh.sizes[j]) for j in self.tensor)
                 if any(lies != WHOLE for lies in lying):
-                    weights[local] = lying
+                    turned = local == "weight" and self.classes[site.path] == TURNED
+                    weights[local] = tuple(map(_turned, lying)) if turned else lying
                 if any(added_once(member, assignments[member.name][j], k) for j in self.tensor):
                     once.append(local)
         makes = tuple(output_lies(maker, assignments[maker.name][j], last.index) for j in self.tensor)

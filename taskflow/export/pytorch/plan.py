@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from taskflow.export.cuts import WHOLE
 from taskflow.export.difference import Difference, regather_differences
 from taskflow.export.mesh import Mesh, data_dims, mesh_of, sharing_of
 from taskflow.export.pytorch.layers import CutLayer, Expressed, Lying, express
+from taskflow.export.pytorch.shares import bytes_of_shares
 from taskflow.export.pytorch.stages import StageText, stages_of_module
 from taskflow.export.pytorch.units import patterns, units_of
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import PipelineSchedule, Strategy
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
+from taskflow.models.pytorch.exported import ExportedModule
+from taskflow.report.units import nbytes
 
 SCHEDULES = {  # (schedule, whether a rank has several stages): the class of torch.distributed.pipelining
     (PipelineSchedule.GPIPE, False): "ScheduleGPipe", (PipelineSchedule.GPIPE, True): "ScheduleLoopedBFS",
@@ -27,7 +31,7 @@ SCHEDULES = {  # (schedule, whether a rank has several stages): the class of tor
 class TorchPlan:
     """Contents of a generated module. ``names``: the mesh's dimensions (the pipeline's first). ``nearest``: the strategy that
     it expresses, which is the given one if there are no ``differences``. ``notes``: what is done differently with the same
-    result."""
+    result. ``more_bytes``: what a rank needs beyond the plan's memory."""
 
     mesh: Mesh
     names: Mapping[str, int]
@@ -49,6 +53,7 @@ class TorchPlan:
     target: Lying = ()
     statistics: bool = False
     devices: tuple[int, ...] = ()
+    more_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
 
@@ -61,8 +66,11 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     strategy.verify(graph)
     mesh = mesh_of(graph, strategy)
     data = data_dims(graph, mesh)
+    _require_module(origin.module, len(data) == len(mesh.sizes), strategy)
     cuts = {node.name: strategy[node.name].describe(node) for node in graph}
-    found = express(graph, mesh, data, sites, result, cuts)
+    leaves = {site.path for site in sites.values() if site.kind == "module"}
+    classes = {path: type(origin.module.get_submodule(path)).__name__ for path in leaves}
+    found = express(graph, mesh, data, sites, result, cuts, classes)
     pipeline = strategy.pipeline
     configs = {node.name: mesh.config(node, found.assignments[node.name], pipeline) for node in graph}
     sharing = sharing_of(graph, strategy)
@@ -75,7 +83,6 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
         regather=frozenset(),
     )
     names, data_names, tensor_names = _mesh_names(mesh, data)
-    leaves = [path for path in {site.path for site in sites.values() if site.kind == "module"}]
     _require_layers(origin.module, leaves, bool(tensor_names), found)
     plan = TorchPlan(
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
@@ -84,6 +91,12 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
         devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (),
     )
+    if plan.data and sharing.zero < 3:
+        replicas = sharing.group or prod(mesh.sizes[j] for j in data) if sharing.zero else 1
+        plan.more_bytes = bytes_of_shares(graph, mesh, pipeline, replicas)
+        what = "a rank's shares of the weights" if sharing.zero else "a copy of the weights"
+        more = f"{nbytes(plan.more_bytes)} a rank more than predicted"
+        plan.notes.append(f"FSDP2 keeps {what} beside those that it computes with: {more}")
     if pipeline is not None:
         plan.micro_batches = pipeline.micro_batches
         if pipeline.count > 1:
@@ -147,7 +160,17 @@ def _mesh_names(mesh: Mesh, data: Sequence[int]) -> tuple[dict[str, int], tuple[
     return names, tuple(found[0]), tuple(found[1])
 
 
-def _require_layers(module: Any, paths: Sequence[str], tensor: bool, found: Expressed) -> None:
+def _require_module(module: Any, by_samples: bool, strategy: Strategy) -> None:
+    """Raise ValueError for what cannot be done with a program of torch.export, which has functions in place of layers."""
+    stages = strategy.pipeline.count if strategy.pipeline is not None else 1
+    if isinstance(module, ExportedModule) and not (by_samples and stages == 1 and not strategy.recompute):
+        raise ValueError(
+            "the network was imported from a program of torch.export, which has functions in place of the module's layers, so that "
+            "only plans that divide samples alone (data, zero1 to zero3) can be exported; import the torch.nn.Module itself"
+        )
+
+
+def _require_layers(module: Any, paths: Iterable[str], tensor: bool, found: Expressed) -> None:
     """Raise ValueError for layers whose parameters cannot be DTensors."""
     from torch import nn
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from taskflow.graph import OperatorGraph
@@ -15,7 +15,7 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 def units_of(graph: OperatorGraph, module: Any, sites: Mapping[str, OperatorSite]) -> tuple[str, ...]:
     """Return the modules that are units, as patterns: for each weight, the innermost module that holds it and contains all code
     that reads it. Weights for which that is the whole module (mostly tied ones) are in no unit."""
-    paths = {site.path for site in sites.values() if site.kind != "input"}
+    paths = {path for site in sites.values() if site.kind != "input" for path in _upwards(site.path)}
     readers: dict[str, set[str]] = {}
     for node in graph:
         for parameter in node.parameters:
@@ -37,13 +37,21 @@ def _common(paths: Iterable[str]) -> str:
     return ".".join(parts[0][:shared])
 
 
+def _upwards(path: str) -> Iterator[str]:
+    """Yield a module's path and those of the modules that it is in."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+
+
 def _called(module: Any, path: str, paths: set[str]) -> str:
-    """The innermost module at or above a path that is called: it has code of its own, and is no list of modules."""
+    """The innermost module at or above a path that is called: it has code of its own (``paths``: with those modules that they are
+    in), and is no list of modules."""
     from torch import nn
 
     while path:
         is_list = isinstance(module.get_submodule(path), (nn.ModuleList, nn.ModuleDict, nn.Sequential))
-        if not is_list and any(other == path or other.startswith(f"{path}.") for other in paths):
+        if not is_list and path in paths:
             break
         path = path.rpartition(".")[0]
     return path

@@ -15,6 +15,12 @@ def is_drop_path(part: nn.Module) -> bool:
     return kind.__name__.endswith("DropPath") and kind.__module__.startswith(PATHS) and hasattr(part, "drop_prob")
 
 
+def probability_of(part: Any) -> float:
+    """Return with which probability a layer drops; 0 for all layers that do not drop."""
+    name = probability_name(part)
+    return 0.0 if name is None else float(getattr(part, name) or 0.0)
+
+
 def probability_name(part: Any) -> str | None:
     """Return the attribute with the probability of dropping of such a layer; None for all other modules."""
     if type(part).__name__ in ("Dropout", "StochasticDepth"):

@@ -18,6 +18,7 @@ from taskflow.models.pytorch.refused import class_of
 from taskflow.models.pytorch.registry import array_of, constant
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
 from taskflow.models.pytorch.steps import Fixed
+from taskflow.models.pytorch.turned import CONV1D
 from taskflow.operators.tensor import Tensor
 
 Made = Any  # a Tensor, or a tuple of them where the module returns one
@@ -29,6 +30,12 @@ def _linear(site: Site, m: nn.Linear, x: Tensor) -> Made:
         return add(site.name, site.own(y, m.weight), _held(site, m, "bias"))
     shared = site.shared(m.weight, m.bias)
     y = ops.linear(x, m.out_features, m.bias is not None, name=site.name, parameters=shared)
+    return site.own(y, m.weight, m.bias)
+
+
+def _conv1d(site: Site, m: Any, x: Tensor) -> Made:
+    """Hugging Face's linear layer; `weights_of` turns its weight round."""
+    y = ops.linear(x, m.nf, name=site.name, parameters=site.shared(m.weight, m.bias))
     return site.own(y, m.weight, m.bias)
 
 
@@ -310,7 +317,9 @@ FOLLOWED = (
     nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict, nn.Sequential, nn.TransformerEncoder,
     nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer, nn.Transformer,
 )
-BY_NAME: dict[str, Callable[..., Made]] = {"torchvision.ops.stochastic_depth.StochasticDepth": stochastic_depth}
+BY_NAME: dict[str, Callable[..., Made]] = {
+    "torchvision.ops.stochastic_depth.StochasticDepth": stochastic_depth, CONV1D: _conv1d,
+}
 """Layers of packages that need not be installed."""
 STATEFUL = (nn.LSTM, nn.MultiheadAttention, nn.BatchNorm1d, nn.BatchNorm2d)
 """Layers that may share no parameter with others."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from taskflow.models.pytorch.dropping import probability_of
 from taskflow.models.pytorch.experts import is_experts, without_numbers
 from taskflow.models.pytorch.places import calling_line
 from taskflow.models.pytorch.refused import more_than_its_class
@@ -199,7 +200,8 @@ class TorchRecorder(TorchFunctionMode):
             self._refuse_buffers_of_layers(given)
         if name in ONLY_SHAPES and tracked:
             return self._fixed(kind, target, mapped(_numbers, args), mapped(_numbers, kwargs), run, changes)
-        if not tracked and not (kind == "module" and next(run.parameters(), None) is not None):
+        layer = kind == "module" and (next(run.parameters(), None) is not None or bool(probability_of(run)))
+        if not tracked and not layer:
             return self._fixed(kind, target, args, kwargs, run, changes)
         self._refuse_hidden_state(name, target)
         if name in QUERIES:

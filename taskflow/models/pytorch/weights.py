@@ -28,6 +28,7 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
     import torch
 
     from taskflow.models.pytorch.experts import is_experts, parts_of
+    from taskflow.models.pytorch.turned import is_turned
 
     seen: set[int] = set()
     for path, part in module.named_modules():
@@ -53,6 +54,8 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
                     if theirs == name:
                         shape = tuple(tensor[:, rows].shape)
                         yield f"{prefix}{ours}", (shape, _reader(tensor, shape, (slice(None), rows)))
+            elif is_turned(part) and name == "weight":
+                yield f"{prefix}{name}", (tensor.T.shape, _reader(tensor.T, tuple(tensor.T.shape)))
             else:
                 yield f"{prefix}{name}", (tensor.shape, _reader(tensor, tuple(tensor.shape)))
 

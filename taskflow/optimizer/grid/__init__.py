@@ -19,7 +19,7 @@ from taskflow.optimizer.grid.grid import (
     kendall,
 )
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
-from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole
+from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole, whole_fits
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory
 from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
@@ -64,4 +64,5 @@ __all__ = [
     "plan_memory",
     "plan_strategy",
     "quick_neighbours",
+    "whole_fits",
 ]

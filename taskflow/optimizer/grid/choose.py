@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
+from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.grid import PlanGrid
 from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.priced import AnyGrid
@@ -11,6 +14,9 @@ from taskflow.optimizer.space import unequal
 from taskflow.rules import UpdateRule
 
 
-def make_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> AnyGrid:
-    """Return a `PlanGrid`, or a `MixedGrid` if devices are of several kinds. Raises ValueError if the machine is not described."""
-    return MixedGrid(graph, machine, rule) if unequal(machine) else PlanGrid(graph, machine, rule)
+def make_grid(
+    graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None
+) -> AnyGrid:
+    """Return a `PlanGrid`, or a `MixedGrid` if devices are of several kinds. ``takes``: which plans a `PlanGrid` has at all.
+    Raises ValueError if the machine is not described."""
+    return MixedGrid(graph, machine, rule) if unequal(machine) else PlanGrid(graph, machine, rule, takes)

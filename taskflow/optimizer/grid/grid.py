@@ -88,12 +88,15 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 class PlanGrid:
-    """Priced grid of a network on a machine. Its cached results serve the local search too."""
+    """Priced grid of a network on a machine, of the plans that a function ``takes``. Its cached results serve the local search
+    too."""
 
-    def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> None:
+    def __init__(
+        self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None
+    ) -> None:
         if not isinstance(machine, Cluster):
             raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
-        self.graph, self.machine, self.rule = graph, machine, rule
+        self.graph, self.machine, self.rule, self.takes = graph, machine, rule, takes
         self.sums = PlanSums(GraphTables(graph, machine), rule)
         self.prices = PlanPrices(self.sums)
         self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
@@ -106,17 +109,19 @@ class PlanGrid:
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
         """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
         answers true."""
-        every = self._every()
+        every = self.listed()
         self.fitting, self.refused = priced_plans(self, _layered(every), over)
         return self.fitting, len(every)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
         """Return those of these plans that fit and that people often use (not `unusual`): a tenth, soon priced."""
-        return priced_plans(self, _layered(one for one in self._every() if not unusual(one[0])), over)[0]
+        return priced_plans(self, _layered(one for one in self.listed() if not unusual(one[0])), over)[0]
 
-    def _every(self) -> list[tuple[HybridPlan, int]]:
+    def listed(self) -> list[tuple[HybridPlan, int]]:
+        """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""
         if not self._listed:
-            self._listed = sorted(grid_plans(self.graph, self.machine), key=lambda one: unusual(one[0]))
+            every = [one for one in grid_plans(self.graph, self.machine) if self.takes is None or self.takes(one[0])]
+            self._listed = sorted(every, key=lambda one: unusual(one[0]))
         return self._listed
 
     def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
@@ -152,7 +157,7 @@ def best_of_grid(
     counts = [0, 0]
     left_out: list[str] = []
     pairs: list[tuple[float, float]] = []
-    for one in _order(grid, trial, counts, begin, end, deadline, must and isfinite(end)):
+    for one in _order(grid, trial, counts, end, deadline, must and isfinite(end)):
         if len(pairs) >= (most if trial.best is not None else LACKING * most):
             break
         left = end - deadline.elapsed
@@ -185,10 +190,14 @@ def best_of_grid(
 
 
 def _order(
-    grid: AnyGrid, trial: PlanTrial, counts: list[int], begin: float, end: float, deadline: Deadline, early: bool
+    grid: AnyGrid, trial: PlanTrial, counts: list[int], end: float, deadline: Deadline, early: bool
 ) -> Iterator[PricedPlan]:
     """Yield the plans in the order of simulation. ``early``: the first is a usual one, the smallest of those with nearly the best
     price, and comes before the others are priced. ``counts`` receives the number of plans and of those that fit."""
+
+    if isinstance(grid, PlanGrid):
+        grid.listed()
+    begin = deadline.elapsed
 
     def over() -> bool:
         return deadline.expired or deadline.elapsed >= begin + PRICING * (end - begin)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite
 from random import Random
 
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
 from taskflow.mapper import Strategy, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
@@ -16,6 +18,7 @@ from taskflow.optimizer.grid.memory import MARGIN
 from taskflow.optimizer.grid.priced import AnyGrid
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
+from taskflow.rules import UpdateRule
 
 MOST_PROPOSALS = 24  # after the grid, where no seconds limit them: each takes as long as thousands without an order
 PROPOSALS_SHARE = 0.1  # of a budget of proposals, for the grid; as much again for what follows
@@ -187,9 +190,14 @@ def _kind(layered: LayeredPlan) -> object:
 
 def may_be_whole(grid: AnyGrid) -> bool:
     """True if weights, gradients and state fit a device, as data parallelism needs."""
-    wide = 4 * (1 + (grid.rule.buffers if grid.rule else 0))
-    nbytes = sum(p.spec.nbytes + p.spec.rect.volume * wide for p in grid.graph.parameters)
-    return nbytes <= grid.memory_bytes
+    return whole_fits(grid.graph, grid.machine, grid.rule)
+
+
+def whole_fits(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
+    """`may_be_whole` of a network's grid on a machine."""
+    wide = 4 * (1 + (rule.buffers if rule else 0))
+    nbytes = sum(p.spec.nbytes + p.spec.rect.volume * wide for p in graph.parameters)
+    return nbytes <= min(processor.memory_bytes for processor in machine.processors)
 
 
 def joined(first: SearchResult, second: SearchResult, proposals: int) -> SearchResult:

@@ -69,6 +69,8 @@ def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> Non
             made = _look_up(given[0], weights["weight"], layer.weights["weight"], mesh)
         else:
             bare.__dict__["_parameters"] = weights
+            if type(bare).__name__ == "Conv1D":  # Hugging Face's, which says how many outputs it has
+                bare.__dict__["nf"] = weights["weight"].shape[1]
             made = type(bare).forward(bare, *given, **kwargs)
         return mapped_leaves(lambda value: _wrapped(value, mesh, layer), made)
 

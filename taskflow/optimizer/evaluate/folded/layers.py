@@ -37,8 +37,9 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
     if graph.carries:
         return None
     layers: dict[tuple[int, str], dict[str, list[Node]]] = {}  # by stage and by name without number
+    apart = _constants_of_others(graph)
     for node in graph:
-        if match := LAYER.match(node.name):
+        if (match := LAYER.match(node.name)) and node.number not in apart:
             stage = 0 if strategy.pipeline is None else strategy.pipeline.stage(node.name)
             family = match[0].rstrip("0123456789")
             layers.setdefault((stage, family), {}).setdefault(match[0], []).append(node)
@@ -52,6 +53,22 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
 def every_layer(graph: OperatorGraph, strategy: Strategy) -> FewerLayers:
     """Return the whole network."""
     return FewerLayers(graph, strategy, {}, (), tuple(graph))
+
+
+def _constants_of_others(graph: OperatorGraph) -> set[int]:
+    """Return the numbers of constants that other layers read, too: they are in no layer. Tables of positions are such, and have
+    the name of the first layer that reads them."""
+    found: set[int] = set()
+    for node in graph:
+        own = LAYER.match(node.name)
+        for tensor in node.inputs:
+            of = graph.nodes[tensor.node]
+            if of.inputs or of.parameters or of.operator.kind == "input":
+                continue
+            named = LAYER.match(of.name)
+            if named and (own is None or own[0] != named[0]):
+                found.add(of.number)
+    return found
 
 
 class _LayerGroup:
