@@ -20,8 +20,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
 from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_graph, samples
 from taskflow.operators.operator import Soap
-from taskflow.optimizer import Deadline, MemoryCheck
-from taskflow.optimizer.budget import BudgetExhausted
+from taskflow.optimizer import BudgetExhausted, Deadline, MemoryCheck
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.grid import SIMULATED, GridResult, best_of_grid, make_grid
 from taskflow.optimizer.space import Constraints, SpaceOptions

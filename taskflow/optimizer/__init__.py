@@ -15,19 +15,19 @@
 - ``trust``: how far predictions of measured plans were off
 """
 
-from taskflow.optimizer.budget import Budget, Deadline
+from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
 from taskflow.optimizer.memory_check import RULE, MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, SearchResult
-from taskflow.optimizer.search import ALGORITHMS, LEAST_SHARE, TIME_SHARE, make_evaluator, search
+from taskflow.optimizer.search import ALGORITHMS, TIME_SHARE, make_evaluator, search
 from taskflow.optimizer.session import NothingFits
 
 __all__ = [
     "ALGORITHMS",
-    "LEAST_SHARE",
     "RULE",
     "TIME_SHARE",
     "Budget",
+    "BudgetExhausted",
     "Deadline",
     "Improvement",
     "MemoryCheck",

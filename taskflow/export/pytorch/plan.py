@@ -18,7 +18,6 @@ from taskflow.graph import OperatorGraph
 from taskflow.mapper import PipelineSchedule, Strategy
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
 from taskflow.models.pytorch.exported import ExportedModule
-from taskflow.report.units import nbytes
 
 SCHEDULES = {  # (schedule, whether a rank has several stages): the class of torch.distributed.pipelining
     (PipelineSchedule.GPIPE, False): "ScheduleGPipe", (PipelineSchedule.GPIPE, True): "ScheduleLoopedBFS",
@@ -95,7 +94,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
         replicas = sharing.group or prod(mesh.sizes[j] for j in data) if sharing.zero else 1
         plan.more_bytes = bytes_of_shares(graph, mesh, pipeline, replicas)
         what = "a rank's shares of the weights" if sharing.zero else "a copy of the weights"
-        more = f"{nbytes(plan.more_bytes)} a rank more than predicted"
+        more = f"{plan.more_bytes / 1e6:,.1f} MB a rank more than predicted"
         plan.notes.append(f"FSDP2 keeps {what} beside those that it computes with: {more}")
     if pipeline is not None:
         plan.micro_batches = pipeline.micro_batches
