@@ -17,7 +17,16 @@ from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.explain import uneven_pieces
-from taskflow.optimizer.grid import LayeredPlan, MixedGrid, PlanGrid, best_of_grid, kendall, make_grid, plan_strategy
+from taskflow.optimizer.grid import (
+    LayeredPlan,
+    MixedGrid,
+    PlanGrid,
+    best_of_grid,
+    descend,
+    kendall,
+    make_grid,
+    plan_strategy,
+)
 from taskflow.optimizer.grid.dealing import deal_layers, deal_samples, in_stages
 from taskflow.optimizer.grid.places import PlacesOf
 from taskflow.optimizer.space import kinds_of
@@ -210,3 +219,20 @@ def test_what_even_stages_and_shares_cost_is_said(plan: str, words: tuple[str, .
         assert gain.gain > 1 and gain.as_json()["gain"] == gain.gain
         short = uneven_pieces(evaluator, long=False)
         assert short is not None and "taskflow explain says" in str(short) and short.as_json()["gain"] is None
+
+
+def test_descents_by_price_keep_the_devices() -> None:
+    graph, machine = decoder(layers=6), two_kinds()
+    grid = MixedGrid(graph, machine, RULE)
+    plans, _ = grid.plans()
+    assert grid.fitting == plans
+    ends = descend(grid, plans, lambda: False)
+    assert ends and ends == sorted(ends, key=lambda one: one.seconds)
+    assert ends[0].seconds <= plans[0].seconds
+    layouts = {(one.layered.plan.devices, one.layered.plan.tensor, one.layered.plan.pipeline) for one in plans}
+    for one in ends:
+        plan = one.layered.plan
+        assert (plan.devices, plan.tensor, plan.pipeline) in layouts and 16 % plan.together == 0
+        assert one.seconds == grid.prices(one.layered, one.micro_batches)
+    best = min(ends, key=lambda one: one.seconds)
+    assert make_evaluator(graph, machine, rule=RULE).set(plan_strategy(best.layered, graph, machine)) > 0

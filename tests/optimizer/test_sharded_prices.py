@@ -128,7 +128,7 @@ def test_a_backward_step_waits_for_the_sum_of_the_gradients_two_before() -> None
     one = grid()
     plan = LayeredPlan(HybridPlan(data=16, micro_batch=1, zero=2))
     one.prices(plan, 2)
-    walk = next(iter(one.prices.sharded._walks.values()))
+    walk, _ = next(iter(one.prices.sharded._walks.values()))
     reductions = [number for step in walk.steps for number in step.reduces]
     waiting = [number for step in walk.steps for number in step.waits if number in reductions]
     assert waiting == reductions[: len(waiting)] and len(waiting) >= len(reductions) - 2

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from taskflow.mapper import samples
-from taskflow.optimizer.grid.grid import SURE, PlanGrid
+from taskflow.optimizer.grid.grid import SURE
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import PlanMemory
-from taskflow.optimizer.grid.neighbours import quick_neighbours
-from taskflow.optimizer.grid.priced import PricedPlan
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 
 MOST_STARTS = 24
 MOST_STEPS = 24  # from a start
@@ -26,7 +25,7 @@ SMALL_PENALTY = 0.2
 """The same when starts are chosen, which need to fit only after some steps."""
 
 
-def descend(grid: PlanGrid, plans: Sequence[PricedPlan], over: Callable[[], bool]) -> list[PricedPlan]:
+def descend(grid: AnyGrid, plans: Sequence[PricedPlan], over: Callable[[], bool]) -> list[PricedPlan]:
     """Return the plans at which descents from different t, c, p and e end and that are likely to fit, the cheapest first.
     ``plans``: those of the grid that fit; ``over``: whether to end."""
     found: dict[LayeredPlan, PricedPlan] = {}
@@ -39,7 +38,7 @@ def descend(grid: PlanGrid, plans: Sequence[PricedPlan], over: Callable[[], bool
     return sorted(found.values(), key=lambda one: (one.seconds, str(one.layered)))
 
 
-def _starts(grid: PlanGrid, plans: Sequence[PricedPlan]) -> list[PricedPlan]:
+def _starts(grid: AnyGrid, plans: Sequence[PricedPlan]) -> list[PricedPlan]:
     """Return the cheapest plans of each t, c, p and e: of those that fit, and of those that would if more was recomputed."""
     plain = [
         one for one in grid.refused
@@ -58,12 +57,12 @@ def _starts(grid: PlanGrid, plans: Sequence[PricedPlan]) -> list[PricedPlan]:
     return sorted(found.values(), key=lambda one: _cost(grid, one.seconds, one.memory, SMALL_PENALTY))
 
 
-def _cost(grid: PlanGrid, seconds: float, memory: PlanMemory, penalty: float = PENALTY) -> float:
+def _cost(grid: AnyGrid, seconds: float, memory: PlanMemory, penalty: float = PENALTY) -> float:
     beyond = memory.nbytes / (SURE * grid.memory_bytes) - 1
     return seconds * (1 + penalty * max(0.0, beyond))
 
 
-def _descent(grid: PlanGrid, start: PricedPlan, over: Callable[[], bool]) -> PricedPlan | None:
+def _descent(grid: AnyGrid, start: PricedPlan, over: Callable[[], bool]) -> PricedPlan | None:
     """Return the end of steepest descent from a plan; None if that does not fit."""
     batch = samples(grid.graph)
     best, least = start, _cost(grid, start.seconds, start.memory)
@@ -71,7 +70,7 @@ def _descent(grid: PlanGrid, start: PricedPlan, over: Callable[[], bool]) -> Pri
     for _ in range(MOST_STEPS):
         some: list[tuple[LayeredPlan, int]] = []
         memories: list[PlanMemory] = []
-        for one in quick_neighbours(best.layered, grid.sums, batch):
+        for one in grid.quick_neighbours(best.layered):
             if over():
                 break
             count = batch // one.plan.together

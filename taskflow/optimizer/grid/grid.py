@@ -17,7 +17,7 @@ from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.memory import PlanMemory, plan_memory
-from taskflow.optimizer.grid.neighbours import neighbours
+from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plans import grid_plans
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, unusual
@@ -131,6 +131,10 @@ class PlanGrid:
     def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
         """Yield the plans that differ in one choice."""
         return neighbours(layered, self.sums, samples(self.graph), min(node_size(self.machine), len(self.machine.processors)))
+
+    def quick_neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+        """Yield those of them that keep the degrees and treat all stages alike."""
+        return quick_neighbours(layered, self.sums, samples(self.graph))
 
 
 def _layered(plans: Iterable[tuple[HybridPlan, int]]) -> Iterator[tuple[LayeredPlan, int]]:

@@ -12,7 +12,7 @@ from taskflow.mapper import Strategy, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.grid.descent import descend
-from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PlanTrial, best_of_grid
+from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import MARGIN
 from taskflow.optimizer.grid.priced import AnyGrid
@@ -99,10 +99,9 @@ class _LayeredSearch:
         )
 
     def _descend(self, trial: PlanTrial) -> None:
-        """Simulate what descents by price end at, as long as that may be faster than what is known. Of plans that shard the weights
-        the price says too little where they are gathered between nodes: what simulations say of some is expected of the others.
-        BudgetExhausted when time or proposals end."""
-        if not isinstance(self.grid, PlanGrid) or trial.simulated >= self.most:
+        """Simulate what descents by price end at, as long as that may be faster than what is known. What
+        simulations say of some is expected of the others of their kind. BudgetExhausted when time or proposals end."""
+        if trial.simulated >= self.most:
             return
         end = self.deadline.elapsed + DESCENT_SHARE * max(0.0, self.end - self.deadline.elapsed)
         left = descend(self.grid, self.grid.fitting, lambda: trial.over() or self.deadline.elapsed >= end)

@@ -6,7 +6,7 @@ samples of a micro-batch over replicas, in proportion to speed and within the me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from taskflow.optimizer.grid.dealing import deal_layers, deal_samples, in_stages
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import PlanMemory
 from taskflow.optimizer.grid.mixed_price import MixedPrices, of_replica, unlike
-from taskflow.optimizer.grid.neighbours import neighbours
+from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.places import Places, PlacesOf
 from taskflow.optimizer.grid.plans import PlanAxes, powers
 from taskflow.optimizer.grid.priced import PricedPlan, priced_plans, unusual
@@ -48,8 +48,10 @@ class MixedGrid:
         self.places = PlacesOf(machine, [of for of, _ in found])
         self.prices = MixedPrices(self.kinds, self.places, machine)
         self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
+        self.fitting: list[PricedPlan] = []
+        """The plans that fit by the closed form, the fastest by its price first."""
         self.refused: list[PricedPlan] = []
-        """The plans that do not fit by the closed form."""
+        """Those that do not."""
         self._layers: dict[object, Array] = {}
 
     def _sums_of(self, kind: Sequence[int]) -> PlanSums:
@@ -62,8 +64,8 @@ class MixedGrid:
         """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
         answers true."""
         seen: set[LayeredPlan] = set()
-        fitting, self.refused = priced_plans(self, self._every(over, seen), over)
-        return fitting, len(seen)
+        self.fitting, self.refused = priced_plans(self, self._every(over, seen), over)
+        return self.fitting, len(seen)
 
     def _every(self, over: Callable[[], bool], seen: set[LayeredPlan]) -> Iterator[tuple[LayeredPlan, int]]:
         """Yield each plan once, with its number of micro-batches, until ``over`` answers true. ``seen`` receives them."""
@@ -202,9 +204,19 @@ class MixedGrid:
 
     def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
         """Yield the plans that differ in one choice, on the same devices; if stages change, layers are distributed anew."""
+        yield from self._on_the_same(layered, neighbours(layered, self.sums, self.batch, self.axes.node))
+        yield from self._other_shares(layered)
+
+    def quick_neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+        """Yield those of them that treat all stages alike."""
+        yield from self._on_the_same(layered, quick_neighbours(layered, self.sums, self.batch))
+        yield from self._other_shares(layered)
+
+    def _on_the_same(self, layered: LayeredPlan, found: Iterable[LayeredPlan]) -> Iterator[LayeredPlan]:
+        """Those that use the same devices, with layers distributed where their stages are open."""
         plan = layered.plan
         same = plan.tensor, plan.context, plan.pipeline, plan.data or len(plan.shares)
-        for one in neighbours(layered, self.sums, self.batch, self.axes.node):
+        for one in found:
             new = one.plan
             if (new.tensor, new.context, new.pipeline, new.data or len(new.shares)) != same:
                 continue
@@ -214,7 +226,6 @@ class MixedGrid:
                     yield dealt
                 continue
             yield one
-        yield from self._other_shares(layered)
 
     def _other_shares(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
         """Shares twice and half as large for every replica, and those with one sample moved between unlike replicas."""

@@ -37,13 +37,15 @@ class PlanPricing(Protocol):
 
 
 class AnyGrid(Protocol):
-    """A `PlanGrid` or, for unequal devices, a `MixedGrid`. ``refused``: the plans that do not fit in closed form."""
+    """A `PlanGrid` or, for unequal devices, a `MixedGrid`. ``fitting`` and ``refused``: the plans that fit in closed form,
+    the fastest by price first, and those that do not (after `plans`)."""
 
     graph: OperatorGraph
     machine: Cluster
     rule: UpdateRule | None
     sums: PlanSums
     memory_bytes: int
+    fitting: list[PricedPlan]
     refused: list[PricedPlan]
 
     @property
@@ -59,6 +61,10 @@ class AnyGrid(Protocol):
 
     def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
         """Yield the plans that differ in one choice."""
+        ...
+
+    def quick_neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+        """Yield those of them that descents by price go to: they keep the degrees and treat all stages alike."""
         ...
 
 

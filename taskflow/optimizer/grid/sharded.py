@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from taskflow.optimizer.grid.layered import LayeredPlan
-from taskflow.optimizer.grid.shortened import Run, Walk, WalkMaker, shortened
+from taskflow.optimizer.grid.shortened import GraphLists, Run, Walk, WalkMaker, shortened
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
 from taskflow.optimizer.grid.walked import APART, OTHER, OWN, Travel, Walked, walked
@@ -24,10 +24,12 @@ class ShardedPasses:
         device = sums.tables.device
         self.launch = device.launch_seconds
         self.memory = device.memory_bytes_per_second * device.reaches("memory", 0.8)
-        self._walks: dict[object, Walk] = {}
+        self.lists = GraphLists(self.tables)
+        self._walks: dict[object, tuple[Walk, int]] = {}
         self._layers: dict[object, list[list[int]]] = {}
-        self._stages: dict[object, tuple[Walk, list[Run], object]] = {}
+        self._stages: dict[object, tuple[Walk, list[Run], int]] = {}
         self._travels: dict[object, tuple[dict[str, list[Travel]], dict[str, list[Travel]], tuple[float, float]]] = {}
+        self._one: dict[object, Travel] = {}
         self._known: dict[object, Walked] = {}
         self._kinds: dict[tuple[int, ...], int] = {}
         self._places: dict[str, list[int]] = {}  # by layer with weights, those of its parameters in tables
@@ -90,7 +92,7 @@ class ShardedPasses:
             self._layers[key] = [of[layer] for layer in sorted(of)]
         return self._layers[key]
 
-    def _walk(self, layered: LayeredPlan, number: int, layers: Sequence[list[int]]) -> tuple[Walk, list[Run], object]:
+    def _walk(self, layered: LayeredPlan, number: int, layers: Sequence[list[int]]) -> tuple[Walk, list[Run], int]:
         """The walk of a stage's layers, the runs of layers that it leaves out, and what it is known by: one walk is for all
         stages of the same layers."""
         plan = layered.plan
@@ -108,17 +110,17 @@ class ShardedPasses:
         name = tuple([kinds[i] for i in kept]), tuple(run.first for run in runs), several.all() or several.tobytes(), plan.prefetch
         if name not in self._walks:
             zero = {
-                parameter.layer: zeros[number_of[node]] for i in kept for node in layers[i]
-                for parameter in self.tables.graph.nodes[node].parameters
+                weights: zeros[number_of[node]] for i in kept for node in layers[i] for weights in self.lists.layers[node]
             }
             sent = {layer: layer in self._places and any(several[place] for place in self._places[layer]) for layer in zero}
             maker = WalkMaker(
-                self.tables, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
+                self.lists, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
                 self.sums.again(layered), table.saved > 0, lambda layer: sent[layer] and zero[layer] > 2,
                 lambda layer: sent[layer] and zero[layer] > 1, plan.prefetch,
             )
-            self._walks[name] = maker.walk(runs)
-        self._stages[key] = self._walks[name], runs, name
+            self._walks[name] = maker.walk(runs), len(self._walks)
+        walk, number = self._walks[name]
+        self._stages[key] = walk, runs, number
         return self._stages[key]
 
     def _alike(self, nodes: Sequence[int]) -> int:
@@ -137,35 +139,35 @@ class ShardedPasses:
     ) -> tuple[dict[str, list[Travel]], dict[str, list[Travel]], tuple[float, float]]:
         """By layer with weights, its gathers and its reductions: one for each group of devices that hold some. And the seconds
         that a forward and a backward pass wait for these, for each layer of the network, if they hide behind nothing."""
-        table, several = self.tables.of(layered.plan), self._several(layered)
+        table, several = self.tables.of(layered.plan), self._several(layered).tolist()
+        holders, nbytes, wide = table.weight_holders, table.weight_bytes, table.weight_elements * self.wide
         everywhere, of_expert = groups.inner * groups.experts, groups.inner // groups.tensor * groups.experts
         gathers: dict[str, list[Travel]] = {}
         reduces: dict[str, list[Travel]] = {}
         for layer in dict.fromkeys(one for one in walk.collectives if isinstance(one, str)):
-            nbytes: dict[int, list[float]] = {}
+            of_step: dict[int, list[int]] = {}
             for place in self._places[layer]:
-                if not several[place]:
-                    continue
-                holders = int(table.weight_holders[place])
-                step = 1 if holders == everywhere else groups.expert_step if holders < of_expert else groups.tensor
-                sizes = nbytes.setdefault(step, [0.0, 0.0])
-                sizes[0] += float(table.weight_bytes[place])
-                sizes[1] += float(table.weight_elements[place] * self.wide[place])
-            gathers[layer] = [self._travel(groups, step, sizes[0], READS) for step, sizes in nbytes.items()]
-            reduces[layer] = [self._travel(groups, step, sizes[1], ADDS) for step, sizes in nbytes.items()]
-        sums = [
-            sum(travel.seconds for step in walk.steps for one in getattr(step, which) for travel in of[walk.collectives[one]])
-            for which, of in (("begins", gathers), ("reduces", reduces))
-        ]
+                if several[place]:
+                    count = int(holders[place])
+                    step = 1 if count == everywhere else groups.expert_step if count < of_expert else groups.tensor
+                    sizes = of_step.setdefault(step, [0, 0])
+                    sizes[0] += int(nbytes[place])
+                    sizes[1] += int(wide[place])
+            gathers[layer] = [self._travel(groups, step, sizes[0], READS) for step, sizes in of_step.items()]
+            reduces[layer] = [self._travel(groups, step, sizes[1], ADDS) for step, sizes in of_step.items()]
         layers = len(walk.ends[1])
-        each = sums[0] / (2 * layers + 1)
-        return gathers, reduces, (each, each + sums[1] / layers)
+        each = sum(travel.seconds for name in walk.gathers for travel in gathers[name]) / (2 * layers + 1)
+        summed = sum(travel.seconds for name in walk.reductions for travel in reduces[name]) / layers
+        return gathers, reduces, (each, each + summed)
 
-    def _travel(self, groups: WeightGroups, step: int, nbytes: float, arrays: int) -> Travel:
-        copy = self.launch + arrays * nbytes / groups.members(step) / self.memory
-        links: tuple[tuple[int, ...], ...] = ((OWN,),)
-        if groups.meets and groups.tensor > 1:
-            links = ((OWN, OTHER),) if step == 1 else ((OWN,), (OTHER,))
-        elif step == 1 and groups.tensor > 1:
-            links = ((OWN, APART),)
-        return Travel(groups.seconds(step, nbytes, 1), copy, links)
+    def _travel(self, groups: WeightGroups, step: int, nbytes: int, arrays: int) -> Travel:
+        key = groups, step, nbytes, arrays
+        if key not in self._one:
+            copy = self.launch + arrays * nbytes / groups.members(step) / self.memory
+            links: tuple[tuple[int, ...], ...] = ((OWN,),)
+            if groups.meets and groups.tensor > 1:
+                links = ((OWN, OTHER),) if step == 1 else ((OWN,), (OTHER,))
+            elif step == 1 and groups.tensor > 1:
+                links = ((OWN, APART),)
+            self._one[key] = Travel(groups.seconds(step, nbytes, 1), copy, links)
+        return self._one[key]

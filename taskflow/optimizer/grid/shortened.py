@@ -71,13 +71,37 @@ class WalkStep:
 class Walk:
     """Steps of a device: the forward pass of the last layer, a backward pass, and a forward pass. ``ends``: for each of the
     three, the number of the step that ends each kept layer. ``collectives``: of a gather or a reduction the name of its weights,
-    of another its read and 0 or (of a gradient) 1; ``first``: the gathers that wait for no step."""
+    of another its read and 0 or (of a gradient) 1; ``first``: the gathers that wait for no step. ``gathers``, ``reductions``: the
+    weights of those that wait for steps."""
 
     steps: list[WalkStep] = field(default_factory=list)
     collectives: list[str | tuple[int, int]] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
     ends: tuple[dict[int, int], ...] = ()
     runs: Sequence[Run] = ()
+    gathers: list[str] = field(default_factory=list)
+    reductions: list[str] = field(default_factory=list)
+
+
+class GraphLists:
+    """What walks ask of a graph's tables again and again, as lists: of each read its source, of each node its reads, the reads of
+    its outputs, the layers whose weights it has, and whether its outputs are kept."""
+
+    def __init__(self, tables: GraphTables) -> None:
+        graph = tables.graph
+        self.active: list[bool] = tables.active.tolist()
+        self.source: list[int] = tables.output_node[tables.read_tensor].tolist()
+        self.reader: list[int] = tables.read_node.tolist()
+        self.read_kept: list[bool] = tables.read_kept.tolist()
+        self.layers = [tuple(dict.fromkeys(parameter.layer for parameter in node.parameters)) for node in graph]
+        self.reads: list[list[int]] = [[] for _ in graph]
+        self.readers: list[list[int]] = [[] for _ in graph]
+        for read, (source, reader) in enumerate(zip(self.source, self.reader)):
+            self.reads[reader].append(read)
+            self.readers[source].append(read)
+        self.outputs_kept = [False] * len(self.reads)
+        for node, kept in zip(tables.output_node.tolist(), tables.output_kept.tolist()):
+            self.outputs_kept[node] |= kept
 
 
 class WalkMaker:
@@ -85,11 +109,11 @@ class WalkMaker:
     ``again``: the nodes that are recomputed; ``saves``: those that save something for their backward task."""
 
     def __init__(
-        self, tables: GraphTables, layers: Sequence[Sequence[int]], stage: frozenset[int], again: Array, saves: Array,
+        self, lists: GraphLists, layers: Sequence[Sequence[int]], stage: frozenset[int], again: Array, saves: Array,
         gathered: Callable[[str], bool], reduced: Callable[[str], bool], prefetch: int,
     ) -> None:
-        self.tables, self.graph, self.layers, self.stage = tables, tables.graph, layers, stage
-        self.again, self.saves, self.prefetch = again, saves, prefetch
+        self.lists, self.layers, self.stage = lists, layers, stage
+        self.again, self.saves, self.prefetch = again.tolist(), saves.tolist(), prefetch
         self.gathered, self.reduced = gathered, reduced
         self.made = Walk()
         self.steps = self.made.steps
@@ -97,16 +121,14 @@ class WalkMaker:
         self.now: dict[str, int] = {}  # weights -> visit, in this pass
         self.reductions: list[int] = []
         self.sent: dict[tuple[int, int, int], int] = {}  # step, read, direction -> collective
-        self.reads: list[list[int]] = [[] for _ in self.graph]
-        self.readers: list[list[int]] = [[] for _ in self.graph]
-        for read, (tensor, node) in enumerate(zip(tables.read_tensor, tables.read_node)):
-            self.reads[node].append(read)
-            self.readers[tables.output_node[tensor]].append(read)
 
     def walk(self, runs: list[Run]) -> Walk:
         """Return the walk."""
         self.made.ends = (self._forward(self.layers[-1:]), self._backward(), self._forward(self.layers))
         self.made.runs = runs
+        for step in self.steps:
+            self.made.gathers += [str(self.made.collectives[number]) for number in step.begins]
+            self.made.reductions += [str(self.made.collectives[number]) for number in step.reduces]
         return self.made
 
     def _forward(self, layers: Sequence[Sequence[int]]) -> dict[int, int]:
@@ -115,8 +137,8 @@ class WalkMaker:
         for layer, nodes in enumerate(layers):
             for node in nodes:
                 step = WalkStep(node)
-                for read in self.reads[node]:
-                    self._brought(step, read, 0, self._source(read), there)
+                for read in self.lists.reads[node]:
+                    self._brought(step, read, 0, self.lists.source[read], there)
                 there[node] = self._append(step)
             ends[layer] = len(self.steps) - 1
         self.now.clear()
@@ -127,21 +149,21 @@ class WalkMaker:
         again: dict[int, int] = {}
         ends: dict[int, int] = {}
         last = {
-            parameter.layer: node for nodes in self.layers[::-1] for node in nodes[::-1] if self.tables.active[node]
-            for parameter in self.graph.nodes[node].parameters
+            name: node for nodes in self.layers[::-1] for node in nodes[::-1] if self.lists.active[node]
+            for name in self.lists.layers[node]
         }
         for layer in reversed(range(len(self.layers))):
             for node in self.layers[layer][::-1]:
-                if not self.tables.active[node]:
+                if not self.lists.active[node]:
                     continue
                 self._recompute(node, again)
                 step = WalkStep(node, back=True)
-                for read in self.reads[node]:
-                    if self.tables.read_kept[read] and self._source(read) in again:
-                        self._brought(step, read, 0, self._source(read), again)
-                for read in self.readers[node]:
-                    self._brought(step, read, 1, int(self.tables.read_node[read]), there)
-                names = [name for name in dict.fromkeys(p.layer for p in self.graph.nodes[node].parameters) if self.reduced(name)]
+                for read in self.lists.reads[node]:
+                    if self.lists.read_kept[read] and self.lists.source[read] in again:
+                        self._brought(step, read, 0, self.lists.source[read], again)
+                for read in self.lists.readers[node]:
+                    self._brought(step, read, 1, self.lists.reader[read], there)
+                names = [name for name in self.lists.layers[node] if self.reduced(name)]
                 if names and len(self.reductions) >= ROOM:
                     step.waits.append(self.reductions[-ROOM])
                 there[node] = self._append(step)
@@ -153,9 +175,8 @@ class WalkMaker:
 
     def _recompute(self, node: int, again: dict[int, int]) -> None:
         """Append the steps that compute again what a backward step reads, as ``tasks.lower.recompute`` does."""
-        made = [tensor.index + self.tables.output_of[tensor.node, 0] for tensor in self.graph.nodes[node].outputs]
-        own = self.again[node] and (self.saves[node] or any(self.tables.output_kept[tensor] for tensor in made))
-        if not own and not any(self.tables.read_kept[read] for read in self.reads[node]):
+        own = self.again[node] and (self.saves[node] or self.lists.outputs_kept[node])
+        if not own and not any(self.lists.read_kept[read] for read in self.lists.reads[node]):
             return
         wanted: set[int] = set()
         left = [node]
@@ -165,16 +186,14 @@ class WalkMaker:
                 if reader in again or reader in wanted:
                     continue
                 wanted.add(reader)
-            left += [source for read in self.reads[reader] if self.again[source := self._source(read)] and source in self.stage]
+            sources = [self.lists.source[read] for read in self.lists.reads[reader]]
+            left += [source for source in sources if self.again[source] and source in self.stage]
         for number in sorted(wanted):
             step = WalkStep(number, again=True)
-            for read in self.reads[number]:
-                if self.again[self._source(read)]:
-                    self._brought(step, read, 0, self._source(read), again)
+            for read in self.lists.reads[number]:
+                if self.again[self.lists.source[read]]:
+                    self._brought(step, read, 0, self.lists.source[read], again)
             again[number] = self._append(step)
-
-    def _source(self, read: int) -> int:
-        return int(self.tables.output_node[self.tables.read_tensor[read]])
 
     def _brought(self, step: WalkStep, read: int, which: int, source: int, there: dict[int, int]) -> None:
         """Let a step wait for what a collective brings from the step of a node. That of a layer which is left out is taken to
@@ -195,7 +214,7 @@ class WalkMaker:
 
     def _append(self, step: WalkStep) -> int:
         number = len(self.steps)
-        for name in dict.fromkeys(p.layer for p in self.graph.nodes[step.node].parameters):
+        for name in self.lists.layers[step.node]:
             if not self.gathered(name):
                 continue
             if name not in self.now:
