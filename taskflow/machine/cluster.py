@@ -186,7 +186,8 @@ class _Placed:
         if source == target:
             return ()
         if (a := self._node[source]) != self._node[target]:  # two halves are kept, not the pairs, which are a million of 1,024
-            return self.half(source, True) + self.half(target, False)
+            out, into = self._out.get(source), self._into.get(target)
+            return (self.half(source, True) if out is None else out) + (self.half(target, False) if into is None else into)
         found = self._within.get((source, target))
         if found is None:
             path = self._nodes[a].path(self._local[source], self._local[target])

@@ -126,11 +126,16 @@ def collective(machine: Machine, members: Sequence[int]) -> Around:
         nodes.setdefault(machine.processors[member].node, []).append(member)
     if len(nodes) == 1:
         return Channels(around.members, around.resources, 1, _within(around) * library.link_share, inf, library)
-    occupied = dict.fromkeys((*around.resources, *(len(machine.processors) + number for number in _ways(machine, members))))
+    out = {member: machine.way_out(member) for member in members}  # type: ignore[attr-defined]
+    into = {member: machine.way_in(member) for member in members}  # type: ignore[attr-defined]
+    first = len(machine.processors)
+    occupied = dict.fromkeys(around.resources)
+    for member in members:
+        occupied.update(dict.fromkeys([first + link.number for link in (*out[member], *into[member])]))
     narrowest = inf
     for there in nodes.values():
-        for way in (machine.way_out, machine.way_in):  # type: ignore[attr-defined]
-            narrowest = min(narrowest, _together(map(way, there)))
+        for way in (out, into):
+            narrowest = min(narrowest, _together([way[member] for member in there]))
     within = [_within(ring(machine, there)) for there in nodes.values() if len(there) > 1]
     return Channels(
         around.members, tuple(occupied), len(nodes), min(within, default=inf) * library.link_share,
@@ -166,5 +171,8 @@ def _within(around: Ring) -> float:
 def _together(ways: Iterable[Sequence[Link]]) -> float:
     """Return the bytes a second of several routes between a node's processors and the network together: the sum over their
     narrowest links, each counted once."""
-    narrow = {link.number: link.bytes_per_second for way in ways for link in [min(way, key=lambda k: k.bytes_per_second)]}
+    narrow = {
+        link.number: link.bytes_per_second
+        for way in ways for link in [way[0] if len(way) == 1 else min(way, key=lambda k: k.bytes_per_second)]
+    }
     return sum(narrow.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,18 +62,23 @@ def _by_messages(machine: Machine, members: Sequence[int], messages: Sequence[tu
     """Ring of messages (sender and receiver) of equal sizes."""
     first = len(machine.processors)
     resources: dict[int, None] = {}
-    carries: Counter[int] = Counter()
+    carries: dict[int, int] = {}
     rates: dict[int, float] = {}
     latency, copies = 0.0, False
     for source, target in messages:
-        route = machine.route(source, target)
-        sender = [source] if any(link.occupies_sender for link in route) else []
-        receiver = [target] if any(link.occupies_receiver for link in route) else []
-        resources.update(dict.fromkeys((*sender, *(first + link.number for link in route), *receiver)))
-        copies = copies or bool(sender or receiver)
-        carries.update(link.number for link in route)
-        rates.update({link.number: link.bytes_per_second for link in route})
-        latency = max(latency, sum(link.latency_seconds for link in route))
+        route = machine.route(source, target)  # plain loops: of ten thousand processors there are as many routes
+        if any([link.occupies_endpoints for link in route]):
+            copies = True
+            if any([link.occupies_sender for link in route]):
+                resources[source] = None
+        for link in route:
+            number = link.number
+            resources[first + number] = None
+            carries[number] = carries.get(number, 0) + 1
+            rates[number] = link.bytes_per_second
+        if copies and any([link.occupies_receiver for link in route]):
+            resources[target] = None
+        latency = max(latency, sum([link.latency_seconds for link in route]))
     slowest = min((rates[link] / carries[link] for link in carries), default=float("inf"))
     return Ring(tuple(members), tuple(resources), latency, len(messages) * slowest, copies)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from math import inf, prod
 from typing import Any
 
@@ -29,10 +30,11 @@ class OpConfig:
 
     def partition(self, node: Node) -> Grid:
         """Return the cut of ``node``'s iteration space."""
-        sizes = [dim.size for dim in node.dims]
-        weights = self.weights or ((),) * len(sizes)
+        sizes = tuple([dim.size for dim in node.dims])
+        if not self.weights:
+            return _even_grid(sizes, self.degrees)
         return Grid(
-            [weighted_cuts(s, w) if w else even_cuts(s, d) for s, d, w in zip(sizes, self.degrees, weights)]
+            [weighted_cuts(s, w) if w else even_cuts(s, d) for s, d, w in zip(sizes, self.degrees, self.weights)]
         )
 
     def pieces(self, node: Node) -> list[tuple[Rect, int]]:
@@ -65,7 +67,9 @@ class OpConfig:
             raise ValueError(
                 f"{who}: {prod(self.degrees)} pieces need as many processors, got {len(self.processors)}"
             )
-        for processor in set(self.processors):  # of micro-batches there are many, on few processors
+        used = set(self.processors)  # of micro-batches there are many, on few processors
+        fine = set(map(type, used)) == {int} and min(used) >= 0 and max(used) < processors
+        for processor in () if fine else used:
             if not isinstance(processor, int) or not 0 <= processor < processors:
                 raise ValueError(f"{who}: processor {processor!r} does not exist; there are 0 to {processors - 1}")
         if self.weights:
@@ -125,6 +129,12 @@ def writes_together(node: Node, dim: int) -> bool:
         node.axis(dim, lambda piece, k=tensor.index: node.writes(piece)[k]) is None  # type: ignore[misc]
         for tensor in node.outputs
     )
+
+
+@lru_cache(maxsize=64)
+def _even_grid(sizes: tuple[int, ...], degrees: tuple[int, ...]) -> Grid:
+    """The grid of even cuts. Layers are alike, and on many devices there are tens of thousands of cuts."""
+    return Grid([even_cuts(s, d) for s, d in zip(sizes, degrees)])
 
 
 class SyncAlgorithm(Enum):

@@ -60,3 +60,8 @@ class Expert(Mapper):
             return self._homes.get(node.name, piece)
         level = self._depth[node.name] * self._per_node // max(self._levels, self._per_node)
         return piece * self._per_node + level
+
+    def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
+        if self._megatron is not None:
+            return self._megatron.map_tasks(node, count, degrees, machine)
+        return super().map_tasks(node, count, degrees, machine)

@@ -16,6 +16,8 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
 from taskflow.mapper.config import Exchange, Sync, SyncAlgorithm, UpdatePlacement, writes_together
@@ -78,15 +80,15 @@ class HybridParallel(Mapper):
             self.plan.schedule.rank(self._stages[node.name], self.plan.pipeline), self.select_copies(node, machine),
         )
         if key not in self._places:  # other operators' pieces lie as this one's do
-            self._places[key] = tuple(self._place(piece, *key) for piece in range(count))
+            self._places[key] = tuple(np.array(self._numbers)[self._place(np.arange(count), *key)].tolist())
         return self._places[key]
 
     def _place(
-        self, piece: int, degrees: Sequence[int], dim: int | None, shared: int | None, sequence: int | None, expert: int | None,
+        self, piece: Any, degrees: Sequence[int], dim: int | None, shared: int | None, sequence: int | None, expert: int | None,
         rank: int, copies: int,
-    ) -> int:
-        """The processor of a piece, or of one of its copies. ``dims``: those of samples, of the tensor-parallel group, of the
-        sequence and of experts."""
+    ) -> Any:
+        """Return the place of each piece, or copy of one, in an array of their numbers. ``dim``, ``shared``, ``sequence`` and
+        ``expert``: the dimensions of samples, of the tensor-parallel group, of the sequence and of experts."""
         plan = self.plan
         replica = place = 0
         piece, member = divmod(piece, copies)
@@ -102,7 +104,7 @@ class HybridParallel(Mapper):
                 place, at = divmod(at, plan.tensor) if i == shared else (at, 0)
             if i == shared:
                 member = at
-        return self._numbers[rank * self._group + (replica * plan.context + place) * plan.tensor + member]
+        return rank * self._group + (replica * plan.context + place) * plan.tensor + member
 
     def select_weights(self, node: Node, degrees: Sequence[int], machine: Machine) -> Sequence[Sequence[float]]:
         dim, shares = sample_dim(node), self.plan.shares

@@ -163,20 +163,24 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
             whole = in_micro_batches(node, config, micro_batches)
             divided[key] = known.setdefault(whole, whole)
         configs[node.name] = divided[key]
-    holders: dict[str, set[int]] = {}
+    holders: dict[str, dict[int, OpConfig]] = {}
     nbytes: dict[str, int] = {}
     for parameter in graph.parameters:
         nbytes[parameter.layer] = nbytes.get(parameter.layer, 0) + parameter.spec.nbytes
     for node in graph:
         for parameter in node.parameters:
-            holders.setdefault(parameter.layer, set()).update(configs[node.name].processors)
+            config = configs[node.name]
+            holders.setdefault(parameter.layer, {})[id(config)] = config
     syncs: dict[str, Sync] = {}
-    for layer, group in holders.items():
-        answer: Any = mapper.select_reduction(layer, nbytes[layer], tuple(sorted(group)), machine)
+    groups: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for layer, of in holders.items():
+        if (alike := tuple(of)) not in groups:
+            groups[alike] = tuple(sorted(set().union(*(config.processors for config in of.values()))))
+        answer: Any = mapper.select_reduction(layer, nbytes[layer], groups[alike], machine)
         if not isinstance(answer, Sync):
             raise ValueError(f"mapper {mapper.name}: select_reduction of {layer} must return a Sync, got {answer!r}")
         syncs[layer] = answer
-    used = tuple(sorted({p for config in known for p in config.processors}))
+    used = tuple(sorted(set().union(*(config.processors for config in known))))
     sums: Any = mapper.select_sums(used, machine)
     if sums not in SUMS:
         raise ValueError(

@@ -33,6 +33,7 @@ class Megatron(Mapper):
         wanted = min(self._wanted or node_size(machine), count)
         self._size = max(n for n in range(1, wanted + 1) if count % n == 0)
         self._shared: dict[str, int] = {}  # operator -> which of its dimensions a group shares
+        self._places: dict[tuple[tuple[int, ...], int | None], tuple[int, ...]] = {}
         axes: dict[tuple[int, int], int] = {}  # tensor -> the axis along which it lies cut in a group
         for operator in graph:
             dim = self._choice(operator, axes)
@@ -66,6 +67,12 @@ class Megatron(Mapper):
         if shared is not None:
             return group * self._size + member
         return group * (count // groups)
+
+    def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
+        key = tuple(degrees), self._shared.get(node.name)
+        if key not in self._places:  # other operators' pieces lie as this one's do
+            self._places[key] = tuple([self.map_task(node, piece, degrees, machine) for piece in range(count)])
+        return self._places[key]
 
     def shared(self, node: Node) -> int | None:
         """Return the dimension of an operator along which a group shares it; None if it is not shared. Call after `prepare`."""

@@ -205,10 +205,31 @@ def _outer(node: Node, config: OpConfig) -> list[tuple[int, Rect]]:
     return found
 
 
+def _together(node: Node, config: OpConfig, pipeline: Pipeline) -> list[tuple[int, Rect]]:
+    """Return, by micro-batch, all of its samples in one Rect that is first or last along the other dimensions: the union of the
+    `_outer` pieces of all replicas, of which there may be tens of thousands. Empty if it is not cut into micro-batches."""
+    grid, dim, count = config.partition(node), sample_dim(node), pipeline.micro_batches
+    if dim is None or pipeline.micro_batch(node, config, 0) is None:
+        return []
+    each = config.degrees[dim] // count
+    cuts = [c[::each] if i == dim else c for i, c in enumerate(grid.cuts)]
+    ends = [range(count) if i == dim else sorted({0, d - 1}) for i, d in enumerate(config.degrees)]
+    return [
+        (color[dim], Rect(tuple(c[i] for c, i in zip(cuts, color)), tuple(c[i + 1] for c, i in zip(cuts, color))))
+        for color in product(*ends)
+    ]
+
+
 def _one_micro_batch(
     node: Node, config: OpConfig, pipeline: Pipeline, index: int, source: Node, apart: _Apart | None
 ) -> None:
     """ValueError unless each piece reads no samples of an input but those of its own micro-batch."""
+    together = _together(node, config, pipeline)
+    if together and apart is not None and all(
+        read.empty or apart.holds(read, mine)
+        for mine, read in ((mine, node.reads(piece).inputs[index]) for mine, piece in together)
+    ):
+        return  # nor does a part of them
     for number, piece in _outer(node, config):
         read = node.reads(piece).inputs[index]
         mine = pipeline.micro_batch(node, config, number)
@@ -238,11 +259,10 @@ def _apart(node: Node, configs: Mapping[str, OpConfig], pipeline: Pipeline, outp
     """Distance between an output's micro-batches; None if they share elements."""
     config = configs[node.name]
     found: list[list[Rect]] = [[] for _ in range(pipeline.micro_batches)]
-    for number, piece in _outer(node, config):
-        micro = pipeline.micro_batch(node, config, number)
-        if micro is None:
-            return None
+    for micro, piece in _together(node, config, pipeline):
         found[micro].append(node.writes(piece)[output])
+    if not found[0]:
+        return None
     for axis in range(found[0][0].ndim):
         spans = [(min(r.lo[axis] for r in rects), max(r.hi[axis] for r in rects)) for rects in found]
         if all(a[1] <= b[0] for a, b in pairwise(spans)):

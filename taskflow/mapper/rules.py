@@ -55,6 +55,9 @@ class DataParallel(Mapper):
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
         return self._homes.get(node.name, piece)
 
+    def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
+        return range(count) if node.name not in self._homes else super().map_tasks(node, count, degrees, machine)
+
 
 class ModelParallel(Mapper):
     """Model parallelism: no operator is cut; each layer depth has a processor. Operators that share weights (the steps of a

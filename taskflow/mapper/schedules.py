@@ -49,6 +49,8 @@ class PassKind(Enum):
     """Kind of a pass: what it computes of one stage for one micro-batch. If `PipelineSchedule.weights_apart`, BACKWARD computes
     the gradients of inputs and WEIGHTS those of weights; else BACKWARD computes both."""
 
+    __hash__ = object.__hash__  # of an Enum it is Python code, and passes are keys of many tables
+
     FORWARD = "F"
     BACKWARD = "B"
     WEIGHTS = "W"

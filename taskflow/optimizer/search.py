@@ -119,15 +119,19 @@ def search(
         fits=_room(evaluator, memory) if evaluator.rule is not None else None, progress=progress, deadline=deadline,
         bound=None if measures else lambda over: _bound(evaluator, wanted, over, uneven),
     )
-    if workers is None:
-        alike = algorithm == "guided" and not measures and isinf(options.budget.proposals) and options.rivals
-        workers = cores() if alike and cores() > 1 and worth(evaluator, options.rivals[0], limit.seconds) else 1
+
+    def threads() -> int:
+        if workers is not None:
+            return workers
+        alike = algorithm == "guided" and not measures and isinf(limit.proposals) and options.rivals
+        return cores() if alike and cores() > 1 and worth(evaluator, options.rivals[0], limit.seconds) else 1
+
     try:
         searcher = ALGORITHMS[algorithm]
         if layers:
-            found = _with_layers(evaluator, options, searcher, workers)
+            found = _with_layers(evaluator, options, searcher, threads)
         else:
-            found = _searched(evaluator, options, searcher, workers)
+            found = _searched(evaluator, options, searcher, threads())
     except NothingFits as error:
         late = Deadline(max(0.0, deadline.left) + LATE_CHANGE)
         change = change_that_fits(graph, machine, evaluator.rule, over=lambda: late.expired)
@@ -161,10 +165,11 @@ def _searched(
 
 
 def _with_layers(
-    evaluator: Evaluator, options: SearchOptions, searcher: Callable[[Evaluator, SearchOptions], SearchResult], workers: int
+    evaluator: Evaluator, options: SearchOptions, searcher: Callable[[Evaluator, SearchOptions], SearchResult],
+    workers: Callable[[], int],
 ) -> SearchResult:
     """Search plans with an order first, of a network that has a grid, then without one for what is left of the budget; not if there
-    are no rivals: of more devices than the compiled evaluator numbers."""
+    are no rivals: of more devices than the compiled evaluator numbers. ``workers``: says how many threads search the latter."""
     graph, machine = evaluator.graph, evaluator.machine
     large = not options.rivals
     grid = make_grid(graph, machine, evaluator.rule)
@@ -179,7 +184,7 @@ def _with_layers(
     left = max(1, options.budget.proposals - layered.proposals)  # what people write is looked at in any case
     options = replace(options, budget=replace(options.budget, proposals=left), answered=first is not None)
     try:
-        second = _searched(evaluator, options, searcher, workers)
+        second = _searched(evaluator, options, searcher, workers())
     except (NothingFits, TooManyTasksError):
         if first is None:
             raise

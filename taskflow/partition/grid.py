@@ -15,7 +15,9 @@ def even_cuts(size: int, degree: int) -> tuple[int, ...]:
     """Return the ``degree + 1`` positions that cut ``size`` points into pieces whose sizes differ by at most one, larger ones
     first."""
     whole, extra = divmod(size, degree)
-    return tuple(i * whole + min(i, extra) for i in range(degree + 1))
+    at = extra * (whole + 1)
+    rest = range(at, size + 1, whole) if whole else (at,) * (degree - extra + 1)
+    return (*range(0, at, whole + 1), *rest)
 
 
 def weighted_cuts(size: int, weights: Sequence[float]) -> tuple[int, ...]:

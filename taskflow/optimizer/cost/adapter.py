@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Around, Cluster, PartOfMachine, collective, exchange
+from taskflow.machine import Around, Cluster, Machine, PartOfMachine, collective, exchange
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.accumulated_gradients import target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
@@ -151,10 +151,16 @@ class ModelCosts(Costs):
         return self.model.transfer_seconds(source, target, nbytes, runs)
 
     def collective(self, group: Sequence[int], nbytes: int, flops: int, halves: int = 2) -> float:
-        key = tuple(group), halves > 0
+        return all_reduce_seconds(self._machine, group, nbytes, flops, self._sum, halves, self._among(tuple(group), halves > 0))
+
+    def around(self, machine: Machine, group: Sequence[int]) -> Around:
+        return self._among(tuple(group), True) if machine is self._machine else collective(machine, group)
+
+    def _among(self, group: tuple[int, ...], reducing: bool) -> Around:
+        key = group, reducing
         if key not in self._around:  # of many messages few groups
-            self._around[key] = collective(self._machine, group) if halves else exchange(self._machine, group)
-        return all_reduce_seconds(self._machine, group, nbytes, flops, self._sum, halves, self._around[key])
+            self._around[key] = collective(self._machine, group) if reducing else exchange(self._machine, group)
+        return self._around[key]
 
     def _sum(self, processor: int, flops: int, nbytes: int) -> float:
         return self.other(Kind.SUM, processor, flops, nbytes)

@@ -77,8 +77,13 @@ def _messages(graph: TaskGraph, strategy: Strategy, of: dict[int, int]) -> list[
     """Bytes of what each pass exchanges with another stage's processors: with each other stage one message in a direction."""
     assert strategy.pipeline is not None
     home: dict[int, int] = {}
+    last: dict[tuple[int, int], tuple[int, ...]] = {}  # layers lie alike; of a processor of several ranks the last counts
     for name, config in strategy.configs.items():
-        home.update(dict.fromkeys(set(config.processors), strategy.pipeline.rank(name)))
+        placed = id(config.processors), strategy.pipeline.rank(name)
+        last.pop(placed, None)
+        last[placed] = config.processors
+    for (_, rank), processors in last.items():
+        home.update(dict.fromkeys(processors, rank))
     found: dict[int, dict[tuple[int, bool], int]] = {}
     arriving: dict[int, tuple[int, int]] = {}  # copy -> rank that it comes from, and bytes
 

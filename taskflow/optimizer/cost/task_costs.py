@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from taskflow.graph import Node
-from taskflow.machine import Machine
+from taskflow.machine import Around, Machine, collective
 from taskflow.mapper import Strategy
 from taskflow.regions import Rect
 from taskflow.tasks import Collective, Compute, Cost, Kind, Runs, Task, TaskGraph, all_reduce_seconds
@@ -65,6 +65,10 @@ class Costs(ABC):
         raise TypeError(
             f"{type(self).__name__}: has no costs of collectives; give it a method collective(group, nbytes, flops, halves)"
         )
+
+    def around(self, machine: Machine, group: Sequence[int]) -> Around:
+        """Return what a collective among processors of a machine occupies, and how fast it is."""
+        return collective(machine, group)
 
     def least(self, node: Node, backward: bool, processor: int) -> float:
         """Return a lower bound of the seconds that all forward or backward tasks of ``node`` take together on processors of

@@ -9,6 +9,7 @@ from itertools import combinations
 from math import inf, isfinite, nan
 from typing import Any
 
+from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
 from taskflow.mapper import HybridPlan, Strategy, layer_numbers, node_size, samples
@@ -262,6 +263,7 @@ class PlanTrial:
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.pace = SECONDS_A_PIECE
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
+        self._node = node_size(evaluator.machine)
         self._clock = clock or Deadline()
         self._paced = False  # whether `pace` is of a plan that was simulated
 
@@ -274,8 +276,8 @@ class PlanTrial:
         """Return the seconds of a step. Raises BudgetExhausted if the time ends meanwhile, ValueError if the plan does not fit
         the network."""
         begin = self._clock.elapsed
-        strategy = plan_strategy(layered, self.evaluator.graph, self.evaluator.machine)
-        with self.evaluator.interruptible(self._checkpoint):
+        with paused_collector(), self.evaluator.interruptible(self._checkpoint):
+            strategy = plan_strategy(layered, self.evaluator.graph, self.evaluator.machine)
             seconds = self.evaluator.set(strategy)
             self.simulated += 1
             if seconds < self.seconds:
@@ -303,7 +305,11 @@ class PlanTrial:
         plan = layered.plan
         if has_no_order(layered, micro_batches):  # for the compiled evaluator
             return STARTING
-        devices = plan.tensor * plan.context * max(1, len(plan.shares))  # unequal replicas are not folded
+        devices = plan.tensor * plan.context
+        if plan.shares:  # unequal replicas are not folded
+            devices *= len(plan.shares)
+        else:  # those on one node are lowered together, since they share its links
+            devices *= min(plan.data or 1, max(1, self._node // devices))
         of_stage = max(1.0, self._layers / (plan.pipeline * plan.virtual))
         nodes = len(self.evaluator.graph) * min(1.0, KEPT / of_stage)
         simulated = len(self.evaluator.graph) * devices * micro_batches // SIMULATED_PIECES

@@ -8,7 +8,7 @@ operator is computed once for all layers that are alike. The device is the first
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,29 @@ class NodeTable:
     weight_holders: Array
 
 
+@dataclass(frozen=True, eq=False)
+class _GroupCuts:
+    """Cuts of all nodes within a group of t x c x e, however many samples a micro-batch has. ``which``: of each node the kind;
+    nodes of a kind, and what they read, are cut alike. ``first``: of each kind the first node, and for each input whether its
+    gradient is added to another reader's. ``sizes``: one of all nodes with the same operator and cut, in the order of the graph.
+    ``outputs``, ``reads`` and ``weights``: for those of all nodes, the places among those of the kinds."""
+
+    cuts: list[tuple[int, ...]]
+    which: Array
+    first: tuple[tuple[Node, tuple[bool, ...]], ...]
+    sizes: tuple[Node, ...]
+    outputs: Array
+    reads: Array
+    weights: Array
+
+
+def _rows(which: Array, counts: Array) -> Array:
+    """Return the places, among ``counts[k]`` rows of each kind k one after the other, of the rows of nodes of these kinds."""
+    many = counts[which]
+    begins = (np.cumsum(counts) - counts)[which]
+    return np.repeat(begins - (np.cumsum(many) - many), many) + np.arange(int(many.sum()))
+
+
 class GraphTables:
     """The tables of a graph on a machine, by (t, c, e, samples of a micro-batch)."""
 
@@ -87,6 +110,7 @@ class GraphTables:
         self._index_reads()
         self._tables: dict[tuple[int, int, int, int], NodeTable] = {}
         self._mappers: dict[tuple[int, int, int], tuple[HybridParallel, Machine]] = {}
+        self._groups: dict[tuple[int, int, int], _GroupCuts] = {}
         self._collectives: dict[tuple[range, bool], Any] = {}
 
     def _index_reads(self) -> None:
@@ -130,36 +154,58 @@ class GraphTables:
             self._mappers[t, c, e] = mapper, machine
         return self._mappers[t, c, e]
 
-    def _make(self, t: int, c: int, e: int, mb: int) -> NodeTable:
-        mapper, machine = self._mapper(t, c, e)
-        count = samples(self.graph) // (e * mb)
-        degrees = [self._degrees(node, mapper.slice_task(node, machine), count) for node in self.graph]
-        known: dict[Hashable, _PieceWork] = {}
-        rects: dict[Hashable, int] = {}
-        works: list[_PieceWork] = []
-        read_rect: list[int] = []
-        read_seconds: list[tuple[float, float]] = []
+    def _of_group(self, t: int, c: int, e: int) -> _GroupCuts:
+        """Return how a group cuts the nodes, found once for all sizes of micro-batches."""
+        if (t, c, e) not in self._groups:
+            self._groups[t, c, e] = self._cut(*self._mapper(t, c, e))
+        return self._groups[t, c, e]
+
+    def _cut(self, mapper: HybridParallel, machine: Machine) -> _GroupCuts:
+        cuts = [tuple(mapper.slice_task(node, machine)) for node in self.graph]
+        kinds: dict[Hashable, int] = {}
+        which: list[int] = []
+        first: list[tuple[Node, tuple[bool, ...]]] = []
         place = 0
         for node in self.graph:
             adds = tuple(self.read_adds[place : place + len(node.inputs)])
-            sources = tuple((self.like[x.node], degrees[x.node], x.index) for x in node.inputs)
-            key = (self.like[node.number], degrees[node.number], sources, adds, self.wanted[node.number])
-            if key not in known:
-                known[key] = self._work(node, degrees, adds, count > 1, (t, c, e))
-            work = known[key]
-            works.append(work)
-            for tensor, read, rect in zip(node.inputs, work.reads, work.rects):
-                same = (tensor.node, tensor.index, rect)
-                read_seconds.append((0.0, 0.0) if same in rects else (read.forward, read.backward))
-                read_rect.append(rects.setdefault(same, len(rects)))
+            sources = tuple((self.like[x.node], cuts[x.node], x.index) for x in node.inputs)
+            key = self.like[node.number], cuts[node.number], sources, adds, self.wanted[node.number]
+            if key not in kinds:
+                kinds[key] = len(kinds)
+                first.append((node, adds))
+            which.append(kinds[key])
             place += len(node.inputs)
+        sizes = {(self.like[node.number], cuts[node.number]): node for node in reversed(self.graph.nodes)}
+        kind_of = np.array(which, np.int64)
+        counts = np.array([(len(node.outputs), len(node.inputs), len(node.parameters)) for node, _ in first], np.int64)
+        return _GroupCuts(
+            cuts, kind_of, tuple(first), tuple(reversed(sizes.values())), *(_rows(kind_of, counts[:, i]) for i in range(3))
+        )
+
+    def _make(self, t: int, c: int, e: int, mb: int) -> NodeTable:
+        count, cuts = samples(self.graph) // (e * mb), self._of_group(t, c, e)
+        for node in cuts.sizes:
+            self._degrees(node, cuts.cuts[node.number], count)
+        works = [
+            self._work(node, {
+                n: self._degrees(self.graph.nodes[n], cuts.cuts[n], count) for n in (node.number, *(x.node for x in node.inputs))
+            }, adds, count > 1, (t, c, e))
+            for node, adds in cuts.first
+        ]  # fmt: skip
+        outputs = np.array([n for work in works for n in work.outputs], np.int64)
         reads = [read for work in works for read in work.reads]
-        weights = [weight for work in works for weight in work.weights]
+        weights = np.array([weight for work in works for weight in work.weights], np.int64).reshape(-1, 3)[cuts.weights]
+        known: dict[Rect, int] = {}
+        rects = np.array([known.setdefault(rect, len(known)) for work in works for rect in work.rects], np.int64)
+        same = self.read_tensor * max(1, len(known)) + rects[cuts.reads]
+        _, first, number = np.unique(same, return_index=True, return_inverse=True)
+        seconds = np.zeros((len(same), 2))
+        seconds[first] = np.array([(read.forward, read.backward) for read in reads], float).reshape(-1, 2)[cuts.reads][first]
         return NodeTable(
-            _and_alone(np.array([work.seconds for work in works])), np.array([work.saved for work in works], np.int64),
-            np.array([n for work in works for n in work.outputs], np.int64), np.array([r.nbytes for r in reads], np.int64),
-            np.array([r.local for r in reads], bool), np.array(read_rect, np.int64),
-            np.array(read_seconds, float).reshape(-1, 2), *(np.array([one[i] for one in weights], np.int64) for i in range(3)),
+            _and_alone(np.array([work.seconds for work in works])[cuts.which]),
+            np.array([work.saved for work in works], np.int64)[cuts.which], outputs[cuts.outputs],
+            np.array([r.nbytes for r in reads], np.int64)[cuts.reads], np.array([r.local for r in reads], bool)[cuts.reads],
+            number.reshape(-1), seconds, *(np.ascontiguousarray(weights[:, i]) for i in range(3)),
         )
 
     @staticmethod
@@ -173,7 +219,7 @@ class GraphTables:
         return tuple(degrees)
 
     def _work(
-        self, node: Node, degrees: Sequence[tuple[int, ...]], adds: Sequence[bool], several: bool, group: tuple[int, int, int]
+        self, node: Node, degrees: Mapping[int, tuple[int, ...]], adds: Sequence[bool], several: bool, group: tuple[int, int, int]
     ) -> _PieceWork:
         own = degrees[node.number]
         first, last = corner(node, own, False), corner(node, own, True)

@@ -48,6 +48,7 @@ def features(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Feat
         if node.operator.work is Work.CONTRACTION and node.parameters and dim is not None:
             shares.append(max(1, strategy[node.name].degrees[dim] // count))
     data = max(set(shares), key=shares.count) if shares else 1
-    used = len({p for config in strategy.configs.values() for p in config.processors})
+    places = {id(config.processors): config.processors for config in strategy.configs.values()}  # layers are alike
+    used = len(set().union(*places.values()))
     tensor = max(1, used // (ranks * data))
     return Features(float(graph.parameter_count), tensor, ranks, data, samples * words / count / data)

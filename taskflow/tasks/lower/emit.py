@@ -314,7 +314,8 @@ class Emitter:
     def _learn(self, number: int) -> _Known:
         """Everything about a buffer that nobody has used yet."""
         buffer = self.graph.buffers[number]
-        whole = Part(number, Rect.of(buffer.shape))
+        of = buffer.rect
+        whole = Part(number, Rect.of(of.shape) if any(of.lo) or of.empty else of)
         if buffer.base is not None:
             assert buffer.part is not None
             history = (self._known[buffer.base] or self._learn(buffer.base)).history

@@ -51,13 +51,7 @@ def cut_graph(graph: OperatorGraph, strategy: Strategy, part: StepPart | None = 
         strategy.verify(graph)
     pieces = [cut(graph, strategy, number, part) for number in range(len(graph))]
     active, needs_gradient, trained = gradient_flow(graph)
-    uses = parameter_uses(pieces)
-    if part is not None:
-        uses = {
-            parameter: {image: rects for p, rects in table.items() for image in part.images[p]}
-            for parameter, table in uses.items()
-        }
-    layout = lay_out(graph, uses, trained)
+    layout = lay_out(graph, parameter_uses(pieces), trained, None if part is None else part.everywhere)
     shards = shards_of(graph, strategy, layout.bundles)
     if part is not None:
         _verify_alike(shards, layout)
@@ -108,7 +102,7 @@ def lower(
     )
     state.part = state.gathers.part = part
     for bundle in layout.bundles:
-        for processor in bundle.group if part is None else [p for p in bundle.group if p in part.images]:
+        for processor in bundle.group if part is None else part.here(bundle.group):
             if bundle.name in state.gathers:
                 state.gathers.keep(bundle, processor)
                 continue

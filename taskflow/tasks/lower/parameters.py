@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -33,15 +33,18 @@ class ParameterLayout:
         return [(b, c) for b, c in self.cells[parameter.name] if rect.contains(c.rect)]
 
 
-def lay_out(graph: OperatorGraph, uses: Uses, trained: set[str]) -> ParameterLayout:
+def lay_out(
+    graph: OperatorGraph, uses: Uses, trained: set[str], everywhere: Callable[[tuple[int, ...]], tuple[int, ...]] | None = None
+) -> ParameterLayout:
     """Bundle the cells of all parameters in ``uses``. ``trained``: the parameters that get gradients. The others, and those of
-    which nothing is used, get bundles of their own, so that either all of a bundle has gradients or none."""
+    which nothing is used, get bundles of their own, so that either all of a bundle has gradients or none. ``everywhere``: of
+    processors in ``uses``, all that use the same (`StepPart.everywhere`); None: there are no others."""
     grouped: dict[tuple[str, tuple[int, ...], bool, str], list[tuple[Parameter, Rect]]] = {}
     for parameter in graph.parameters:
         if parameter not in uses:
             continue
         reached = parameter.name in trained and any(uses[parameter].values())
-        for rect, group in _cells(parameter, uses[parameter]):
+        for rect, group in _cells(parameter, uses[parameter], everywhere):
             key = (parameter.layer, group, reached, str(parameter.spec.dtype))
             grouped.setdefault(key, []).append((parameter, rect))
     bundles: list[Bundle] = []
@@ -62,24 +65,29 @@ def lay_out(graph: OperatorGraph, uses: Uses, trained: set[str]) -> ParameterLay
     return ParameterLayout(tuple(bundles), {k: tuple(v) for k, v in cells.items()}, layers)
 
 
-def _cells(parameter: Parameter, uses: Mapping[int, Sequence[Rect]]) -> list[tuple[Rect, tuple[int, ...]]]:
+def _cells(
+    parameter: Parameter, uses: Mapping[int, Sequence[Rect]], everywhere: Callable[[tuple[int, ...]], tuple[int, ...]] | None
+) -> list[tuple[Rect, tuple[int, ...]]]:
     """The common refinement of all Rects in use, each cell with the processors that hold it, in row-major order.
 
     What no task uses is held too, so that weight decay reaches every element under every strategy. (Of a kernel that is
     what meets nothing but padding, and which elements these are depends on the cut.) The holders of the first cell that
     is used hold it, since there the update has a gradient; if none is, processor 0 does.
     """
-    grid = _refined(parameter.spec.rect, (rect for rects in uses.values() for rect in rects))
-    holders: dict[tuple[int, ...], set[int]] = {}
+    using: dict[Rect, list[int]] = {}
     for processor, rects in uses.items():
         for rect in rects:
-            for color in grid.overlapping(rect):
-                holders.setdefault(color, set()).add(processor)
-    of_unused = holders[min(holders)] if holders else {0}
-    return [
-        (grid.rect(color), tuple(sorted(holders.get(color, of_unused))))
-        for color in product(*(range(n) for n in grid.colors))
-    ]
+            using.setdefault(rect, []).append(processor)
+    grid = _refined(parameter.spec.rect, using)
+    holders: dict[tuple[int, ...], set[int]] = {}
+    for rect, processors in using.items():
+        for color in grid.overlapping(rect):
+            holders.setdefault(color, set()).update(processors)
+    groups = {color: tuple(sorted(of)) for color, of in holders.items()}
+    if everywhere is not None:
+        groups = {color: everywhere(group) for color, group in groups.items()}
+    of_unused = groups[min(groups)] if groups else (0,)
+    return [(grid.rect(color), groups.get(color, of_unused)) for color in product(*(range(n) for n in grid.colors))]
 
 
 def left_over(whole: Rect, used: Collection[Rect]) -> tuple[int, Rect | None]:

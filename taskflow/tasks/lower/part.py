@@ -40,6 +40,9 @@ class StepPart:
     alone: bool = False
     known: Mapping[int, int] = field(init=False)
     """Of each processor the one that is lowered."""
+    _here: dict[tuple[int, ...], tuple[int, ...]] = field(init=False, default_factory=dict)
+    _everywhere: dict[tuple[int, ...], tuple[int, ...]] = field(init=False, default_factory=dict)
+    _pieces: dict[tuple[int, int | None, int], tuple[OpConfig, list[int]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "known", {image: p for p, images in self.images.items() for image in images})
@@ -47,19 +50,35 @@ class StepPart:
     def lowered(self, group: Sequence[int], name: str) -> list[int]:
         """Return those of a group of processors whose tasks are lowered: some, with all their images in the group; or all, of a
         group within a replica; or none, of one within another. Raises NotAlikeError in other cases."""
-        found = [p for p in group if p in self.images]
+        found = self.here(group)
         if found and len(found) < len(group) and {image for p in found for image in self.images[p]} != set(group):
             raise NotAlikeError(f"{name}: shares are kept by some of the replicas")
-        return found
+        return list(found)
+
+    def here(self, group: Sequence[int]) -> tuple[int, ...]:
+        """Return those of a group of processors whose tasks are lowered."""
+        key = tuple(group)
+        if key not in self._here:  # few groups, perhaps of thousands, hold many weights
+            self._here[key] = tuple([p for p in key if p in self.images])
+        return self._here[key]
 
     def everywhere(self, processors: Iterable[int]) -> tuple[int, ...]:
         """Return all images of these processors, ascending."""
-        return tuple(sorted({image for p in processors for image in self.images[p]}))
+        key = tuple(sorted(processors))
+        if key not in self._everywhere:
+            self._everywhere[key] = tuple(sorted({image for p in key for image in self.images[p]}))
+        return self._everywhere[key]
 
     def pieces(self, node: Node, config: OpConfig, pipeline: Pipeline | None) -> list[int]:
         """Return the numbers of a node's pieces that are lowered, ascending."""
-        here = np.isin(np.asarray(config.processors), list(self.images))  # by copies of pieces
         dim = sample_dim(node)
+        key = id(config), dim, 1 if pipeline is None else pipeline.micro_batches
+        if key not in self._pieces or self._pieces[key][0] is not config:  # layers are alike
+            self._pieces[key] = config, self._find_pieces(node, config, pipeline, dim)
+        return self._pieces[key][1]
+
+    def _find_pieces(self, node: Node, config: OpConfig, pipeline: Pipeline | None, dim: int | None) -> list[int]:
+        here = np.isin(np.asarray(config.processors), list(self.images))  # by copies of pieces
         if pipeline is not None and pipeline.micro_batch(node, config, 0) is not None and dim is not None:
             degrees, count = config.degrees, pipeline.micro_batches
             samples = np.arange(degrees[dim]) * count // degrees[dim]

@@ -349,7 +349,7 @@ class TaskStage:
 
     phase: SyncPhase
     in_rounds: bool
-    tasks: range
+    tasks: Sequence[int]
 
 
 def sync_tasks(table: SyncTable, first: int) -> tuple[list[SyncTask], list[TaskStage]]:

@@ -6,8 +6,9 @@ sync_table.py says which tasks there are and what each waits for; here they get 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import inf
 
@@ -59,7 +60,7 @@ class SyncedBundle:
 
     bundle: Bundle
     order: tuple[int, ...]  # the group, the first chunk's root first
-    chunks: list[SyncedChunk]
+    table: SyncTable
     tasks: Sequence[SyncTask]
     stages: Sequence[TaskStage]
     arrivals: dict[int, Part] = field(default_factory=dict)  # task -> the buffer in which a gradient arrives
@@ -73,7 +74,7 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None, scal
     # All before the first root that has no gradient of its own gets a buffer for the sum.
     bundles = [
         _divide(state, bundle) for bundle in state.layout.bundles
-        if any((bundle.name, p) in state.flat_gradients for p in bundle.group)  # of a part of a step, those that are lowered
+        if any((bundle.name, p) in state.flat_gradients for p in _lowered(state, bundle))
     ]
     sharded = sharded_bundles(state)
     scales: dict[int, int] = {}
@@ -86,7 +87,7 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None, scal
             _emit_shares(state, rule, bundle, phase, scales)
         if phase is SyncPhase.SUMS and (clip_norm is not None or scaled):
             limit = inf if clip_norm is None else clip_norm
-            chunks = [chunk for of in bundles for chunk in of.chunks]
+            chunks = [chunk for of in bundles for chunk in _chunks(state, of)]
             scales = _clip(
                 state, chunks + [chunk for bundle in sharded for chunk in _shares(state, bundle)], limit, scaled
             )
@@ -107,33 +108,53 @@ def _shares(state: Lowering, bundle: Bundle) -> list[SyncedChunk]:
     return [SyncedChunk(bundle, span, keepers[0], keepers, keepers) for span, keepers in lowered_sharers(state, bundle)]
 
 
+def _lowered(state: Lowering, bundle: Bundle) -> Sequence[int]:
+    """Return the holders whose tasks are lowered."""
+    return bundle.group if state.part is None else state.part.here(bundle.group)
+
+
 def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
-    if state.part is not None:
-        state.part.checkpoint()
     group, sync = bundle.group, state.strategy.sync(bundle.layer)
     first = first_root(sync, state.layout.rank(bundle), len(group))
     order = group[first:] + group[:first]
-    known = {} if state.part is None else state.part.known
-    giving = tuple((bundle.name, known.get(p, p)) in state.flat_gradients for p in order)
-    table, tasks, stages = _written_out(sync, giving, bundle.size, sum_bytes(bundle.dtype.itemsize), first)
+    places: tuple[int, ...] | None = None
+    if state.part is None:
+        giving = tuple([(bundle.name, p) in state.flat_gradients for p in order])
+    else:
+        state.part.checkpoint()
+        lowered, known = state.part.here(group), state.part.known
+        gives = {p: (bundle.name, p) in state.flat_gradients for p in lowered}
+        giving = (True,) * len(order) if all(gives.values()) else tuple([gives[known[p]] for p in order])
+        places = tuple([bisect_left(group, p) for p in lowered])
+    table, tasks, stages = _written_out(sync, giving, bundle.size, sum_bytes(bundle.dtype.itemsize), first, places)
+    return SyncedBundle(bundle, order, table, tasks, stages)
+
+
+def _chunks(state: Lowering, of: SyncedBundle) -> list[SyncedChunk]:
+    group, sync, chunks = of.bundle.group, state.strategy.sync(of.bundle.layer), []
     everywhere = sync.place is UpdatePlacement.REPLICATED
     at_once = everywhere and sync.travel is SyncAlgorithm.COLLECTIVE
-    chunks = []
-    for chunk in table.chunks:
-        (root,) = alone = (order[chunk.root],)
+    for chunk in of.table.chunks:
+        (root,) = alone = (of.order[chunk.root],)
         span = Rect((chunk.low,), (chunk.high,))
-        chunks.append(SyncedChunk(bundle, span, root, group if everywhere else alone, group if at_once else alone))
-    return SyncedBundle(bundle, order, chunks, tasks, stages)
+        chunks.append(SyncedChunk(of.bundle, span, root, group if everywhere else alone, group if at_once else alone))
+    return chunks
 
 
 @lru_cache(maxsize=128)
 def _written_out(
-    sync: Sync, giving: tuple[bool, ...], size: int, itemsize: int, first: int
+    sync: Sync, giving: tuple[bool, ...], size: int, itemsize: int, first: int, places: tuple[int, ...] | None
 ) -> tuple[SyncTable, tuple[SyncTask, ...], tuple[TaskStage, ...]]:
     """Return how a bundle is synchronised, and its tasks: the same for all bundles of a size, of which a large network has
-    hundreds."""
+    hundreds. ``places``: the holders whose updates and fills are lowered; None: all."""
     table = make_sync_table(sync, giving, size, itemsize)
     tasks, stages = sync_tasks(table, first)
+    if places is not None:
+        alone, lowered = (SyncStep.UPDATE, SyncStep.FILL), set(places)
+        stages = [
+            replace(stage, tasks=tuple(n for n in stage.tasks if tasks[n].step not in alone or tasks[n].holder in lowered))
+            for stage in stages
+        ]
     return table, tuple(tasks), tuple(stages)
 
 
@@ -148,11 +169,8 @@ def _emit(state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage,
         return
     for number, task in tasks:
         state.emit.topic = _topic(of.bundle.layer, task)
-        if state.part is not None and not task.step.is_collective:
-            if task.step not in (SyncStep.UPDATE, SyncStep.FILL):
-                raise NotAlikeError(f"weights of {of.bundle.layer} are not synchronised by collectives")
-            if of.bundle.group[task.holder] not in state.part.images:
-                continue
+        if state.part is not None and not task.step.is_collective and task.step not in (SyncStep.UPDATE, SyncStep.FILL):
+            raise NotAlikeError(f"weights of {of.bundle.layer} are not synchronised by collectives")
         if task.step.is_message:
             state.emit.transfer(*_copy(state, of, number, task))
         elif task.step is SyncStep.UPDATE:
@@ -204,10 +222,10 @@ def _sum(state: Lowering, of: SyncedBundle, task: SyncTask) -> None:
 
 def _collective(state: Lowering, bundle: Bundle, task: SyncTask) -> None:
     emit, name, holders = state.emit, _name(bundle, task), len(bundle.group)
-    lowered = [p for p in bundle.group if state.part is None or p in state.part.images]
+    lowered = _lowered(state, bundle)
     if task.step is SyncStep.ALL_GATHER:
         parts = [emit.whole(state.flat_weights[bundle.name, p]) for p in lowered]
-        emit.all_gather(name, parts, even_cuts(bundle.size, holders), bundle.group)
+        emit.all_gather(name, parts, _cuts(bundle.size, holders), bundle.group)
         return
     parts = [emit.whole(state.flat_gradients[bundle.name, p]) for p in lowered]
     overlap = state.strategy.sync(bundle.layer).overlap
@@ -215,7 +233,12 @@ def _collective(state: Lowering, bundle: Bundle, task: SyncTask) -> None:
     if task.step is SyncStep.ALL_REDUCE:
         emit.all_reduce(name, parts, bundle.group, after)
     else:
-        emit.reduce_scatter(name, parts, even_cuts(bundle.size, holders), bundle.group, after)
+        emit.reduce_scatter(name, parts, _cuts(bundle.size, holders), bundle.group, after)
+
+
+@lru_cache(maxsize=64)
+def _cuts(size: int, holders: int) -> tuple[int, ...]:
+    return even_cuts(size, holders)
 
 
 def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float, scaled: bool) -> dict[int, int]:

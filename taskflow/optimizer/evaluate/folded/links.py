@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from taskflow.machine import Link, Machine, between_nodes
-from taskflow.tasks import Collective, Task, resources
+from taskflow.machine import Around, Link, Machine, between_nodes, collective
+from taskflow.tasks import AllToAll, Collective, Task, resources
 from taskflow.tasks.lower import NotAlikeError
 
 
@@ -13,13 +13,18 @@ class FoldedResources:
     """`resources` of tasks of the first replica, each thing by its first image. Replica k's links are those of the routes between
     the k-th images. NotAlikeError where they are not a set of their own: what replicas share, one of them does not show."""
 
-    def __init__(self, machine: Machine, images: dict[int, tuple[int, ...]]) -> None:
-        self._machine, self._first = machine, len(machine.processors)
+    def __init__(
+        self, machine: Machine, images: dict[int, tuple[int, ...]],
+        around: Callable[[Machine, Sequence[int]], Around] = collective,
+    ) -> None:
+        """``around`` says what a collective among processors of a machine occupies."""
+        self._machine, self._first, self._around = machine, len(machine.processors), around
         self._count = len(next(iter(images.values())))
         self._place = {image: (of, k) for of in images.values() for k, image in enumerate(of)}
         self._known = {image: p for p, of in images.items() for image in of}
         self._least: dict[int, int] = {}  # link -> one that is used alike, at last the least
         self._joined: set[tuple[int, int]] = set()
+        self._done: set[tuple[tuple[int, ...], bool]] = set()
         self._occupied: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def join(self, task: Task) -> None:
@@ -29,6 +34,9 @@ class FoldedResources:
 
     def join_ends(self, members: tuple[int, ...], together: bool) -> None:
         """Note the links of a message from one processor to another, or of a collective of all (``together``)."""
+        if (members, together) in self._done:
+            return
+        self._done.add((members, together))
         ends = [*zip(members, (*members[1:], members[0]))] if together else [members]
         for source, target in ends:
             if (source, target) not in self._joined:
@@ -42,13 +50,11 @@ class FoldedResources:
                         self._same([way(image) for image in of], f"ways of {member} and its images to the network")
 
     def _join(self, source: int, target: int) -> None:
-        routes = []
-        for k in range(self._count):
-            (a, i), (b, j) = self._place[source], self._place[target]
-            ends = a[(i + k) % self._count], b[(j + k) % self._count]
-            self._joined.add(ends)
-            routes.append(self._machine.route(*ends))
-        self._same(routes, f"routes from {source} to {target} and from their images")
+        (a, i), (b, j) = self._place[source], self._place[target]
+        ends = list(zip((*a[i:], *a[:i]), (*b[j:], *b[:j])))
+        self._joined.update(ends)
+        route = self._machine.route
+        self._same([route(p, q) for p, q in ends], f"routes from {source} to {target} and from their images")
 
     def join_ways(self) -> None:
         """Note the links between all processors and the network, which replicas may share: for collectives of all of them, in whose
@@ -60,9 +66,11 @@ class FoldedResources:
 
     def _same(self, routes: list[tuple[Link, ...]], what: str, shared: bool = False) -> None:
         """Note that replicas use these routes, one each, in the same way."""
-        if len({tuple((x.bytes_per_second, x.latency_seconds, x.occupies_endpoints) for x in route) for route in routes}) > 1:
+        if len(set(map(len, routes))) > 1:
             raise NotAlikeError(f"{what} differ")
         for links in zip(*routes):
+            if len({(x.bytes_per_second, x.latency_seconds, x.occupies_endpoints) for x in links}) > 1:
+                raise NotAlikeError(f"{what} differ")
             numbers = {link.number for link in links}
             if len(numbers) < self._count and not shared:
                 raise NotAlikeError(f"replicas share the link {links[0].name}")
@@ -81,12 +89,15 @@ class FoldedResources:
 
     def of(self, task: Task) -> tuple[int, ...]:
         """Return what the task occupies, one thing after another."""
-        ends = type(task.work), task.source, task.processors
+        among = isinstance(task.work, Collective) and not isinstance(task.work, AllToAll)
+        ends = Collective if among else type(task.work), task.source, task.processors
         if ends not in self._occupied:
             self._occupied[ends] = self._occupies(task)
         return self._occupied[ends]
 
     def _occupies(self, task: Task) -> tuple[int, ...]:
+        if isinstance(task.work, Collective) and not isinstance(task.work, AllToAll):
+            return self.images(self._around(self._machine, task.work.group).resources)
         return self.images(resources(task, self._machine))
 
     def images(self, occupied: Iterable[int]) -> tuple[int, ...]:

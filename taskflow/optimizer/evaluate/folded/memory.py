@@ -38,11 +38,11 @@ def folded_use(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None
             packed[task.source] += repeat * packed_bytes(tasks, task.reads[0])
             packed[task.processor] += repeat * packed_bytes(tasks, task.writes[0])
     live = live_bytes(step, checkpoint)
-    found = [MemoryUse(p, 0, 0, 0, 0) for p in range(tasks.processors)]
-    for p, images in step.replicas.images.items():
-        for image in images:
-            found[image] = MemoryUse(image, weights[p], state[p], live[p], packed[p])
-    return tuple(found)
+    found = {
+        image: MemoryUse(image, weights[p], state[p], live[p], packed[p])
+        for p, images in step.replicas.images.items() for image in images
+    }
+    return tuple([found[p] if p in found else MemoryUse(p, 0, 0, 0, 0) for p in range(tasks.processors)])
 
 
 def live_bytes(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None) -> dict[int, int]:

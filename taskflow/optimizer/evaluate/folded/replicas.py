@@ -43,24 +43,27 @@ def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iter
 
 def _images(graph: OperatorGraph, strategy: Strategy, micro_batches: int, count: int) -> dict[int, tuple[int, ...]] | None:
     """For each processor of the first replica, those that do the same; None if operators disagree."""
-    table = np.full((count, strategy.processors), -1)
-    seen: set[tuple[object, ...]] = set()
+    column = np.full(strategy.processors, -1)  # of each processor of the first replica: of all others there are many
+    table = np.empty((count, 0), np.int64)
+    seen: set[tuple[int, int | None]] = set()
     for node in graph:
         config, dim = strategy[node.name], sample_dim(node)
-        if (key := (config.degrees, dim, config.processors, config.copies)) in seen:
+        if (key := (id(config), dim)) in seen:
             continue
         seen.add(key)
         found = _by_replica(config, dim, micro_batches, count)
-        first = found[0]
-        for row, own in zip(table, found):
-            if ((row[first] != -1) & (row[first] != own)).any():
-                return None
-            row[first] = own
-            if (row[first] != own).any():  # one processor of the first replica has several images
-                return None
-    used = np.flatnonzero(table[0] >= 0)
-    images = {int(p): tuple(int(i) for i in table[:, p]) for p in used}
-    everybody = [image for of in images.values() for image in of]
+        new = np.unique(found[0][column[found[0]] < 0])
+        column[new] = np.arange(table.shape[1], table.shape[1] + len(new))
+        table = np.concatenate([table, np.full((count, len(new)), -1)], axis=1)
+        of = column[found[0]]
+        now = table[:, of]
+        if ((now != -1) & (now != found)).any():
+            return None
+        table[:, of] = found
+        if (table[:, of] != found).any():  # one processor of the first replica has several images
+            return None
+    images = {int(p): tuple(table[:, column[p]].tolist()) for p in np.flatnonzero(column >= 0)}
+    everybody = [image for of_one in images.values() for image in of_one]
     return images if len(set(everybody)) == len(everybody) else None
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 
-from taskflow.graph import OperatorGraph
+from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Strategy, sample_dim
 from taskflow.optimizer.cost import Costs
@@ -52,13 +54,13 @@ class FoldedStep:
     @property
     def tasks(self) -> int:
         """Number of tasks of the step on all replicas."""
-        return int(self._times_done()[self.whole.origin].sum())
+        return int(self._times_done[self.whole.origin].sum())
 
     @property
     def transfer_bytes(self) -> int:
         """Bytes that the step moves between processors."""
         nbytes = np.array([task.nbytes if task.kind.travels else 0 for task in self.lowered], np.int64)
-        return int((self._times_done() * nbytes)[self.whole.origin].sum())
+        return int((self._times_done * nbytes)[self.whole.origin].sum())
 
     def usage(self, machine: Machine) -> Usage:
         """Return where the time goes; ``critical`` stays empty."""
@@ -73,6 +75,7 @@ class FoldedStep:
         links = {link: float(self.busy[count + first]) for link, first in self.occupies.links()}
         return Usage(self.makespan, tuple(processors), links, self.transfer_bytes, ())
 
+    @cached_property
     def _times_done(self) -> np.ndarray:  # type: ignore[type-arg]
         """For each lowered task, the number of tasks like it: one for each replica, except for collectives among several
         replicas and for tasks that bring the loss to one processor."""
@@ -123,12 +126,12 @@ def folded_step(
 def _even(graph: OperatorGraph, strategy: Strategy) -> bool:
     """True if all micro-batches have the same number of samples, in pieces of the same sizes."""
     count = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
-    known: dict[tuple[OpConfig, int], bool] = {}
+    known: dict[tuple[int, int], bool] = {}
     for node in graph:
         dim, config = sample_dim(node), strategy[node.name]
         if dim is None or config.degrees[dim] == 1:
             continue
-        if (key := (config, node.dims[dim].size)) not in known:
+        if (key := (id(config), node.dims[dim].size)) not in known:
             known[key] = _repeats(config, dim, node.dims[dim].size, count)
         if not known[key]:
             return False
@@ -155,10 +158,10 @@ def _folded(
     tasks = lower(fewer.graph, fewer.strategy, rule, clip_norm=clip_norm, part=part)
     for i, task in enumerate(tasks.tasks if len(fewer.copies) else ()):  # costs know the nodes of the whole graph
         if isinstance(task.work, Compute):
-            tasks.tasks[i] = replace(task, work=replace(task.work, node=fewer.whole[task.work.node.number]))
+            tasks.tasks[i] = _of_whole(task, task.work, fewer.whole[task.work.node.number])
     template = make_template(tasks, micro_batches, fewer.labels, fewer.copies)
     whole = expand(template, [] if pipeline is None else pipeline.passes(), checkpoint)
-    occupies = FoldedResources(machine, found.images)
+    occupies = FoldedResources(machine, found.images, costs.around)
     for task in template.tasks:
         occupies.join(task)
     routes: dict[tuple[int, ...], int] = {}
@@ -183,6 +186,18 @@ def _folded(
     for r, dense in numbers.items():
         by_number[r] = busy[count + dense]
     return FoldedStep(found, tasks, template, whole, cost, began, end, by_number, occupies)
+
+
+_TASK, _COMPUTE = ([one.name for one in fields(of)] for of in (Task, Compute))
+_task_fields, _compute_fields = attrgetter(*_TASK), attrgetter(*_COMPUTE)
+
+
+def _of_whole(task: Task, work: Compute, node: Node) -> Task:
+    """Return the task with another node. There are tens of thousands, and `replace` takes several times as long."""
+    values, of_work = list(_task_fields(task)), list(_compute_fields(work))
+    of_work[_COMPUTE.index("node")] = node
+    values[_TASK.index("work")] = Compute(*of_work)
+    return Task(*values)
 
 
 def _wait_in_turn(tasks: TaskGraph, whole: WholeStep, template: StepTemplate) -> None:

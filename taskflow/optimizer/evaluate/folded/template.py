@@ -27,6 +27,8 @@ NO_LABELS: Mapping[str, Label] = MappingProxyType({})
 class Which(Enum):
     """The micro-batches whose pass a task waits for."""
 
+    __hash__ = object.__hash__
+
     OWN = "own"
     BEFORE = "the one before"
     MIDDLE = "all between the second and the last"
