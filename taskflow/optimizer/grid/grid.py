@@ -201,7 +201,7 @@ def _order(
     price, and comes before the others are priced. ``counts`` receives the number of plans and of those that fit."""
 
     if isinstance(grid, PlanGrid):
-        grid.listed()
+        counts[0] = len(grid.listed())
     begin = deadline.elapsed
 
     def over() -> bool:
