@@ -201,6 +201,14 @@ def run(*arguments: str, code: int = 0) -> Any:
     return result
 
 
+def test_another_type_than_float32_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(LLAMA))
+    said = run("simulate", f"hf:{config}", "-m", "h100", "-n", "2", "--batch", "4", "--dtype", "bf16", code=2)
+    assert "imported networks are in float32" in said.output
+
+
+
 def test_a_config_is_a_model_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     plan = tmp_path / "plan.json"
