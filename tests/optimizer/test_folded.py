@@ -26,6 +26,7 @@ from taskflow.rules import Adam
 from taskflow.tasks import Kind
 from taskflow.tasks.lower import NotAlikeError
 
+pytestmark = pytest.mark.timeout(1200)  # whole steps are lowered in Python
 MACHINE = load_machine("h100", 16)
 RULE = Adam()
 PLANS = (
