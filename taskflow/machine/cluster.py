@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
@@ -56,6 +57,20 @@ class Cluster:
     def way_in(self, processor: int) -> tuple[Link, ...]:
         """Return the links from the network between nodes to a processor."""
         return self._placed.half(processor, False)
+
+    def alike_routes(self, sources: Sequence[int], targets: Sequence[int]) -> list[list[int]] | None:
+        """Return the numbers of the links from each source to its target, one list for each link along the way, where nodes of one
+        kind have these links at the same places; else None."""
+        return self._placed.alike_routes(sources, targets)
+
+    def alike_ways(self, processors: Sequence[int], out: bool) -> list[list[int]] | None:
+        """Return the same for the links from processors to the network between nodes (``out``), or from there to them."""
+        return self._placed.alike_ways(processors, out)
+
+    def repeated(self, members: Sequence[int]) -> tuple[int, list[int]] | None:
+        """Return how many members are on each node, where they lie in the same places of nodes of one kind, node after node; else
+        None. With it, for each node, by how much its links' numbers are above those of the first."""
+        return self._placed.repeated(members)
 
     def link_names(self, source: int, target: int) -> tuple[str, ...]:
         """Return the names of a route's links."""
@@ -193,6 +208,38 @@ class _Placed:
             path = self._nodes[a].path(self._local[source], self._local[target])
             found = self._within[source, target] = self._place(a, path)
         return found
+
+    def _alike(self, processors: Sequence[int]) -> bool:
+        """True if these have the same place in nodes of one kind."""
+        return len({(self._local[p], id(self._nodes[self._node[p]])) for p in processors}) == 1
+
+    def alike_routes(self, sources: Sequence[int], targets: Sequence[int]) -> list[list[int]] | None:
+        here, there = [self._node[p] for p in sources], [self._node[p] for p in targets]
+        if not (self._alike(sources) and self._alike(targets)) or len({a == b for a, b in zip(here, there)}) != 1:
+            return None
+        if here[0] == there[0]:
+            return self._numbers(self._nodes[here[0]].path(self._local[sources[0]], self._local[targets[0]]), here)
+        out, into = self.alike_ways(sources, True), self.alike_ways(targets, False)
+        return None if out is None or into is None else out + into
+
+    def alike_ways(self, processors: Sequence[int], out: bool) -> list[list[int]] | None:
+        nodes, local = [self._node[p] for p in processors], self._local[processors[0]]
+        ends = (local, NETWORK) if out else (NETWORK, local)
+        return self._numbers(self._nodes[nodes[0]].path(*ends), nodes) if self._alike(processors) else None
+
+    def _numbers(self, path: Path | None, nodes: Sequence[int]) -> list[list[int]] | None:
+        """The numbers of a path's links in several nodes."""
+        return None if path is None else [[self._first_link[node] + slot.number for node in nodes] for slot in path.slots]
+
+    def repeated(self, members: Sequence[int]) -> tuple[int, list[int]] | None:
+        nodes = [self._node[p] for p in members]
+        size = next((i for i, node in enumerate(nodes) if node != nodes[0]), len(nodes))
+        own = nodes[::size]
+        if len(nodes) % size or len(set(own)) < len(own) or nodes != [node for node in own for _ in range(size)]:
+            return None
+        if not all(self._alike(members[i::size]) for i in range(size)):
+            return None
+        return size, [self._first_link[node] - self._first_link[own[0]] for node in own]
 
     def half(self, processor: int, out: bool) -> tuple[Link, ...]:
         """Return the links from a processor to the network between the nodes, or from there to it."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
+import numpy as np
+
 from taskflow.machine.parts import Link, Machine
 from taskflow.machine.ring import Ring, all_pairs, ring
 
@@ -117,8 +119,12 @@ def exchange(machine: Machine, members: Sequence[int]) -> Around:
 def collective(machine: Machine, members: Sequence[int]) -> Around:
     """Return the cost of a collective among two or more processors, in the order given. It uses all channels if the machine
     says how its library performs (`Cluster.collectives`) and no processor has to copy by itself; else one ring."""
-    around = ring(machine, members)
     library: Collectives | None = getattr(machine, "collectives", None)
+    if library is not None and hasattr(machine, "repeated"):
+        found = _of_alike_nodes(machine, members, library)
+        if found is not None:
+            return found
+    around = ring(machine, members)
     if library is None or around.copies:
         return around
     nodes: dict[int, list[int]] = {}
@@ -140,6 +146,30 @@ def collective(machine: Machine, members: Sequence[int]) -> Around:
     return Channels(
         around.members, tuple(occupied), len(nodes), min(within, default=inf) * library.link_share,
         narrowest * library.network_share, library,
+    )  # fmt: skip
+
+
+def _of_alike_nodes(machine: Machine, members: Sequence[int], library: Collectives) -> Channels | None:
+    """The same where members lie in the same places of several nodes, whose links then differ in their numbers alone. None if they
+    do not, or if a processor has to copy by itself."""
+    repeated: tuple[int, list[int]] | None = machine.repeated(members)  # type: ignore[attr-defined]
+    if repeated is None or len(repeated[1]) == 1:
+        return None
+    size, offsets = repeated
+    there, first = members[:size], len(machine.processors)
+    out, into = ([way(member) for member in there] for way in (machine.way_out, machine.way_in))  # type: ignore[attr-defined]
+    own = [link for pair in zip(there, there[1:]) for link in machine.route(*pair)]
+    if any(link.occupies_endpoints for way in (own, *out, *into) for link in way):
+        return None
+    nodes = np.array(offsets) + first
+    following = np.roll(nodes, -1)
+    along = [nodes + link.number for link in (*own, *out[-1])] + [following + link.number for link in into[0]]
+    ways = [nodes + link.number for pair in zip(out, into) for way in pair for link in way]
+    occupied = dict.fromkeys([*np.stack(along, 1).ravel().tolist(), *np.stack(ways, 1).ravel().tolist()])
+    within = _within(ring(machine, there)) if size > 1 else inf
+    return Channels(
+        tuple(members), tuple(occupied), len(offsets), within * library.link_share,
+        min(_together(out), _together(into)) * library.network_share, library,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from taskflow.machine import Around, Link, Machine, between_nodes, collective
 from taskflow.tasks import AllToAll, Collective, Task, resources
@@ -46,23 +47,40 @@ class FoldedResources:
                 if (member, -1) not in self._joined:
                     of, _ = self._place[member]
                     self._joined.update((image, -1) for image in of)
-                    for way in (self._machine.way_out, self._machine.way_in):  # type: ignore[attr-defined]
-                        self._same([way(image) for image in of], f"ways of {member} and its images to the network")
+                    self._join_ways(of, f"ways of {member} and its images to the network")
 
     def _join(self, source: int, target: int) -> None:
         (a, i), (b, j) = self._place[source], self._place[target]
         ends = list(zip((*a[i:], *a[:i]), (*b[j:], *b[:j])))
         self._joined.update(ends)
-        route = self._machine.route
-        self._same([route(p, q) for p, q in ends], f"routes from {source} to {target} and from their images")
+        machine = self._machine
+        columns = machine.alike_routes(*zip(*ends)) if hasattr(machine, "alike_routes") else None
+        if columns is None:
+            self._same([machine.route(p, q) for p, q in ends], f"routes from {source} to {target} and from their images")
+        else:
+            self._join_all(columns, machine.route(source, target))
 
     def join_ways(self) -> None:
         """Note the links between all processors and the network, which replicas may share: for collectives of all of them, in whose
         price that is. Nothing on one node."""
         if len({processor.node for processor in self._machine.processors}) > 1:
             for images in dict.fromkeys(images for images, _ in self._place.values()):
-                for way in (self._machine.way_out, self._machine.way_in):  # type: ignore[attr-defined]
-                    self._same([way(p) for p in images], f"ways of {images[0]} and its images to the network", shared=True)
+                self._join_ways(images, f"ways of {images[0]} and its images to the network", shared=True)
+
+    def _join_ways(self, images: tuple[int, ...], what: str, shared: bool = False) -> None:
+        """Note the links between processors that do the same and the network."""
+        machine: Any = self._machine
+        for out, way in ((True, machine.way_out), (False, machine.way_in)):
+            columns = machine.alike_ways(images, out) if hasattr(machine, "alike_ways") else None
+            if columns is None:
+                self._same([way(image) for image in images], what, shared)
+            else:
+                self._join_all(columns, way(images[0]), shared)
+
+    def _join_all(self, columns: list[list[int]], links: tuple[Link, ...], shared: bool = False) -> None:
+        """Note that replicas use routes in the same way, given by the links' numbers. ``links``: of one of the routes."""
+        for numbers, link in zip(columns, links):
+            self._join_links(set(numbers), link.name, shared)
 
     def _same(self, routes: list[tuple[Link, ...]], what: str, shared: bool = False) -> None:
         """Note that replicas use these routes, one each, in the same way."""
@@ -71,12 +89,18 @@ class FoldedResources:
         for links in zip(*routes):
             if len({(x.bytes_per_second, x.latency_seconds, x.occupies_endpoints) for x in links}) > 1:
                 raise NotAlikeError(f"{what} differ")
-            numbers = {link.number for link in links}
-            if len(numbers) < self._count and not shared:
-                raise NotAlikeError(f"replicas share the link {links[0].name}")
-            least = min(self._find(number) for number in numbers)
-            for number in numbers:
-                self._least[self._find(number)] = least
+            self._join_links({link.number for link in links}, links[0].name, shared)
+
+    def _join_links(self, numbers: set[int], name: str, shared: bool = False) -> None:
+        """Note that replicas use these links, one each, in the same way. ``name``: of one of them."""
+        if len(numbers) < self._count and not shared:
+            raise NotAlikeError(f"replicas share the link {name}")
+        if self._least.keys().isdisjoint(numbers):
+            self._least.update(dict.fromkeys(numbers, min(numbers)))
+            return
+        roots = {self._find(number) for number in numbers}
+        for root in roots:
+            self._least[root] = min(roots)
 
     def _find(self, link: int) -> int:
         while (up := self._least.setdefault(link, link)) != link:
