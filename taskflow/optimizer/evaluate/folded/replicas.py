@@ -26,11 +26,13 @@ class Replicas:
 def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iterator[Replicas]:
     """Return the ways of seeing a strategy as replicas, those with the most replicas first and one replica last. Samples of
     each micro-batch are divided among replicas in equal shares. For every operator, each other replica has a processor that
-    does what processor p does in the first."""
+    does what processor p does in the first. A constant without samples is taken to be in each replica."""
     micro_batches = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
     shares: list[int] = []
     for node in graph:
         dim = sample_dim(node)
+        if dim is None and node.operator.kind == "constant":
+            continue
         degree = 1 if dim is None else strategy[node.name].degrees[dim]
         even = dim is not None and degree % micro_batches == 0 and node.dims[dim].size % degree == 0
         shares.append(degree // micro_batches if even and not strategy[node.name].weights else 1)
@@ -48,6 +50,8 @@ def _images(graph: OperatorGraph, strategy: Strategy, micro_batches: int, count:
     seen: set[tuple[int, int | None]] = set()
     for node in graph:
         config, dim = strategy[node.name], sample_dim(node)
+        if count > 1 and dim is None and node.operator.kind == "constant":
+            continue
         if (key := (id(config), dim)) in seen:
             continue
         seen.add(key)
