@@ -62,6 +62,6 @@ class Expert(Mapper):
         return piece * self._per_node + level
 
     def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
-        if self._megatron is not None:
+        if self._megatron is not None and type(self).map_task is Expert.map_task:
             return self._megatron.map_tasks(node, count, degrees, machine)
         return super().map_tasks(node, count, degrees, machine)

@@ -56,7 +56,9 @@ class DataParallel(Mapper):
         return self._homes.get(node.name, piece)
 
     def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
-        return range(count) if node.name not in self._homes else super().map_tasks(node, count, degrees, machine)
+        if node.name in self._homes or type(self).map_task is not DataParallel.map_task:  # somebody places pieces in another way
+            return super().map_tasks(node, count, degrees, machine)
+        return range(count)
 
 
 class ModelParallel(Mapper):

@@ -14,6 +14,8 @@ import pytest
 from language_model import CONFIG, feeds, model
 
 import taskflow
+from taskflow.graph import Node
+from taskflow.machine import Machine, host
 from taskflow.mapper import (
     MAPPERS,
     CopyRequest,
@@ -476,3 +478,14 @@ def test_expert_asks_the_operators_themselves() -> None:
     assert mapped(OwnDense(16)) == ["x: n/4 @ 0-3", "own: k/4 @ 0-3"]
     assert mapped(OwnRows(16)) == ["x: n/4 @ 0-3", "own: n/4 @ 0-3"]
     assert mapped(OwnRecurrent(16)) == ["x: n/2 @ 0,2", "own: n/2 @ 0,2"]
+
+
+@pytest.mark.parametrize("base", [DataParallel, Expert, Megatron])
+def test_who_places_one_piece_in_another_way_is_asked_about_each(base: type[Mapper]) -> None:
+    class Last(base):  # type: ignore[misc, valid-type]
+        def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
+            return len(machine.processors) - 1
+
+    graph = build("Transformer", preset="small", batch=8)
+    strategy = map_graph(Last(), graph, host(4))
+    assert {p for config in strategy.configs.values() for p in config.processors} == {3}
