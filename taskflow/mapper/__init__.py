@@ -17,11 +17,13 @@ from taskflow.mapper.alike import (
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
-from taskflow.mapper.hybrid import LAYER, HybridParallel, layer_numbers, recomputed, samples, stages_of
+from taskflow.mapper.hybrid import HybridParallel, samples, stages_of
+from taskflow.mapper.layers import LAYER, layer_numbers
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches, sample_dim
+from taskflow.mapper.recomputation import recomputed, recomputed_by_layer
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.schedules import Pass, PassKind, PipelineSchedule, rank_passes
@@ -85,6 +87,7 @@ __all__ = [
     "rank_passes",
     "read_strategy",
     "recomputed",
+    "recomputed_by_layer",
     "sample_dim",
     "samples",
     "save",

@@ -9,8 +9,7 @@ replicas, then the pipeline's ranks. Experts are dealt to neighbouring replicas,
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
@@ -21,16 +20,14 @@ import numpy as np
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
 from taskflow.mapper.config import Exchange, Sync, SyncAlgorithm, UpdatePlacement, writes_together
+from taskflow.mapper.layers import layer_numbers
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.notation import HybridPlan, parse_plan
 from taskflow.mapper.pipeline import Pipeline, sample_dim
 from taskflow.mapper.placed_devices import placed_devices
-from taskflow.mapper.recomputation import light_operators
+from taskflow.mapper.recomputation import recomputed, recomputed_by_layer
 from taskflow.operators.operator import Soap, Work
-
-LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
-"""Matches the name of the numbered layer that an operator belongs to, such as ``h.3`` of ``h.3.attn.q_proj``."""
 
 
 class HybridParallel(Mapper):
@@ -52,6 +49,7 @@ class HybridParallel(Mapper):
         self._experts = _experts(graph, plan)
         self._keys = _keys(graph, plan)
         self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages)
+        self._layer_of = _numbered(graph, plan)
         self._group = group
         self._places: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._micro_batches = samples(graph) // plan.together
@@ -113,12 +111,14 @@ class HybridParallel(Mapper):
         return [shares if i == dim else () for i in range(len(degrees))]
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
-        plan = self.plan
+        plan, overlap = self.plan, self.plan.overlap == "grads"
+        if plan.zero_layers:
+            return sync_of(plan.zero_layers[self._layer_of[layer]], plan, overlap)
         if not plan.zero:
-            return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=plan.overlap == "grads")
+            return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap)
         return Sync(
             SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=plan.zero, shard_group=plan.shard_group, prefetch=plan.prefetch,
-            overlap=plan.overlap == "grads",
+            overlap=overlap,
         )
 
     def select_copies(self, node: Node, machine: Machine) -> int:
@@ -130,7 +130,8 @@ class HybridParallel(Mapper):
         return Pipeline(self._micro_batches, self._stages, self.plan.pipeline, self.plan.schedule)
 
     def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
-        return recomputed(graph, self.plan.recompute)
+        levels = self.plan.recompute_layers
+        return recomputed_by_layer(graph, levels) if levels else recomputed(graph, self.plan.recompute)
 
     def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         if not self.plan.regather:
@@ -207,6 +208,34 @@ class HybridParallel(Mapper):
         return next((
             i for soap in soaps for i, dim in enumerate(node.dims) if dim.soap is soap and dim.divisible and dim.size >= t
         ), None)
+
+
+def sync_of(zero: int, plan: HybridPlan, overlap: bool = True) -> Sync:
+    """Return how a layer at a stage of ZeRO is synchronised where layers differ."""
+    if not zero:
+        return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap)
+    return Sync(
+        SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero, shard_group=plan.shard_group if zero > 1 else 0,
+        prefetch=plan.prefetch if zero > 2 else 1, overlap=overlap,
+    )
+
+
+def _numbered(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
+    """The number of the layer of each operator with weights, if the plan says something of single layers. Raises ValueError if it
+    speaks of more or fewer layers than there are."""
+    said = [(name, values) for name, values in (("recompute", plan.recompute_layers), ("zero", plan.zero_layers)) if values]
+    if not said:
+        return {}
+    numbers = layer_numbers(graph)
+    many = max(numbers.values(), default=-1) + 1
+    for name, values in said:
+        if len(values) != many:
+            raise ValueError(f"plan {plan}: {name}= by layer speaks of {len(values)} layers, {graph.name} has {many}")
+    found: dict[str, int] = {}
+    for node in graph:
+        for parameter in node.parameters:
+            found.setdefault(parameter.layer, numbers[node.name])
+    return found
 
 
 def _sequence(graph: OperatorGraph, degree: int) -> dict[str, int]:
@@ -327,18 +356,6 @@ def _dealt(layers: int, stages: int) -> list[int]:
     return [whole + (first <= s < first + extra) for s in range(stages)]
 
 
-def layer_numbers(graph: OperatorGraph) -> dict[str, int]:
-    """Return the layer of each operator, counted in the order of the graph; empty if operators have no such names."""
-    keys: dict[str, int] = {}
-    found: dict[str, int] = {}
-    last = 0
-    for node in graph:
-        if match := LAYER.match(node.name):
-            last = max(last, keys.setdefault(match[0], len(keys)))
-        found[node.name] = last
-    return found if keys else {}
-
-
 def _by_flops(graph: OperatorGraph, count: int) -> dict[str, int]:
     """Non-empty stretches of the graph with about equal flops. Operators without inputs do not count."""
     nodes = [node for node in graph if node.inputs]
@@ -354,40 +371,3 @@ def _by_flops(graph: OperatorGraph, count: int) -> dict[str, int]:
         found[node.name] = stage
         before += own
     return found
-
-
-def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
-    """Return the operators that a rule recomputes. ``full``: all of each layer (operators whose names share a number) except
-    its last one, whose output the next layer reads. ``selective``: the part of attention that grows with the square of the
-    sequence, from the product of queries and keys up to the input of the product with the values (Korthikanti et al., arXiv
-    2205.05198). ``light``: that, and of a layer's other operators the quick ones (`light_operators`)."""
-    if rule == "selective":
-        return frozenset(_attention(graph))
-    if rule == "none":
-        return frozenset()
-    layers: dict[str, list[Node]] = {}
-    for node in graph:
-        if node.inputs and (match := LAYER.match(node.name)):
-            layers.setdefault(match[0], []).append(node)
-    if not layers:
-        raise ValueError(f"plan: recompute={rule} needs layers with numbers in their names, as h.3; {graph.name} has none")
-    inner = [node for nodes in layers.values() for node in nodes[:-1]]
-    if rule == "light":
-        return frozenset((*light_operators(graph, inner), *_attention(graph)))
-    return frozenset(node.name for node in inner)
-
-
-def _attention(graph: OperatorGraph) -> Iterable[str]:
-    """Operators from one product of two activations to the next one that reads it, with only elementwise and similar passes
-    between."""
-    products = {node.number for node in graph if node.operator.kind == "matmul"}
-    for node in graph:
-        if node.number not in products:
-            continue
-        for tensor in node.inputs:
-            path, at = [], graph.nodes[tensor.node]
-            while at.number not in products and at.operator.work is Work.MEMORY and at.inputs and not at.parameters:
-                path.append(at.name)
-                at = graph.nodes[at.inputs[0].node]
-            if at.number in products:
-                yield from (*path, at.name)

@@ -99,10 +99,12 @@ def _example(node: Node) -> str:
 
 
 # ---- plans of tensor, pipeline and data parallelism ------------------------------------------------------------------
-RECOMPUTE = ("none", "selective", "light", "full")
+RECOMPUTE = ("none", "selective", "light", "linear", "full")
 OVERLAP = ("none", "grads")
 _TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])(\d+)")
-_SETTING = re.compile(r"(recompute|schedule|stages|prefetch|overlap|devices|shares)=(\S+)")
+_SETTING = re.compile(r"(recompute|zero|schedule|stages|prefetch|overlap|devices|shares)=(\S+)")
+MOST_LAYERS = 100_000
+_RUN = re.compile(r"(\w+)\*([1-9]\d*)")  # layers that are treated alike
 NOTATION = (
     "tN (tensor), cN (context; with ring keys go from neighbour to neighbour), pN (pipeline), dN (data), "
     "eN (experts, of replicas), mbN (samples of a micro-batch and replica), "
@@ -110,7 +112,8 @@ NOTATION = (
     "nosp (what lies between shared layers is done by each of a tensor group, not cut along the sequence), "
     "regather (what shared layers gather is not kept for the backward pass, but gathered again), "
     "prefetch=N (layers gathered ahead), overlap=none|grads (sums of gradients after or beside the backward pass), "
-    f"recompute={'|'.join(RECOMPUTE)}, schedule={'|'.join(s.value for s in PipelineSchedule)}, "
+    f"recompute={'|'.join(RECOMPUTE)}, or by layer recompute=full*60,none*20 and zero=1*1,3*78,1*1, "
+    f"schedule={'|'.join(s.value for s in PipelineSchedule)}, "
     "stages=N,N,... (layers of each stage), shares=N,N,... (samples of a micro-batch that each replica takes, instead of mb), "
     "devices=0-3,... or KIND,... (the devices in the order in which they have places: a pipeline's first rank, its replicas)"
 )
@@ -128,7 +131,8 @@ class HybridPlan:
     gathered again for the backward pass (Megatron-LM with --sequence-parallel). ``shares``: samples of a micro-batch that each
     replica takes, for replicas of unequal speed; empty: ``micro_batch`` each. ``devices``: the machine's devices in the order
     in which the plan uses them, as numbers or as the name of a kind for all devices of it; others are idle; empty: all in
-    order."""
+    order. ``recompute_layers``, ``zero_layers``: the same as ``recompute`` and ``zero`` for each layer, in order; empty: the
+    same for all. Operators before the first layer count as its own, those after the last as that one's."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -149,20 +153,24 @@ class HybridPlan:
     regather: bool = False
     shares: tuple[int, ...] = ()
     devices: tuple[int | str, ...] = ()
+    recompute_layers: tuple[str, ...] = ()
+    zero_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts"):
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise ValueError(f"plan: {what} must be at least 1, got {value}")
-        if not 0 <= self.zero <= 3:
-            raise ValueError(f"plan: zero{self.zero} is no stage of ZeRO; zero0 to zero3 are")
-        if self.shard_group == 1 or (self.shard_group and self.zero < 2):
+        for zero in (self.zero, *self.zero_layers):
+            if not 0 <= zero <= 3:
+                raise ValueError(f"plan: zero{zero} is no stage of ZeRO; zero0 to zero3 are")
+        most = max((self.zero, *self.zero_layers))
+        if self.shard_group == 1 or (self.shard_group and most < 2):
             raise ValueError(
                 f"plan: hsdp{self.shard_group} is for two replicas or more, and for zero2 or zero3 (the default with hsdp), "
-                f"got zero{self.zero}"
+                f"got zero{most}"
             )
-        if self.prefetch != 1 and self.zero < 3:
+        if self.prefetch != 1 and most < 3:
             raise ValueError(f"plan: prefetch={self.prefetch} is how far ahead weights are gathered, which needs zero3 or fsdp")
         if self.ring and self.context == 1:
             raise ValueError("plan: ring is how the keys of a context go around, which needs c2 or more")
@@ -170,13 +178,14 @@ class HybridPlan:
             raise ValueError("plan: nosp is what a tensor group does not share, which needs t2 or more")
         if self.regather and not (self.tensor > 1 and self.sequence_parallel):
             raise ValueError("plan: regather is for what a tensor group gathers along the sequence: t2 or more, without nosp")
-        if self.recompute not in RECOMPUTE:
-            raise ValueError(f"plan: recompute must be one of {', '.join(RECOMPUTE)}, got {self.recompute!r}")
+        for level in (self.recompute, *self.recompute_layers):
+            if level not in RECOMPUTE:
+                raise ValueError(f"plan: recompute must be one of {', '.join(RECOMPUTE)}, got {level!r}")
         if self.overlap not in OVERLAP:
             raise ValueError(f"plan: overlap must be one of {', '.join(OVERLAP)}, got {self.overlap!r}")
-        if self.overlap == "none" and self.zero > 1:
+        if self.overlap == "none" and most > 1:
             raise ValueError(
-                f"plan: overlap=none sums gradients after the backward pass, which zero{self.zero} does not keep so long"
+                f"plan: overlap=none sums gradients after the backward pass, which zero{most} does not keep so long"
             )
         if self.virtual > 1 and self.pipeline == 1:
             raise ValueError(f"plan: v{self.virtual} interleaves the stages of a pipeline, which needs p2 or more")
@@ -221,7 +230,30 @@ class HybridPlan:
         said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)
         said += [f"{name}={','.join(map(str, some))}" for name, some in (("stages", self.stages), ("shares", self.shares)) if some]
         said += [f"devices={_devices(self.devices)}"] * bool(self.devices)
-        return " ".join(said + [f"recompute={self.recompute}"] * (self.recompute != "none"))
+        said += [f"recompute={self.recompute}"] * (self.recompute != "none")
+        by_layer = (("recompute", self.recompute_layers), ("zero", self.zero_layers))
+        return " ".join([*said, *(f"{name}={_runs(values)}" for name, values in by_layer if values)])
+
+
+def _runs(values: Sequence[object]) -> str:
+    """``none*3,full*5``."""
+    return ",".join(f"{value}*{len(list(same))}" for value, same in groupby(values))
+
+
+def _by_layer(what: str, text: str) -> tuple[object, ...]:
+    """The values of all layers, of ``none*3,full*5`` or ``1*1,3*7``."""
+    found: list[object] = []
+    for part in text.split(","):
+        match = _RUN.fullmatch(part)
+        if match is None or (what == "zero" and not match[1].isdecimal()):
+            example = "1*1,3*30,1*1" if what == "zero" else "full*60,none*20"
+            raise ValueError(
+                f"plan: {what} by layer must be such as {what}={example}, with VALUE*LAYERS for each run of layers; got {part!r}"
+            )
+        if int(match[2]) > MOST_LAYERS:
+            raise ValueError(f"plan: {what}={text} has more layers than any network")
+        found += [int(match[1]) if what == "zero" else match[1]] * int(match[2])
+    return tuple(found)
 
 
 def _devices(devices: Sequence[int | str]) -> str:
@@ -255,12 +287,14 @@ def parse_plan(text: str) -> HybridPlan:
             key, value = names[token[1]], int(token[2])
         elif setting := _SETTING.fullmatch(word):
             key, value = setting[1], _setting(*setting.groups())
+            if isinstance(value, tuple) and key in ("recompute", "zero"):
+                key += "_layers"
         else:
             raise ValueError(f"plan {text!r}: no meaning for {word!r}; a plan has {NOTATION}")
-        if key in found:
-            raise ValueError(f"plan {text!r}: {word!r} says {key} for the second time")
+        if key in found or key.removesuffix("_layers") in found or f"{key}_layers" in found:
+            raise ValueError(f"plan {text!r}: {word!r} says {key.removesuffix('_layers')} for the second time")
         found[key] = value
-    if "shard_group" in found:
+    if "shard_group" in found and "zero_layers" not in found:
         found.setdefault("zero", 3)
     if found.get("schedule") is PipelineSchedule.ZERO_BUBBLE_V:
         found.setdefault("virtual", 2)
@@ -268,6 +302,8 @@ def parse_plan(text: str) -> HybridPlan:
 
 
 def _setting(key: str, value: str) -> object:
+    if key == "zero" or (key == "recompute" and "*" in value):
+        return _by_layer(key, value)
     if key == "schedule":
         if value not in (known := [s.value for s in PipelineSchedule]):
             raise ValueError(f"plan: schedule must be one of {', '.join(known)}, got {value!r}")

@@ -1,10 +1,11 @@
-"""Which operators' results are cheaply had again: passes over memory whose inputs are kept anyway."""
+"""Recomputation: which operators' results are computed again for the backward pass, by the words of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper.layers import LAYER, layer_numbers
 from taskflow.operators.operator import Work
 
 
@@ -25,3 +26,52 @@ def light_operators(graph: OperatorGraph, among: Iterable[Node]) -> Iterator[str
         if all((tensor.node, tensor.index) in kept or tensor.node in again for tensor in node.inputs):
             again.add(node.number)
             yield node.name
+
+
+def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
+    """Return the operators that a rule recomputes. ``full``: all of each layer (operators whose names share a number) except
+    its last one, whose output the next layer reads. ``selective``: the part of attention that grows with the square of the
+    sequence, from the product of queries and keys up to the input of the product with the values (Korthikanti et al., arXiv
+    2205.05198). ``light``: that, and of a layer's other operators the quick ones (`light_operators`). ``linear``: all that ``full``
+    recomputes but the results of attention, which take long for their bytes: of operators without weights that do more than
+    pass over memory, those that ``selective`` does not recompute."""
+    if rule == "selective":
+        return frozenset(_attention(graph))
+    if rule == "none":
+        return frozenset()
+    layers: dict[str, list[Node]] = {}
+    for node in graph:
+        if node.inputs and (match := LAYER.match(node.name)):
+            layers.setdefault(match[0], []).append(node)
+    if not layers:
+        raise ValueError(f"plan: recompute={rule} needs layers with numbers in their names, as h.3; {graph.name} has none")
+    inner = [node for nodes in layers.values() for node in nodes[:-1]]
+    if rule == "light":
+        return frozenset((*light_operators(graph, inner), *_attention(graph)))
+    if rule == "linear":
+        scores = set(_attention(graph))
+        return frozenset(n.name for n in inner if n.parameters or n.operator.work is Work.MEMORY or n.name in scores)
+    return frozenset(node.name for node in inner)
+
+
+def recomputed_by_layer(graph: OperatorGraph, levels: Sequence[str]) -> frozenset[str]:
+    """Return the operators that are recomputed if each layer has a rule of its own."""
+    numbers = layer_numbers(graph)
+    of = {level: recomputed(graph, level) for level in dict.fromkeys(levels)}
+    return frozenset(node.name for node in graph if node.name in of[levels[numbers[node.name]]])
+
+
+def _attention(graph: OperatorGraph) -> Iterable[str]:
+    """Operators from one product of two activations to the next one that reads it, with only elementwise and similar passes
+    between."""
+    products = {node.number for node in graph if node.operator.kind == "matmul"}
+    for node in graph:
+        if node.number not in products:
+            continue
+        for tensor in node.inputs:
+            path, at = [], graph.nodes[tensor.node]
+            while at.number not in products and at.operator.work is Work.MEMORY and at.inputs and not at.parameters:
+                path.append(at.name)
+                at = graph.nodes[at.inputs[0].node]
+            if at.number in products:
+                yield from (*path, at.name)

@@ -114,6 +114,12 @@ class MemoryCheck:
             return [use.nbytes for use in folded], False
         return self._estimate(strategy), False
 
+    def spare(self, strategy: Strategy) -> list[float]:
+        """Return bytes by processor that an ordered plan leaves of what it may use; negative if it needs more."""
+        peaks, planned = self.peaks(strategy)
+        share = 1.0 if planned else 1 - SPARE
+        return [share * p.memory_bytes - nbytes for nbytes, p in zip(peaks, self.machine.processors)]
+
     def _plannable(self, strategy: Strategy) -> bool:
         if self._repeats > 1:  # whose plans are not lowered
             return False

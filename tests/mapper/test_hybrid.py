@@ -84,7 +84,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("hsdp1", "hsdp1 is for two replicas or more"),
     ("zero2 prefetch=2", "prefetch=2 is how far ahead weights are gathered, which needs zero3 or fsdp"),
     ("fsdp prefetch=all", "prefetch must be a number of layers, got 'all'"),
-    ("p2 recompute=some", "recompute must be one of none, selective, light, full, got 'some'"),
+    ("p2 recompute=some", "recompute must be one of none, selective, light, linear, full, got 'some'"),
     ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, zbv, got '2f1b'"),
     ("p2 stages=1;2", "stages must be numbers of layers such as 5,6,6,5, got '1;2'"),
     ("p3 stages=1,2", "stages= needs the layers of 3 stages .p x v., got 2"),
@@ -95,6 +95,15 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("d4 regather", "regather is for what a tensor group gathers along the sequence: t2 or more, without nosp"),
     ("t2 nosp regather", "regather is for what a tensor group gathers along the sequence: t2 or more, without nosp"),
     ("t2 sp nosp", "'nosp' says sequence_parallel for the second time"),
+    ("p2 recompute=full*3,some*3", "recompute must be one of none, selective, light, linear, full, got 'some'"),
+    ("p2 recompute=full*3,none", "recompute by layer must be such as recompute=full.60,none.20, .* got 'none'"),
+    ("p2 recompute=full*0", "recompute by layer must be such as"),
+    ("zero=1*1,x*5", "zero by layer must be such as zero=1.1,3.30,1.1, .* got 'x.5'"),
+    ("zero=1*1,4*5", "zero4 is no stage of ZeRO; zero0 to zero3 are"),
+    ("zero=3*6 zero1", "'zero1' says zero for the second time"),
+    ("recompute=full recompute=full*6", "'recompute=full.6' says recompute for the second time"),
+    ("zero=1*1,2*5 prefetch=2", "prefetch=2 is how far ahead weights are gathered, which needs zero3 or fsdp"),
+    ("zero=1*99999999", "has more layers than any network"),
     ("v2", "v2 interleaves the stages of a pipeline, which needs p2 or more"),
 ])
 def test_wrong_notations_name_the_word(text: str, message: str) -> None:
@@ -112,6 +121,8 @@ def test_wrong_notations_name_the_word(text: str, message: str) -> None:
     ("d4 hsdp3", 4, r"4 replicas cannot be dealt to groups of hsdp3; use a divisor of 4"),
     ("p3 v2 mb1", 3, r"interleaved 1f1b needs micro-batches in multiples of the 3 ranks, got 8"),
     ("p8 mb1 stages=1,1,1,1,1,1,0,0", 8, "stages= needs 1 layer or more a stage"),
+    ("p2 recompute=full*3,none*4", 2, "recompute= by layer speaks of 7 layers, GPT-2 has 6"),
+    ("d2 mb1 zero=1*2,3*2", 2, "zero= by layer speaks of 4 layers, GPT-2 has 6"),
     ("p2 stages=2,2", 2, r"stages= needs 1 layer or more a stage and 6 in all, got 2,2"),
 ])
 def test_what_does_not_divide_is_said(plan: str, devices: int, message: str) -> None:
@@ -224,7 +235,8 @@ def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -
     "t4 p2 d1 mb2 schedule=gpipe recompute=full", "t1 p1 d8 mb1 zero1",
     "t2 p2 d2 mb1 overlap=none", "d8 overlap=none", "d8 mb1 zero1 overlap=none", "t2 nosp p2 d2 mb1 recompute=full",
     "t2 regather p2 d2 mb1 schedule=zb-h1", "t4 regather p2 mb2 recompute=selective",
-    "t2 p2 d2 mb1 recompute=light",
+    "t2 p2 d2 mb1 recompute=light", "t2 p2 d2 mb1 recompute=linear", "p2 d4 mb1 recompute=full*1,none*2,light*2,linear*1",
+    "d8 mb1 zero=1*1,3*4,0*1 recompute=full*2,selective*4", "t2 d4 mb2 zero=3*2,2*4 prefetch=2",
 ])
 def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
     graph = decoder()
@@ -241,6 +253,29 @@ def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
         losses.append([run.train(batch) for batch in batches])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-9)
     assert losses[1] == losses[2]
+
+
+def test_layers_are_recomputed_and_sharded_as_each_of_them_is_said_to_be() -> None:
+    text = "t1 p2 d4 mb1 recompute=full*1,none*2,light*3 zero=1*1,3*4,1*1"
+    plan = parse_plan(text)
+    assert plan.recompute_layers == ("full", "none", "none", "light", "light", "light") and plan.zero_layers == (1, 3, 3, 3, 3, 1)
+    assert str(plan) == text and is_plan("zero=1*6") and is_plan("recompute=full*1,none*5")
+    graph, strategy = decoder(), planned(text, 8)
+    for layer, level in enumerate(plan.recompute_layers):
+        own = {node.name for node in graph if node.name.startswith(f"h.{layer}.")}
+        assert strategy.recompute & own == recomputed(graph, level) & own
+        zeros = {strategy.sync(p.layer).zero for node in graph if node.name in own for p in node.parameters}
+        assert zeros == {plan.zero_layers[layer]}
+    assert strategy.sync("wte").zero == 1  # before the first layer
+
+
+def test_linear_keeps_what_attention_gives_and_nothing_else_of_a_layer() -> None:
+    graph = llama(replace(LlamaConfig.small(), layers=2))
+    assert recomputed(graph, "full") - recomputed(graph, "linear") == {f"layers.{i}.self_attn.attention" for i in (0, 1)}
+    graph = gpt(replace(GPTConfig.small(), layers=2))
+    kept = recomputed(graph, "full") - recomputed(graph, "linear")
+    assert len(kept) == 2 and {graph.node(name).operator.kind for name in kept} == {"matmul"}
+    assert recomputed(graph, "selective") < recomputed(graph, "linear")
 
 
 def test_light_operators_keep_nothing_for_themselves() -> None:

@@ -85,6 +85,28 @@ def test_time_tasks_bytes_and_memory_are_those_of_all_layers(name: str, layers: 
         assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
 
 
+@pytest.mark.parametrize(("layers", "plan", "runs"), [
+    (13, "d8 mb1 recompute=full*7,light*6", 2), (16, "p2 d4 mb1 stages=8,8 recompute=full*8,light*8", 2),
+    pytest.param(18, "d8 mb1 recompute=full*6,none*6,light*6", 3, marks=pytest.mark.slow),
+    pytest.param(13, "d8 mb1 recompute=full*6,light*7 zero=1*1,3*11,1*1 prefetch=2", 2, marks=pytest.mark.slow),
+    pytest.param(22, "p2 d4 mb1 zero1 recompute=full*6,light*5,full*5,light*6", 4, marks=pytest.mark.slow),
+])
+def test_layers_of_one_stage_may_be_alike_in_several_runs(layers: int, plan: str, runs: int) -> None:
+    graph = network("llama", layers)
+    evaluator = PythonEvaluator(graph, MACHINE, make_evaluator(graph, MACHINE, rule=RULE).costs, RULE, None)
+    strategy = map_graph(HybridParallel(plan), graph, MACHINE)
+    fewer = fewer_layers(graph, strategy)
+    assert fewer is not None and len(fewer.copies) == runs
+    step, seconds = folded_step(graph, strategy, MACHINE, evaluator.costs, RULE, None), evaluator.set(strategy)
+    assert step.makespan == pytest.approx(seconds, rel=1e-12)
+    assert step.tasks == evaluator.tasks and len(step.lowered) < len(step.whole.origin)
+    tasks = evaluator.lowered()
+    assert step.transfer_bytes == tasks.transfer_bytes
+    for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
+        assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
+        assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
+
+
 def test_copies_are_the_layers_that_are_left_out_and_the_third() -> None:
     graph = network("gpt", 11)
     fewer = fewer_layers(graph, map_graph(HybridParallel("p2 d4 mb1"), graph, MACHINE))

@@ -3,12 +3,14 @@ the network and the machine; and the search that continues from the best of them
 
 ``plans`` lists them. ``tables`` has one device's part of each operator, and ``stages`` adds these up by stages. From the sums,
 ``memory`` and ``price`` compute a plan's memory and time in closed form, and ``grid`` simulates the best plans.
-``layered_search`` changes single choices (``neighbours``) of the best. ``changes`` finds what would fit if nothing does.
+``fit`` chooses recomputation and stages that use the
+memory. ``layered_search`` changes single choices (``neighbours``) of the best. ``changes`` finds what would fit if nothing does.
 """
 
 from taskflow.optimizer.grid.changes import change_that_fits
 from taskflow.optimizer.grid.choose import make_grid
 from taskflow.optimizer.grid.descent import descend
+from taskflow.optimizer.grid.fit import fit, fitted
 from taskflow.optimizer.grid.grid import (
     SIMULATED,
     GridResult,
@@ -20,7 +22,7 @@ from taskflow.optimizer.grid.grid import (
 )
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole, whole_fits
-from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory
+from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory, rank_memories
 from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
@@ -50,6 +52,8 @@ __all__ = [
     "best_of_grid",
     "change_that_fits",
     "descend",
+    "fit",
+    "fitted",
     "grid_plans",
     "has_grid",
     "has_no_order",
@@ -64,5 +68,6 @@ __all__ = [
     "plan_memory",
     "plan_strategy",
     "quick_neighbours",
+    "rank_memories",
     "whole_fits",
 ]

@@ -260,6 +260,8 @@ class PlanTrial:
         """Of the plans that were the fastest, by the ``clock``."""
         self.best: LayeredPlan | None = None
         self.strategy: Strategy | None = None
+        self.last: Strategy | None = None
+        """The one that was simulated last."""
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.pace = SECONDS_A_PIECE
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
@@ -279,7 +281,7 @@ class PlanTrial:
         with paused_collector(), self.evaluator.interruptible(self._checkpoint):
             strategy = plan_strategy(layered, self.evaluator.graph, self.evaluator.machine)
             seconds = self.evaluator.set(strategy)
-            self.simulated += 1
+            self.simulated, self.last = self.simulated + 1, strategy
             if seconds < self.seconds:
                 if self.lacks(strategy):
                     self.refused += 1
@@ -310,8 +312,8 @@ class PlanTrial:
             devices *= len(plan.shares)
         else:  # those on one node are lowered together, since they share its links
             devices *= min(plan.data or 1, max(1, self._node // devices))
-        of_stage = max(1.0, self._layers / (plan.pipeline * plan.virtual))
-        nodes = len(self.evaluator.graph) * min(1.0, KEPT / of_stage)
+        alike = plan.pipeline * plan.virtual + layered.changes  # runs of layers that are alike
+        nodes = len(self.evaluator.graph) * min(1.0, KEPT * alike / max(1, self._layers))
         simulated = len(self.evaluator.graph) * devices * micro_batches // SIMULATED_PIECES
         return STARTING + int(nodes * devices * min(micro_batches, LOWERED)) + simulated
 

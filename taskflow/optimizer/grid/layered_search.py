@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite
 from random import Random
@@ -12,10 +13,12 @@ from taskflow.mapper import Strategy, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.grid.descent import descend
-from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
+from taskflow.optimizer.grid.fit import fit, fitted
+from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PlanTrial, best_of_grid
 from taskflow.optimizer.grid.layered import LayeredPlan
-from taskflow.optimizer.grid.memory import MARGIN
-from taskflow.optimizer.grid.priced import AnyGrid
+from taskflow.optimizer.grid.memory import MARGIN, rank_memories
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
+from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
 from taskflow.rules import UpdateRule
@@ -23,6 +26,8 @@ from taskflow.rules import UpdateRule
 MOST_PROPOSALS = 24  # after the grid, where no seconds limit them: each takes as long as thousands without an order
 PROPOSALS_SHARE = 0.1  # of a budget of proposals, for the grid; as much again for what follows
 GRID_SHARE = 0.5  # of these, for the grid
+FIT_SHARE = 0.5  # of the time after the grid, for plans that recompute as much as memory requires
+MOST_FITTED = 3  # simulations of one of these, each with the memory that the one before left
 DESCENT_SHARE = 0.3  # of the time after the grid, for descents by price
 MOST_DESCENDED = 6  # plans that these end at and that are simulated
 DEARER = 1.1  # times the price of the current plan that a neighbour may have to be simulated
@@ -78,6 +83,7 @@ class _LayeredSearch:
         stopped = "interrupted" if self.deadline.stopped else "budget"
         if not self.deadline.stopped:
             try:
+                self._fit(trial)
                 self._descend(trial)
                 if trial.best is not None:
                     self._from(trial, trial.best)
@@ -103,25 +109,60 @@ class _LayeredSearch:
         simulations say of some is expected of the others of their kind. BudgetExhausted when time or proposals end."""
         if trial.simulated >= self.most:
             return
-        end = self.deadline.elapsed + DESCENT_SHARE * max(0.0, self.end - self.deadline.elapsed)
-        left = descend(self.grid, self.grid.fitting, lambda: trial.over() or self.deadline.elapsed >= end)
+        end = self._part(DESCENT_SHARE)
+        self._simulate(trial, descend(self.grid, self.grid.fitting, lambda: trial.over() or self.deadline.elapsed >= end), end)
+
+    def _fit(self, trial: PlanTrial) -> None:
+        """Simulate plans in which each rank recomputes as much as memory requires. What is planned of the memory of the best
+        ones says how much more or less that is than in closed form. BudgetExhausted when time or proposals end."""
+        if not isinstance(self.grid, PlanGrid) or trial.simulated >= self.most:
+            return
+        end = self._part(FIT_SHARE)
+        self._simulate(trial, fitted(self.grid, lambda: trial.over() or self.deadline.elapsed >= end, trial.seconds), end)
+
+    def _part(self, share: float) -> float:
+        return self.deadline.elapsed + share * max(0.0, self.end - self.deadline.elapsed)
+
+    def _simulate(self, trial: PlanTrial, plans: Sequence[PricedPlan], end: float) -> None:
+        """Simulate plans until ``end`` while they may be faster than what is known, those that are expected to be the fastest
+        first, and those of the fastest that use all of the memory. BudgetExhausted when time or proposals end."""
+        left = list(plans)
         ratios: dict[object, float] = {}
         for _ in range(MOST_DESCENDED):
             expected = [(one.seconds * ratios.get(_kind(one.layered), 1.0), i) for i, one in enumerate(left)]
             seconds, at = min(expected, default=(inf, -1))
             if seconds >= trial.seconds:
                 return
-            if trial.simulated >= self.most or trial.over():
-                raise BudgetExhausted
-            one, before = left.pop(at), trial.seconds
-            if not trial.room_for(one.layered, one.micro_batches, end - self.deadline.elapsed):
-                continue
-            try:
-                took = trial.of(one.layered)
-            except (ValueError, TooManyTasksError):
-                continue
-            ratios[_kind(one.layered)] = max(took / one.seconds, ratios.get(_kind(one.layered), 0.0))
-            self._noted(trial, before)
+            one: PricedPlan | None = left.pop(at)
+            for _ in range(MOST_FITTED):
+                if one is None or not trial.room_for(one.layered, one.micro_batches, end - self.deadline.elapsed):
+                    break
+                if trial.simulated >= self.most or trial.over():
+                    raise BudgetExhausted
+                before = trial.seconds
+                try:
+                    took = trial.of(one.layered)
+                except (ValueError, TooManyTasksError):
+                    break
+                ratios[_kind(one.layered)] = max(took / one.seconds, ratios.get(_kind(one.layered), 0.0))
+                self._noted(trial, before)
+                one = self._with_all_memory(trial, one) if took <= before else None
+
+    def _with_all_memory(self, trial: PlanTrial, one: PricedPlan) -> PricedPlan | None:
+        """Return the plan that differs from the one just simulated in that each rank uses all of its memory, as far as is known
+        from what was planned for that one; None if that is the same."""
+        if not isinstance(self.grid, PlanGrid) or not isinstance(self.lacks, MemoryCheck) or trial.last is None:
+            return None
+        plan, spare = one.layered.plan, self.lacks.spare(trial.last)
+        of_rank = len(spare) // plan.pipeline
+        limits = [
+            memory.nbytes + min(spare[rank * of_rank : (rank + 1) * of_rank])
+            for rank, memory in enumerate(rank_memories(self.grid.sums, one.layered, one.micro_batches))
+        ]
+        found = fit(self.grid, one.layered, one.micro_batches, limits)
+        if found is None or found.layered == one.layered:
+            return None
+        return found if min(spare) < 0 or found.seconds < one.seconds else None
 
     def _noted(self, trial: PlanTrial, before: float) -> bool:
         """Tell of a simulation; whether it gave a better plan."""
@@ -184,7 +225,7 @@ class _LayeredSearch:
 def _kind(layered: LayeredPlan) -> object:
     """Plans of one kind are expected to be mispriced alike."""
     plan = layered.plan
-    return max(layered.zeros(1)), plan.pipeline > 1, plan.schedule, plan.context > 1
+    return max(layered.zeros(1)), plan.pipeline > 1, plan.schedule, plan.context > 1, plan.tensor > 1
 
 
 def may_be_whole(grid: AnyGrid) -> bool:

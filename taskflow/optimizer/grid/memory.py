@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from taskflow.mapper import PassKind, PipelineSchedule, rank_passes
+from taskflow.mapper import HybridPlan, PassKind, PipelineSchedule, rank_passes
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
@@ -52,7 +52,7 @@ def rank_memories(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> l
     found: list[PlanMemory] = []
     for rank in range(plan.pipeline):
         own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
-        alive = _alive(plan.schedule, plan.pipeline, plan.virtual, micro_batches, rank)
+        alive = kept_at_once(plan, micro_batches, rank)
         activations = float((alive @ passes.kept[own]).max(initial=0.0)) + float(passes.passing[own].max())
         found.append(PlanMemory(
             float(weights.held[own].sum() + weights.gathered[own].max()), float(weights.gradients[own].sum()),
@@ -61,8 +61,10 @@ def rank_memories(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> l
     return found
 
 
-def _alive(schedule: PipelineSchedule, ranks: int, chunks: int, micro_batches: int, rank: int) -> Array:
-    """Number of micro-batches that a rank keeps for each of its stages at the moment when it keeps the most."""
+def kept_at_once(plan: HybridPlan, micro_batches: int, rank: int) -> Array:
+    """Return (moments, stages): how many micro-batches a rank keeps of each of its stages, at the moments when it keeps the
+    most."""
+    schedule, ranks, chunks = plan.schedule, plan.pipeline, plan.virtual
     if schedule is PipelineSchedule.GPIPE or ranks * chunks == 1:
         return np.array([[micro_batches if schedule is PipelineSchedule.GPIPE else 1] * chunks])
     return _alive_of(schedule, ranks, chunks, min(micro_batches, MOST_ROUNDS * ranks), rank)

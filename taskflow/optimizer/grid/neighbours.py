@@ -9,6 +9,7 @@ from taskflow.mapper import HybridPlan, PipelineSchedule
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.stages import PlanSums
 
+AHEAD = (1, 2, 3, 4)  # layers whose weights are gathered ahead
 DEGREES = ("tensor", "context", "pipeline", "data")
 
 
@@ -61,8 +62,10 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
 
 
 def _ordered(layered: LayeredPlan) -> Iterator[LayeredPlan]:
-    """Other micro-batches, schedules and stages a rank."""
+    """Other micro-batches, schedules and stages a rank, and weights that are gathered further ahead."""
     plan = layered.plan
+    if plan.zero == 3:
+        yield from (replace(layered, plan=replace(plan, prefetch=ahead)) for ahead in AHEAD)
     micro_batch = plan.micro_batch or 1
     for other in (2 * micro_batch, micro_batch // 2):
         if other and not plan.shares:
@@ -205,10 +208,15 @@ def _sharded(layered: LayeredPlan, layers: int) -> Iterator[LayeredPlan]:
     if (plan.data or 1) * plan.context == 1:
         return
     for zero in range(4):
-        yield replace(layered, zero=(), plan=replace(plan, zero=zero))
+        yield replace(layered, zero=(), plan=_at_stage(plan, zero))
         if layers > 2:
             now = layered.zeros(layers)
             for ends in (True, False):
                 new = tuple(zero if (i in (0, layers - 1)) is ends else other for i, other in enumerate(now))
                 if len(set(new)) > 1:
-                    yield replace(layered, zero=new, plan=replace(plan, zero=0))
+                    yield replace(layered, zero=new, plan=_at_stage(plan, max(new)))
+
+
+def _at_stage(plan: HybridPlan, zero: int) -> HybridPlan:
+    """The plan at another stage of ZeRO, without what that has no use for."""
+    return replace(plan, zero=zero, prefetch=plan.prefetch if zero > 2 else 1, shard_group=plan.shard_group if zero > 1 else 0)

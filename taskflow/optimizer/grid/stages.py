@@ -58,16 +58,32 @@ class PlanSums:
         self.layers = max(numbers.values(), default=-1) + 1
         self.layer_of = np.array([numbers.get(node.name, 0) for node in self.graph], np.int64)
         self.masks: dict[str, Array] = {"none": np.zeros(len(self.graph), bool)}
-        for level in ("selective", "light", "full"):
+        """By level, the operators that are computed again in fact: of those that a level names, whose results some backward task
+        needs."""
+        known = {frozenset[str]()}
+        for level in ("selective", "full", "light", "linear"):
             names = recomputed(self.graph, level) if self.layers or level == "selective" else frozenset()
-            if names and (level != "light" or names != recomputed(self.graph, "selective")):
-                self.masks[level] = np.array([node.name in names for node in self.graph], bool)
+            if names not in known:
+                known.add(names)
+                self.masks[level] = self._needed_again(names)
         self._stages: dict[tuple[int, tuple[int, ...]], Array] = {}
         self._sums: dict[object, StageSums] = {}
         self._weights: dict[object, StageWeights] = {}
         sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
         self._touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
         self.wide = np.array([sum_bytes(size) for size in sizes], np.int64)
+
+    def _needed_again(self, names: frozenset[str]) -> Array:
+        found = np.zeros(len(self.graph), bool)
+        read = np.zeros(len(self.graph), bool)  # by a backward task, or by one of what is computed again
+        for node in reversed(self.graph.nodes):
+            keeps, active = node.operator.keeps(node.specs), bool(self.tables.active[node.number])
+            saves = keeps.outputs or bool(node.operator.saves(node.specs, node.space))
+            found[node.number] = node.name in names and (bool(read[node.number]) or (active and saves))
+            if found[node.number] or (active and keeps.inputs):
+                for tensor in node.inputs:
+                    read[tensor.node] = True
+        return found
 
     def stages(self, layered: LayeredPlan) -> Array:
         """Return the stage of each node."""

@@ -1,12 +1,13 @@
 """Fewer layers: finds layers of a network that are alike, and makes the network with fewer of them.
 
-Of consecutive layers in one stage, the first, second, third and last are kept. All between the third and the last are like the
-third, which waits for the second as the fourth does for the third.
+Of consecutive layers in one stage that are alike, the first, second, third and last are kept. All between the third and the last
+are like the third, which waits for the second as the fourth does for the third. A stage may have several such runs: layers that
+are recomputed, and then layers that are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taskflow.graph import Node, OperatorGraph
@@ -43,8 +44,10 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
             stage = 0 if strategy.pipeline is None else strategy.pipeline.stage(node.name)
             family = match[0].rstrip("0123456789")
             layers.setdefault((stage, family), {}).setdefault(match[0], []).append(node)
-    groups = [_LayerGroup(graph, strategy, list(of.values())) for of in layers.values() if len(of) > KEPT]
-    groups = [group for group in groups if group.alike() and group.read_by_the_next_only()]
+    groups = [
+        group for of in layers.values() if len(of) > KEPT for group in _LayerGroup(graph, strategy, list(of.values())).runs()
+        if group.read_by_the_next_only()
+    ]  # fmt: skip
     if not groups:
         return None
     return _without(graph, strategy, groups)
@@ -79,14 +82,20 @@ class _LayerGroup:
         self.place = {node.number: (i, k) for i, layer in enumerate(layers) for k, node in enumerate(layer)}
         self.names = [{node.name for node in layer} for layer in layers]
 
-    def alike(self) -> bool:
-        """True if all layers except the first and the last have the same operators, cut and placed in the same way, which read
-        the same values of the previous layer."""
-        third = [self._sign(2, node) for node in self.layers[2]]
-        return None not in third and all(
-            len(self.layers[i]) == len(third) and all(self._sign(i, n) == s for n, s in zip(self.layers[i], third))
-            for i in range(1, len(self.layers) - 1)
-        )
+    def runs(self) -> Iterator[_LayerGroup]:
+        """Yield the longest groups of consecutive layers in which all but the first and the last have the same operators, cut,
+        placed and recomputed in the same way, which read the same values of the previous layer. The last layer of the stage may
+        be unlike those before it."""
+        signs = [[self._sign(i, node) for node in layer] for i, layer in enumerate(self.layers)]
+        first = 0
+        while first + KEPT < len(signs):
+            end = first + 2  # of those that are like the one after the first
+            while end < len(signs) and None not in signs[end] and signs[end] == signs[first + 1]:
+                end += 1
+            end += end == len(signs) - 1
+            if end - first > KEPT:
+                yield _LayerGroup(self.graph, self.strategy, self.layers[first:end])
+            first = end
 
     def _sign(self, layer: int, node: Node) -> object:
         """Key that is equal for another layer's node if the two are alike; None if no other is like it."""

@@ -1,0 +1,116 @@
+"""Recomputation that fits: as much as memory requires on each rank, and no more; held against enumeration and planned peaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from taskflow.machine import Cluster, load_machine
+from taskflow.mapper import HybridPlan, PipelineSchedule
+from taskflow.models.llama import LlamaConfig, llama
+from taskflow.optimizer import MemoryCheck, make_evaluator
+from taskflow.optimizer.grid import (
+    LayeredPlan,
+    PlanGrid,
+    fit,
+    fitted,
+    layers_of_stages,
+    plan_memory,
+    plan_strategy,
+    rank_memories,
+)
+from taskflow.rules import Adam
+
+RULE = Adam()
+
+
+def grid(batch: int = 16, layers: int = 8, devices: int = 4, memory: int | None = None) -> PlanGrid:
+    """Of a network of which a layer takes milliseconds."""
+    sizes = replace(LlamaConfig.small(), batch=batch, layers=layers, steps=2048, hidden=2048, inner=5632, vocabulary=32_000)
+    return PlanGrid(llama(replace(sizes, heads=16, key_heads=4), "bfloat16"), machine(devices, memory), RULE)
+
+
+def machine(devices: int, memory: int | None) -> Cluster:
+    made = load_machine("h100", devices)
+    if memory is None:
+        return made
+    return replace(made, kinds=tuple(replace(kind, memory_bytes=memory) for kind in made.kinds))
+
+
+def slowest(one: PlanGrid, plan: LayeredPlan) -> float:
+    """Seconds of both passes of the slowest rank, of one micro-batch."""
+    found = one.sums.sums(plan)
+    seconds = found.seconds[:, 0] + found.seconds[:, 2] + found.sums.sum(axis=1)
+    own = (plan.plan.schedule.stages(rank, plan.plan.pipeline, plan.plan.virtual) for rank in range(plan.plan.pipeline))
+    return max(float(seconds[stages].sum()) for stages in own)
+
+
+@pytest.mark.parametrize("plan", [HybridPlan(data=4, micro_batch=2, zero=1), HybridPlan(data=4, micro_batch=1, zero=3)])
+def test_of_one_stage_no_mixture_that_fits_is_faster(plan: HybridPlan) -> None:
+    one = grid(layers=5)
+    count = 16 // plan.together
+    whole = [plan_memory(one.sums, LayeredPlan(replace(plan, recompute=level)), count).nbytes for level in ("full", "none")]
+    for share in (0.1, 0.35, 0.6, 0.85):
+        limit = whole[0] + share * (whole[1] - whole[0])
+        found = fit(one, LayeredPlan(plan), count, [limit])
+        assert found is not None and found.memory.nbytes <= limit
+        other = [
+            slowest(one, LayeredPlan(plan, tuple(sorted(levels)))) for levels in product(one.sums.masks, repeat=5)
+            if list(levels) == sorted(levels)
+            and plan_memory(one.sums, LayeredPlan(plan, levels), count).nbytes <= limit
+        ]  # fmt: skip
+        all_alike = [slowest(one, LayeredPlan(replace(plan, recompute=level))) for level in one.sums.masks]
+        step = max(all_alike) - min(all_alike)
+        assert slowest(one, found.layered) <= min(other) + step / 5  # whole layers: less than one layer from the best
+    assert fit(one, LayeredPlan(plan), count, [0.98 * whole[0]]) is None
+    everything = fit(one, LayeredPlan(plan), count, [1.01 * whole[1]])
+    assert everything is not None and everything.layered.plan.recompute == "none" and not everything.layered.recompute
+
+
+@pytest.mark.parametrize("plan", [
+    HybridPlan(pipeline=4, data=1, micro_batch=1), HybridPlan(pipeline=2, data=2, micro_batch=1, zero=1),
+    HybridPlan(pipeline=2, data=2, micro_batch=1, virtual=2),
+    HybridPlan(pipeline=2, data=2, micro_batch=1, virtual=2, schedule=PipelineSchedule.ZERO_BUBBLE_V),
+])  # fmt: skip
+def test_each_rank_of_a_pipeline_fits_and_the_slowest_is_no_slower_than_with_the_same_for_all(plan: HybridPlan) -> None:
+    one, count = grid(layers=24), 16 // plan.together
+    of_level = {level: plan_memory(one.sums, LayeredPlan(replace(plan, recompute=level)), count).nbytes for level in one.sums.masks}
+    limit = 0.6 * of_level["full"] + 0.4 * of_level["none"]
+    found = fit(one, LayeredPlan(plan), count, [limit] * plan.pipeline)
+    assert found is not None
+    assert all(memory.nbytes <= limit for memory in rank_memories(one.sums, found.layered, count))
+    same = [slowest(one, LayeredPlan(replace(plan, recompute=level))) for level, nbytes in of_level.items() if nbytes <= limit]
+    assert slowest(one, found.layered) < min(same)
+    assert found.seconds == one.prices(found.layered, count)
+    levels, counts = found.layered.levels(24), layers_of_stages(found.layered, one.sums)
+    assert sum(counts) == 24 and len(levels) == 24
+    if plan.virtual == 1:  # the last rank keeps the fewest micro-batches
+        first, last = levels[: counts[0]], levels[-counts[-1] :]
+        assert sum(level == "full" for level in first) / len(first) >= sum(level == "full" for level in last) / len(last)
+
+
+def test_fitted_plans_fit_and_are_quicker_than_the_grids() -> None:
+    scarce = grid(memory=4_000_000_000)
+    plans, _ = scarce.plans()
+    found = fitted(scarce, lambda: False)
+    assert found == sorted(found, key=lambda one: one.seconds)
+    assert all(one.memory.nbytes <= 0.9 * scarce.memory_bytes for one in found)
+    assert found[0].seconds < min(one.seconds for one in plans if one.memory.nbytes <= 0.9 * scarce.memory_bytes)
+    assert fitted(scarce, lambda: True) == []
+
+
+def test_what_is_fitted_in_closed_form_is_near_what_is_planned() -> None:
+    """So that one or two simulations fill the memory; and `spare` says what is left of it."""
+    one = grid(batch=8, layers=6)
+    plan, count = LayeredPlan(HybridPlan(pipeline=2, data=2, micro_batch=1)), 4
+    whole = [plan_memory(one.sums, replace(plan, plan=replace(plan.plan, recompute=w)), count).nbytes for w in ("full", "none")]
+    found = fit(one, plan, count, [sum(whole) / 2] * 2)
+    assert found is not None and len(set(found.layered.levels(6))) > 1
+    evaluator = make_evaluator(one.graph, one.machine, rule=RULE)
+    check, strategy = MemoryCheck(evaluator), plan_strategy(found.layered, one.graph, one.machine)
+    evaluator.set(strategy)
+    peaks, planned = check.peaks(strategy)
+    assert planned and found.memory.nbytes == pytest.approx(max(peaks), rel=0.2)
+    assert check.spare(strategy) == [one.memory_bytes - nbytes for nbytes in peaks]
