@@ -33,6 +33,7 @@ from taskflow.models import build
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.explain import beyond_grid
 from taskflow.optimizer.grid import best_of_grid, make_grid
 from taskflow.optimizer.session import NothingFits
 from taskflow.rules import Adam
@@ -187,7 +188,7 @@ def explained(row: dict[str, Any]) -> str:
     words.append(f"it moves {found['moved_bytes'] / grid['moved_bytes']:.3g} times as much.")
     needs = [side["peak_memory_bytes"] / 1e9 for side in (found, grid)]
     words.append(f"It needs {needs[0]:.3g} GB of a device, the grid's {needs[1]:.3g}.")
-    return " ".join(words)
+    return " ".join([*words, beyond_grid(found["plan"])]).rstrip()
 
 
 @click.command(cls=Several, help=__doc__.split("\n\n")[0])

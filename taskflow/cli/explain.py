@@ -35,6 +35,7 @@ from taskflow.optimizer.explain import (
     Stretch,
     TaskPurpose,
     alternatives,
+    beyond_grid,
     explain,
     uneven_pieces,
     what_if,
@@ -93,6 +94,7 @@ def explain_command(
         result["constraints"] = [str(rule) for rule in constraints.rules]
         uneven = uneven_pieces(problem.evaluator)
         result["uneven_pieces"] = uneven.as_json() if uneven is not None else None
+        result["beyond_grid"] = beyond = beyond_grid(strategy.name)
         result |= trusted(problem, strategy, found.seconds)
         if operator is not None:
             result["operator"] = _operator(problem, operator, display, constraints, result["operators"])
@@ -111,6 +113,8 @@ def explain_command(
         tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
         if uneven is not None:
             tell(f"\n{uneven}")
+        if beyond:
+            tell(f"\n{beyond}")
         if "trust" in result:
             tell("\n" + result["trust"]["said"])
         if parsed:

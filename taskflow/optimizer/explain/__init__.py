@@ -4,6 +4,7 @@ The critical path in words, alternatives for single operators, differences betwe
 """
 
 from taskflow.optimizer.explain.alternatives import alternatives
+from taskflow.optimizer.explain.beyond import beyond_grid
 from taskflow.optimizer.explain.bubble import Bubble, bubble, closed_form
 from taskflow.optimizer.explain.difference import LayerChange, difference
 from taskflow.optimizer.explain.explain import Busy, Explanation, Stretch, explain
@@ -25,6 +26,7 @@ __all__ = [
     "TaskPurpose",
     "UnevenGain",
     "alternatives",
+    "beyond_grid",
     "bubble",
     "closed_form",
     "difference",

@@ -82,8 +82,8 @@ def _shapes(grid: PlanGrid) -> list[PricedPlan]:
 def fit(
     grid: PlanGrid, layered: LayeredPlan, micro_batches: int, limits: Sequence[float] = ()
 ) -> PricedPlan | None:
-    """Return the plan with these degrees, with layers and recomputation so that each rank needs at most its limit of bytes in
-    closed form (``limits``; if not given, `LIMIT` of the memory) and the slowest is as fast as can be. None if none fits."""
+    """Return the plan with these degrees whose slowest rank is as fast as can be, of those that fit. ``limits``: by rank, the bytes
+    that it may need in closed form; if not given, `LIMIT` of the memory. None if none fits."""
     sums, plan = grid.sums, layered.plan
     layered = replace(layered, recompute=(), plan=replace(plan, recompute="none"))
     if max(layered.zeros(1)) == 3:

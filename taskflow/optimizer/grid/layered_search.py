@@ -27,6 +27,7 @@ MOST_PROPOSALS = 24  # after the grid, where no seconds limit them: each takes a
 PROPOSALS_SHARE = 0.1  # of a budget of proposals, for the grid; as much again for what follows
 GRID_SHARE = 0.5  # of these, for the grid
 FIT_SHARE = 0.5  # of the time after the grid, for plans that recompute as much as memory requires
+NEARLY = 1.02  # times the seconds that are expected of the fastest
 MOST_FITTED = 3  # simulations of one of these, each with the memory that the one before left
 DESCENT_SHARE = 0.3  # of the time after the grid, for descents by price
 MOST_DESCENDED = 6  # plans that these end at and that are simulated
@@ -124,16 +125,19 @@ class _LayeredSearch:
         return self.deadline.elapsed + share * max(0.0, self.end - self.deadline.elapsed)
 
     def _simulate(self, trial: PlanTrial, plans: Sequence[PricedPlan], end: float) -> None:
-        """Simulate plans until ``end`` while they may be faster than what is known, those that are expected to be the fastest
-        first, and those of the fastest that use all of the memory. BudgetExhausted when time or proposals end."""
+        """Simulate plans until ``end`` while they may be faster than what is known, and those like the fastest that use all of the
+        memory. Of those that are expected to be nearly as fast as any, the one that is simulated soonest comes first.
+        BudgetExhausted when time or proposals end."""
         left = list(plans)
         ratios: dict[object, float] = {}
         for _ in range(MOST_DESCENDED):
-            expected = [(one.seconds * ratios.get(_kind(one.layered), 1.0), i) for i, one in enumerate(left)]
-            seconds, at = min(expected, default=(inf, -1))
-            if seconds >= trial.seconds:
+            expected = [one.seconds * ratios.get(_kind(one.layered), 1.0) for one in left]
+            if (least := min(expected, default=inf)) >= trial.seconds:
                 return
-            one: PricedPlan | None = left.pop(at)
+            near = [i for i, seconds in enumerate(expected) if seconds <= min(NEARLY * least, trial.seconds)]
+            one: PricedPlan | None = left.pop(min(
+                near, key=lambda i: (trial.work(left[i].layered, left[i].micro_batches), expected[i])
+            ))  # fmt: skip
             for _ in range(MOST_FITTED):
                 if one is None or not trial.room_for(one.layered, one.micro_batches, end - self.deadline.elapsed):
                     break

@@ -1,0 +1,62 @@
+"""What a plan in notation does that no plan of a grid does, in one paragraph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import groupby
+
+from taskflow.mapper import HybridPlan, PipelineSchedule, is_plan, parse_plan
+
+LEVELS = {
+    "none": "not recomputed", "selective": "recomputed in attention's scores", "light": "recomputed where that is quick",
+    "linear": "recomputed but for what attention gives", "full": "recomputed whole",
+}  # fmt: skip
+OF_A_GRID = ("none", "selective", "full")
+
+
+def beyond_grid(name: str) -> str:
+    """Return the paragraph for a strategy's name; empty if that is no plan in notation, or one that a grid has."""
+    if not is_plan(name):
+        return ""
+    try:
+        plan = parse_plan(name)
+    except ValueError:
+        return ""
+    said = [*_recomputed(plan), *_sharded(plan), *_ordered(plan)]
+    return f"What no plan of a grid does: {' '.join(said)}" if said else ""
+
+
+def _recomputed(plan: HybridPlan) -> list[str]:
+    if not plan.recompute_layers:
+        return [] if plan.recompute in OF_A_GRID else [f"All layers are {LEVELS[plan.recompute]}."]
+    parts = ", ".join(f"{many} are {LEVELS[level]}" for level, many in Counter(plan.recompute_layers).items())
+    said = [f"Of {len(plan.recompute_layers)} layers {parts}. A grid treats all alike."]
+    if plan.pipeline > 1 and plan.stages:
+        ends, at = [], 0
+        for count in plan.stages:
+            ends.append(plan.recompute_layers[at : at + count])
+            at += count
+        if all(ends):
+            whole = [sum(level == "full" for level in of) for of in (ends[0], ends[-1])]
+            said.append(f"Of the first stage's {len(ends[0])} layers {whole[0]} are recomputed whole, of the last's {len(ends[-1])}"
+                        f" {whole[1]}: later stages keep fewer micro-batches.")
+    return said
+
+
+def _sharded(plan: HybridPlan) -> list[str]:
+    said = []
+    if plan.zero_layers:
+        runs = ", ".join(f"{len(list(some))} at stage {zero}" for zero, some in groupby(plan.zero_layers))
+        said.append(f"Layers are sharded at different stages of ZeRO: {runs}.")
+    if plan.prefetch != 1:
+        said.append(f"Weights are gathered {plan.prefetch} layers ahead.")
+    return said
+
+
+def _ordered(plan: HybridPlan) -> list[str]:
+    said = []
+    if plan.stages and len(set(plan.stages)) > 1:
+        said.append(f"Stages have {min(plan.stages)} to {max(plan.stages)} layers.")
+    if plan.schedule is not PipelineSchedule.ONE_F_ONE_B:
+        said.append(f"Passes are in the order {plan.schedule.value}.")
+    return said
