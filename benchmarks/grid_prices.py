@@ -3,14 +3,17 @@
     python benchmarks/grid_prices.py [--cases llama-70B-64 ...] [--plans 24] [--seed 0] [--known FILE] [--json]
 
 A case is a network with its batch and a machine. Of the plans of the grid that fit and are priced at no more than twice the best
-price, some are drawn, half of them with ZeRO's stage 3, and simulated. Errors are of the price: (price - simulated) / simulated.
+price, some are drawn, half of them with ZeRO's stage 3, and simulated; with ``--plan`` the named ones instead, and no others are
+priced. Errors are of the price: (price - simulated) / simulated.
 Tau is Kendall's, of prices and simulated seconds. ``--known``: the output of a run with ``--json``, whose plans are priced
-again and not simulated: so prices of two versions are held against the same steps.
+again and not simulated: so prices of two versions are held against the same steps. Plans that take more than ``--limit``
+seconds of processor time to simulate are left out and counted.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -22,9 +25,10 @@ import click
 from several import Several, one_of
 
 from taskflow.machine import load_machine
-from taskflow.mapper import parse_plan
+from taskflow.mapper import parse_plan, samples
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.budget import BudgetExhausted
 from taskflow.optimizer.evaluate import TooManyTasksError
 from taskflow.optimizer.grid import AnyGrid, LayeredPlan, PricedPlan, kendall, make_grid, plan_strategy
 from taskflow.rules import Adam
@@ -49,14 +53,30 @@ def drawn(plans: list[PricedPlan], count: int, seed: int) -> list[PricedPlan]:
     return some + random.sample(others, min(len(others), count - len(some)))
 
 
-def measure(name: str, count: int, seed: int, known: dict[str, Any] | None) -> dict[str, Any]:
+def ended(end: float) -> None:
+    """Raise BudgetExhausted once so much processor time has been used."""
+    if process_time() > end:
+        raise BudgetExhausted
+
+
+def named(grid: AnyGrid, texts: Sequence[str]) -> list[PricedPlan]:
+    """Return plans in notation, priced."""
+    found = []
+    for text in texts:
+        layered = LayeredPlan(parse_plan(text))
+        count = samples(grid.graph) // layered.plan.together
+        found.append(PricedPlan(layered, count, grid.prices(layered, count), grid.memory(layered, count)))
+    return found
+
+
+def measure(name: str, texts: Sequence[str], count: int, seed: int, limit: float, known: dict[str, Any] | None) -> dict[str, Any]:
     """A case's row."""
     network, batch, machine_name, devices, sizes = CASES[name]
     graph = build(network, batch=batch, dtype="float16" if name.endswith("mixed") else "bfloat16", **sizes)
     machine, rule = load_machine(machine_name, devices), Adam()
     grid: AnyGrid = make_grid(graph, machine, rule)
     begin = process_time()
-    plans, number = grid.plans()
+    plans, number = (named(grid, texts), len(texts)) if texts else grid.plans()
     seconds = process_time() - begin  # with tables, which prices and memories are added up from
     if known is not None:
         pairs = [
@@ -66,12 +86,15 @@ def measure(name: str, count: int, seed: int, known: dict[str, Any] | None) -> d
     else:
         evaluator = make_evaluator(graph, machine, rule=rule)
         pairs = []
-        for one in drawn(plans, count, seed):
-            with suppress(TooManyTasksError):
-                pairs.append((str(one.layered), one.seconds, evaluator.set(plan_strategy(one.layered, graph, machine))))
+        for one in plans if texts else drawn(plans, count, seed):
+            strategy, end = plan_strategy(one.layered, graph, machine), process_time() + limit
+            with suppress(TooManyTasksError, BudgetExhausted), evaluator.interruptible(lambda end=end: ended(end)):
+                pairs.append((str(one.layered), one.seconds, evaluator.set(strategy)))
+                click.echo(f"  {pairs[-1][0]}: {pairs[-1][1]:.3f} and {pairs[-1][2]:.3f} s", err=True)
     rows = [{"plan": plan, "price": price, "simulated": took, "error": price / took - 1} for plan, price, took in pairs]
     return {
-        "case": name, "batch": batch, "of": number, "fitting": len(plans), "pricing_seconds": seconds, "plans": rows, **errors(rows)
+        "case": name, "batch": batch, "of": number, "fitting": len(plans), "pricing_seconds": seconds,
+        "drawn": len(texts) or count, "plans": rows, **errors(rows)
     }  # fmt: skip
 
 
@@ -91,7 +114,8 @@ def errors(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def said(row: dict[str, Any]) -> str:
     """A row for people."""
-    lines = [f"{row['case']}: {row['of']:,} plans, {row['fitting']:,} fit, listed and priced in {row['pricing_seconds']:.1f} s"]
+    lines = [f"{row['case']}: {row['of']:,} plans, {row['fitting']:,} fit, listed and priced in {row['pricing_seconds']:.1f} s; "
+             f"{row['drawn']} drawn"]
     for kind in ("all", "zero3", "others"):
         if kind in row:
             one = row[kind]
@@ -105,14 +129,18 @@ def said(row: dict[str, Any]) -> str:
 @click.command(cls=Several, help=__doc__.split("\n\n")[0])
 @click.option("--cases", multiple=True, type=one_of(CASES), default=("llama-8B-8", "llama-70B-64"), help="One or several.")
 @click.option("--plans", "count", default=24, show_default=True, type=click.IntRange(3), help="Simulated plans of each case.")
+@click.option("--plan", "texts", multiple=True, metavar="PLAN", help="With t, p, d and mb; one or several.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@click.option("--limit", default=20.0, show_default=True, type=click.FloatRange(0), help="Seconds to simulate one plan.")
 @click.option("--known", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What --json printed before.")
 @click.option("--json", "as_json", is_flag=True)
-def main(cases: tuple[str, ...], count: int, seed: int, known: Path | None, as_json: bool) -> None:
+def main(
+    cases: tuple[str, ...], texts: tuple[str, ...], count: int, seed: int, limit: float, known: Path | None, as_json: bool
+) -> None:
     before = {row["case"]: row for row in json.loads(known.read_text())["rows"]} if known else {}
     rows = []
     for name in cases:
-        rows.append(measure(name, count, seed, before.get(name)))
+        rows.append(measure(name, texts, count, seed, limit, before.get(name)))
         click.echo(said(rows[-1]), err=as_json)
     if as_json:
         click.echo(json.dumps({"benchmark": "grid_prices", "seed": seed, "rows": rows}))
