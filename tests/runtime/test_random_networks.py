@@ -58,6 +58,7 @@ def test_numbers_do_not_depend_on_the_strategy(first: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(1000, 3000, 20 * SEEDS))
 def test_of_many_networks(first: int) -> None:
     compare_all(range(first, first + 20 * SEEDS))
