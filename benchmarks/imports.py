@@ -204,7 +204,8 @@ def compared(config: dict[str, Any], masked: bool = False, exported: bool = Fals
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        graph = from_torch(torch.export.export(module, (), keywords)) if exported else from_torch(module, keywords=keywords)
+        imported = torch.export.export(module, (), keywords) if exported else module  # which has the module's own parameters
+        graph = from_torch(imported) if exported else from_torch(module, keywords=keywords)
     seconds = time.perf_counter() - start
     returned = module(**keywords)
     logits = getattr(returned, "logits", returned[0])
@@ -214,7 +215,7 @@ def compared(config: dict[str, Any], masked: bool = False, exported: bool = Fals
     largest = max(float(parameter.grad.abs().max()) for parameter in module.parameters() if parameter.grad is not None)
     rate = 2.0 ** -math.floor(math.log2(largest))  # a step as large as the weights, so that it shows gradients to all digits
     run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0], taskflow.SGD(lr=rate))
-    before = weights_of(module)
+    before = weights_of(imported)
     load_weights(run, before)
     feeds = {node.name: keywords[node.name].numpy() for node in graph if node.operator.kind == "input" and node.name in keywords}
     ours = run.train(feeds | {"labels": labels.numpy()})
@@ -223,7 +224,7 @@ def compared(config: dict[str, Any], masked: bool = False, exported: bool = Fals
         old = {name: np.array(before[name]) for name in before}
         for parameter in module.parameters():
             parameter.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-    theirs = weights_of(module)
+    theirs = weights_of(imported)
     trained = {parameter.name for parameter in graph.parameters}
     off = max(float(np.abs((old[name] - after[name]) / rate - theirs[name]).max()) for name in trained)
     return Compared(graph, seconds, abs(ours - loss.item()) / abs(loss.item()), off / largest)

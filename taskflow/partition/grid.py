@@ -14,6 +14,8 @@ from taskflow.regions import Rect
 def even_cuts(size: int, degree: int) -> tuple[int, ...]:
     """Return the ``degree + 1`` positions that cut ``size`` points into pieces whose sizes differ by at most one, larger ones
     first."""
+    if size < 0:
+        return (*(0,) * degree, size)  # which `Grid` refuses
     whole, extra = divmod(size, degree)
     at = extra * (whole + 1)
     rest = range(at, size + 1, whole) if whole else (at,) * (degree - extra + 1)

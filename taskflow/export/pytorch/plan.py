@@ -17,7 +17,6 @@ from taskflow.export.pytorch.units import patterns, units_of
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import PipelineSchedule, Strategy
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
-from taskflow.models.pytorch.exported import ExportedModule
 
 SCHEDULES = {  # (schedule, whether a rank has several stages): the class of torch.distributed.pipelining
     (PipelineSchedule.GPIPE, False): "ScheduleGPipe", (PipelineSchedule.GPIPE, True): "ScheduleLoopedBFS",
@@ -161,6 +160,8 @@ def _mesh_names(mesh: Mesh, data: Sequence[int]) -> tuple[dict[str, int], tuple[
 
 def _require_module(module: Any, by_samples: bool, strategy: Strategy) -> None:
     """Raise ValueError for what cannot be done with a program of torch.export, which has functions in place of layers."""
+    from taskflow.models.pytorch.exported import ExportedModule
+
     stages = strategy.pipeline.count if strategy.pipeline is not None else 1
     if isinstance(module, ExportedModule) and not (by_samples and stages == 1 and not strategy.recompute):
         raise ValueError(

@@ -141,7 +141,7 @@ class MPITransport(Transport):
         self.all_ended: Callable[[list[MPI.Request]], bool] = self._mpi.Request.Testall
         self.in_place = self._mpi.IN_PLACE
         self.comm = duplicate(ranks.world)
-        self.groups = Communicators(self.comm)
+        self.groups = Communicators(self.comm, duplicate(ranks.world))
         self.rank, self.size = self.comm.rank, self.comm.size
         self._last_tag = int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767)  # 32767: what every MPI grants
         self._channels: list[MPIChannel | MPICollective | MPISixteenBitSum] = []

@@ -25,11 +25,13 @@ SAFE_TAGS = 32768
 
 class Communicators:
     """Communicators of a transport's sets of ranks. Each is made when all its ranks first ask for it; they must ask for several
-    in the same order on all ranks. None is the transport's own, so that its tags are free."""
+    in the same order on all ranks. That of all ranks is there from the start: making one does not end if a rank never asks. None
+    is the transport's own, so that its tags are free."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, whole: MPI.Intracomm) -> None:
+        """``comm``: the transport's own. ``whole``: another one of all ranks, for their collectives."""
         self._comm = comm
-        self._made: dict[tuple[int, ...], MPI.Intracomm] = {}
+        self._made: dict[tuple[int, ...], MPI.Intracomm] = {tuple(range(comm.size)): whole}
         self._tags: dict[tuple[int, ...], Iterator[int]] = {}
 
     def tag(self, ranks: Sequence[int]) -> int:
