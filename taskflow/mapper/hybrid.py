@@ -111,15 +111,9 @@ class HybridParallel(Mapper):
         return [shares if i == dim else () for i in range(len(degrees))]
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
-        plan, overlap = self.plan, self.plan.overlap == "grads"
-        if plan.zero_layers:
-            return sync_of(plan.zero_layers[self._layer_of[layer]], plan, overlap)
-        if not plan.zero:
-            return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap)
-        return Sync(
-            SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=plan.zero, shard_group=plan.shard_group, prefetch=plan.prefetch,
-            overlap=overlap,
-        )
+        plan = self.plan
+        zero = plan.zero_layers[self._layer_of[layer]] if plan.zero_layers else plan.zero
+        return sync_of(zero, plan, plan.overlap == "grads")
 
     def select_copies(self, node: Node, machine: Machine) -> int:
         return self.plan.tensor if self._everywhere(node) else 1
@@ -211,7 +205,7 @@ class HybridParallel(Mapper):
 
 
 def sync_of(zero: int, plan: HybridPlan, overlap: bool = True) -> Sync:
-    """Return how a layer at a stage of ZeRO is synchronised where layers differ."""
+    """Return how a layer at a stage of ZeRO is synchronised."""
     if not zero:
         return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap)
     return Sync(

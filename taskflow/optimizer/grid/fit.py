@@ -26,6 +26,7 @@ from taskflow.optimizer.grid.stages import PlanSums, StageSums
 from taskflow.optimizer.grid.tables import Array
 
 AHEAD = 2  # layers whose weights are gathered ahead: under 1 a small layer's products do not hide the gathers of a large one
+LIMIT = 0.9  # of the memory; `MemoryCheck` leaves a tenth free for plans that are lowered in part
 Counts = tuple[tuple[int, ...], ...]  # by stage of a rank, how many layers have each level
 
 
@@ -56,7 +57,7 @@ def fitted(
     fit or not, the quickest without recomputation first, until none can be faster than the plans found or ``known`` seconds, or
     ``most`` were looked at. ``over``: whether to end."""
     found: list[PricedPlan] = []
-    best: dict[int, float] = {}  # prices of plans of different stages of ZeRO are wrong in different ways
+    best: dict[int, float] = {}  # by stage of ZeRO: prices of one stage are off alike, those of two are not
     looked = Counter[int]()
     for shape in _shapes(grid):
         if over():
@@ -110,9 +111,6 @@ def fit(
         found = replace(found, recompute=(), plan=replace(found.plan, recompute=levels[0]))
     price = grid.prices(found, micro_batches)
     return PricedPlan(found, micro_batches, price, plan_memory(sums, found, micro_batches))
-
-
-LIMIT = 0.9  # of the memory; `MemoryCheck` leaves a tenth free for plans that are lowered in part
 
 
 @dataclass(frozen=True, slots=True)
