@@ -62,8 +62,9 @@ def test_partial_values_by_collectives(ranks: int, way: str, which: str, tmp_pat
 
 @pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
 @pytest.mark.parametrize(("ranks", "way", "which", "dtype"), [
-    (3, "mpi-host", "recorded", "bfloat16"), (2, "mpi-host", "host", "float16"), (2, "nccl", "nccl", "bfloat16"),
-    (4, "nccl", "nccl", "float16"),
+    (3, "mpi-host", "recorded", "bfloat16"), (2, "nccl", "nccl", "bfloat16"),
+    pytest.param(2, "mpi-host", "host", "float16", marks=pytest.mark.slow),
+    pytest.param(4, "nccl", "nccl", "float16", marks=pytest.mark.slow),
 ])
 def test_sixteen_bits(ranks: int, way: str, which: str, dtype: str, tmp_path: Path) -> None:
     """Partial values of 16 bits are added up as on the CPU, and a step that overflows is skipped by all."""

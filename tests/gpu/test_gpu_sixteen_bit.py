@@ -115,8 +115,9 @@ def trained(
     return run, [float(loss or 0.0) for loss in losses]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("processors", [1, 3])
+@pytest.mark.parametrize(("dtype", "processors"), [
+    ("bfloat16", 1), ("float16", 1), ("bfloat16", 3), pytest.param("float16", 3, marks=pytest.mark.slow),
+])
 def test_a_decoder_trains_as_on_the_cpu(dtype: str, processors: int, kernels: Any) -> None:
     options = {"loss_scaling": LossScaling(1024.0), "clip_norm": 1.0}
     _, wanted = trained(dtype, NUMPY, processors, AdamW(1e-3), **options)
@@ -138,7 +139,9 @@ def test_a_step_with_an_overflow_is_skipped_there_too(rule: UpdateRule, kernels:
 
 
 @pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
-@pytest.mark.parametrize(("dtype", "processors"), [("bfloat16", 1), ("bfloat16", 2), ("float16", 1), ("float16", 2)])
+@pytest.mark.parametrize(("dtype", "processors"), [
+    ("bfloat16", 1), ("float16", 1), *(pytest.param(dtype, 2, marks=pytest.mark.slow) for dtype in UNIT),
+])
 def test_replayed_steps_give_the_same_bits(dtype: str, processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the loss scale falls and rises, and with skipped steps between others."""
     monkeypatch.setattr(recording, "LEAST", 2)
