@@ -5,7 +5,7 @@
     mpirun -n 4 python examples/moe.py --mapper search          # finds a plan first, for 5 seconds
     python examples/moe.py --data book.txt --level byte --steps 1000
 
-Training says every so many steps (--every N) which share of the words the busiest expert took, and how many choices
+Training says every so many steps (--every N) which share of the words wanted the busiest expert, and how many choices
 found their expert full; the validation says the same of other text. The default text is the source of Python's own
 standard library, which every machine has.
 """

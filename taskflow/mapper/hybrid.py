@@ -10,7 +10,6 @@ replicas, then the pipeline's ranks. Experts are dealt to neighbouring replicas,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
 from taskflow.mapper.config import Exchange, Sync, SyncAlgorithm, UpdatePlacement, writes_together
+from taskflow.mapper.fitting import fitted
 from taskflow.mapper.layers import layer_numbers
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.megatron import Megatron
@@ -41,14 +41,19 @@ class HybridParallel(Mapper):
 
     def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
         self._numbers = placed_devices(self._asked, machine)
-        self.plan = plan = self._fitting(graph, len(self._numbers))
+        self.plan = plan = fitted(self._asked, samples(graph), len(self._numbers))
         group = plan.tensor * plan.context * (plan.data or 1)
         self._tensor = Megatron(plan.tensor)
         self._tensor.prepare(graph, host(group))
-        self._sequence = _sequence(graph, plan.context)
+        if plan.tensor > 1 and not any(self._tensor.shared(node) is not None for node in graph):
+            raise ValueError(
+                f"plan {plan}: no layer of {graph.name} can be shared by t = {plan.tensor} devices; its widest has "
+                f"{max((dim.size for node in graph for dim in node.dims if dim.soap is Soap.PARAMETER), default=0)} outputs"
+            )
+        self._sequence = _sequence(graph, plan)
         self._experts = _experts(graph, plan)
         self._keys = _keys(graph, plan)
-        self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages)
+        self._stages = stages_of(graph, plan.pipeline * plan.virtual, plan.stages, f"plan {plan}")
         self._layer_of = _numbered(graph, plan)
         self._group = group
         self._places: dict[tuple[Any, ...], tuple[int, ...]] = {}
@@ -121,7 +126,10 @@ class HybridParallel(Mapper):
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
         if self.plan.pipeline == 1 and self._micro_batches == 1:
             return None
-        return Pipeline(self._micro_batches, self._stages, self.plan.pipeline, self.plan.schedule)
+        try:
+            return Pipeline(self._micro_batches, self._stages, self.plan.pipeline, self.plan.schedule)
+        except ValueError as error:
+            raise ValueError(f"plan {self.plan}: {error}") from None
 
     def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         levels = self.plan.recompute_layers
@@ -144,36 +152,6 @@ class HybridParallel(Mapper):
         """True if transfers across a group are collectives: in all plans except those that only distribute samples."""
         plan = self.plan
         return max(plan.tensor, plan.context, plan.experts, plan.pipeline, self._micro_batches) > 1
-
-    def _fitting(self, graph: OperatorGraph, devices: int) -> HybridPlan:
-        """The plan with all degrees set. Raises ValueError that says what does not divide."""
-        asked, batch = self._asked, samples(graph)
-        shards = asked.tensor * asked.context * asked.pipeline
-        data = asked.data or len(asked.shares) or max(1, devices // shards)
-        if shards * data != devices:
-            degrees = (asked.tensor, *[asked.context] * (asked.context > 1), asked.pipeline, data)
-            raise ValueError(
-                f"plan {asked}: t x {'c x ' * (asked.context > 1)}p x d must be the {devices} devices, got "
-                f"{' x '.join(map(str, degrees))} = {shards * data}"
-            )
-        if data % asked.experts:
-            raise ValueError(f"plan {asked}: e must divide the {data} replicas, over which it deals the experts")
-        if asked.shares and batch % sum(asked.shares):
-            raise ValueError(
-                f"plan {asked}: {batch} samples a step cannot be taken in micro-batches of the {sum(asked.shares)} that shares= "
-                "adds up to"
-            )
-        micro_batch = asked.micro_batch or (1 if asked.pipeline > 1 else max(1, batch // data))
-        if not asked.shares and batch % (data * micro_batch):
-            raise ValueError(
-                f"plan {asked}: {batch} samples a step cannot be taken in micro-batches of d x mb = {data} x {micro_batch} = "
-                f"{data * micro_batch}"
-            )
-        if asked.shard_group and data % asked.shard_group:
-            raise ValueError(
-                f"plan {asked}: {data} replicas cannot be dealt to groups of hsdp{asked.shard_group}; use a divisor of {data}"
-            )
-        return replace(asked, data=data, micro_batch=None if asked.shares else micro_batch)
 
     def between(self, node: Node) -> bool:
         """True if an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence, or
@@ -232,16 +210,25 @@ def _numbered(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
     return found
 
 
-def _sequence(graph: OperatorGraph, degree: int) -> dict[str, int]:
-    """By operator that can be cut along the sequence into this many pieces, the dimension that does so. The sequence is the
-    second axis of the network's inputs, and is followed through the operators that read it."""
+def _sequence(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
+    """By operator that can be cut along the sequence into as many pieces as the plan says, the dimension that does so. The
+    sequence is the second axis of the network's inputs, and is followed through the operators that read it. Raises ValueError
+    if no operator can."""
     found: dict[str, int] = {}
     axes: dict[tuple[int, int], int] = {}  # tensor -> the axis along which the sequence lies
+    degree = plan.context
     for node in graph if degree > 1 else ():
         dim = _along(node, axes, degree) if node.inputs else _writing(node, 1)
         if dim is not None and node.dims[dim].divisible and node.dims[dim].size >= degree:
             found[node.name] = dim
             _say(node, dim, axes)
+    if degree > 1 and not any(graph.node(name).inputs for name in found):
+        shape = graph.nodes[0].space.shape
+        raise ValueError(
+            f"plan {plan}: c = {degree} devices cannot share the sequences of {graph.name}, whose second axis has {shape[1]} places"
+            if len(shape) == 2 and shape[1] < degree else
+            f"plan {plan}: c cuts sequences, the second axis of what a network reads; {graph.name} has none that its layers follow"
+        )
     return found
 
 
@@ -263,7 +250,11 @@ def _experts(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
             found[node.name] = dim
             _say(node, dim, axes)
     if plan.experts > 1 and not found:
-        raise ValueError(f"plan {plan}: eN needs layers of experts with places (expert_linear); {graph.name} has none")
+        routed = any(node.operator.kind == "routed_linear" for node in graph)
+        raise ValueError(
+            f"plan {plan}: eN needs layers of experts with places (expert_linear); {graph.name} has none"
+            + ("; without a capacity experts are shared by tN" if routed else "")
+        )
     return found
 
 
@@ -318,23 +309,26 @@ def samples(graph: OperatorGraph) -> int:
     return graph.nodes[0].space.shape[0]
 
 
-def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = ()) -> dict[str, int]:
+def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = (), who: str = "plan") -> dict[str, int]:
     """Return the operators of each of ``count`` stages along the graph. Layers (operators whose names share a number, as
     ``h.3``) are not divided. ``layers``: how many each stage has; if not given, they are dealt evenly, with fewer for the first
     and last stage. Operators before the first layer go with it, those after the last with that one. Without enough layers,
-    operators are divided by their flops. Operators without inputs go where they are read first. Raises ValueError if ``layers``
-    do not sum to the number of layers."""
+    operators are divided by their flops. Operators without inputs go where they are read first. Raises ValueError that
+    begins with ``who`` if ``layers`` do not sum to the number of layers, or if there are more stages than operators."""
     if count == 1:
         return {node.name: 0 for node in graph}
     numbers = layer_numbers(graph)
     many = max(numbers.values(), default=-1) + 1
     if layers and (sum(layers) != many or min(layers) < 1):
-        raise ValueError(f"plan: stages= needs 1 layer or more a stage and {many} in all, got {','.join(map(str, layers))}")
+        raise ValueError(
+            f"{who}: stages= needs 1 layer or more a stage and {many} in all, got {','.join(map(str, layers))}, which add up to "
+            f"{sum(layers)}"
+        )
     if many >= count:
         ends = list(accumulate(layers or _dealt(many, count)))
         found = {name: next(s for s, end in enumerate(ends) if layer < end) for name, layer in numbers.items()}
     else:
-        found = _by_flops(graph, count)
+        found = _by_flops(graph, count, who)
     for node in reversed(graph.nodes):
         readers = [found[n.name] for n in graph if any(t.node == node.number for t in n.inputs)] if not node.inputs else []
         if readers:
@@ -350,11 +344,11 @@ def _dealt(layers: int, stages: int) -> list[int]:
     return [whole + (first <= s < first + extra) for s in range(stages)]
 
 
-def _by_flops(graph: OperatorGraph, count: int) -> dict[str, int]:
+def _by_flops(graph: OperatorGraph, count: int, who: str) -> dict[str, int]:
     """Non-empty stretches of the graph with about equal flops. Operators without inputs do not count."""
     nodes = [node for node in graph if node.inputs]
     if len(nodes) < count:
-        raise ValueError(f"plan: {count} stages need as many operators with inputs, {graph.name} has {len(nodes)}")
+        raise ValueError(f"{who}: {count} stages need as many operators with inputs, {graph.name} has {len(nodes)}")
     flops = [node.operator.flops(node.specs, node.space) for node in nodes]
     total, before, stage = max(1, sum(flops)), 0, 0
     found: dict[str, int] = {node.name: 0 for node in graph}

@@ -102,21 +102,22 @@ def _example(node: Node) -> str:
 RECOMPUTE = ("none", "selective", "light", "linear", "full")
 OVERLAP = ("none", "grads")
 _TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])(\d+)")
-_SETTING = re.compile(r"(recompute|zero|schedule|stages|prefetch|overlap|devices|shares)=(\S+)")
+_FLAGS = ("sp", "nosp", "ring", "regather")
+_SETTING = re.compile(r"(recompute|zero|schedule|stages|prefetch|overlap|devices|shares)=(\S*)")
 MOST_LAYERS = 100_000
 _RUN = re.compile(r"(\w+)\*([1-9]\d*)")  # layers that are treated alike
 NOTATION = (
-    "tN (tensor), cN (context; with ring keys go from neighbour to neighbour), pN (pipeline), dN (data), "
-    "eN (experts, of replicas), mbN (samples of a micro-batch and replica), "
-    "vN (stages a rank), zero0 to zero3 (ZeRO's stage; fsdp is zero3), hsdpN (shares within N neighbouring replicas), "
-    "nosp (what lies between shared layers is done by each of a tensor group, not cut along the sequence), "
-    "regather (what shared layers gather is not kept for the backward pass, but gathered again), "
-    "prefetch=N (layers gathered ahead), overlap=none|grads (sums of gradients after or beside the backward pass), "
-    f"recompute={'|'.join(RECOMPUTE)}, or by layer recompute=full*60,none*20 and zero=1*1,3*78,1*1, "
-    f"schedule={'|'.join(s.value for s in PipelineSchedule)}, "
-    "stages=N,N,... (layers of each stage), shares=N,N,... (samples of a micro-batch that each replica takes, instead of mb), "
-    "devices=0-3,... or KIND,... (the devices in the order in which they have places: a pipeline's first rank, its replicas)"
+    "tN (tensor; nosp, regather), cN (context; ring), pN (pipeline), dN (data), eN (experts), mbN (samples of a micro-batch and "
+    "replica), vN (stages a rank), zero0 to zero3, fsdp, hsdpN, prefetch=N, "
+    f"overlap={'|'.join(OVERLAP)}, recompute={'|'.join(RECOMPUTE)} or by layer full*60,none*20, zero=1*1,3*78,1*1, "
+    f"schedule={'|'.join(s.value for s in PipelineSchedule)}, stages=N,N,... (layers), shares=N,N,... (samples of each replica), "
+    "devices=0-3,... or KIND,..."
 )
+_OTHER_NAMES = {
+    "tp": "t", "pp": "p", "dp": "d", "cp": "c", "ep": "e", "mbs": "mb", "vp": "v", "vpp": "v", "fsdp": "hsdp", "zero-": "zero",
+    "tensor": "t", "pipeline": "p", "data": "d", "context": "c", "experts": "e",
+}
+_ALMOST = re.compile(r"(?:[tcpdev]|mb|zero|hsdp|tp|pp|dp|cp|ep|mbs|vpp?)[=:-]?\d.*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +248,10 @@ def _by_layer(what: str, text: str) -> tuple[object, ...]:
         match = _RUN.fullmatch(part)
         if match is None or (what == "zero" and not match[1].isdecimal()):
             example = "1*1,3*30,1*1" if what == "zero" else "full*60,none*20"
+            all_alike = f", or zero{text} for all layers" if what == "zero" and text in ("0", "1", "2", "3") else ""
             raise ValueError(
-                f"plan: {what} by layer must be such as {what}={example}, with VALUE*LAYERS for each run of layers; got {part!r}"
+                f"plan: {what} by layer must be such as {what}={example}, with VALUE*LAYERS for each run of layers{all_alike}; "
+                f"got {part!r}"
             )
         if int(match[2]) > MOST_LAYERS:
             raise ValueError(f"plan: {what}={text} has more layers than any network")
@@ -265,9 +268,23 @@ def _devices(devices: Sequence[int | str]) -> str:
 
 
 def is_plan(text: str) -> bool:
-    """True if a mapper's name is meant to be a plan such as ``t2 p2 mb1``: whether its first word is one of the notation's."""
-    words = text.split()
-    return bool(words) and (words[0] == "fsdp" or (_TOKEN.fullmatch(words[0]) or _SETTING.fullmatch(words[0])) is not None)
+    """True if a mapper's name is meant to be a plan such as ``t2 p2 mb1``: whether one of its words is one of the notation's, or
+    looks like one (``tp2``, ``t2,p2``)."""
+    return any(
+        word in _FLAGS or word == "fsdp" or _TOKEN.fullmatch(word) or _SETTING.fullmatch(word) or _ALMOST.fullmatch(word)
+        for word in text.split()
+    )
+
+
+def _meant(word: str) -> str:
+    """What a word without a meaning may be meant to be, as ``"; write t2"``; empty if nothing comes to mind."""
+    parts = re.fullmatch(r"([a-z-]+?)[=:-]?(\d+)", word.lower())
+    if parts is not None and (known := _TOKEN.fullmatch(f"{_OTHER_NAMES.get(parts[1], parts[1])}{parts[2]}")):
+        return f"; write {known[0]}"
+    inner = [part for part in re.split(r"[,;]|(?<=\d)(?=[a-z])", word.lower()) if part]
+    if len(inner) > 1 and all(_TOKEN.fullmatch(part) for part in inner):
+        return f"; write {' '.join(inner)}, with spaces between"
+    return ""
 
 
 def parse_plan(text: str) -> HybridPlan:
@@ -290,18 +307,30 @@ def parse_plan(text: str) -> HybridPlan:
             if isinstance(value, tuple) and key in ("recompute", "zero"):
                 key += "_layers"
         else:
-            raise ValueError(f"plan {text!r}: no meaning for {word!r}; a plan has {NOTATION}")
+            raise ValueError(f"plan {text!r}: no meaning for {word!r}{_meant(word)}; a plan has {NOTATION}")
         if key in found or key.removesuffix("_layers") in found or f"{key}_layers" in found:
             raise ValueError(f"plan {text!r}: {word!r} says {key.removesuffix('_layers')} for the second time")
         found[key] = value
     if "shard_group" in found and "zero_layers" not in found:
         found.setdefault("zero", 3)
+    if found.get("shard_group") == 0:
+        raise ValueError(f"plan {text!r}: hsdp0 is for no replica; hsdpN is for two or more that have all shares together")
     if found.get("schedule") is PipelineSchedule.ZERO_BUBBLE_V:
+        if found.get("pipeline", 1) == 1:
+            raise ValueError(f"plan {text!r}: schedule=zbv gives each rank of a pipeline two stages, which needs p2 or more")
         found.setdefault("virtual", 2)
     return HybridPlan(**found)  # type: ignore[arg-type]
 
 
+_EXAMPLES = {
+    "recompute": "recompute=full", "zero": "zero=1*1,3*30,1*1", "schedule": "schedule=zb-h1", "stages": "stages=5,6,6,5",
+    "prefetch": "prefetch=2", "overlap": "overlap=none", "devices": "devices=4-7,0-3", "shares": "shares=6,6,2,2",
+}
+
+
 def _setting(key: str, value: str) -> object:
+    if not value:
+        raise ValueError(f"plan: {key}= says nothing; leave it out, or write for example {_EXAMPLES[key]}")
     if key == "zero" or (key == "recompute" and "*" in value):
         return _by_layer(key, value)
     if key == "schedule":

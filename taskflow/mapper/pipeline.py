@@ -66,6 +66,26 @@ class Pipeline:
             piece //= degree
         return piece % config.degrees[dim] * self.micro_batches // config.degrees[dim]
 
+    def last(self, graph: OperatorGraph, configs: Mapping[str, OpConfig]) -> frozenset[int]:
+        """Return the numbers of the operators that run once all micro-batches are through. Their backward tasks come before all
+        micro-batches. They take sums over the step's samples, such as losses, and their gradients do not depend on these."""
+        found: set[int] = set()
+        for node in graph if self.micro_batches > 1 else ():
+            if self.micro_batch(node, configs[node.name], 0) is not None or node.parameters:
+                continue
+            keeps = node.operator.keeps(node.specs)
+            linear = not keeps.inputs and not keeps.outputs and not node.operator.saves(node.specs, node.space)
+            sources = [graph.nodes[tensor.node] for tensor in node.inputs]
+            after = [
+                source.number in found or self.micro_batch(source, configs[source.name], 0) is not None for source in sources
+            ]
+            sums = all(tensor.shape == () for tensor, late in zip(node.inputs, after) if late)
+            if linear and any(after) and sums:
+                found.add(node.number)
+        for node in reversed(graph.nodes):  # whoever is read by others would have to run before them
+            found -= {tensor.node for tensor in node.inputs if node.number not in found}
+        return frozenset(found)
+
     def passes(self) -> list[Pass]:
         """Return all passes of a step, each after those that it needs, and on each rank in the schedule's order."""
         chunks = self.count // self.ranks
@@ -168,10 +188,11 @@ def verify_pipeline(graph: OperatorGraph, configs: Mapping[str, OpConfig], pipel
                 )
     if pipeline.micro_batches == 1:
         return
+    last = pipeline.last(graph, configs)
     found: dict[tuple[object, ...], _Apart | None] = {}
     for node in graph:
         for index, tensor in enumerate(node.inputs):
-            if tensor.node in whole:
+            if tensor.node in whole or node.number in last:
                 continue
             source = graph.nodes[tensor.node]
             of_source = (*_cut_like(source, configs), tensor.index)

@@ -89,7 +89,8 @@ def rank_passes(schedule: PipelineSchedule, ranks: int, chunks: int, micro_batch
         return _taking_turns(forward, backward, ranks - 1 - rank)
     if micro_batches % ranks:
         raise ValueError(
-            f"pipeline: interleaved 1f1b needs micro-batches in multiples of the {ranks} ranks, got {micro_batches}"
+            f"pipeline: interleaved 1f1b needs micro-batches in multiples of the {ranks} ranks, got {micro_batches}, which {ranks} "
+            "does not divide"
         )
     return _interleaved(ranks, chunks, micro_batches, rank)
 

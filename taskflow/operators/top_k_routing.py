@@ -42,7 +42,7 @@ INTEGER = np.dtype(np.int64)
 class TopKRouting(Operator):
     """x (G, S, E), the scores of E experts for the S tokens of G groups -> for each token's ``k`` choices, best first: weights
     (G, S, k), and slots (G, S, k) integers. Further outputs for each group: the auxiliary loss (G), the number of tokens that
-    each expert takes (G, E), and the number of tokens whose choice was full (G, k).
+    want each expert (G, E), whether or not it has a place for them, and the number of tokens whose choice was full (G, k).
 
     A slot is e C + c, place c of expert e, which has C = ``capacity`` places; -1 if the token is not dispatched, and its weight
     is then 0. Places are assigned to all first choices, then to all second choices and so on, each in the order of the tokens.
@@ -156,7 +156,7 @@ class TopKRouting(Operator):
             taken[..., i] = fits
             weights[..., i] = weight * fits
             slots[..., i] = xp.where(fits, slot, -1)
-            load += (hot & fits[..., None]).sum(axis=1)
+            load += (hot & wants[..., None]).sum(axis=1)
             full[..., i] = wants.sum(axis=1) - fits.sum(axis=1)
 
     def _choose(self, xp: Any, gates: Array, chosen: Array, every: Array) -> list[Array]:
@@ -241,8 +241,8 @@ def top_k_routing(
 
     Returns five tensors. Weights (G, S, k). Slots (G, S, k) integers for `dispatch` and `combine`: expert * capacity + place,
     or -1 for a token that found no place; without a capacity, the expert, for `routed_linear`. The auxiliary loss (G), (1 / E)
-    sum_e (c_e / S) m_e, where c_e tokens chose e and m_e is its mean gate. The load (G, E), tokens that each expert takes. The
-    overflow (G, k), tokens that found their first, second, ... choice full.
+    sum_e (c_e / S) m_e, where c_e tokens chose e and m_e is its mean gate. The load (G, E), tokens that want each expert,
+    whether or not it has a place for them. The overflow (G, k), tokens that found their first, second, ... choice full.
     """
     return _built(scores, TopKRouting(k, capacity, normalize=normalize, balance=k), name)
 

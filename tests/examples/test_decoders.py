@@ -14,6 +14,7 @@ from starting import ROOT, needs_mpi, run_python
 from taskflow.machine import host
 from taskflow.mapper import HybridParallel, OpConfig, Strategy, map_graph
 from taskflow.models import build
+from taskflow.operators.top_k_routing import TopKRouting
 from taskflow.rules import SGD
 from taskflow.runtime import Executor
 from taskflow.training.data import LanguageModelBatches
@@ -115,9 +116,14 @@ def test_training_shows_load_and_overflow_of_experts() -> None:
         found.append(result.watched)
     assert found[0] == found[1] == found[2] and [row["step"] for row in found[0]] == [2, 4, 5]
     assert len(lines["t1"]) == 3 and lines["t1"] == lines["p2 mb2"]
-    assert lines["t1"][1].startswith("experts in steps 3 to 4: the busiest takes ")
+    assert lines["t1"][1].startswith("experts in steps 3 to 4: ")
+    assert " % of the words want the busiest (even: 50.0 %), " in lines["t1"][1]
     routings = [node for node in graph if node.operator.kind == "top_k_routing"]
     load, full = (np.array([run.fetched(node.outputs[i]) for node in routings]) for i in (3, 4))  # of the last step
     assert found[0][-1]["busiest_share"] == load.sum(axis=1).max() / (4 * 16) > 0.2
-    assert 0 < found[0][-1]["overflow"] == full.sum() / (full.sum() + load.sum())
+    assert 0 < found[0][-1]["overflow"] == full.sum() / load.sum()
+    first = routings[0]
+    assert isinstance(first.operator, TopKRouting) and first.operator.capacity is not None
+    places = 4 * 4 * first.operator.capacity  # of all groups and experts; more words want the busiest than it has places for
+    assert load.max() > first.operator.capacity and load.sum(axis=(1, 2)).max() > places
     assert found[0][-1]["even_share"] == 2 / 4

@@ -61,7 +61,8 @@ def test_a_plan_is_read_and_says_itself() -> None:
     assert parse_plan(text) == HybridPlan(2, 2, None, 1, regather=True) and str(parse_plan(text)) == text
     text = "t2 c2 p2 d4 mb1 e4"
     assert parse_plan(text) == HybridPlan(2, 2, 4, 1, context=2, experts=4) and str(parse_plan(text)) == text
-    assert all(map(is_plan, ("t2 p2", "c2", "e4 d4", "mb4"))) and not any(map(is_plan, ("t", "data", "")))
+    assert all(map(is_plan, ("t2 p2", "c2", "e4 d4", "mb4", "sp t2", "x t2", "tp2 pp2", "t2,p2", "recompute=")))
+    assert not any(map(is_plan, ("t", "data", "", "expert", "my.mapper:Mine")))
 
 
 def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
@@ -76,6 +77,14 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
 
 @pytest.mark.parametrize(("text", "message"), [
     ("t2 x3", "no meaning for 'x3'; a plan has tN"),
+    ("tp2 p2", "no meaning for 'tp2'; write t2; a plan has tN"),
+    ("T2 p2", "no meaning for 'T2'; write t2; a plan has tN"),
+    ("t2p4,d2", "no meaning for 't2p4,d2'; write t2 p4 d2, with spaces between; a plan has tN"),
+    ("p-2", "no meaning for 'p-2'; write p2; a plan has tN"),
+    ("p2 stages=", "stages= says nothing; leave it out, or write for example stages=5,6,6,5"),
+    ("d4 hsdp0", "hsdp0 is for no replica"),
+    ("schedule=zbv", "schedule=zbv gives each rank of a pipeline two stages, which needs p2 or more"),
+    ("d4 zero=3", "or zero3 for all layers; got '3'"),
     ("t2 t4", "'t4' says tensor for the second time"),
     ("t0", "tensor must be at least 1, got 0"),
     ("zero4", "zero4 is no stage of ZeRO; zero0 to zero3 are"),
@@ -111,15 +120,28 @@ def test_wrong_notations_name_the_word(text: str, message: str) -> None:
         parse_plan(text)
 
 
+def test_sequences_are_cut_only_where_there_are_some() -> None:
+    with pytest.raises(ValueError, match=r"plan t1 c2 p1 d1 mb4: c cuts sequences, .*; AlexNet has none that its layers follow"):
+        planned("c2", 2, build("AlexNet", 4, preset="small"))
+    with pytest.raises(ValueError, match=r"expert_linear.; Mixtral has none; without a capacity experts are shared by tN"):
+        planned("d2 e2", 2, build("Mixtral", 4, preset="small"))
+
+
 @pytest.mark.parametrize(("plan", "devices", "message"), [
-    ("t2 p2 d3", 8, r"t x p x d must be the 8 devices, got 2 x 2 x 3 = 12"),
-    ("t2 c2 p2 d2", 8, r"t x c x p x d must be the 8 devices, got 2 x 2 x 2 x 2 = 16"),
-    ("d8 e3", 8, "e must divide the 8 replicas"),
+    ("t2 p2 d3", 8, r"t x p x d must be the 8 devices, got 2 x 2 x 3 = 12; with t x p = 4 there are 2 replicas"),
+    ("t2 c2 p2 d2", 8, r"t x c x p x d must be the 8 devices, got 2 x 2 x 2 x 2 = 16; with t x c x p = 8 there are 1 replicas"),
+    ("d8 e3", 8, r"e deals the experts of a layer to 3 of the 8 replicas .*, but 3 does not divide 8; use e2, e4 or e8"),
+    ("d7 e7", 8, r"got 1 x 1 x 7 = 7; with t x p = 1 there are 8 replicas"),
     ("d8 e2", 8, "eN needs layers of experts with places .expert_linear.; GPT-2 has none"),
-    ("t3", 8, r"t x p x d must be the 8 devices, got 3 x 1 x 2 = 6"),
-    ("d2 mb3", 2, r"8 samples a step cannot be taken in micro-batches of d x mb = 2 x 3 = 6"),
-    ("d4 hsdp3", 4, r"4 replicas cannot be dealt to groups of hsdp3; use a divisor of 4"),
-    ("p3 v2 mb1", 3, r"interleaved 1f1b needs micro-batches in multiples of the 3 ranks, got 8"),
+    ("t3", 8, r"t x p x d must be the 8 devices, got 3 x 1 x 2 = 6; t x p = 3 does not divide 8"),
+    ("d2 mb3", 2, r"8 samples a step cannot be taken in micro-batches of d x mb = 2 x 3 = 6: 6 does not divide 8"),
+    ("d3", 3, r"8 samples a step cannot be dealt to d = 3 replicas: 3 does not divide 8; .* write shares=3,3,2"),
+    ("shares=3,2", 2, r"micro-batches of the 5 that shares= adds up to: 5 does not divide 8"),
+    ("d4 hsdp3", 4, r"4 replicas cannot be dealt to groups of hsdp3: 3 does not divide 4; use hsdp2 or hsdp4"),
+    ("p3 v2 mb1", 3, r"plan t1 p3 .* 1f1b needs micro-batches in multiples of the 3 ranks, got 8, which 3 does not divide"),
+    ("t64", 64, "no layer of GPT-2 can be shared by t = 64 devices; its widest has 32 outputs"),
+    ("c8", 8, "c = 8 devices cannot share the sequences of GPT-2, whose second axis has 5 places"),
+    ("p200 mb1", 200, "plan t1 p200 d1 mb1: 200 stages need as many operators with inputs, GPT-2 has "),
     ("p8 mb1 stages=1,1,1,1,1,1,0,0", 8, "stages= needs 1 layer or more a stage"),
     ("p2 recompute=full*3,none*4", 2, "recompute= by layer speaks of 7 layers, GPT-2 has 6"),
     ("d2 mb1 zero=1*2,3*2", 2, "zero= by layer speaks of 4 layers, GPT-2 has 6"),

@@ -29,18 +29,19 @@ NAME = "gating"
 
 
 def algorithm_1(gates: np.ndarray, capacity: int, numbers: np.ndarray, as_printed: bool) -> tuple[Any, ...]:
-    """GShard's algorithm 1, line by line, for one group: gates (S, E) and the tokens' random numbers (S). Returns the
-    combine weights (S, E), the places (S, E), -1 where there is none, the auxiliary loss, and how many tokens found
-    their first and their second choice full. Not ``as_printed``: line 24 only for tokens that are dispatched."""
+    """GShard's algorithm 1, line by line, for one group: gates (S, E) and the tokens' random numbers (S). Returns the combine
+    weights (S, E), the places (S, E), -1 where there is none, the auxiliary loss, how many tokens found their first and their
+    second choice full, and how many wanted each expert. Not ``as_printed``: line 24 only for tokens that are dispatched."""
     tokens, experts = gates.shape
     counts = [0] * experts
     means = [sum(gates[s, e] for s in range(tokens)) / tokens for e in range(experts)]
     weights, places, full = np.zeros((tokens, experts)), np.full((tokens, experts), -1), [0, 0]
-    best = []
+    best, wanted = [], [0] * experts
     for s in range(tokens):
         e1, e2 = sorted(range(experts), key=lambda e: -gates[s, e])[:2]
         g1, g2 = gates[s, e1], gates[s, e2]
         best.append((g1, e1, g2, e2))
+        wanted[e1] += 1
         c = counts[e1]
         if c < capacity:
             weights[s, e1], places[s, e1] = g1 / (g1 + g2), c
@@ -52,13 +53,14 @@ def algorithm_1(gates: np.ndarray, capacity: int, numbers: np.ndarray, as_printe
         g1, e1, g2, e2 = best[s]
         g2 = g2 / (g1 + g2)
         c = counts[e2]
+        wanted[e2] += bool(2 * g2 > numbers[s])
         if c < capacity and 2 * g2 > numbers[s]:
             weights[s, e2], places[s, e2] = g2, c
             counts[e2] = c + 1
         else:
             full[1] += bool(2 * g2 > numbers[s])
             counts[e2] = c + as_printed
-    return weights, places, loss, full
+    return weights, places, loss, full, wanted
 
 
 def routed(operator: TopKRouting, scores: np.ndarray, state: StepState, piece: Rect | None = None) -> Call:
@@ -93,7 +95,7 @@ def test_gating_is_algorithm_1_in_2000_groups() -> None:
             weights, slots, loss, load, overflow = call.outputs
             both.append(slots)
             for g in range(many):
-                wanted, places, wanted_loss, full = algorithm_1(gates[g], capacity, numbers[g], as_printed)
+                wanted, places, wanted_loss, full, load_wanted = algorithm_1(gates[g], capacity, numbers[g], as_printed)
                 combine, found = np.zeros((tokens, experts)), np.full((tokens, experts), -1)
                 for s in range(tokens):
                     for weight, slot in zip(weights[g, s], slots[g, s]):
@@ -102,7 +104,8 @@ def test_gating_is_algorithm_1_in_2000_groups() -> None:
                 np.testing.assert_array_equal(found, places)
                 np.testing.assert_allclose(combine, wanted, rtol=1e-13)
                 assert loss[g] == pytest.approx(wanted_loss, rel=1e-13)
-                assert list(overflow[g]) == full and list(load[g]) == list((places >= 0).sum(0))
+                assert list(overflow[g]) == full and list(load[g]) == load_wanted
+                assert sum(load_wanted) - sum(full) == (places >= 0).sum()
         agree += sum(np.array_equal(a, b) for a, b in zip(*both))
         groups += many
     assert 0.1 * groups < agree < 0.9 * groups

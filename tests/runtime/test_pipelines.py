@@ -13,7 +13,7 @@ import pytest
 from beside_one_processor import STEPS, compare, compare_network, same, trained
 from language_model import feeds as words
 from language_model import model, undivided
-from pipelines import GPT, HYBRIDS, hybrid, random_pipeline, rank_case, rank_cases, tokens
+from pipelines import GPT, HYBRIDS, fitting, hybrid, random_pipeline, rank_case, rank_cases, tokens
 from pipelines import decoder as decoder_of
 from pipelines import words as some_words
 from programs.start import mpirun, rows
@@ -22,7 +22,7 @@ from starting import needs_mpi
 import taskflow
 from taskflow.checkpoint import load_checkpoint, save_checkpoint
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import Pipeline, PipelineSchedule, Strategy, map_graph, recomputed
+from taskflow.mapper import OpConfig, Pipeline, PipelineSchedule, Strategy, in_micro_batches, map_graph, recomputed
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.models.gpt import gpt
@@ -32,7 +32,7 @@ from taskflow.optimizer.memory import memory_use
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.program import schedule
-from taskflow.tasks import Kind, Placement, roofline, simulate
+from taskflow.tasks import Compute, Kind, Placement, roofline, simulate
 from taskflow.tasks.lower import lower
 from taskflow.tasks.topic import Purpose
 
@@ -75,6 +75,65 @@ def test_decoders_of_today_in_any_order(name: str, count: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_a_recurrent_network_in_any_order(seed: int) -> None:
     assert recurrent(seed, 5) == 5
+
+
+def test_random_plans_of_a_recurrent_network_have_micro_batches() -> None:
+    """Its loss is a sum, which is divided once all micro-batches are through."""
+    graph = model()
+    some = [fitting(graph, 3, Random(seed)).pipeline for seed in range(30)]
+    assert sum(one is not None and one.micro_batches > 1 and one.count > 1 for one in some) >= 10
+
+
+@pytest.mark.parametrize(("name", "plan", "devices"), [
+    ("RNNLM", "p2 mb1", 2), ("RNNLM", "t2 nosp d2 mb1 schedule=zb-h1 p2", 8), ("NMT", "p2 d2 mb1 zero2", 4),
+    ("NMT", "p3 mb1 schedule=gpipe", 3), ("RNNLM", "p2 mb2 schedule=zbv", 2), ("RNNTC", "p2 d2 mb1 zero3", 4),
+])
+def test_recurrent_networks_train_in_the_notations_pipelines(name: str, plan: str, devices: int) -> None:
+    def graph() -> OperatorGraph:
+        return build(name, 6, preset="small", dtype="float64")
+
+    random = np.random.default_rng(0)
+    inputs = [node for node in graph() if node.operator.kind == "input"]
+    batches = [{n.name: random.integers(0, 3, n.space.shape) for n in inputs} for _ in range(STEPS)]
+    strategy = map_graph(HybridParallel(plan), graph(), taskflow.host(devices))
+    rule = SGD(0.1, momentum=0.9)
+    same(
+        trained(graph(), strategy, batches, rule, 1.0), trained(graph(), undivided(graph()), batches, rule, 1.0), f"{name} {plan}",
+        "float64",
+    )
+
+
+def test_what_is_summed_over_all_samples_is_combined_last() -> None:
+    """Losses that are scaled and added: after all forward passes; their gradients begin before all."""
+    def graph() -> OperatorGraph:
+        graph = OperatorGraph("float64", "two losses")
+        x = taskflow.linear(taskflow.input(graph, (6, 4), name="x"), 5, name="first")
+        y = taskflow.linear(taskflow.relu(x, name="relu"), 3, name="second")
+        one = taskflow.scale(taskflow.mse_loss(y, taskflow.input(graph, (6, 3), name="y"), name="error"), 0.5, name="half")
+        other = taskflow.mean(x, name="size")
+        graph.minimize(taskflow.add(one, taskflow.scale(other, 0.25, name="quarter"), name="both"))
+        return graph
+
+    made = graph()
+    stages = {node.name: int(node.number > made.node("relu").number) for node in made}
+    configs = {n.name: in_micro_batches(n, OpConfig((1,) * len(n.dims), (stages[n.name],)), 3) for n in made}
+    for order in (PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZERO_BUBBLE):
+        strategy = Strategy(2, configs, pipeline=Pipeline(3, stages, 2, order))
+        assert {made.nodes[n].name for n in strategy.pipeline.last(made, configs)} == {"half", "quarter", "both"}  # type: ignore[union-attr]
+        tasks = lower(made, strategy, SGD(0.1))
+        found = [t.work.node.name for t in tasks if t.kind in (Kind.FORWARD, Kind.BACKWARD) and isinstance(t.work, Compute)]
+        assert found[:3] == ["both", "quarter", "half"] and found[-3:] == ["half", "quarter", "both"]
+        random = np.random.default_rng(0)
+        batches = [{"x": random.normal(size=(6, 4)), "y": random.normal(size=(6, 3))} for _ in range(STEPS)]
+        one, rule = undivided(made), SGD(0.1)
+        same(trained(graph(), strategy, batches, rule, 1.0), trained(graph(), one, batches, rule, 1.0), "both", "float64")
+    product = taskflow.OperatorGraph("float64", "squared")
+    x = taskflow.input(product, (6, 4), name="x")
+    error = taskflow.mse_loss(taskflow.linear(x, 4, name="first"), taskflow.input(product, (6, 4), name="y"), name="error")
+    product.minimize(taskflow.mul(error, error, name="square"))
+    squared = {n.name: in_micro_batches(n, OpConfig((1,) * len(n.dims), (0,)), 3) for n in product}
+    with pytest.raises(ValueError, match=r"operator square .mul. takes several of the 3 micro-batches of error together"):
+        Strategy(1, squared, pipeline=Pipeline(3, {})).verify(product)
 
 
 def test_random_networks_in_any_order() -> None:

@@ -40,7 +40,8 @@ class PlanAxes:
         self.node = min(node_size(machine), self.devices)
         self.layers = max(layer_numbers(graph).values(), default=-1) + 1
         self.tensor = [t for t in powers(self.node) if t == 1 or _shares(graph, t)]
-        self.context = powers(min(MOST_CONTEXT, self.node)) if attends(graph) else [1]
+        longest = graph.nodes[0].space.shape[1] if attends(graph) and len(graph.nodes[0].space.shape) > 1 else 1
+        self.context = powers(min(MOST_CONTEXT, self.node, longest))
         self.experts = _experts(graph)
         self.divided = _takes_micro_batches(graph, self.batch)
         self.recompute = ["none"]

@@ -23,10 +23,8 @@ def forward(state: Lowering, node: Node, pieces: Sequence[Piece] | None = None) 
     """Emit the forward tasks of a node's pieces (None: of all). If it is called several times for a node, each piece must come
     once; partial values are added when the last of them is emitted."""
     every = state.pieces[node.number]
-    if pieces is not None and (node.number, every[0].index) not in state.outputs:  # who reads some asks where all will lie
-        for piece in every:
-            state.outputs[node.number, piece.index] = output_buffers(state, piece)
-        _own(state, node)
+    if pieces is not None:
+        place_outputs(state, node)
     some = every if pieces is None else pieces
     run_pieces(state, node, some, Topic(Purpose.FORWARD, node.name))
     if pieces is None:
@@ -34,6 +32,15 @@ def forward(state: Lowering, node: Node, pieces: Sequence[Piece] | None = None) 
     done = state.computed.setdefault(node.number, set())
     done.update(piece.index for piece in some)
     add_partial_values(state, node, some, done)
+
+
+def place_outputs(state: Lowering, node: Node) -> None:
+    """Say where the outputs of all pieces of a node will lie, before some or any of them run; not if it is known."""
+    every = state.pieces[node.number]
+    if (node.number, every[0].index) not in state.outputs:
+        for piece in every:
+            state.outputs[node.number, piece.index] = output_buffers(state, piece)
+        _own(state, node)
 
 
 def run_pieces(state: Lowering, node: Node, pieces: Sequence[Piece], topic: Topic) -> None:

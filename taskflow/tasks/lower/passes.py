@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from taskflow.graph import Node
 from taskflow.mapper import Pass, PassKind, Pipeline
 from taskflow.tasks.lower.backward import Gives, backward
-from taskflow.tasks.lower.forward import forward
+from taskflow.tasks.lower.forward import forward, place_outputs
+from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.sharded import end_pass, layers_ending, scatter_gradients
 from taskflow.tasks.lower.state import Lowering, Piece
 
@@ -15,21 +16,29 @@ from taskflow.tasks.lower.state import Lowering, Piece
 def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     """Emit all passes. Each processor runs its operators' tasks in this order, as a device runs what is launched on one stream.
 
-    Operators whose samples are not cut into micro-batches come before all passes, and their backward tasks after all.
+    Operators whose samples are not cut into micro-batches come before all passes, and their backward tasks after all; those of
+    `Pipeline.last` the other way round.
     """
     state.chained = True
     if state.part is not None:
         state.gathers.turns, state.across = state.emit.graph.turns, _across(state, pipeline)
     whole: list[Node] = []
+    late = [state.graph.nodes[number] for number in sorted(pipeline.last(state.graph, state.strategy.configs))]
+    if late and state.part is not None:
+        raise NotAlikeError(f"{late[0].name} comes after all micro-batches")
     stages: list[list[tuple[Node, list[list[Piece]]]]] = [[] for _ in range(pipeline.count)]  # pieces by micro-batch
     for node in state.graph:
         pieces = _by_micro_batch(state, pipeline, node)
+        if node in late:
+            continue
         if pieces is None:
             whole.append(node)
             forward(state, node)
         else:
             stages[pipeline.stage(node.name)].append((node, pieces))
     end_pass(state)
+    for node in reversed(late):
+        _begin_gradients(state, node)
     ending = [layers_ending(state, [node for node, _ in reversed(stage)]) for stage in stages]
     for one in pipeline.passes():
         if state.part is not None:
@@ -45,7 +54,19 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     state.ended.update(state.last)
     if state.part is not None:
         state.last.clear()
+    for node in late:
+        forward(state, node, state.pieces[node.number])
     backward_pass(state, whole[::-1])
+
+
+def _begin_gradients(state: Lowering, node: Node) -> None:
+    """Emit the backward tasks of an operator whose forward tasks come last. They read none of what these read or write."""
+    place_outputs(state, node)
+    if node.number in state.active:
+        for piece in state.pieces[node.number]:
+            place = node.number, piece.index
+            state.forward_buffers[place] = ((0,) * len(node.inputs), (), state.outputs[place], ())
+        backward(state, node)
 
 
 def _across(state: Lowering, pipeline: Pipeline) -> frozenset[str]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 def as_they_arrive(state: Lowering, pieces: Sequence[Piece], *, last_first: bool = False) -> list[Piece]:
     """Return pieces of one operator in the order in which a processor should run its own: first those that need nothing from
     others, last those whose data come from the farthest. For gradients it is reversed, since the farthest go back first."""
+    if all(piece.rect == pieces[0].rect for piece in pieces):  # each processor has at most one
+        return list(pieces)
     count = state.strategy.processors
 
     def hops(piece: Piece) -> int:

@@ -18,20 +18,21 @@ from taskflow.training.data import Watch
 
 @dataclass(slots=True)
 class ExpertLoad:
-    """Load over some batches. ``taken``: for each layer of experts, the number of words that each expert took, (E). ``full``:
-    the number of choices whose expert was full. ``words``: the number of words that each layer routed."""
+    """Load over some batches, before experts are full: what they take is at most their capacity, and would not show how uneven
+    the choices are. ``wanted``: for each layer of experts, the number of words that wanted each expert, (E). ``full``: the number
+    of choices whose expert was full. ``words``: the number of words that each layer routed."""
 
     routings: tuple[Node, ...]
-    taken: list[NDArray[np.int64]] = field(init=False)
+    wanted: list[NDArray[np.int64]] = field(init=False)
     full: int = 0
     words: int = 0
 
     def __post_init__(self) -> None:
-        self.taken = [np.zeros(load_of(node).shape[1], np.int64) for node in self.routings]
+        self.wanted = [np.zeros(load_of(node).shape[1], np.int64) for node in self.routings]
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Add one batch: the values of `tensors_of` by name."""
-        for total, node in zip(self.taken, self.routings):
+        for total, node in zip(self.wanted, self.routings):
             total += values[load_of(node).name].sum(axis=0)
             self.full += int(values[overflow_of(node).name].sum())
         groups, words, _ = self.routings[0].specs[0].shape
@@ -40,23 +41,23 @@ class ExpertLoad:
     @property
     def overflow(self) -> float:
         """Share of choices whose expert was full."""
-        return self.full / max(1, self.full + sum(int(total.sum()) for total in self.taken))
+        return self.full / max(1, sum(int(total.sum()) for total in self.wanted))
 
     @property
     def busiest(self) -> float:
-        """Load of the busiest expert of all layers, relative to an even share."""
-        return max(float(total.max() / max(1, total.mean())) for total in self.taken)
+        """Words that wanted the busiest expert of all layers, relative to an even share."""
+        return max(float(total.max() / max(1, total.mean())) for total in self.wanted)
 
     @property
     def busiest_share(self) -> float:
-        """Share of a layer's words that went to its busiest expert, in the layer where it is largest."""
-        return max(int(total.max()) for total in self.taken) / max(1, self.words)
+        """Share of a layer's words that wanted its busiest expert, in the layer where it is largest."""
+        return max(int(total.max()) for total in self.wanted) / max(1, self.words)
 
     @property
     def even_share(self) -> float:
-        """Value of `busiest_share` if all experts were used evenly and none were full."""
+        """Value of `busiest_share` if all experts were wanted evenly, and all choices were tried."""
         chosen = (node.operator for node in self.routings)
-        return max(r.k / len(total) for r, total in zip(chosen, self.taken) if isinstance(r, TopKRouting))
+        return max(r.k / len(total) for r, total in zip(chosen, self.wanted) if isinstance(r, TopKRouting))
 
 
 class ExpertWatch(Watch):
@@ -89,7 +90,7 @@ class ExpertWatch(Watch):
 
     def line(self, found: Mapping[str, float]) -> str:
         share, even, overflow = (100 * found[name] for name in ("busiest_share", "even_share", "overflow"))
-        return f"the busiest takes {share:.1f} % of the words (even: {even:.1f} %), {overflow:.1f} % of choices find theirs full"
+        return f"{share:.1f} % of the words want the busiest (even: {even:.1f} %), {overflow:.1f} % of choices find theirs full"
 
 
 def routings_of(graph: OperatorGraph) -> tuple[Node, ...]:
@@ -101,7 +102,7 @@ def routings_of(graph: OperatorGraph) -> tuple[Node, ...]:
 
 
 def load_of(routing: Node) -> Tensor:
-    """Return (G, E): the number of each group's words that each expert takes."""
+    """Return (G, E): the number of each group's words that want each expert, whether or not it has a place for them."""
     return routing.outputs[3]
 
 

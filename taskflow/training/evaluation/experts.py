@@ -13,8 +13,8 @@ from taskflow.training.evaluation.metrics import perplexity
 @dataclass(frozen=True, slots=True)
 class ExpertEvaluation(Validation):
     """Validation over the first ``windows`` of ``batches``, after each epoch. ``loss``: nats a token, without the auxiliary
-    losses; ``perplexity`` follows from it. ``overflow``: the share of choices whose expert was full. ``busiest``: load of the
-    busiest expert of all layers, relative to an even share."""
+    losses; ``perplexity`` follows from it. ``overflow``: the share of choices whose expert was full. ``busiest``: words
+    that want the busiest expert of all layers, full or not, relative to an even share."""
 
     batches: LanguageModelBatches
     windows: int = 20
