@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -25,12 +26,12 @@ from taskflow.tasks.lower import lower
 
 NETWORKS = ("GPT-2", "Llama", "Mixtral", "MoE")
 TYPES = ("float64", "float32")
-BATCH = 8
+BATCH, LAYERS = 8, 4
 
 
 def network(name: str, dtype: str) -> OperatorGraph:
     more: dict[str, Any] = {"steps": 12, "key_blocks": 4} if name == "Llama" else {}
-    return build(name, BATCH, preset="small", dtype=dtype, layers=4, **more)
+    return build(name, BATCH, preset="small", dtype=dtype, layers=LAYERS, **more)
 
 
 def drawn(name: str, random: Random) -> tuple[str, int]:
@@ -44,15 +45,29 @@ def drawn(name: str, random: Random) -> tuple[str, int]:
         found.append("ring")
     if t > 1 and c == 1:
         found.append(random.choice(("", "nosp", "regather")))
-    found.append(random.choice(("mb1", "mb2", "mb1", "")))
+    if d > 1 and random.random() < 0.25:
+        found.append(f"shares={parts(random.choice((BATCH, BATCH // 2)), d, random)}")
+    else:
+        found.append(random.choice(("mb1", "mb2", "mb1", "")))
     if p > 1:
         scheduled = random.choice(list(PipelineSchedule))
         virtual = scheduled.chunks or random.choice((1, 2))
         found += [f"schedule={scheduled.value}", f"v{virtual}" if virtual > 1 else ""]
+        if p * virtual < LAYERS and random.random() < 0.5:
+            found.append(f"stages={parts(LAYERS, p * virtual, random)}")
     if d > 1:
-        found.append(random.choice(("", "zero0", "zero1", "zero2", "zero3", "zero3 prefetch=0", "zero2 hsdp2", "hsdp2")))
-    found += [random.choice(("", "recompute=selective", "recompute=full")), random.choice(("", "", "overlap=none"))]
+        found.append(random.choice((
+            "", "zero0", "zero1", "zero2", "zero3", "zero3 prefetch=0", "zero2 hsdp2", "hsdp2", "zero=1*1,3*2,2*1", "zero=3*1,0*3",
+        )))
+    levels = ("", "selective", "full", "light", "linear", "full*1,none*2,light*1", "none*3,linear*1")
+    found += [f"recompute={level}" if (level := random.choice(levels)) else "", random.choice(("", "", "overlap=none"))]
     return " ".join(word for word in found if word), t * c * p * d
+
+
+def parts(whole: int, count: int, random: Random) -> str:
+    """So many numbers that add up to ``whole``, each 1 or more: mostly uneven."""
+    cuts = [0, *sorted(random.sample(range(1, whole), count - 1)), whole]
+    return ",".join(str(high - low) for low, high in pairwise(cuts))
 
 
 def plans(name: str, dtype: str, count: int) -> list[tuple[str, int, Strategy]]:
@@ -91,7 +106,8 @@ def test_every_word_is_drawn() -> None:
     texts = [text for name in NETWORKS for text, *_ in plans(name, "float32", 60)]
     said = {word for text in texts for word in text.split()}
     for word in ("t2", "c2", "p2", "p4", "d4", "e2", "ring", "nosp", "regather", "mb1", "v2", "zero1", "zero2", "zero3", "hsdp2",
-                 "recompute=full", "recompute=selective", "prefetch=0", *(f"schedule={s.value}" for s in PipelineSchedule)):
+                 "recompute=full", "recompute=selective", "recompute=light", "recompute=linear", "recompute=none*3,linear*1",
+                 "zero=3*1,0*3", "prefetch=0", "stages=1,3", "stages=3,1", "shares=3,1", *(f"schedule={s.value}" for s in PipelineSchedule)):
         assert word in said, word
     assert len(texts) == 240
 
