@@ -130,7 +130,7 @@ def test_a_reader_decides_about_its_producer() -> None:
         assert here.tasks == len(here.lowered())
 
 
-@pytest.mark.parametrize("name", ["ResNet-101", "Inception-v3"])
+@pytest.mark.parametrize("name", ["ResNet-101", pytest.param("Inception-v3", marks=pytest.mark.slow)])
 def test_of_networks_of_the_paper(name: str) -> None:
     """Data parallelism on GPUs: one all-reduce each way for every batch normalisation, and no other sum of statistics."""
     graph, machine = build(name, preset="small"), load_machine("k80", 4)

@@ -261,7 +261,7 @@ def test_an_interrupted_run_says_how_it_goes_on(folder: Path, ranks: int) -> Non
     assert json.loads(done.stdout.splitlines()[-1])["resumed_at_step"] == at
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=needs_mpi)])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=needs_mpi)])
 def test_interrupted_while_it_searches(folder: Path, ranks: int) -> None:
     """Ctrl-C before the first step: the run ends on all ranks, also on the one that searches, and no rank waits for another."""
     pytest.importorskip("sklearn", reason="pip install scikit-learn")
