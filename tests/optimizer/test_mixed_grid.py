@@ -180,7 +180,8 @@ def test_devices_with_half_of_the_memory_get_less() -> None:
 
 @pytest.mark.parametrize("machine", [
     two_kinds(), two_kinds(3, 1, compute=2.0),
-    pytest.param(two_kinds(link=20.0), marks=pytest.mark.slow), pytest.param(two_kinds(compute=1.0, memory=0.5), marks=pytest.mark.slow),
+    pytest.param(two_kinds(link=20.0), marks=pytest.mark.slow),
+    pytest.param(two_kinds(compute=1.0, memory=0.5), marks=pytest.mark.slow),
 ])
 def test_the_search_is_never_worse_than_the_grid_or_plans_without_an_order(
     machine: Cluster, monkeypatch: pytest.MonkeyPatch
