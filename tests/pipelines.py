@@ -15,6 +15,7 @@ from language_model import random_strategy
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import (
+    BLOCK,
     Exchange,
     HybridParallel,
     OpConfig,
@@ -135,15 +136,20 @@ def random_pipeline(graph: OperatorGraph, processors: int, random: Random) -> St
 
 
 def random_shares(graph: OperatorGraph, strategy: Strategy, random: Random) -> Strategy:
-    """The same with the gradients, or weights too, of some layers or all kept as shares, among all holders or in groups."""
-    often = random.choice((0.5, 1.0))
-    syncs = dict(strategy.syncs)
+    """The same with the gradients, or weights too, of some layers or all kept as shares, among all holders or in groups; in every
+    other strategy all of these in the same way, so that blocks are gathered together."""
+    often, alike = random.choice((0.5, 1.0)), random.random() < 0.5
+
+    def shares(zero: int) -> Sync:
+        return Sync(
+            SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero,
+            shard_group=random.choice((0, 0, 2, 3)), prefetch=random.choice((BLOCK, BLOCK, 0, 1, 3)),
+        )
+
+    syncs, one = dict(strategy.syncs), shares(3)
     for layer in dict.fromkeys(p.layer for p in graph.parameters):
         if random.random() < often:
-            syncs[layer] = Sync(
-                SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=random.choice((2, 3)),
-                shard_group=random.choice((0, 0, 2, 3)), prefetch=random.choice((0, 1, 1, 3)),
-            )
+            syncs[layer] = one if alike else shares(random.choice((2, 3)))
     return replace(strategy, syncs=syncs)
 
 

@@ -15,7 +15,7 @@ from itertools import product
 from math import prod
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Pipeline, Strategy, UpdatePlacement, in_micro_batches, sample_dim
+from taskflow.mapper import BLOCK, OpConfig, Pipeline, Strategy, UpdatePlacement, in_micro_batches, sample_dim
 from taskflow.operators.operator import Soap
 
 Assignment = tuple[int | None, ...]  # for each mesh dimension the operator's dimension that is cut along it
@@ -138,11 +138,11 @@ def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class WeightSharing:
     """Sharding of weights among replicas. ``zero``: ZeRO's stage; 0: each has all. ``group``: replicas that have all shares
-    together; 0: all of them. ``prefetch``: with stage 3, layers that are gathered ahead."""
+    together; 0: all of them. ``prefetch``: with stage 3, what is gathered ahead (`Sync.prefetch`)."""
 
     zero: int = 0
     group: int = 0
-    prefetch: int = 1
+    prefetch: int | str = BLOCK
 
 
 def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:

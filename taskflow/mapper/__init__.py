@@ -15,7 +15,7 @@ from taskflow.mapper.alike import (
     follow,
 )
 from taskflow.mapper.choose import MAPPERS, choose
-from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
+from taskflow.mapper.config import BLOCK, Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.hybrid import HybridParallel, samples, stages_of
 from taskflow.mapper.layers import LAYER, layer_numbers
@@ -29,8 +29,10 @@ from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, Rou
 from taskflow.mapper.schedules import Pass, PassKind, PipelineSchedule, rank_passes
 from taskflow.mapper.strategy import SUMS, Strategy, as_content, config_entry, from_content, load, save, search_of
 from taskflow.mapper.strategy_file import read_strategy
+from taskflow.mapper.units import blocks_of, gather_units
 
 __all__ = [
+    "BLOCK",
     "LAYER",
     "MAPPERS",
     "SUMS",
@@ -61,6 +63,7 @@ __all__ = [
     "alike",
     "as_content",
     "attends",
+    "blocks_of",
     "by_class",
     "by_name",
     "by_name_or_size",
@@ -73,6 +76,7 @@ __all__ = [
     "depths",
     "follow",
     "from_content",
+    "gather_units",
     "in_micro_batches",
     "is_plan",
     "layer_numbers",

@@ -14,6 +14,9 @@ from taskflow.moved import OldMember
 from taskflow.partition import Grid, even_cuts, weighted_cuts
 from taskflow.regions import Rect
 
+BLOCK = "block"
+"""Weights are gathered a block ahead (`Sync.prefetch`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpConfig:
@@ -186,22 +189,26 @@ class Sync:
     reduce-scatter in each backward pass. 3 (FSDP): so are weights; an all-gather collects them for each pass that reads them.
     ``shard_group``: the number of neighbouring holders (by their numbers) that have all shares between them (hybrid sharding,
     HSDP). Groups have equal sizes, at most this one. Between groups, the shares' gradients are all-reduced. 0: all holders form
-    one group. ``prefetch``: with stage 3, how many layers ahead weights are gathered. ``overlap``: whether a collective sums
-    gradients during the backward pass, as soon as they are ready. If not, it waits until each holder's backward pass is over
-    (Megatron-LM without --overlap-grad-reduce)."""
+    one group. ``prefetch``: with stage 3, how many layers ahead weights are gathered; or `BLOCK`: the layers of a block are gathered
+    together, while the block before computes, and their gradients are summed together, as FSDP2 does with `fully_shard` of each
+    block (`gather_units`). ``overlap``: whether a collective sums gradients during the backward pass, as soon as they are ready.
+    If not, it waits until each holder's backward pass is over (Megatron-LM without --overlap-grad-reduce)."""
 
     travel: SyncAlgorithm = SyncAlgorithm.OWNER
     place: UpdatePlacement = UpdatePlacement.SHARDED
     chunks: int = 0
     zero: int = 1
     shard_group: int = 0
-    prefetch: int = 1
+    prefetch: int | str = BLOCK
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        for what in ("chunks", "shard_group", "prefetch"):
+        if self.zero != 3:
+            object.__setattr__(self, "prefetch", BLOCK)  # one spelling of what gathers nothing
+        for what in ("chunks", "shard_group", *(("prefetch",) if self.prefetch != BLOCK else ())):
             if not isinstance(value := getattr(self, what), int) or value < 0:
-                raise ValueError(f"Sync: {what} must be an integer, 0 or more, got {value!r}")
+                or_block = f", or {BLOCK!r}" if what == "prefetch" else ""
+                raise ValueError(f"Sync: {what} must be an integer, 0 or more{or_block}, got {value!r}")
         if self.zero not in (1, 2, 3):
             raise ValueError(f"Sync: zero, the stage of ZeRO, must be 1, 2 or 3, got {self.zero!r}")
         if self.travel is SyncAlgorithm.COLLECTIVE and (self.place is UpdatePlacement.OWNER or self.chunks):
@@ -224,10 +231,20 @@ class Sync:
                 f"Sync: shard_group {self.shard_group} needs zero 2 or 3, and two holders or more; for one use place 'every'"
             )
 
+    @property
+    def in_blocks(self) -> bool:
+        """True if weights are gathered, and their gradients summed, block by block."""
+        return self.zero == 3 and self.prefetch == BLOCK
+
+    @property
+    def ahead(self) -> int:
+        """Return how many units (blocks or layers) ahead weights are gathered."""
+        return self.prefetch if isinstance(self.prefetch, int) else 1
+
     def __str__(self) -> str:
         where = self.place.value if self.zero == 1 else f"zero{self.zero}"
         words = [self.travel.value, where] + [str(self.chunks)] * bool(self.chunks)
-        words += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch{self.prefetch}"] * (self.prefetch != 1)
+        words += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch{self.prefetch}"] * (self.prefetch != BLOCK)
         words += ["after"] * (not self.overlap)
         return "/".join(words)
 

@@ -188,7 +188,7 @@ def sync_of(zero: int, plan: HybridPlan, overlap: bool = True) -> Sync:
         return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap)
     return Sync(
         SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero, shard_group=plan.shard_group if zero > 1 else 0,
-        prefetch=plan.prefetch if zero > 2 else 1, overlap=overlap,
+        prefetch=plan.prefetch, overlap=overlap,
     )
 
 

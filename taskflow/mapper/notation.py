@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
+from typing import Any
 
 from taskflow.graph import Node
-from taskflow.mapper.config import OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
+from taskflow.mapper.config import BLOCK, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.schedules import PipelineSchedule
 
 _WEIGHT = r"(?:\d+\.?\d*(?:e[+-]?\d+)?)"
@@ -48,7 +49,7 @@ def parse_config(text: str, node: Node, processors: int) -> OpConfig:
 
 
 _STAGES = {"zero2": 2, "zero3": 3, "fsdp": 3}
-_SYNC_NUMBER = re.compile(r"(hsdp|prefetch|)(\d+)")
+_SYNC_NUMBER = re.compile(r"(hsdp|prefetch|)(\d+)|(block)")
 _SYNC_FIELDS = {"": "chunks", "hsdp": "shard_group", "prefetch": "prefetch"}
 
 
@@ -60,18 +61,20 @@ def parse_sync(text: str, who: str) -> Sync:
     words = words if overlap else words[:-1]
     travels, places = [t.value for t in SyncAlgorithm], [p.value for p in UpdatePlacement]
     numbers = [_SYNC_NUMBER.fullmatch(word) for word in words[2:]]
-    kinds = [match[1] for match in numbers if match is not None]
+    kinds = [_SYNC_FIELDS[match[1] or ""] if match[2] else "prefetch" for match in numbers if match is not None]
     if (
         len(words) < 2 or words[0] not in travels or words[1] not in (*places, *_STAGES) or None in numbers
         or len(set(kinds)) < len(kinds)
     ):
         raise ValueError(
             f"{who}: write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS, such as ring/every or owner/spread/8, or for shares of gradients "
-            f"or weights collective/zero2 or collective/zero3, which hsdpN and prefetchN may follow, or after another "
+            f"or weights collective/zero2 or collective/zero3, which hsdpN and prefetchN or block may follow, or after another "
             f"collective /after, with TRAVEL one of "
             f"{', '.join(travels)} and PLACE one of {', '.join(places)}; got {text!r}"
         )
-    said = {_SYNC_FIELDS[match[1]]: int(match[2]) for match in numbers if match is not None}
+    said: dict[str, Any] = {
+        kind: int(match[2]) if match[2] else BLOCK for kind, match in zip(kinds, numbers) if match is not None
+    }
     if words[1] in _STAGES:
         return Sync(SyncAlgorithm(words[0]), UpdatePlacement.SHARDED, zero=_STAGES[words[1]], overlap=overlap, **said)
     return Sync(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), overlap=overlap, **said)
@@ -108,7 +111,7 @@ MOST_LAYERS = 100_000
 _RUN = re.compile(r"(\w+)\*([1-9]\d*)")  # layers that are treated alike
 NOTATION = (
     "tN (tensor; nosp, regather), cN (context; ring), pN (pipeline), dN (data), eN (experts), mbN (samples of a micro-batch and "
-    "replica), vN (stages a rank), zero0 to zero3, fsdp, hsdpN, prefetch=N, "
+    "replica), vN (stages a rank), zero0 to zero3, fsdp, hsdpN, prefetch=block|N, "
     f"overlap={'|'.join(OVERLAP)}, recompute={'|'.join(RECOMPUTE)} or by layer full*60,none*20, zero=1*1,3*78,1*1, "
     f"schedule={'|'.join(s.value for s in PipelineSchedule)}, stages=N,N,... (layers), shares=N,N,... (samples of each replica), "
     "devices=0-3,... or KIND,..."
@@ -147,7 +150,7 @@ class HybridPlan:
     context: int = 1
     experts: int = 1
     shard_group: int = 0
-    prefetch: int = 1
+    prefetch: int | str = BLOCK
     ring: bool = False
     overlap: str = "grads"
     sequence_parallel: bool = True
@@ -171,7 +174,7 @@ class HybridPlan:
                 f"plan: hsdp{self.shard_group} is for two replicas or more, and for zero2 or zero3 (the default with hsdp), "
                 f"got zero{most}"
             )
-        if self.prefetch != 1 and most < 3:
+        if self.prefetch != BLOCK and most < 3:
             raise ValueError(f"plan: prefetch={self.prefetch} is how far ahead weights are gathered, which needs zero3 or fsdp")
         if self.ring and self.context == 1:
             raise ValueError("plan: ring is how the keys of a context go around, which needs c2 or more")
@@ -214,6 +217,11 @@ class HybridPlan:
             raise ValueError(f"plan: e{self.experts} deals experts to replicas that take as many samples each; leave shares= out")
 
     @property
+    def in_blocks(self) -> bool:
+        """True if layers of ZeRO's stage 3 are gathered block by block (`gather_units`)."""
+        return self.prefetch == BLOCK and not self.schedule.weights_apart
+
+    @property
     def together(self) -> int:
         """Return the samples of a micro-batch that all replicas take together, of a plan with ``data`` and ``micro_batch``, or
         ``shares``."""
@@ -226,7 +234,7 @@ class HybridPlan:
         said += [f"{name}{value}" for name, value in (("d", self.data), ("mb", self.micro_batch)) if value is not None]
         said += [f"e{self.experts}"] * (self.experts > 1)
         said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"zero{self.zero}"] * (self.zero > 0)
-        said += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch={self.prefetch}"] * (self.prefetch != 1)
+        said += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch={self.prefetch}"] * (self.prefetch != BLOCK)
         said += [f"overlap={self.overlap}"] * (self.overlap != "grads")
         said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)
         said += [f"{name}={','.join(map(str, some))}" for name, some in (("stages", self.stages), ("shares", self.shares)) if some]
@@ -348,7 +356,7 @@ def _setting(key: str, value: str) -> object:
             found += parse_ranges(part, "plan: devices") if part[:1].isdigit() else [part]
         return tuple(found)
     if key == "prefetch":
-        if not value.isdecimal():
-            raise ValueError(f"plan: prefetch must be a number of layers, got {value!r}")
-        return int(value)
+        if value != BLOCK and not value.isdecimal():
+            raise ValueError(f"plan: prefetch must be {BLOCK} or a number of layers, got {value!r}")
+        return value if value == BLOCK else int(value)
     return value

@@ -249,7 +249,8 @@ def _from_file(file: StrategyFile) -> Strategy:
 
 
 def _sync_entry(sync: Sync) -> dict[str, Any]:
-    shares = {"zero": sync.zero, "shard_group": sync.shard_group, "prefetch": sync.prefetch} if sync.zero > 1 else {}
+    shares: dict[str, Any] = {"zero": sync.zero, "shard_group": sync.shard_group} if sync.zero > 1 else {}
+    shares |= {"prefetch": sync.prefetch} if sync.zero == 3 else {}
     shares |= {} if sync.overlap else {"overlap": False}
     return {"travel": sync.travel.value, "place": sync.place.value, "chunks": sync.chunks, **shares}
 

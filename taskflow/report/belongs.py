@@ -15,8 +15,10 @@ NONE = -1
 
 def operator_of(tasks: TaskGraph, graph: OperatorGraph) -> NDArray[np.int64]:
     """Return for each task the number of its operator. A message or sum belongs to the operator that made the tensor, or to the
-    layer's first operator; a task that serves all layers (clipping) has NONE."""
+    layer's (or block's) first operator; a task that serves all layers (clipping) has NONE."""
     numbers = {node.name: node.number for node in graph}
+    for bundle in tasks.bundles:
+        numbers.setdefault(bundle.unit, numbers.get(bundle.layer, NONE))  # of a block
     return np.array([numbers.get(task.topic.name, NONE) for task in tasks], np.int64)
 
 

@@ -307,10 +307,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Cells of one layer that the same processors hold: one flat buffer of weights on each."""
+    """Cells of one layer, or of all layers that are gathered together, that the same processors hold: one flat buffer of weights on
+    each. ``layer``: the first such layer, as which all are synchronised; ``unit``: the name of all of them."""
 
     name: str
     layer: str
+    unit: str
     group: tuple[int, ...]
     cells: tuple[Cell, ...]
     dtype: np.dtype[Any]
@@ -323,12 +325,16 @@ class Bundle:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """Order of tasks of a ``kind`` on a processor, pass after pass. With ``back`` 0, ``task`` ends a turn there; otherwise it
-    begins one and waits for the ``back``th last turn that ended in the passes before."""
+    begins one and waits for the ``back``th last turn that ended in the passes before. With ``own``, the number of the turn that
+    it begins in its pass, it waits for the ``back``th turn before that one, in this pass or those before. ``seen``: what others of
+    the pass wait for, if that is another task than what ends the turn (weights that are read again later)."""
 
     kind: str
     processor: int
     task: int
     back: int = 0
+    own: int | None = None
+    seen: int | None = None
 
 
 @dataclass(slots=True)

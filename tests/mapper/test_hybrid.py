@@ -92,7 +92,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("zero1 hsdp2", "hsdp2 is for two replicas or more, and for zero2 or zero3 .the default with hsdp., got zero1"),
     ("hsdp1", "hsdp1 is for two replicas or more"),
     ("zero2 prefetch=2", "prefetch=2 is how far ahead weights are gathered, which needs zero3 or fsdp"),
-    ("fsdp prefetch=all", "prefetch must be a number of layers, got 'all'"),
+    ("fsdp prefetch=all", "prefetch must be block or a number of layers, got 'all'"),
     ("p2 recompute=some", "recompute must be one of none, selective, light, linear, full, got 'some'"),
     ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, zbv, got '2f1b'"),
     ("p2 stages=1;2", "stages must be numbers of layers such as 5,6,6,5, got '1;2'"),

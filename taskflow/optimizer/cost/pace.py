@@ -58,14 +58,18 @@ def _passes(graph: TaskGraph) -> tuple[list[list[int]], dict[int, int]]:
 
 
 def _collectives(graph: TaskGraph, of: dict[int, int]) -> dict[int, list[int]]:
-    """The collectives that each pass waits for, directly or behind what is done with what they brought."""
+    """The collectives that each pass waits for, directly or behind what is done with what they brought, and that no pass of its
+    processor before has waited for."""
     behind: dict[int, frozenset[int]] = {}  # task of no operator -> collectives since the operators' tasks before it
     found: dict[int, dict[int, None]] = {}
+    known: dict[int, set[int]] = {}  # by processor, those that it has waited for
     for task in graph.tasks:
         since = [behind[before] for before in task.after if before in behind]
         if task.number in of:
+            there = known.setdefault(task.processor, set())
             for some in since:
-                found.setdefault(of[task.number], {}).update(dict.fromkeys(sorted(some)))
+                found.setdefault(of[task.number], {}).update(dict.fromkeys(sorted(some - there)))
+                there |= some
         elif task.kind is Kind.COLLECTIVE:
             behind[task.number] = frozenset((task.number, *(number for some in since for number in some)))
         elif since:

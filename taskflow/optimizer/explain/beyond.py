@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import groupby
 
-from taskflow.mapper import HybridPlan, PipelineSchedule, is_plan, parse_plan
+from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule, is_plan, parse_plan
 
 LEVELS = {
     "none": "not recomputed", "selective": "recomputed in attention's scores", "light": "recomputed where that is quick",
@@ -48,8 +48,8 @@ def _sharded(plan: HybridPlan) -> list[str]:
     if plan.zero_layers:
         runs = ", ".join(f"{len(list(some))} at stage {zero}" for zero, some in groupby(plan.zero_layers))
         said.append(f"Layers are sharded at different stages of ZeRO: {runs}.")
-    if plan.prefetch != 1:
-        said.append(f"Weights are gathered {plan.prefetch} layers ahead.")
+    if plan.prefetch != BLOCK:
+        said.append(f"Weights are gathered layer by layer, {plan.prefetch} ahead, where a grid gathers blocks.")
     return said
 
 

@@ -25,7 +25,6 @@ from taskflow.optimizer.grid.priced import PricedPlan
 from taskflow.optimizer.grid.stages import PlanSums, StageSums
 from taskflow.optimizer.grid.tables import Array
 
-AHEAD = 2  # layers whose weights are gathered ahead: under 1 a small layer's products do not hide the gathers of a large one
 LIMIT = 0.9  # of the memory; `MemoryCheck` leaves a tenth free for plans that are lowered in part
 Counts = tuple[tuple[int, ...], ...]  # by stage of a rank, how many layers have each level
 
@@ -87,8 +86,6 @@ def fit(
     that it may need in closed form; if not given, `LIMIT` of the memory. None if none fits."""
     sums, plan = grid.sums, layered.plan
     layered = replace(layered, recompute=(), plan=replace(plan, recompute="none"))
-    if max(layered.zeros(1)) == 3:
-        layered = replace(layered, plan=replace(layered.plan, prefetch=max(AHEAD, plan.prefetch)))
     if not sums.layers:
         return None
     limits = limits or (LIMIT * grid.memory_bytes,) * plan.pipeline

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper import HybridParallel, HybridPlan, Strategy, map_graph
+from taskflow.mapper import BLOCK, HybridParallel, HybridPlan, Strategy, map_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class LayeredPlan:
         most = max(self.zero)
         return replace(
             plan, zero=0, zero_layers=self.zero, shard_group=plan.shard_group if most > 1 else 0,
-            prefetch=plan.prefetch if most > 2 else 1,
+            prefetch=plan.prefetch if most > 2 else BLOCK,
         )
 
     def __str__(self) -> str:

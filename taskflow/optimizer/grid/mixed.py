@@ -182,11 +182,11 @@ class MixedGrid:
         """Seconds of each layer's forward and backward passes for a micro-batch, and of the operators before the first or after
         the last."""
         plan, sums = layered.plan, self.kinds[kind]
-        key = kind, plan.tensor, plan.context, plan.experts, plan.micro_batch, layered.recompute or plan.recompute
+        key = kind, plan.tensor, plan.context, plan.experts, plan.micro_batch, layered.recompute or plan.recompute, plan.zero > 1
         if key not in self._layers:
             table, again, tables = sums.tables.of(plan), sums.again(layered), sums.tables
-            device = table.seconds[:, 0] * (1 + again) + table.seconds[:, 2]
-            host = table.seconds[:, 1] * (1 + again) + table.seconds[:, 3]
+            each = tables.seconds(plan)
+            device, host = (each[:, i] * (1 + again) + each[:, i + 2] for i in (0, 1))
             reads = table.read_seconds.sum(axis=1)
             by = sums.layer_of
             moved = np.bincount(by[tables.read_node], reads, sums.layers)

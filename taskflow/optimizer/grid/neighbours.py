@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from taskflow.mapper import HybridPlan, PipelineSchedule
+from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.stages import PlanSums
 
-AHEAD = (1, 2, 3, 4)  # layers whose weights are gathered ahead
+AHEAD = (BLOCK, 1, 2, 3, 4)  # layers whose weights are gathered ahead
 DEGREES = ("tensor", "context", "pipeline", "data")
 
 
@@ -219,4 +219,4 @@ def _sharded(layered: LayeredPlan, layers: int) -> Iterator[LayeredPlan]:
 
 def _at_stage(plan: HybridPlan, zero: int) -> HybridPlan:
     """The plan at another stage of ZeRO, without what that has no use for."""
-    return replace(plan, zero=zero, prefetch=plan.prefetch if zero > 2 else 1, shard_group=plan.shard_group if zero > 1 else 0)
+    return replace(plan, zero=zero, prefetch=plan.prefetch if zero > 2 else BLOCK, shard_group=plan.shard_group if zero > 1 else 0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from taskflow.mapper import blocks_of
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.shortened import GraphLists, Run, Walk, WalkMaker, shortened
 from taskflow.optimizer.grid.stages import PlanSums
@@ -32,13 +33,15 @@ class ShardedPasses:
         self._one: dict[object, Travel] = {}
         self._known: dict[object, Walked] = {}
         self._kinds: dict[tuple[int, ...], int] = {}
-        self._places: dict[str, list[int]] = {}  # by layer with weights, those of its parameters in tables
+        self._places: dict[str, list[int]] = {}  # by layer with weights, and by block, those of its parameters in tables
         seen: set[int] = set()
         parameters = [parameter for node in sums.graph for parameter in node.parameters]
+        blocks = blocks_of(sums.graph)
         for place, (name, parameter) in enumerate(zip(self.tables.weight_name.tolist(), parameters)):
             if name not in seen:
                 seen.add(name)
-                self._places.setdefault(parameter.layer, []).append(place)
+                for of in {parameter.layer, blocks.get(parameter.layer, parameter.layer)}:
+                    self._places.setdefault(of, []).append(place)
 
     def stage(self, layered: LayeredPlan, number: int, alone: bool, groups: WeightGroups) -> tuple[float, float]:
         """Return the seconds of a forward and a backward pass of a stage. ``alone``: whether the step has no other passes, so
@@ -73,7 +76,7 @@ class ShardedPasses:
         nodes = np.array([step.node for step in walk.steps])
         back = np.array([step.back for step in walk.steps], np.int64)
         scales = np.array(scale)[np.array([step.back or step.again for step in walk.steps], np.int64)]
-        seconds = table.seconds[nodes, 4 + back] * scales
+        seconds = self.tables.seconds(layered.plan)[nodes, 4 + back] * scales
         reads = [0.0 if isinstance(one, str) else float(table.read_seconds[one]) for one in walk.collectives]
         links: tuple[int, ...] = (APART,)
         if groups.meets:
@@ -98,7 +101,7 @@ class ShardedPasses:
         plan = layered.plan
         count, number_of = max(1, self.sums.layers), self.sums.layer_of
         key = (plan.pipeline * plan.virtual, plan.stages, number, layered.recompute or plan.recompute, layered.zero or plan.zero,
-               plan.prefetch, plan.context, plan.experts, plan.data)  # fmt: skip
+               plan.in_blocks, plan.prefetch, plan.context, plan.experts, plan.data)  # fmt: skip
         if key in self._stages:
             return self._stages[key]
         levels, zeros = layered.levels(count), layered.zeros(count)
@@ -107,16 +110,19 @@ class ShardedPasses:
         kept, runs = shortened(kinds)
         table = self.tables.of(plan)
         several = self._several(layered)
-        name = tuple([kinds[i] for i in kept]), tuple(run.first for run in runs), several.all() or several.tobytes(), plan.prefetch
+        ahead = plan.in_blocks, plan.prefetch
+        name = tuple([kinds[i] for i in kept]), tuple(run.first for run in runs), several.all() or several.tobytes(), *ahead
         if name not in self._walks:
-            zero = {
-                weights: zeros[number_of[node]] for i in kept for node in layers[i] for weights in self.lists.layers[node]
+            together = {
+                node: (self.lists.blocks if plan.in_blocks and zeros[number_of[node]] == 3 else self.lists.layers)[node]
+                for i in kept for node in layers[i]
             }
+            zero = {weights: zeros[number_of[node]] for node, names in together.items() for weights in names}
             sent = {layer: layer in self._places and any(several[place] for place in self._places[layer]) for layer in zero}
             maker = WalkMaker(
                 self.lists, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
-                self.sums.again(layered), table.saved > 0, lambda layer: sent[layer] and zero[layer] > 2,
-                lambda layer: sent[layer] and zero[layer] > 1, plan.prefetch,
+                self.sums.again(layered), table.saved > 0, together, lambda layer: sent[layer] and zero[layer] > 2,
+                lambda layer: sent[layer] and zero[layer] > 1, plan.prefetch if isinstance(plan.prefetch, int) else 1,
             )
             self._walks[name] = maker.walk(runs), len(self._walks)
         walk, number = self._walks[name]

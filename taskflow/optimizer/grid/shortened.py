@@ -7,9 +7,10 @@ that are alike; each of the others takes as long as the third.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from taskflow.mapper import blocks_of
 from taskflow.optimizer.grid.tables import Array, GraphTables
 
 KEPT = 3  # of the blocks of layers that are alike
@@ -85,7 +86,7 @@ class Walk:
 
 class GraphLists:
     """What walks ask of a graph's tables again and again, as lists: of each read its source, of each node its reads, the reads of
-    its outputs, the layers whose weights it has, and whether its outputs are kept."""
+    its outputs, the layers whose weights it has, the blocks that these are gathered with, and whether its outputs are kept."""
 
     def __init__(self, tables: GraphTables) -> None:
         graph = tables.graph
@@ -94,6 +95,8 @@ class GraphLists:
         self.reader: list[int] = tables.read_node.tolist()
         self.read_kept: list[bool] = tables.read_kept.tolist()
         self.layers = [tuple(dict.fromkeys(parameter.layer for parameter in node.parameters)) for node in graph]
+        blocks = blocks_of(graph)
+        self.blocks = [tuple(dict.fromkeys(blocks.get(layer, layer) for layer in layers)) for layers in self.layers]
         self.reads: list[list[int]] = [[] for _ in graph]
         self.readers: list[list[int]] = [[] for _ in graph]
         for read, (source, reader) in enumerate(zip(self.source, self.reader)):
@@ -105,15 +108,16 @@ class GraphLists:
 
 
 class WalkMaker:
-    """Makes the walk of layers, each given by its nodes. ``gathered``, ``reduced``: whether weights of a name are in each pass.
-    ``again``: the nodes that are recomputed; ``saves``: those that save something for their backward task."""
+    """Makes the walk of layers, each given by its nodes. ``names``: of each node, the weights that are gathered and reduced together:
+    those of a layer, or of a block. ``gathered``, ``reduced``: whether weights of a name are in each pass. ``again``: the nodes that are
+    recomputed; ``saves``: those that save something for their backward task. ``ahead``: how many names ahead weights are gathered."""
 
     def __init__(
         self, lists: GraphLists, layers: Sequence[Sequence[int]], stage: frozenset[int], again: Array, saves: Array,
-        gathered: Callable[[str], bool], reduced: Callable[[str], bool], prefetch: int,
+        names: Mapping[int, Sequence[str]], gathered: Callable[[str], bool], reduced: Callable[[str], bool], ahead: int,
     ) -> None:
-        self.lists, self.layers, self.stage = lists, layers, stage
-        self.again, self.saves, self.prefetch = again.tolist(), saves.tolist(), prefetch
+        self.lists, self.layers, self.stage, self.names = lists, layers, stage, names
+        self.again, self.saves, self.ahead = again.tolist(), saves.tolist(), ahead
         self.gathered, self.reduced = gathered, reduced
         self.made = Walk()
         self.steps = self.made.steps
@@ -150,7 +154,7 @@ class WalkMaker:
         ends: dict[int, int] = {}
         last = {
             name: node for nodes in self.layers[::-1] for node in nodes[::-1] if self.lists.active[node]
-            for name in self.lists.layers[node]
+            for name in self.names[node]
         }
         for layer in reversed(range(len(self.layers))):
             for node in self.layers[layer][::-1]:
@@ -163,7 +167,7 @@ class WalkMaker:
                         self._brought(step, read, 0, self.lists.source[read], again)
                 for read in self.lists.readers[node]:
                     self._brought(step, read, 1, self.lists.reader[read], there)
-                names = [name for name in self.lists.layers[node] if self.reduced(name)]
+                names = [name for name in self.names[node] if self.reduced(name)]
                 if names and len(self.reductions) >= ROOM:
                     step.waits.append(self.reductions[-ROOM])
                 there[node] = self._append(step)
@@ -214,12 +218,12 @@ class WalkMaker:
 
     def _append(self, step: WalkStep) -> int:
         number = len(self.steps)
-        for name in self.lists.layers[step.node]:
+        for name in self.names[step.node]:
             if not self.gathered(name):
                 continue
             if name not in self.now:
                 self.now[name] = len(self.visits)
-                before = len(self.visits) - 1 - self.prefetch
+                before = len(self.visits) - 1 - self.ahead
                 gather = self._collective(name)
                 (self.steps[self.visits[before][1]].begins if before >= 0 else self.made.first).append(gather)
                 self.visits.append([gather, number])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taskflow.floats import sum_bytes
-from taskflow.mapper import layer_numbers, recomputed, stages_of
+from taskflow.mapper import blocks_of, layer_numbers, recomputed, stages_of
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
 from taskflow.rules import UpdateRule
@@ -32,7 +32,7 @@ class StageSums:
 @dataclass(frozen=True, slots=True)
 class StageWeights:
     """Bytes of each stage's weights on one device. ``held``, ``gradients`` and ``state`` are stored there. ``gathered``: the
-    largest layer whose weights are gathered. After the passes, ``reduced`` bytes of gradients go through one all-reduce,
+    largest layer whose weights are gathered; of blocks those of two, with their gradients. After the passes, ``reduced`` bytes of gradients go through one all-reduce,
     ``scattered`` ones through a reduce-scatter, and ``spread`` bytes of weights through an all-gather. ``each_pass``: whether
     some weights are gathered or reduced in every pass. ``updated``: bytes that the update reads and writes. ``expert_share``:
     the fraction of the gradients that is of experts, which fewer devices hold."""
@@ -69,6 +69,10 @@ class PlanSums:
         self._stages: dict[tuple[int, tuple[int, ...]], Array] = {}
         self._sums: dict[object, StageSums] = {}
         self._weights: dict[object, StageWeights] = {}
+        blocks, units = blocks_of(self.graph), dict[str, int]()
+        layers = [parameter.layer for node in self.graph for parameter in node.parameters]
+        self._unit = np.array([units.setdefault(blocks.get(layer, layer), len(units)) for layer in layers], np.int64)
+        self._first = np.unique(self._unit, return_index=True)[1]
         sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
         self._touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
         self.wide = np.array([sum_bytes(size) for size in sizes], np.int64)
@@ -108,7 +112,7 @@ class PlanSums:
         """Return what the passes of a plan's stages take and keep."""
         plan = layered.plan
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages,
-               layered.recompute or plan.recompute, plan.schedule.rank(plan.pipeline, plan.pipeline))  # fmt: skip
+               layered.recompute or plan.recompute, plan.schedule.rank(plan.pipeline, plan.pipeline), plan.zero > 1)  # fmt: skip
         if key not in self._sums:
             self._sums[key] = self._add_up(layered, self.tables.of(plan))
         return self._sums[key]
@@ -125,12 +129,13 @@ class PlanSums:
             return np.bincount(stage[nodes], values, count)
 
         everything = np.arange(len(stage))
-        seconds = np.stack([by_stage(everything, table.seconds[:, i]) for i in range(6)], axis=1)
+        each = tables.seconds(plan)
+        seconds = np.stack([by_stage(everything, each[:, i]) for i in range(6)], axis=1)
         read_again = again[source] & (again[reader] | tables.read_kept)
         sums = np.stack([by_stage(reader, np.where(crosses, 0.0, table.read_seconds[:, i])) for i in range(2)], axis=1)
         if again.any():
             for backward, forward in ((2, 0), (3, 1), (5, 4)):
-                seconds[:, backward] += by_stage(everything, table.seconds[:, forward] * again)
+                seconds[:, backward] += by_stage(everything, each[:, forward] * again)
             sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * (read_again & ~crosses))
         kept, of_layer = self._kept(table, stage, again, crosses, count)
         passing = np.zeros(count)
@@ -166,11 +171,20 @@ class PlanSums:
         made += np.bincount(self.layer_of, table.saved * again * tables.active, layers)
         return kept, made
 
+    def _two_units(self, stage: Array, nbytes: Array, count: int) -> Array:
+        """Return, by stage, the most bytes of a block and the next one; of a stage of one block that one's. ``nbytes``: of each
+        weight; ``stage``: where it is. An embedding, or another layer that is in no block, counts as one."""
+        of_unit = np.bincount(self._unit, nbytes, len(self._first))
+        stage, found = stage[self._first], np.zeros(count)
+        np.maximum.at(found, stage, of_unit)
+        np.maximum.at(found, stage[:-1], np.where(stage[:-1] == stage[1:], of_unit[:-1] + of_unit[1:], 0.0))
+        return found
+
     def weights(self, layered: LayeredPlan) -> StageWeights:
         """Return the weights that a plan's stages hold and exchange."""
         plan = layered.plan
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.data,
-               plan.shard_group, layered.zero or plan.zero)  # fmt: skip
+               plan.shard_group, layered.zero or plan.zero, plan.in_blocks)  # fmt: skip
         if key not in self._weights:
             self._weights[key] = self._weigh(layered, self.tables.of(plan))
         return self._weights[key]
@@ -199,6 +213,10 @@ class PlanSums:
         if (zero >= 3).any():
             of_layer = np.bincount(self.layer_of[node], nbytes * (zero >= 3), max(1, self.layers))
             np.maximum.at(gathered, at, of_layer[self.layer_of[node]])
+            if plan.in_blocks:
+                gathered = self._two_units(at, nbytes * (zero >= 3), count)
+                if self.rule:
+                    gathered += self._two_units(at, elements * wide * (zero >= 3), count)
         sent = elements * wide * ~alone
 
         def by_stage(values: Array) -> Array:

@@ -39,10 +39,11 @@ class GroupTransfer:
 
 @dataclass(frozen=True, slots=True)
 class _PieceWork:
-    """Work of one node's piece. ``seconds``: of device and host, forward and backward. ``weights``: (elements, bytes, how many
-    of a group's devices hold them) by parameter."""
+    """Work of one node's piece. ``seconds``: of device and host, forward and backward; ``alone``: the same where gradients of
+    weights are not added to earlier ones. ``weights``: (elements, bytes, how many of a group's devices hold them) by parameter."""
 
     seconds: tuple[float, float, float, float]
+    alone: tuple[float, float, float, float]
     outputs: tuple[int, ...]
     saved: int
     weights: tuple[tuple[int, int, int], ...]
@@ -54,13 +55,15 @@ class _PieceWork:
 class NodeTable:
     """Arrays for one micro-batch on one device, in the order of the graph's nodes and of all their reads and outputs.
     ``seconds`` (nodes, 6): of device and host, forward and backward; then the sums over tasks, each by itself, forward and
-    backward. ``saved``: bytes that each node saves. ``outputs``: bytes of each output tensor. ``read_bytes``, ``read_local``,
+    backward. ``alone``: the same where gradients of weights are not added to those of earlier micro-batches, as under ZeRO's stages
+    2 and 3. ``saved``: bytes that each node saves. ``outputs``: bytes of each output tensor. ``read_bytes``, ``read_local``,
     ``read_seconds`` (reads, 2): for each read, with collectives' seconds forward and backward; for several reads of the same
     Rect, those of the first. ``read_first``: True for that one; ``read_rect``: a number shared by reads of the same Rect of a
     tensor. ``weight_elements``, ``weight_bytes``: for each parameter of each node; ``weight_holders``: how many of t x c x e
     devices have the same part of it."""
 
     seconds: Array
+    alone: Array
     saved: Array
     outputs: Array
     read_bytes: Array
@@ -145,6 +148,11 @@ class GraphTables:
             self._tables[key] = self._make(*key)
         return self._tables[key]
 
+    def seconds(self, plan: HybridPlan) -> Array:
+        """Return a table's seconds for a plan: with stages 2 and 3 of ZeRO each pass has gradients of its own."""
+        table = self.of(plan)
+        return table.alone if plan.zero > 1 else table.seconds
+
     def _mapper(self, t: int, c: int, e: int) -> tuple[HybridParallel, Machine]:
         """A prepared mapper with as few replicas as e allows, and the machine that it is prepared for."""
         if (t, c, e) not in self._mappers:
@@ -203,6 +211,7 @@ class GraphTables:
         seconds[first] = np.array([(read.forward, read.backward) for read in reads], float).reshape(-1, 2)[cuts.reads][first]
         return NodeTable(
             _and_alone(np.array([work.seconds for work in works])[cuts.which]),
+            _and_alone(np.array([work.alone for work in works])[cuts.which]),
             np.array([work.saved for work in works], np.int64)[cuts.which], outputs[cuts.outputs],
             np.array([r.nbytes for r in reads], np.int64)[cuts.reads], np.array([r.local for r in reads], bool)[cuts.reads],
             number.reshape(-1), seconds, *(np.ascontiguousarray(weights[:, i]) for i in range(3)),
@@ -224,10 +233,11 @@ class GraphTables:
         own = degrees[node.number]
         first, last = corner(node, own, False), corner(node, own, True)
         reads, writes = node.reads(last), node.writes(first)  # under a causal mask the last one reads most
-        seconds = (0.0, 0.0, 0.0, 0.0)
+        seconds = alone = (0.0, 0.0, 0.0, 0.0)
         if node.inputs:
-            both = [self.piece_seconds(node, rect, adds, several) for rect in dict.fromkeys((first, last))]
-            seconds = max(both, key=lambda one: one[0] + one[2])
+            both = [(self.piece_seconds(node, rect, adds, several), rect) for rect in dict.fromkeys((first, last))]
+            seconds, slower = max(both, key=lambda one: one[0][0] + one[0][2])
+            alone = self.piece_seconds(node, slower, adds, False) if several and node.parameters else seconds
         devices = group[0] * group[1] * group[2]
         weights = tuple(
             (r.volume, r.volume * p.spec.dtype.itemsize, max(1, round(devices * r.volume / p.spec.rect.volume)))
@@ -241,7 +251,7 @@ class GraphTables:
             partial = any(k > 1 and dim.soap is Soap.REDUCTION for k, dim in zip(from_, source.dims))
             found.append(self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, bool(source.inputs), group))
         return _PieceWork(
-            seconds, tuple(r.volume * x.dtype.itemsize for r, x in zip(writes, node.outputs)),
+            seconds, alone, tuple(r.volume * x.dtype.itemsize for r, x in zip(writes, node.outputs)),
             sum(spec.nbytes for spec in node.operator.saves(node.specs, first)), weights, tuple(found), tuple(reads.inputs),
         )
 

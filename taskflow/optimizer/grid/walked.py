@@ -2,7 +2,8 @@
 
 The rules are the simulator's (`taskflow.tasks.simulate`), for one device: it runs its operators in order, and between them the
 copies from and to shares as they become ready; each link serves collectives in the order in which they reach it. A gather may
-begin when the operator with weights ``prefetch`` + 1 before it has ended (`taskflow.tasks.lower.weight_gathers`).
+begin when the last operator of the layer or block one before the previous one has ended, or of one still before
+(`taskflow.tasks.lower.weight_gathers`).
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         *(t.buffer for t in targets if t.accumulate),
     ]
     flops = node.operator.backward_flops(node.specs, piece.rect)
-    room, back = state.room_for_gradients(node, piece.processor) if any(grad_weights) else ((), 0)
+    room, turn = state.room_for_gradients(node, piece.processor) if any(grad_weights) else ((), None)
     state.last[piece.processor] = emit.emit(
         Kind.BACKWARD,
         f"{piece.name} backward{'' if half is Gives.ALL else f' by {half.value}'}",
@@ -337,8 +337,8 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
         flops=flops if half is Gives.ALL else flops // 2,
         also_after=(*state.chain(piece.processor), *room),
     )
-    if back and state.gathers.turns is not None:
-        state.gathers.turns.append(Turn(SUMMED, piece.processor, state.last[piece.processor], back))
+    if turn is not None and state.gathers.turns is not None:
+        state.gathers.turns.append(Turn(SUMMED, piece.processor, state.last[piece.processor], *turn))
     state.recent[piece.processor] = [*recent, state.last[piece.processor]][-AHEAD:]
     state.gathers.ran(node, piece.processor, state.last[piece.processor])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Strategy
+from taskflow.mapper import OpConfig, Strategy, gather_units
 from taskflow.operators.state import State
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
@@ -51,8 +51,9 @@ def cut_graph(graph: OperatorGraph, strategy: Strategy, part: StepPart | None = 
         strategy.verify(graph)
     pieces = [cut(graph, strategy, number, part) for number in range(len(graph))]
     active, needs_gradient, trained = gradient_flow(graph)
-    layout = lay_out(graph, parameter_uses(pieces), trained, None if part is None else part.everywhere)
-    shards = shards_of(graph, strategy, layout.bundles)
+    units = gather_units(graph, strategy)
+    layout = lay_out(graph, parameter_uses(pieces), trained, None if part is None else part.everywhere, units)
+    shards = shards_of(graph, strategy, layout)
     if part is not None:
         _verify_alike(shards, layout)
     return CutGraph(pieces, active, needs_gradient, layout, shards)

@@ -1,10 +1,11 @@
-"""Parameter layout: the cells that processors share, bundled by layer and group of holders."""
+"""Parameter layout: the cells that processors share, bundled by layer (or block of layers) and group of holders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
+from types import MappingProxyType
 
 from taskflow.graph import OperatorGraph
 from taskflow.operators.tensor import Parameter
@@ -13,6 +14,7 @@ from taskflow.regions import Rect
 from taskflow.tasks.task import Bundle, Cell
 
 Uses = Mapping[Parameter, Mapping[int, Sequence[Rect]]]  # parameter -> processor -> the distinct Rects its tasks read, if any
+NO_UNITS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,11 @@ class ParameterLayout:
     bundles: tuple[Bundle, ...]
     cells: Mapping[str, tuple[tuple[Bundle, Cell], ...]]  # parameter name -> its cells
     layers: tuple[str, ...]  # of all parameters, in the order of the graph
+    units: Mapping[str, str] = field(default_factory=dict)  # of layers that are gathered with others (`gather_units`)
+
+    def unit(self, parameter: Parameter) -> str:
+        """Return what a parameter's layer is gathered with, or the layer itself."""
+        return self.units.get(parameter.layer, parameter.layer)
 
     def rank(self, bundle: Bundle) -> int:
         """Return the number of the bundle's layer plus that of the bundle within the layer."""
@@ -34,9 +41,10 @@ class ParameterLayout:
 
 
 def lay_out(
-    graph: OperatorGraph, uses: Uses, trained: set[str], everywhere: Callable[[tuple[int, ...]], tuple[int, ...]] | None = None
+    graph: OperatorGraph, uses: Uses, trained: set[str], everywhere: Callable[[tuple[int, ...]], tuple[int, ...]] | None = None,
+    units: Mapping[str, str] = NO_UNITS,
 ) -> ParameterLayout:
-    """Bundle the cells of all parameters in ``uses``. ``trained``: the parameters that get gradients. The others, and those of
+    """Bundle the cells of all parameters in ``uses``, those of the layers of a unit together (``units``: by layer). ``trained``: the parameters that get gradients. The others, and those of
     which nothing is used, get bundles of their own, so that either all of a bundle has gradients or none. ``everywhere``: of
     processors in ``uses``, all that use the same (`StepPart.everywhere`); None: there are no others."""
     grouped: dict[tuple[str, tuple[int, ...], bool, str], list[tuple[Parameter, Rect]]] = {}
@@ -45,24 +53,24 @@ def lay_out(
             continue
         reached = parameter.name in trained and any(uses[parameter].values())
         for rect, group in _cells(parameter, uses[parameter], everywhere):
-            key = (parameter.layer, group, reached, str(parameter.spec.dtype))
+            key = (units.get(parameter.layer, parameter.layer), group, reached, str(parameter.spec.dtype))
             grouped.setdefault(key, []).append((parameter, rect))
     bundles: list[Bundle] = []
     cells: dict[str, list[tuple[Bundle, Cell]]] = {p.name: [] for p in graph.parameters}
     counts: dict[str, int] = {}
-    for (layer, group, _, _), members in grouped.items():
+    for (unit, group, _, _), members in grouped.items():
         offset, placed = 0, []
         for parameter, rect in members:
             placed.append(Cell(parameter.name, rect, offset))
             offset += rect.volume
-        index = counts[layer] = counts.get(layer, -1) + 1
-        name = layer if index == 0 else f"{layer}#{index}"
-        bundle = Bundle(name, layer, group, tuple(placed), members[0][0].spec.dtype)
+        index = counts[unit] = counts.get(unit, -1) + 1
+        name = unit if index == 0 else f"{unit}#{index}"
+        bundle = Bundle(name, members[0][0].layer, unit, group, tuple(placed), members[0][0].spec.dtype)
         bundles.append(bundle)
         for cell in placed:
             cells[cell.parameter].append((bundle, cell))
     layers = tuple(dict.fromkeys(p.layer for p in graph.parameters))
-    return ParameterLayout(tuple(bundles), {k: tuple(v) for k, v in cells.items()}, layers)
+    return ParameterLayout(tuple(bundles), {k: tuple(v) for k, v in cells.items()}, layers, units)
 
 
 def _cells(

@@ -70,12 +70,12 @@ def _begin_gradients(state: Lowering, node: Node) -> None:
 
 
 def _across(state: Lowering, pipeline: Pipeline) -> frozenset[str]:
-    """Layers of weights that several stages share."""
+    """Layers of weights, or blocks of them, that several stages share."""
     stages: dict[str, set[int]] = {}
     for node in state.graph:
         for parameter in node.parameters:
-            stages.setdefault(parameter.layer, set()).add(pipeline.stage(node.name))
-    return frozenset(layer for layer, of in stages.items() if len(of) > 1)
+            stages.setdefault(state.layout.unit(parameter), set()).add(pipeline.stage(node.name))
+    return frozenset(unit for unit, of in stages.items() if len(of) > 1)
 
 
 def backward_pass(state: Lowering, nodes: Sequence[Node]) -> None:

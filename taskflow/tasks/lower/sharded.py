@@ -20,12 +20,12 @@ from taskflow.tasks.topic import Purpose, Topic
 
 
 def layers_ending(state: Lowering, nodes: Iterable[Node]) -> dict[int, list[str]]:
-    """Return, for a pass whose backward tasks come in the order of ``nodes``, by node the layers whose gradients it completes,
-    among those with gradients kept as shares."""
+    """Return, for a pass whose backward tasks come in the order of ``nodes``, by node the layers (or blocks) whose gradients it
+    completes, among those with gradients kept as shares."""
     found: dict[int, list[str]] = {}
     last = {
-        parameter.layer: node.number for node in nodes for parameter in node.parameters
-        if parameter.layer in state.sharded_layers and node.number in state.active
+        unit: node.number for node in nodes for unit in map(state.layout.unit, node.parameters)
+        if unit in state.sharded_layers and node.number in state.active
     }
     for layer, number in last.items():
         found.setdefault(number, []).append(layer)
@@ -49,7 +49,7 @@ def scatter_gradients(state: Lowering, layers: Sequence[str]) -> None:
         buffers = state.emit.graph.buffers
         for key, number in list(state.weight_gradients.items()):
             base = buffers[number].base
-            if base in freed or (base is None and state.layout.cells[key[0]][0][0].layer == layer):
+            if base in freed or (base is None and state.layout.cells[key[0]][0][0].unit == layer):
                 del state.weight_gradients[key]
 
 
@@ -64,7 +64,7 @@ def end_pass(state: Lowering) -> None:
 def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[int], ends: dict[int, int]) -> list[int]:
     """Returns the buffers that nobody needs any more; ``ends`` gets, by processor, the task after which that is so."""
     emit, name = state.emit, f"d {bundle.name}"
-    emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
+    emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.unit)
     lowered = lowered_of(state, bundle, group)
     for processor in lowered:
         if (bundle.name, processor) not in state.flat_gradients:
@@ -82,7 +82,7 @@ def _scatter(state: Lowering, bundle: Bundle, shards: Shards, group: Sequence[in
             state.gradient_shares[key] = emit.buffer(name, span, processor, sums_in(bundle.dtype))
         share = emit.whole(state.gradient_shares[key])
         ends[processor] = emit.transfer(f"{name}{span}", Part(buffer, span), share, add=not first)
-        if state.gathers.turns is not None and bundle.layer in state.across:
+        if state.gathers.turns is not None and bundle.unit in state.across:
             kind = f"{ADDED} {bundle.name}"
             state.gathers.turns += [Turn(kind, processor, ends[processor], back) for back in ((0,) if first else (1, 0))]
     return flat
@@ -99,7 +99,7 @@ def sum_shares(state: Lowering, bundle: Bundle) -> None:
     """Sum a bundle's gradients between groups, so that all that keep the same share have the same sum. From now on the flat
     buffers are those of shares."""
     emit = state.emit
-    emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
+    emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.unit)
     for span, keepers in lowered_sharers(state, bundle):
         lowered = lowered_of(state, bundle, keepers)
         for processor in lowered:
@@ -119,7 +119,7 @@ def send_weights(state: Lowering, bundle: Bundle) -> None:
     """Give each holder, with stage 2, the new weights of the others in its group."""
     emit, shards = state.emit, state.shards[bundle.name]
     if shards.zero == 2:
-        emit.topic = Topic(Purpose.NEW_WEIGHTS, bundle.layer)
+        emit.topic = Topic(Purpose.NEW_WEIGHTS, bundle.unit)
         for group in shards.groups:
             if lowered := lowered_of(state, bundle, group):
                 parts = [emit.whole(state.flat_weights[bundle.name, p]) for p in lowered]

@@ -6,7 +6,7 @@ Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion paramet
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
+from taskflow.tasks.lower.parameters import ParameterLayout
 from taskflow.tasks.task import Bundle
 
 
@@ -21,12 +22,14 @@ from taskflow.tasks.task import Bundle
 class Shards:
     """Division of a bundle among its holders. The holders of each of the ``groups``, which have equal sizes, have all of it
     between them: the nth has elements ``cuts[n]`` to ``cuts[n + 1]``. ``zero``: 2 if they keep shares of gradients and of the
-    update rule's state, 3 if also of weights. ``prefetch``: as in `Sync`."""
+    update rule's state, 3 if also of weights. ``ahead``: how many units ahead weights are gathered; ``in_blocks``: whether these are
+    blocks of layers (`Sync.prefetch`)."""
 
     zero: int
     groups: tuple[tuple[int, ...], ...]
     cuts: tuple[int, ...]
-    prefetch: int
+    ahead: int
+    in_blocks: bool
 
     @cached_property
     def _places(self) -> dict[int, tuple[tuple[int, ...], Rect]]:
@@ -47,26 +50,26 @@ class Shards:
         return [(span, keepers) for span, keepers in zip(spans, zip(*self.groups)) if not span.empty]
 
 
-def shards_of(graph: OperatorGraph, strategy: Strategy, bundles: Iterable[Bundle]) -> dict[str, Shards]:
+def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout) -> dict[str, Shards]:
     """Return, by bundle's name, those that are kept as shares beyond ZeRO's stage 1. A bundle that one processor holds alone is
     not."""
     found: dict[str, Shards] = {}
     using: dict[str, list[str]] | None = None
-    for bundle in bundles:
+    for bundle in layout.bundles:
         sync = strategy.sync(bundle.layer)
         if sync.zero == 1 or len(bundle.group) == 1:
             continue
         if using is None:
             using = {}
             for node in graph:
-                for layer in {p.layer for p in node.parameters}:
-                    using.setdefault(layer, []).append(node.name)
-        classes = _by_stages(strategy, bundle, using[bundle.layer])
+                for unit in {layout.unit(p) for p in node.parameters}:
+                    using.setdefault(unit, []).append(node.name)
+        classes = _by_stages(strategy, bundle, using[bundle.unit])
         most = min(sync.shard_group or len(classes[0]), len(classes[0]))
         size = next(n for n in range(most, 0, -1) if len(classes[0]) % n == 0)
         if size > 1:
             groups = tuple(tuple(c[i : i + size]) for c in classes for i in range(0, len(c), size))
-            found[bundle.name] = Shards(sync.zero, groups, tuple(even_cuts(bundle.size, size)), sync.prefetch)
+            found[bundle.name] = Shards(sync.zero, groups, tuple(even_cuts(bundle.size, size)), sync.ahead, sync.in_blocks and bool(layout.units))
     return found
 
 

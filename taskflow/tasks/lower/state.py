@@ -200,7 +200,7 @@ class Lowering:
     ring: bool = field(init=False)  # and whole pieces that several of them read go from neighbour to neighbour
     gathers: WeightGathers = field(init=False)  # of the weights that are kept as shares
     gradient_shares: dict[tuple[str, int], int] = field(default_factory=dict)  # of those gradients, as flat_gradients
-    sharded_layers: dict[str, list[Bundle]] = field(default_factory=dict)  # their bundles
+    sharded_layers: dict[str, list[Bundle]] = field(default_factory=dict)  # their bundles, by layer or block
     across: frozenset[str] = frozenset()  # layers of weights that several stages of a pipeline share
     scattered: dict[int, list[int]] = field(default_factory=dict)
     """By processor, for each layer and pass, the task after which a whole gradient is no longer needed there."""
@@ -217,10 +217,10 @@ class Lowering:
         # A mapper that picks sources says for each copy where it is from.
         self.together = self.strategy.exchange is not Exchange.COPIES and self.select_source is None
         self.ring = self.together and self.strategy.exchange is Exchange.RING
-        self.gathers = WeightGathers(self.emit, self.shards)
+        self.gathers = WeightGathers(self.emit, self.shards, self.layout)
         for bundle in self.layout.bundles if self.shards else ():
             if bundle.name in self.shards:
-                self.sharded_layers.setdefault(bundle.layer, []).append(bundle)
+                self.sharded_layers.setdefault(bundle.unit, []).append(bundle)
 
     def chain(self, processor: int) -> tuple[int, ...]:
         """Return the task after which the next task of an operator on a processor comes, whether or not it needs that task's
@@ -373,13 +373,17 @@ class Lowering:
             return before
         return tuple(self.weight(p, rect, piece.processor) for p, rect in zip(piece.node.parameters, piece.reads.weights))
 
-    def room_for_gradients(self, node: Node, processor: int) -> tuple[tuple[int, ...], int]:
-        """Return the tasks for which a backward task waits, so that whole gradients of at most two layers exist at once: one
-        that is being computed and one that is being summed. If that one is of a pass before: how many sums back."""
+    def room_for_gradients(self, node: Node, processor: int) -> tuple[tuple[int, ...], tuple[int, int | None] | None]:
+        """Return the tasks for which a backward task waits, so that whole gradients of at most two layers (or blocks) exist at once:
+        one that is being computed and one that is being summed. If that is to be found later: how many sums back, and before
+        which one (`Turn`)."""
         done = self.scattered.get(processor, ())
-        if not any(p.layer in self.sharded_layers for p in node.parameters):
-            return (), 0
-        return ((done[-2],), 0) if len(done) >= 2 else ((), 2 - len(done))
+        units = [unit for unit in map(self.layout.unit, node.parameters) if unit in self.sharded_layers]
+        if not units:
+            return (), None
+        if self.gathers.later(bundle for unit in units for bundle in self.sharded_layers[unit]):
+            return (), (2, len(done))
+        return ((done[-2],), None) if len(done) >= 2 else ((), (2 - len(done), None))
 
     def _flat(self, bundle: Bundle, processor: int) -> int:
         if bundle.name in self.gathers:

@@ -164,13 +164,13 @@ def _emit(state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage,
         for processor in of.order:  # those that had no gradient of their own
             flat_gradient(state, of.bundle, processor)
     if stage.in_rounds:
-        state.emit.topic = _topic(of.bundle.layer, tasks[0][1]) if tasks else state.emit.topic
+        state.emit.topic = _topic(of.bundle.unit, tasks[0][1]) if tasks else state.emit.topic
         state.emit.transfers([_copy(state, of, number, task) for number, task in tasks])
         return
     for number, task in tasks:
-        state.emit.topic = _topic(of.bundle.layer, task)
+        state.emit.topic = _topic(of.bundle.unit, task)
         if state.part is not None and not task.step.is_collective and task.step not in (SyncStep.UPDATE, SyncStep.FILL):
-            raise NotAlikeError(f"weights of {of.bundle.layer} are not synchronised by collectives")
+            raise NotAlikeError(f"weights of {of.bundle.unit} are not synchronised by collectives")
         if task.step.is_message:
             state.emit.transfer(*_copy(state, of, number, task))
         elif task.step is SyncStep.UPDATE:
@@ -277,7 +277,7 @@ def _squares(state: Lowering, chunks: Sequence[SyncedChunk]) -> dict[int, int]:
     emit, part = state.emit, state.part
     squares: dict[int, int] = {}
     for chunk in chunks:
-        emit.topic = Topic(Purpose.NORM, chunk.bundle.layer)
+        emit.topic = Topic(Purpose.NORM, chunk.bundle.unit)
         for processor, span in _norm_spans(chunk, state.together):
             if part is not None and processor not in part.images:
                 continue
@@ -355,5 +355,5 @@ def _update(
         (*((weights,) if master is None else ()), gradients, *state_parts, *((emit.whole(scale),) if scale is not None else ())),
         (weights, *state_parts),
         flops=rule.flops(span.volume),
-        topic=Topic(Purpose.UPDATE, bundle.layer),
+        topic=Topic(Purpose.UPDATE, bundle.unit),
     )

@@ -2,18 +2,20 @@
 
 A pass is a stage's forward or backward pass for one micro-batch; without a pipeline, the step's. The gathered weights live
 until the pass's last task that reads them. Their all-gather waits only for the shares and for a layer some layers before, so
-that not all weights are gathered at the beginning.
+that not all weights are gathered at the beginning. Where blocks of layers are gathered at once (`gather_units`), a block is to
+this what a layer is otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taskflow.graph import Node
 from taskflow.operators.tensor import Parameter
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Emitter
+from taskflow.tasks.lower.parameters import ParameterLayout
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.shards import Shards
 from taskflow.tasks.task import Bundle, Part, Turn
@@ -25,11 +27,12 @@ WeightUse = tuple[str, int, Rect]  # (parameter, processor, Rect read)
 
 @dataclass(slots=True)
 class _Visit:
-    """A layer whose weights a processor has for a pass. ``place``: how many there were before; ``last``: the task that came last
-    of those that read them."""
+    """A layer, or a block, whose weights a processor has for a pass. ``place``: how many there were before; ``last``: the task that
+    came last of those that read them; ``awaited``: that task when another block's gather was told to wait for it."""
 
     place: int
     last: int | None = None
+    awaited: int | None = None
 
 
 @dataclass(slots=True)
@@ -39,20 +42,21 @@ class WeightGathers:
 
     emit: Emitter
     shards: Mapping[str, Shards]
+    layout: ParameterLayout
     part: StepPart | None = None  # what of the step is lowered; None: all
     turns: list[Turn] | None = None
     """Where only some passes are lowered: takes what gathers wait for in the passes before (`StepPart`)."""
     shares: dict[tuple[str, int], int] = field(default_factory=dict)
     uses: list[WeightUse] = field(default_factory=list)
     """What tasks of this pass read of gathered weights."""
-    layers: set[str] = field(default_factory=set)  # that have weights as shares
+    units: set[str] = field(default_factory=set)  # layers and blocks that have weights as shares
     _gathered: dict[tuple[str, int], int] = field(default_factory=dict)
-    _now: dict[tuple[str, int], _Visit] = field(default_factory=dict)  # by layer and processor, in this pass
+    _now: dict[tuple[str, int], _Visit] = field(default_factory=dict)  # by unit and processor, in this pass
     _visits: dict[int, list[_Visit]] = field(default_factory=dict)
 
     def keep(self, bundle: Bundle, processor: int) -> None:
         """Make the buffer of a share."""
-        self.layers.add(bundle.layer)
+        self.units.add(bundle.unit)
         span = self.shards[bundle.name].span(processor)
         if not span.empty:
             self.shares[bundle.name, processor] = self.emit.buffer(bundle.name, span, processor, bundle.dtype, kept=True)
@@ -63,7 +67,12 @@ class WeightGathers:
 
     def any_of(self, parameters: Sequence[Parameter]) -> bool:
         """True if some of these belong to a layer that keeps weights as shares."""
-        return bool(self.layers) and any(parameter.layer in self.layers for parameter in parameters)
+        return bool(self.units) and any(self.layout.unit(parameter) in self.units for parameter in parameters)
+
+    def later(self, bundles: Iterable[Bundle]) -> bool:
+        """True if what these bundles' tasks wait for is found when all layers are known: with blocks it is two blocks before, which
+        the few layers that are lowered do not show."""
+        return self.turns is not None and any(self.shards[bundle.name].in_blocks for bundle in bundles)
 
     def weights(self, bundle: Bundle, processor: int) -> int:
         """Return the buffer of all weights of a bundle in this pass; they are gathered when first asked for."""
@@ -75,7 +84,7 @@ class WeightGathers:
         """Record that a task of an operator is emitted."""
         if self._now:
             for parameter in node.parameters:
-                if visit := self._now.get((parameter.layer, processor)):
+                if visit := self._now.get((self.layout.unit(parameter), processor)):
                     visit.last = task
 
     def end_pass(self) -> list[WeightUse]:
@@ -84,7 +93,9 @@ class WeightGathers:
             for processor, visits in self._visits.items():
                 if any(visit.last is None for visit in visits):
                     raise NotAlikeError("a processor gathers weights of which it reads none")
-                self.turns += [Turn(GATHERED, processor, visit.last) for visit in visits if visit.last is not None]
+                self.turns += [
+                    Turn(GATHERED, processor, visit.last, seen=visit.awaited) for visit in visits if visit.last is not None
+                ]
             self._visits.clear()
         ended = list(self.uses)
         self.uses.clear()
@@ -94,13 +105,13 @@ class WeightGathers:
 
     def _gather(self, bundle: Bundle, shards: Shards, group: Sequence[int]) -> None:
         emit, whole = self.emit, Rect((0,), (bundle.size,))
-        before, emit.topic = emit.topic, Topic(Purpose.UNSHARDED, bundle.layer)
+        before, emit.topic = emit.topic, Topic(Purpose.UNSHARDED, bundle.unit)
         late: list[int] = []
-        missing: list[tuple[int, int | None, int]] = []  # processor, its share's move, and how many visits back of passes before
+        missing: list[tuple[int, int | None, tuple[int, int | None]]] = []  # processor, its share's move, and how far back (`Turn`)
         lowered = group if self.part is None else self.part.lowered(group, bundle.name)
         for processor in lowered:
             full = self._gathered[bundle.name, processor] = emit.buffer(bundle.name, whole, processor, bundle.dtype)
-            waits, back = self._before(bundle.layer, processor, shards.prefetch)
+            waits, back = self._before(bundle, processor, shards.ahead)
             share, move = self.shares.get((bundle.name, processor)), None
             if share is None:
                 late += waits
@@ -112,21 +123,29 @@ class WeightGathers:
         parts = [emit.whole(self._gathered[bundle.name, processor]) for processor in lowered]
         gather = emit.all_gather(f"weights {bundle.name}", parts, shards.cuts, group, late)
         if self.turns is not None:
-            self.turns += [Turn(GATHERED, p, gather if move is None else move, back) for p, move, back in missing]
+            self.turns += [Turn(GATHERED, p, gather if move is None else move, *back) for p, move, back in missing]
         emit.topic = before
 
-    def _before(self, layer: str, processor: int, prefetch: int) -> tuple[list[int], int]:
-        """Return what a gather for the next layer on a processor waits for: the last task of the layer ``prefetch`` + 1 before
-        it. Layers of which it computes nothing do not count. If that is none of this pass, how many layers it is before it."""
+    def _before(self, bundle: Bundle, processor: int, ahead: int) -> tuple[list[int], tuple[int, int | None] | None]:
+        """Return what a gather for the next layer on a processor waits for: the last task of the layer ``ahead`` + 1 before it.
+        Layers of which it computes nothing do not count. If that is none of this pass, or is to be found later, how many layers it is
+        before the pass or the layer (`Turn`)."""
         visits = self._visits.setdefault(processor, [])
-        visit = self._now.get((layer, processor))
+        visit = self._now.get((bundle.unit, processor))
         if visit is None:
-            visit = self._now[layer, processor] = _Visit(len(visits))
+            visit = self._now[bundle.unit, processor] = _Visit(len(visits))
             visits.append(visit)
-        place = visit.place - 1 - prefetch
-        back = max(0, -place)
+        place = visit.place - 1 - ahead
+        if self.later((bundle,)):
+            if place >= 0:
+                other = visits[place]
+                if other.last is None or other.awaited not in (None, other.last):
+                    raise NotAlikeError("gathers wait for other tasks of a block than its last one so far")
+                other.awaited = other.last
+            return [], (1 + ahead, visit.place)
+        back = None if place >= 0 else (-place, None)
         while place >= 0:
             if (last := visits[place].last) is not None:
-                return [last], 0
+                return [last], None
             place -= 1
         return [], back

@@ -44,15 +44,15 @@ def flat_gradient(state: Lowering, bundle: Bundle, processor: int) -> int:
 
 def collect_weight_gradients(state: Lowering, layer: str | None = None) -> None:
     """Move gradients that were accumulated over several cells into the flat buffers, and zero what no gradient reached.
-    ``layer``: only those of one layer, with zeros in those of its bundles that are kept as shares."""
+    ``layer``: only those of one layer (or block), with zeros in those of its bundles that are kept as shares."""
     emit = state.emit
     for (name, processor, rect), buffer in list(state.weight_gradients.items()):
         if emit.graph.buffers[buffer].base is not None:
             continue
-        if layer is not None and state.layout.cells[name][0][0].layer != layer:
+        if layer is not None and state.layout.cells[name][0][0].unit != layer:
             continue
         for bundle, cell in [(b, c) for b, c in state.layout.cells[name] if rect.contains(c.rect)]:
-            emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
+            emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.unit)
             flat = flat_gradient(state, bundle, processor)
             span = Rect((cell.offset,), (cell.offset + cell.rect.volume,))
             into = emit.alias(flat, span, f"d {name}", cell.rect)
@@ -62,7 +62,7 @@ def collect_weight_gradients(state: Lowering, layer: str | None = None) -> None:
             )
             filled.add(cell)
     for bundle in state.layout.bundles if layer is None else state.sharded_layers[layer]:
-        emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.layer)
+        emit.topic = Topic(Purpose.WEIGHT_GRADIENTS, bundle.unit)
         for processor in bundle.group:
             flat_or_none = state.flat_gradients.get((bundle.name, processor))
             if flat_or_none is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import LAYER, Strategy
+from taskflow.mapper import LAYER, Strategy, gather_units
 from taskflow.operators.tensor import Tensor
 
 KEPT = 4
@@ -23,7 +23,8 @@ Label = tuple[int, int]  # a group of layers, and which of the four that are kep
 @dataclass(frozen=True, slots=True)
 class FewerLayers:
     """``graph`` and ``strategy`` without the layers that equal others. ``labels``: for the remaining operators in a group of
-    layers, and for the layers of weights that they declare, their group and which kept layer they are in. ``copies``: by group,
+    layers, for the layers of weights that they declare, and for what these are gathered with, their group and which kept layer they
+    are in. ``copies``: by group,
     the number of layers that its third one stands for. ``whole``: for each node, the node in the whole graph."""
 
     graph: OperatorGraph
@@ -160,6 +161,8 @@ def _without(graph: OperatorGraph, strategy: Strategy, groups: Sequence[_LayerGr
     found.losses = [tensor(loss) for loss in graph.losses]
     names = {node.name for node in whole}
     pipeline = strategy.pipeline
+    labels = {node.name: (g, c) for g, group in enumerate(groups) for c, layer in enumerate(group.kept) for node in layer}
+    labels |= {unit: labels[layer] for layer, unit in gather_units(graph, strategy).items() if layer in labels}
     return FewerLayers(
         found,
         replace(
@@ -169,7 +172,7 @@ def _without(graph: OperatorGraph, strategy: Strategy, groups: Sequence[_LayerGr
                 pipeline, stages={name: stage for name, stage in pipeline.stages.items() if name in names}
             ),
         ),
-        {node.name: (g, c) for g, group in enumerate(groups) for c, layer in enumerate(group.kept) for node in layer},
+        labels,
         tuple(len(group.layers) - KEPT + 1 for group in groups),
         tuple(whole),
     )

@@ -325,6 +325,9 @@ def expand(template: StepTemplate, passes: Sequence[Pass], checkpoint: Callable[
                 continue
             which = {Which.OWN: numbers, Which.BEFORE: numbers - 1, Which.THAT: np.full_like(numbers, wait.number)}[wait.which]
             edges.append((tasks, bases[which][:, None] + befores))
+        if segment.turns.within:
+            tasks, befores = np.array(segment.turns.within, np.int64).T
+            edges.append((at[:, None] + tasks, at[:, None] + befores))
 
     place(template.before, np.zeros(1, np.int64), np.zeros(1, np.int64))
     for (kind, stage, class_), segment in template.passes.items():
