@@ -9,7 +9,7 @@ from __future__ import annotations
 from taskflow.export.hybrid import Hybrid
 from taskflow.export.megatron import layers_read, require_transformer
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import PipelineSchedule, samples, stages_of
+from taskflow.mapper import BLOCK, PipelineSchedule, samples, stages_of
 
 SCHEDULES = {
     (PipelineSchedule.GPIPE, False): "GPipe", (PipelineSchedule.GPIPE, True): "LoopedBFS",
@@ -29,6 +29,8 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         )
     if plan.regather:
         raise ValueError("torchtitan keeps what a tensor group gathers for the backward pass; leave regather out")
+    if plan.prefetch != BLOCK:
+        raise ValueError("torchtitan gathers the weights of a block at once; leave prefetch out")
     data, micro = plan.data or 1, plan.micro_batch or 1
     batch = samples(graph)
     local = batch // data if plan.pipeline > 1 else micro

@@ -41,7 +41,7 @@ class SyncEntry(Entry, frozen=True, kw_only=True):
     zero: Annotated[Stage, Meta(description="Stage of ZeRO of a collective with a spread update.")] = 1
     shard_group: Annotated[Whole, Meta(description="Holders that have all shares together, with zero 2 or 3. 0: all.")] = 0
     prefetch: Annotated[
-        Whole | Literal["block"], Meta(description="With zero 3: layers gathered ahead; or block: a whole block of layers, one ahead.")
+        Whole | Literal["block"], Meta(description="Layers gathered ahead, with zero 3; block: a block of layers, one ahead.")
     ] = 1
     overlap: Annotated[bool, Meta(description="Whether a collective sums gradients beside the backward pass.")] = True
 

@@ -8,8 +8,8 @@ from taskflow.mapper.strategy import Strategy
 
 
 def blocks_of(graph: OperatorGraph) -> dict[str, str]:
-    """Return the block of each layer with weights: the operators whose names share a number (``h.3``), if all that read the weights
-    are among them. Other layers (an embedding, the last norm, weights that several blocks share) are in none."""
+    """Return the block of each layer with weights: the operators whose names share a number (``h.3``), if all that read the
+    weights are among them. Other layers (an embedding, the last norm, weights that several blocks share) are in none."""
     readers: dict[str, set[str]] = {}
     for node in graph:
         if node.parameters:
@@ -20,17 +20,19 @@ def blocks_of(graph: OperatorGraph) -> dict[str, str]:
 
 
 def gather_units(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:
-    """Return, by layer, the name of the unit that it is gathered with, for layers that are gathered in blocks: ``h.3.*``. A block whose
-    layers are synchronised in several ways, or are in several stages, is several units. Layers that are not named are gathered by
-    themselves. So are all under a schedule that computes gradients of weights in passes of their own, since those of a block come in
-    two passes."""
+    """Return, by layer, the name of the unit that it is gathered with, for layers that are gathered in blocks: ``h.3.*``. A
+    block whose layers are synchronised in several ways, or are in several stages, is several units. Layers that are not named
+    are gathered by themselves. So are all under a schedule that computes gradients of weights in passes of their own, since
+    those of a block come in two passes."""
     pipeline = strategy.pipeline
-    if not any(sync.in_blocks for sync in strategy.syncs.values()) or (pipeline is not None and pipeline.schedule.weights_apart):
+    if not any(sync.in_blocks for sync in strategy.syncs.values()):
+        return {}
+    if pipeline is not None and pipeline.schedule.weights_apart:
         return {}
     stages: dict[str, set[int]] = {}
-    for node in graph if pipeline is not None else ():
+    for node in graph:
         for parameter in node.parameters:
-            stages.setdefault(parameter.layer, set()).add(pipeline.stage(node.name))
+            stages.setdefault(parameter.layer, set()).add(0 if pipeline is None else pipeline.stage(node.name))
     found: dict[str, str] = {}
     kinds: dict[str, list[object]] = {}
     for layer, block in blocks_of(graph).items():

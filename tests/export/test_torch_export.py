@@ -127,6 +127,9 @@ def test_each_layer_gathers_by_itself_but_for_weights_that_are_read_elsewhere() 
     assert {"table", "blocks.#.norm1", "blocks.#.attention.wq", "blocks.#.mlp.w2", "norm", "head"} <= set(units["llama"])
     assert {"places", "h.#.q", "h.#.mlp.#", "norm"} <= set(units["gpt"])
     assert not {"words", "scores"} & set(units["gpt"])  # one weight: with the whole
+    blocks = [units_of(networks.graph(name), networks.MODULES[name](), sites_of(networks.graph(name))[0], in_blocks=True)
+              for name in ("llama", "gpt")]
+    assert [set(units) for units in blocks] == [{"table", "blocks.#", "norm", "head"}, {"places", "h.#", "norm"}]
     module = Borrowing()
     graph = taskflow.from_torch(module, torch.zeros(4, 8))
     assert units_of(graph, module, sites_of(graph)[0]) == ("inner.#", "last")

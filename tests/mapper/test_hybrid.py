@@ -13,6 +13,7 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import (
+    BLOCK,
     HybridPlan,
     PipelineSchedule,
     Strategy,
@@ -69,7 +70,8 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     assert parse_plan("d4 fsdp") == parse_plan("d4 zero3") == HybridPlan(data=4, zero=3)
     assert parse_plan("d4 hsdp2 prefetch=3") == HybridPlan(data=4, zero=3, shard_group=2, prefetch=3)
     assert is_plan("fsdp") and is_plan("hsdp4 t2") and not is_plan("fsdp2")
-    for text in ("t1 p1 d4 zero2 hsdp2", "t1 p1 zero3 prefetch=0", "t1 p1 d4 zero3 hsdp2 prefetch=2"):
+    assert parse_plan("d4 zero3 prefetch=block") == parse_plan("d4 zero3") and parse_plan("zero3").prefetch == BLOCK
+    for text in ("t1 p1 d4 zero2 hsdp2", "t1 p1 zero3 prefetch=0", "t1 p1 d4 zero3 hsdp2 prefetch=2", "t1 p1 zero3 prefetch=1"):
         assert str(parse_plan(text)) == text
     sync = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=3, shard_group=2, prefetch=0)
     assert set(planned("d4 hsdp2 prefetch=0", 4).syncs.values()) == {sync}

@@ -13,7 +13,7 @@ import pytest
 from language_model import CONFIG, feeds, model, random_strategy
 
 import taskflow
-from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, load, save
+from taskflow.mapper import BLOCK, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, load, save
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -36,6 +36,15 @@ def test_a_file_says_what_is_kept_as_shares_and_nothing_new_without(tmp_path: Pa
     entries = json.loads((tmp_path / "plan.json").read_text())["syncs"]
     assert set(entries["embedding"]) == {"travel", "place", "chunks"}
     assert set(entries["softmax"]) == {"travel", "place", "chunks", "zero", "shard_group", "prefetch"}
+    blocks = replace(strategy, syncs={"softmax": replace(sharded, prefetch=BLOCK), "embedding": replace(sharded, zero=2)})
+    save(blocks, graph, "host", tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json", graph, 4) == blocks
+    entries = json.loads((tmp_path / "plan.json").read_text())["syncs"]
+    assert entries["softmax"]["prefetch"] == "block" and "prefetch" not in entries["embedding"]
+    silent = write(tmp_path, lambda content: content["syncs"].update(
+        {"softmax": {"travel": "collective", "place": "spread", "zero": 3}}
+    ))
+    assert load(silent, graph, 2).sync("softmax").prefetch == 1  # what files without it have always meant
     path = write(tmp_path, lambda content: content["syncs"].update(
         {"softmax": {"travel": "ring", "place": "spread", "zero": 2}}
     ))

@@ -55,8 +55,10 @@ def with_a_table(layers: int) -> OperatorGraph:
 
 
 @pytest.mark.parametrize(("name", "layers", "plan"), [
-    ("llama", 7, "d8 mb1"), ("gpt", 11, "p2 d4 mb1"), ("table", 11, "p2 d4 mb1"), ("table", 7, "d8 mb1 recompute=full"),
+    ("llama", 7, "d8 mb1"), ("llama", 7, "d8 mb1 zero3 recompute=full"),
+    ("gpt", 11, "p2 d4 mb1"), ("table", 11, "p2 d4 mb1"), ("table", 7, "d8 mb1 recompute=full"),
     pytest.param("gpt", 20, "p2 d4 mb1 v2", marks=pytest.mark.slow),
+    pytest.param("llama", 20, "p2 d4 mb1 v2 zero3", marks=pytest.mark.slow),
     pytest.param("llama", 11, "p2 d4 mb1 schedule=zb-h1", marks=pytest.mark.slow),
     pytest.param("llama", 21, "p2 d4 mb1 schedule=zbv", marks=pytest.mark.slow),
     pytest.param("llama", 11, "p2 d4 mb1 zero1 recompute=full", marks=pytest.mark.slow),
@@ -89,6 +91,7 @@ def test_time_tasks_bytes_and_memory_are_those_of_all_layers(name: str, layers: 
     (13, "d8 mb1 recompute=full*7,light*6", 2), (16, "p2 d4 mb1 stages=8,8 recompute=full*8,light*8", 2),
     pytest.param(18, "d8 mb1 recompute=full*6,none*6,light*6", 3, marks=pytest.mark.slow),
     pytest.param(13, "d8 mb1 zero3 prefetch=2 recompute=full*6,light*7", 2, marks=pytest.mark.slow),
+    pytest.param(13, "d8 mb1 zero3 recompute=full*6,light*7", 2, marks=pytest.mark.slow),
     pytest.param(22, "p2 d4 mb1 zero1 recompute=full*6,light*5,full*5,light*6", 4, marks=pytest.mark.slow),
 ])
 def test_layers_of_one_stage_may_be_alike_in_several_runs(layers: int, plan: str, runs: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import HybridPlan, samples
+from taskflow.mapper import BLOCK, HybridPlan, samples
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.grid import LayeredPlan, PlanGrid, kendall, plan_strategy
@@ -39,6 +39,7 @@ PLANS = [
     HybridPlan(tensor=4, data=4, micro_batch=1, zero=3), HybridPlan(tensor=8, data=2, micro_batch=2, zero=3),
     HybridPlan(context=4, data=4, micro_batch=1, zero=3), HybridPlan(tensor=2, pipeline=2, data=4, micro_batch=1, zero=3),
     HybridPlan(tensor=4, data=4, micro_batch=1, zero=2), HybridPlan(data=16, micro_batch=1, zero=3, prefetch=3),
+    HybridPlan(data=16, micro_batch=1, zero=3, prefetch=1, recompute="full"),
 ]
 
 
@@ -61,8 +62,8 @@ def test_prices_of_sharded_plans_are_near_simulated_steps(monkeypatch: pytest.Mo
 
 
 def test_gathers_that_take_as_long_as_the_computation_are_not_hidden_by_the_whole_pass() -> None:
-    one, plan = grid(), LayeredPlan(HybridPlan(tensor=4, data=4, micro_batch=1, zero=3))
-    whole = replace(plan, plan=replace(plan.plan, zero=1))
+    one, plan = grid(), LayeredPlan(HybridPlan(tensor=4, data=4, micro_batch=1, zero=3, prefetch=1))
+    whole = replace(plan, plan=replace(plan.plan, zero=1, prefetch=BLOCK))
     ahead, back, _ = one.prices._passes(plan, 8)
     without, backward, _ = one.prices._passes(whole, 8)
     assert ahead[0] > 1.2 * without[0] and back[0] > 1.2 * backward[0]
@@ -130,5 +131,5 @@ def test_a_backward_step_waits_for_the_sum_of_the_gradients_two_before() -> None
     one.prices(plan, 2)
     walk, _ = next(iter(one.prices.sharded._walks.values()))
     reductions = [number for step in walk.steps for number in step.reduces]
-    waiting = [number for step in walk.steps for number in step.waits if number in reductions]
+    waiting = list(dict.fromkeys(number for step in walk.steps for number in step.waits if number in reductions))
     assert waiting == reductions[: len(waiting)] and len(waiting) >= len(reductions) - 2

@@ -259,10 +259,12 @@ def test_searches_refuse_shares_with_a_sentence() -> None:
 def test_ways_are_written_and_read() -> None:
     for text in ("collective/zero2", "collective/zero3", "collective/zero2/hsdp4", "collective/zero3/hsdp2/prefetch0"):
         assert str(parse_sync(text, "fc")) == text
-    assert parse_sync("collective/fsdp", "fc") == parse_sync("collective/zero3", "fc")
+    assert parse_sync("collective/fsdp", "fc") == parse_sync("collective/zero3", "fc") == parse_sync("collective/zero3/block", "fc")
+    assert str(parse_sync("collective/zero3/prefetch1", "fc")) == "collective/zero3/prefetch1"
     for text, message in (
         ("ring/zero2", "goes with travel 'collective' and place 'spread'; got 'ring' and 'spread'"),
         ("collective/zero4", "fc: write TRAVEL/PLACE"), ("collective/zero3/hsdp2/hsdp4", "fc: write TRAVEL/PLACE"),
+        ("collective/zero3/block/prefetch2", "fc: write TRAVEL/PLACE"),
         ("collective/spread/hsdp2", "shard_group 2 needs zero 2 or 3"), ("collective/zero3/hsdp1", "two holders or more"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -15,7 +15,7 @@ from taskflow.export.pytorch.shares import bytes_of_shares
 from taskflow.export.pytorch.stages import StageText, stages_of_module
 from taskflow.export.pytorch.units import patterns, units_of
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import PipelineSchedule, Strategy
+from taskflow.mapper import BLOCK, PipelineSchedule, Strategy, gather_units
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
 
 SCHEDULES = {  # (schedule, whether a rank has several stages): the class of torch.distributed.pipelining
@@ -84,7 +84,8 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     _require_layers(origin.module, leaves, bool(tensor_names), found)
     plan = TorchPlan(
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
-        zero=sharing.zero, group=sharing.group, units=units_of(graph, origin.module, sites), again=again,
+        zero=sharing.zero, group=sharing.group, again=again,
+        units=units_of(graph, origin.module, sites, in_blocks=bool(gather_units(graph, strategy))),
         inputs=_inputs(graph, sites), output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
         devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (),
@@ -95,6 +96,8 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
         what = "a rank's shares of the weights" if sharing.zero else "a copy of the weights"
         more = f"{plan.more_bytes / 1e6:,.1f} MB a rank more than predicted"
         plan.notes.append(f"FSDP2 keeps {what} beside those that it computes with: {more}")
+    if sharing.zero == 3 and sharing.prefetch not in (BLOCK, 1):
+        plan.notes.append(f"FSDP2 gathers one layer ahead, the plan {sharing.prefetch}")
     if pipeline is not None:
         plan.micro_batches = pipeline.micro_batches
         if pipeline.count > 1:

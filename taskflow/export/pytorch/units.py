@@ -1,4 +1,4 @@
-"""Units: modules that gather all their weights, and reduce their gradients, at once. As in a plan, each layer is one by itself."""
+"""Units: modules that gather all their weights, and reduce their gradients, at once. As in a plan, each block or layer is one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from taskflow.graph import OperatorGraph
+from taskflow.mapper import LAYER
 from taskflow.models.pytorch import OperatorSite
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
-def units_of(graph: OperatorGraph, module: Any, sites: Mapping[str, OperatorSite]) -> tuple[str, ...]:
+def units_of(
+    graph: OperatorGraph, module: Any, sites: Mapping[str, OperatorSite], in_blocks: bool = False
+) -> tuple[str, ...]:
     """Return the modules that are units, as patterns: for each weight, the innermost module that holds it and contains all code
-    that reads it. Weights for which that is the whole module (mostly tied ones) are in no unit."""
+    that reads it; ``in_blocks``: if that is in a block (a module with a number), the block. Weights for which that is the whole
+    module (mostly tied ones) are in no unit."""
     paths = {path for site in sites.values() if site.kind != "input" for path in _upwards(site.path)}
     readers: dict[str, set[str]] = {}
     for node in graph:
@@ -24,8 +28,16 @@ def units_of(graph: OperatorGraph, module: Any, sites: Mapping[str, OperatorSite
     places: dict[int, set[str]] = {}  # weight -> paths of the modules that have or read it
     for name, weight in module.named_parameters(remove_duplicate=False):
         places.setdefault(id(weight), set()).update({name.rpartition(".")[0]}, readers.get(name, ()))
-    found = (_called(module, _common(of), paths) for of in places.values())
+    found = [_called(module, _common(of), paths) for of in places.values()]
+    if in_blocks:
+        found = [_block(module, path, paths) for path in found]
     return patterns(path for path in found if path)
+
+
+def _block(module: Any, path: str, paths: set[str]) -> str:
+    """The block that a module is in; itself if it is in none, or in one that is not called."""
+    block = match[0] if (match := LAYER.match(path)) else path
+    return block if block and _called(module, block, paths) == block else path
 
 
 def _common(paths: Iterable[str]) -> str:

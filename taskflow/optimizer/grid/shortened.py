@@ -85,8 +85,9 @@ class Walk:
 
 
 class GraphLists:
-    """What walks ask of a graph's tables again and again, as lists: of each read its source, of each node its reads, the reads of
-    its outputs, the layers whose weights it has, the blocks that these are gathered with, and whether its outputs are kept."""
+    """What walks ask of a graph's tables again and again, as lists. Of each read that is its source; of each node its reads,
+    the reads of its outputs, the layers whose weights it has, the blocks that these are gathered with, and whether its
+    outputs are kept."""
 
     def __init__(self, tables: GraphTables) -> None:
         graph = tables.graph
@@ -108,9 +109,10 @@ class GraphLists:
 
 
 class WalkMaker:
-    """Makes the walk of layers, each given by its nodes. ``names``: of each node, the weights that are gathered and reduced together:
-    those of a layer, or of a block. ``gathered``, ``reduced``: whether weights of a name are in each pass. ``again``: the nodes that are
-    recomputed; ``saves``: those that save something for their backward task. ``ahead``: how many names ahead weights are gathered."""
+    """Makes the walk of layers, each given by its nodes. ``names``: of each node, the weights that are gathered and reduced
+    together: those of a layer, or of a block. ``gathered``, ``reduced``: whether weights of a name are in each pass. ``again``: the
+    nodes that are recomputed; ``saves``: those that save something for their backward task. ``ahead``: how many names ahead
+    weights are gathered."""
 
     def __init__(
         self, lists: GraphLists, layers: Sequence[Sequence[int]], stage: frozenset[int], again: Array, saves: Array,

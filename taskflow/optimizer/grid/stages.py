@@ -32,10 +32,10 @@ class StageSums:
 @dataclass(frozen=True, slots=True)
 class StageWeights:
     """Bytes of each stage's weights on one device. ``held``, ``gradients`` and ``state`` are stored there. ``gathered``: the
-    largest layer whose weights are gathered; of blocks those of two, with their gradients. After the passes, ``reduced`` bytes of gradients go through one all-reduce,
-    ``scattered`` ones through a reduce-scatter, and ``spread`` bytes of weights through an all-gather. ``each_pass``: whether
-    some weights are gathered or reduced in every pass. ``updated``: bytes that the update reads and writes. ``expert_share``:
-    the fraction of the gradients that is of experts, which fewer devices hold."""
+    largest layer whose weights are gathered; of blocks those of two. After the passes, ``reduced`` bytes of gradients go
+    through one all-reduce, ``scattered`` ones through a reduce-scatter, and ``spread`` bytes of weights through an all-
+    gather. ``each_pass``: whether some weights are gathered or reduced in every pass. ``updated``: bytes that the update
+    reads and writes. ``expert_share``: the fraction of the gradients that is of experts, which fewer devices hold."""
 
     held: Array
     gradients: Array
@@ -215,8 +215,6 @@ class PlanSums:
             np.maximum.at(gathered, at, of_layer[self.layer_of[node]])
             if plan.in_blocks:
                 gathered = self._two_units(at, nbytes * (zero >= 3), count)
-                if self.rule:
-                    gathered += self._two_units(at, elements * wide * (zero >= 3), count)
         sent = elements * wide * ~alone
 
         def by_stage(values: Array) -> Array:

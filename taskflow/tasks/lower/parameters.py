@@ -44,9 +44,10 @@ def lay_out(
     graph: OperatorGraph, uses: Uses, trained: set[str], everywhere: Callable[[tuple[int, ...]], tuple[int, ...]] | None = None,
     units: Mapping[str, str] = NO_UNITS,
 ) -> ParameterLayout:
-    """Bundle the cells of all parameters in ``uses``, those of the layers of a unit together (``units``: by layer). ``trained``: the parameters that get gradients. The others, and those of
-    which nothing is used, get bundles of their own, so that either all of a bundle has gradients or none. ``everywhere``: of
-    processors in ``uses``, all that use the same (`StepPart.everywhere`); None: there are no others."""
+    """Bundle the cells of all parameters in ``uses``, those of the layers of a unit together (``units``: by layer).
+    ``trained``: the parameters that get gradients. The others, and those of which nothing is used, get bundles of their own,
+    so that either all of a bundle has gradients or none. ``everywhere``: of processors in ``uses``, all that use the same
+    (`StepPart.everywhere`); None: there are no others."""
     grouped: dict[tuple[str, tuple[int, ...], bool, str], list[tuple[Parameter, Rect]]] = {}
     for parameter in graph.parameters:
         if parameter not in uses:

@@ -22,8 +22,8 @@ from taskflow.tasks.task import Bundle
 class Shards:
     """Division of a bundle among its holders. The holders of each of the ``groups``, which have equal sizes, have all of it
     between them: the nth has elements ``cuts[n]`` to ``cuts[n + 1]``. ``zero``: 2 if they keep shares of gradients and of the
-    update rule's state, 3 if also of weights. ``ahead``: how many units ahead weights are gathered; ``in_blocks``: whether these are
-    blocks of layers (`Sync.prefetch`)."""
+    update rule's state, 3 if also of weights. ``ahead``: how many units ahead weights are gathered; ``in_blocks``: whether these
+    are blocks of layers (`Sync.prefetch`)."""
 
     zero: int
     groups: tuple[tuple[int, ...], ...]
@@ -69,7 +69,8 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout)
         size = next(n for n in range(most, 0, -1) if len(classes[0]) % n == 0)
         if size > 1:
             groups = tuple(tuple(c[i : i + size]) for c in classes for i in range(0, len(c), size))
-            found[bundle.name] = Shards(sync.zero, groups, tuple(even_cuts(bundle.size, size)), sync.ahead, sync.in_blocks and bool(layout.units))
+            cuts = tuple(even_cuts(bundle.size, size))
+            found[bundle.name] = Shards(sync.zero, groups, cuts, sync.ahead, sync.in_blocks and bool(layout.units))
     return found
 
 

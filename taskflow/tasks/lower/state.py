@@ -374,9 +374,9 @@ class Lowering:
         return tuple(self.weight(p, rect, piece.processor) for p, rect in zip(piece.node.parameters, piece.reads.weights))
 
     def room_for_gradients(self, node: Node, processor: int) -> tuple[tuple[int, ...], tuple[int, int | None] | None]:
-        """Return the tasks for which a backward task waits, so that whole gradients of at most two layers (or blocks) exist at once:
-        one that is being computed and one that is being summed. If that is to be found later: how many sums back, and before
-        which one (`Turn`)."""
+        """Return the tasks for which a backward task waits, so that whole gradients of at most two layers (or blocks) exist at
+        once: one that is being computed and one that is being summed. If that is to be found later: how many sums back, and
+        before which one (`Turn`)."""
         done = self.scattered.get(processor, ())
         units = [unit for unit in map(self.layout.unit, node.parameters) if unit in self.sharded_layers]
         if not units:

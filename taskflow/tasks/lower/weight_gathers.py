@@ -128,8 +128,8 @@ class WeightGathers:
 
     def _before(self, bundle: Bundle, processor: int, ahead: int) -> tuple[list[int], tuple[int, int | None] | None]:
         """Return what a gather for the next layer on a processor waits for: the last task of the layer ``ahead`` + 1 before it.
-        Layers of which it computes nothing do not count. If that is none of this pass, or is to be found later, how many layers it is
-        before the pass or the layer (`Turn`)."""
+        Layers of which it computes nothing do not count. If that is none of this pass, or is to be found later, how many layers
+        it is before the pass or the layer (`Turn`)."""
         visits = self._visits.setdefault(processor, [])
         visit = self._now.get((bundle.unit, processor))
         if visit is None:
