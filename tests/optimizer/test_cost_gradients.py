@@ -11,10 +11,12 @@ from language_model import CONFIG, ONE_STEP, model, random_strategy
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host, load_machine
+from taskflow.mapper import choose
 from taskflow.models import build
 from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import Spec, iteration_space
+from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost.accumulated_gradients import added_bytes, adding, target_bytes
 from taskflow.optimizer.cost.adapter import ModelCosts
 from taskflow.optimizer.cost.analytic import AnalyticCosts
@@ -100,3 +102,23 @@ def test_an_embedding_sets_its_table_to_zero_once(tmp_path: Path) -> None:
         adds = costs.compute_seconds(operator, specs, space, True, added_bytes=table)
         assert adds < fills / 5
     assert len(measured.measurements) == 2
+
+
+@pytest.mark.parametrize("machine", ["a100", "p100"])  # a program starts the kernels of the first
+def test_two_halves_of_backward_tasks_take_what_the_whole_takes(machine: str) -> None:
+    """Zero bubble: each half adds to its own gradients, those of weights to those of the micro-batches before."""
+    graph, device = build("GPT-2", 8, preset="small", hidden=8192, steps=1024), load_machine(machine, 2)
+    evaluator = make_evaluator(graph, device, rule=SGD(0.1))
+    backward, halves = [], 0
+    for schedule in ("1f1b", "zb-h1"):
+        strategy = choose(f"p2 mb1 schedule={schedule}", graph, device)[0]
+        evaluator.set(strategy)
+        tasks, spans = evaluator.lowered(), evaluator.timeline().spans
+        own = [t for t in tasks if isinstance(t.work, Compute) and t.work.backward]
+        halves = sum(t.work.other is not None for t in own)  # type: ignore[union-attr]
+        backward.append(sum(spans[t.number].end - spans[t.number].start for t in own))
+        costs = AnalyticCosts(device)
+        backward.append(sum(costs.seconds(t) for t in own))
+    assert halves > 100
+    assert backward[2] == pytest.approx(backward[0], rel=1e-6)
+    assert backward[3] == pytest.approx(backward[1], rel=1e-9)

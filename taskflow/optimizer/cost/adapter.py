@@ -87,8 +87,13 @@ class ModelCosts(Costs):
         if work.backward:
             wanted, targets, replacing = self._backward_of(work.node, work.piece)
             added = max(0, task.nbytes + (work.other.nbytes if work.other else 0) - replacing - targets)
-        found = self.model.spent(work.node.operator, work.node.specs, work.piece, work.backward, wanted, added, device)
-        return found if work.other is None or found is None else Spent(found.device / 2, found.host / 2)
+        both, plain = (
+            self.model.spent(work.node.operator, work.node.specs, work.piece, work.backward, wanted, more, device)
+            for more in (added, 0)
+        )
+        if work.other is None or both is None or plain is None:
+            return both
+        return Spent(both.device - plain.device / 2, both.host - plain.host / 2)  # half of it, and all of its own adding
 
     def _backward_of(self, node: Node, piece: Rect) -> _Backward:
         key = (self._like[node.number], piece)

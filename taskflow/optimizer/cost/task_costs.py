@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from taskflow.graph import Node
 from taskflow.machine import Around, Machine, collective
 from taskflow.mapper import Strategy
+from taskflow.optimizer.cost.accumulated_gradients import added_bytes
 from taskflow.regions import Rect
 from taskflow.tasks import Collective, Compute, Cost, Kind, Runs, Task, TaskGraph, all_reduce_seconds
 
@@ -97,9 +98,13 @@ class Costs(ABC):
             return self.collective(task.work.group, task.nbytes, task.flops, task.work.halves)
         if isinstance(task.work, Compute):
             work = task.work
-            if work.other is not None:  # two halves of about the same size
-                whole = 2 * task.flops, task.nbytes + work.other.nbytes
-                return self.piece(work.node, work.piece, True, task.processor, *whole) / 2
+            if work.other is not None:  # two halves of about the same size, but each adds to its own gradients alone
+                adding = task.nbytes + work.other.nbytes
+                plain, both = (
+                    self.piece(work.node, work.piece, True, task.processor, 2 * task.flops, nbytes)
+                    for nbytes in (adding - added_bytes(work), adding)
+                )
+                return plain / 2 + (both - plain)
             return self.piece(work.node, work.piece, work.backward, task.processor, task.flops, task.nbytes)
         return self.other(task.kind, task.processor, task.flops, task.nbytes, max(task.runs))
 
