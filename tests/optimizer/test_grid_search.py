@@ -216,7 +216,7 @@ def test_the_smallest_change_that_fits_is_said() -> None:
 def test_more_devices_are_the_change_where_no_plan_fits() -> None:
     least = min(_needs(HybridPlan(data=2, micro_batch=1, zero=3, recompute="full"), 2),
                 _needs(HybridPlan(tensor=2, data=1, micro_batch=1, recompute="full"), 2))  # fmt: skip
-    with pytest.raises(ValueError, match=r"found no plan .* devices would do: plan 't\d+ p\d+ d\d+ mb1"):
+    with pytest.raises(ValueError, match=r"found no plan .* devices would do: plan 't\d+ p\d+ d\d+ mb\d+"):
         search(network(), machine(2, int(least * 0.7)), rule=RULE, budget="10p")
 
 
