@@ -154,6 +154,8 @@ def worker(name: str, folder: str) -> None:
                 self.add("all-gather", (n - 1) / n * whole)
             elif "reduce_scatter" in kind:
                 self.add("reduce-scatter", (n - 1) / n * max(t.nbytes for t in tensors))
+            elif "alltoall" in kind:
+                self.add("all-to-all", (n - 1) / n * tensors[0].nbytes)
             else:
                 self.add(kind, tensors[0].nbytes)
 

@@ -23,7 +23,7 @@ from taskflow.cli.problem import (
     table,
 )
 from taskflow.cli.progress import working
-from taskflow.cli.search import for_target, run_search
+from taskflow.cli.search import restricted_search, run_search
 from taskflow.cli.tables import tell
 from taskflow.export import nearest_plan, space_for
 from taskflow.optimizer import Budget, Deadline
@@ -87,7 +87,13 @@ def compare_command(
     for algorithm in () if interrupted else SEARCHES:
         alone = algorithm in ("placement", "optcnn")
         try:
-            found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, alone=alone, workers=1)
+            if target is None:
+                found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, alone=alone, workers=1)
+            else:
+                found = restricted_search(
+                    problem, target, algorithm, Deadline(limit.seconds), limit.proposals, seed, quiet or as_json, space, memory,
+                    alone=alone, workers=1,
+                )
         except ValueError as error:  # nothing that this algorithm may answer fits: the others' rows still count
             if not quiet:
                 click.echo(f"{algorithm}: {error}", err=True)
@@ -95,8 +101,6 @@ def compare_command(
         except KeyboardInterrupt:  # before it had any plan
             interrupted = True
             break
-        if target is not None:
-            found = for_target(problem, found, target, memory, Deadline(limit.seconds))
         interrupted = found.stopped == "interrupted"
         rows.append({
             **describe(problem, found.strategy), "name": f"{algorithm} (interrupted)" if interrupted else algorithm,

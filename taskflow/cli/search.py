@@ -138,17 +138,17 @@ def search_for(
             return replace(first, left_out=(*first.left_out, "plans without an order"))
         if first is None and not whole:
             raise NothingFits(f"search: no plan for {target} was found in {deadline.elapsed:.0f} s that fits the memory ({best})")
-    left = Budget(max(SEARCH_SHARE * deadline.left, 1e-3), limit.proposals)
     restricted = space_for(problem.graph, space, target)
     try:
-        found = run_search(problem, algorithm, left, seed, quiet, restricted, memory, workers=workers)
-        second = for_target(problem, found, target, memory, deadline)
+        second = restricted_search(
+            problem, target, algorithm, deadline, limit.proposals, seed, quiet, restricted, memory, workers=workers
+        )
     except (NothingFits, TooManyTasksError):
         if first is None:
             raise
         return replace(first, search_seconds=deadline.elapsed)
     if first is None:
-        return replace(second, search_seconds=deadline.elapsed)
+        return second
     return replace(joined(first, second, first.proposals), search_seconds=deadline.elapsed)
 
 
@@ -160,6 +160,18 @@ def _of_grid(best: GridResult, seed: int, elapsed: float) -> SearchResult | None
         best.strategy, best.seconds, {"grid": best.seconds}, best.history, count, 0, elapsed, seed, "guided", "finished",
         refused=best.refused, left_out=best.left_out,
     )
+
+
+def restricted_search(
+    problem: Problem, target: str, algorithm: str, deadline: Deadline, proposals: float, seed: int, quiet: bool,
+    space: SpaceOptions, memory: bool, *, alone: bool = False, workers: int | None = None,
+) -> SearchResult:
+    """Search a space that is restricted to a framework (`space_for`), then find the fastest plan that it can express. Both
+    together end at the deadline."""
+    left = Budget(max(SEARCH_SHARE * deadline.left, 1e-3), proposals)
+    found = run_search(problem, algorithm, left, seed, quiet, space, memory, alone=alone, workers=workers)
+    deadline.stopped = deadline.stopped or found.stopped == "interrupted"
+    return replace(for_target(problem, found, target, memory, deadline), search_seconds=deadline.elapsed)
 
 
 def for_target(problem: Problem, found: SearchResult, target: str, memory: bool, deadline: Deadline) -> SearchResult:

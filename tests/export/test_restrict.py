@@ -16,6 +16,7 @@ from taskflow.cli.main import main
 from taskflow.export import constraints_for, exported
 from taskflow.machine import save as save_machine
 from taskflow.models import build
+from taskflow.optimizer import Budget, Deadline
 
 HERE = Path(__file__).parent
 
@@ -93,3 +94,26 @@ def test_a_graph_without_a_module_is_refused() -> None:
     strategy = taskflow.choose("data", graph, taskflow.load_machine("k80", 2))[0]
     with pytest.raises((ValueError, ImportError), match="torch"):
         exported(graph, strategy, "torch", "parallel.py")
+
+
+def test_compare_gives_each_search_and_its_plans_for_the_target_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that a search moves on by all it is given."""
+    from taskflow.cli import compare, search
+
+    clock, given = [0.0], []
+
+    def moved(problem: Any, algorithm: str, budget: Any, *arguments: Any, **options: Any) -> Any:
+        clock[0] += budget.seconds
+        return run_search(problem, algorithm, Budget(proposals=2), *arguments, **options)
+
+    def fastest(problem: Any, found: Any, target: str, memory: bool, deadline: Deadline) -> Any:
+        given.append((deadline.elapsed, deadline.left))
+        return found
+
+    run_search = search.run_search
+    monkeypatch.setattr(search, "run_search", moved)
+    monkeypatch.setattr(search, "for_target", fastest)
+    monkeypatch.setattr(compare, "Deadline", lambda seconds: Deadline(seconds, lambda: clock[0]))
+    found = run("compare", "mlp", "--size", "small", "-m", "p100", "-n", "2", "--budget", "10s", "--for", "jax")
+    assert given == [pytest.approx((7.0, 3.0))] * 4
+    assert [row["search_seconds"] for row in found["strategies"][-4:]] == pytest.approx([7.0] * 4)

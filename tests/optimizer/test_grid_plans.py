@@ -12,7 +12,7 @@ import pytest
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, map_graph, samples
+from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, Strategy, map_graph, samples
 from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
@@ -190,6 +190,20 @@ def test_the_time_that_there_is_ends_simulations() -> None:
     deadline = Deadline(0.0)
     evaluator = make_evaluator(one.graph, machine(), rule=RULE)
     assert best_of_grid(evaluator, deadline=deadline, grid=one).simulated == ()
+
+
+def test_plans_are_priced_in_half_of_the_time_that_the_first_plan_leaves() -> None:
+    """It takes 60 s of 100, so that what was meant for prices has passed; plans that distribute samples alone are soon simulated."""
+    one, clock = grid("llama"), [0.0]
+    every = len(one.plans()[0])
+    evaluator = make_evaluator(one.graph, machine(), rule=RULE)
+
+    def lacks(strategy: Strategy) -> str:
+        clock[0] += 0.0 if clock[0] else 60.0
+        return ""
+
+    found = best_of_grid(evaluator, lacks, deadline=Deadline(100.0, lambda: clock[0]), grid=one)
+    assert found.fitting == every and len(found.simulated) > 1
 
 
 def test_plans_without_an_order_are_known_beforehand() -> None:

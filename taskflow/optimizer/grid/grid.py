@@ -35,7 +35,7 @@ more."""
 STARTING = 300  # pieces that are lowered in the time that each plan takes in any case
 SIMULATED_PIECES = 60
 """Pieces of one replica that are simulated in the time that one is lowered in."""
-PRICING = 0.5  # of the time, at most, until plans are simulated
+PRICING = 0.5  # of the time that is left, at most, until plans are simulated
 SURE = 0.8
 """Of the memory: a plan that is estimated at no more, and has no shares of gradients, is likely to fit and is soon simulated."""
 NEAR = 1.5  # times the best price: so good is the plan that is simulated first where one takes long
@@ -202,20 +202,21 @@ def _order(
 
     if isinstance(grid, PlanGrid):
         counts[0] = len(grid.listed())
-    begin = deadline.elapsed
 
-    def over() -> bool:
-        return deadline.expired or deadline.elapsed >= begin + PRICING * (end - begin)
+    def part() -> Callable[[], bool]:
+        """Whether a share of what is left from now on has passed."""
+        until = deadline.elapsed + PRICING * max(0.0, end - deadline.elapsed)
+        return lambda: deadline.expired or deadline.elapsed >= until
 
     first: LayeredPlan | None = None
-    if early and isinstance(grid, PlanGrid) and (usual := grid.usual(over)):
+    if early and isinstance(grid, PlanGrid) and (usual := grid.usual(part())):
         quick = [
             one for one in usual if one.memory.nbytes <= SURE * grid.memory_bytes and one.seconds <= NEAR * usual[0].seconds
         ]  # fmt: skip
         for one in sorted(quick, key=lambda one: (trial.work(one.layered, one.micro_batches), one.seconds))[:1]:
             first = one.layered
             yield one
-    plans, counts[0] = grid.plans(over)
+    plans, counts[0] = grid.plans(part())  # of what the first plan has left
     counts[1] = len(plans)
     yield from (one for one in _varied(plans, lambda: trial.refused) if one.layered != first)
 

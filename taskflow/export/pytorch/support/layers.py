@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.overrides import TorchFunctionMode
 
+from taskflow.export.pytorch.support.exchange import placed
 from taskflow.export.pytorch.support.modules import named_layer
 from taskflow.export.pytorch.support.plan import LayerPlan, Placements
 
@@ -81,7 +82,7 @@ def _wrapped(value: Any, mesh: DeviceMesh, layer: LayerPlan) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     made = DTensor.from_local(value, mesh, layer.makes, run_check=False)
-    return made if layer.makes == layer.output else made.redistribute(placements=layer.output)
+    return placed(made, layer.output)
 
 
 def _look_up(words: torch.Tensor, table: torch.Tensor, placements: Placements, mesh: DeviceMesh) -> torch.Tensor:
@@ -163,7 +164,7 @@ def as_placed(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> 
     """Return a tensor in the wanted layout; one that is no DTensor is whole on every rank."""
     if not isinstance(value, DTensor):
         value = DTensor.from_local(value, mesh, (Replicate(),) * mesh.ndim, run_check=False)
-    return value if value.placements == placements else value.redistribute(placements=placements)
+    return placed(value, placements)
 
 
 def _piece(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> DTensor:

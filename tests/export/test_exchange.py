@@ -1,0 +1,78 @@
+"""Pieces that exported modules exchange among ranks, a slab at a time: the same as gathering all and cutting it."""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+
+from taskflow.export.pytorch.support import exchange  # noqa: E402
+
+
+def among_threads(monkeypatch: pytest.MonkeyPatch, values: list[Any], gathered: int, cut: int, back: bool) -> list[Any]:
+    """What each of several ranks, here threads, gets; ``back``: and exchanges back."""
+    count, board = len(values), [None] * len(values)
+    barrier, rank, found = threading.Barrier(count, timeout=30), threading.local(), [None] * count
+
+    def swap(received: Any, sent: Any, group: Any) -> None:
+        board[rank.number] = sent
+        barrier.wait()
+        received.copy_(torch.stack([one[rank.number] for one in board]))
+        barrier.wait()
+
+    def run(number: int) -> None:
+        rank.number = number
+        made = exchange.exchanged(values[number], None, gathered, cut)
+        found[number] = exchange.exchanged(made, None, cut, gathered) if back else made
+
+    monkeypatch.setattr(exchange.dist, "all_to_all_single", swap)
+    monkeypatch.setattr(exchange.dist, "get_world_size", lambda group: count)
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pieces_along_another_axis_are_those_of_the_whole(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    count = random.choice([2, 3, 4])
+    gathered, cut = random.sample(range(3), 2)
+    sizes = [random.randint(1, 4) for _ in range(3)]
+    sizes[cut] *= count
+    values = [torch.randn(sizes, generator=torch.Generator().manual_seed(10 * seed + rank)) for rank in range(count)]
+    if seed % 2:  # as gradients come
+        values = [value.transpose(0, 2).contiguous().transpose(0, 2) for value in values]
+    monkeypatch.setattr(exchange, "SLAB", random.choice([1, values[0].nbytes // 2, values[0].nbytes]))
+    wanted = torch.cat(values, gathered).chunk(count, cut)
+    for one, other in zip(among_threads(monkeypatch, values, gathered, cut, False), wanted):
+        assert torch.equal(one, other)
+    for one, other in zip(among_threads(monkeypatch, values, gathered, cut, True), values):
+        assert torch.equal(one, other)
+
+
+def test_an_exchange_holds_a_slab_beside_what_it_is_given_and_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        made: tuple[int, ...] = ()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            if isinstance(found, torch.Tensor) and not found._is_view():
+                self.made += (found.untyped_storage().nbytes(),)
+            return found
+
+    monkeypatch.setattr(exchange.dist, "all_to_all_single", lambda received, sent, group: received.copy_(sent))
+    monkeypatch.setattr(exchange.dist, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(exchange, "SLAB", 1 << 10)
+    value = torch.randn(4, 64, 32)
+    with Largest() as largest:
+        exchange.exchanged(value, None, 2, 1)
+    assert sorted(set(largest.made))[-1] == value.nbytes and sorted(set(largest.made))[-2] <= 1 << 10
