@@ -294,10 +294,11 @@ def _real_meshes(parallel: Any) -> Iterator[None]:
 
 def _noting(shapes: dict[str, tuple[int, ...]], path: str) -> Callable[..., None]:
     def note(part: Any, given: Any, made: Any) -> None:
+        import torch
         from torch.distributed.tensor import DTensor
 
-        if isinstance(made, DTensor):
-            shapes.setdefault(path, tuple(made.to_local().shape))
+        if isinstance(made, torch.Tensor):
+            shapes.setdefault(path, tuple((made.to_local() if isinstance(made, DTensor) else made).shape))
 
     return note
 
