@@ -193,7 +193,7 @@ def test_the_time_that_there_is_ends_simulations() -> None:
 
 
 def test_plans_are_priced_in_half_of_the_time_that_the_first_plan_leaves() -> None:
-    """It takes 60 s of 100, so that what was meant for prices has passed; plans that distribute samples alone are soon simulated."""
+    """It takes 60 s of 100, which is what was meant for prices. Plans that distribute samples alone are soon simulated."""
     one, clock = grid("llama"), [0.0]
     every = len(one.plans()[0])
     evaluator = make_evaluator(one.graph, machine(), rule=RULE)
