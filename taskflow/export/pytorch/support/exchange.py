@@ -26,11 +26,11 @@ def placed(value: DTensor, placements: Placements) -> DTensor:
     others = {p.dim for j, p in enumerate(placements) if j != changed[0] and isinstance(p, Shard)}
     if others.intersection(axes) or any(value.shape[axis] % mesh.size(changed[0]) for axis in axes):
         return value.redistribute(placements=placements)
-    found = Exchange.apply(value.to_local(), mesh.get_group(changed[0]), *axes)
+    found = ExchangedPieces.apply(value.to_local(), mesh.get_group(changed[0]), *axes)
     return DTensor.from_local(found, mesh, placements, run_check=False)
 
 
-class Exchange(torch.autograd.Function):
+class ExchangedPieces(torch.autograd.Function):
     """`exchanged`, and back for the gradient."""
 
     @staticmethod
