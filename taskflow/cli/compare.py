@@ -25,7 +25,7 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.search import restricted_search, run_search
 from taskflow.cli.tables import tell
-from taskflow.export import nearest_plan, space_for
+from taskflow.export import nearest_plan, require_exportable, space_for
 from taskflow.optimizer import Budget, Deadline
 from taskflow.optimizer.grid import SIMULATED, best_of_grid, has_grid, make_grid
 from taskflow.optimizer.space import SpaceOptions
@@ -66,6 +66,7 @@ def compare_command(
     problem = make_problem(**asked)
     space = SpaceOptions(constraints=constraints)
     if target is not None:
+        require_exportable(problem.graph, target)
         space = space_for(problem.graph, space, target)
     rows: list[dict[str, Any]] = []
     with working("simulating"):

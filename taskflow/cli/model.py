@@ -30,6 +30,9 @@ from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models import MODELS, build, find, find_sized
 
+_OWN = str(Path(__file__).resolve().parents[1]) + os.sep
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
     """Return ``["hidden=512", "steps=20"]`` as a table. Raises ValueError if an entry is not KEY=VALUE or is given twice."""
@@ -147,7 +150,7 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
     try:
         made = without_weights(function, values)
     except Exception as error:  # the user's own code: any error of it is theirs to correct
-        raise ValueError(f"model {name}: the function raised {type(error).__name__}: {error}") from error
+        raise ValueError(f"model {name}: the function raised {type(error).__name__}: {error}{_where(error)}") from error
     graph = graph_of(name, made, options)
     if not isinstance(graph, OperatorGraph):
         wanted = "a taskflow.OperatorGraph, a torch.nn.Module or an exported program"
@@ -187,7 +190,7 @@ def _from_file(name: str, path: Path) -> types.ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ValueError(f"model {name}: {path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ValueError(f"model {name}: {path} cannot be imported: {_cause(error)}") from error
     return module
 
 
@@ -201,7 +204,25 @@ def _from_package(name: str, where: str) -> types.ModuleType:
             f"model {name}: cannot import {where}: {error}; run from the folder it is in, or write path/to/file.py:function"
         ) from error
     except Exception as error:
-        raise ValueError(f"model {name}: {where} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ValueError(f"model {name}: {where} cannot be imported: {_cause(error)}") from error
+
+
+def _cause(error: Exception) -> str:
+    """Return what was wrong when a user's file was imported, and where."""
+    missing = isinstance(error, ModuleNotFoundError) and error.name
+    advice = f"; install it where taskflow is installed (pip install {error.name}), or correct the name" if missing else ""  # type: ignore[attr-defined]
+    return f"{type(error).__name__}: {error}{_where(error)}{advice}"
+
+
+def _where(error: BaseException) -> str:
+    """Return " (line 7 of net.py)", the last line of the user's own code that an error came through, unless the error says it."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not (file.startswith((_OWN, _LIBRARY, "<")) or "site-packages" in file):
+            found = f" (line {trace.tb_lineno} of {os.path.basename(file)})"
+        trace = trace.tb_next
+    return "" if "(line " in str(error) or isinstance(error, SyntaxError) else found
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------

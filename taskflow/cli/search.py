@@ -23,7 +23,7 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
-from taskflow.export import fastest_for, grid_for, space_for
+from taskflow.export import fastest_for, grid_for, require_exportable, space_for
 from taskflow.mapper import save
 from taskflow.optimizer import (
     ALGORITHMS,
@@ -125,6 +125,7 @@ def search_for(
     the budget goes to plans without micro-batches, stages, recomputation and shares of weights, unless data parallelism cannot
     fit. Raises ValueError if none fits, or if none was found in time."""
     deadline = Deadline(limit.seconds)
+    require_exportable(problem.graph, target)
     evaluator, first = problem.evaluator, None
     if algorithm == "guided" and memory and not (space.constraints.rules or evaluator.costs.measures) and has_grid(
         problem.graph, problem.machine, evaluator.rule

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from taskflow.export.difference import Difference
 from taskflow.export.hybrid import hybrid_of
-from taskflow.export.megatron import megatron_flags, megatron_text
+from taskflow.export.megatron import megatron_flags, megatron_text, require_transformer
 from taskflow.export.torchtitan import torchtitan_text
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy
@@ -35,6 +36,19 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
     return _WRITERS[target](graph, strategy, file)
 
 
+def require_exportable(graph: OperatorGraph, target: str) -> None:
+    """Raise ValueError, or ImportError without PyTorch, if no plan of a network can be exported to a framework: before anybody
+    searches for one."""
+    if target == "torch":
+        if find_spec("torch") is None:
+            raise ImportError("torch: needs PyTorch, to look at the network's module: pip install 'soap-taskflow[torch]'")
+        from taskflow.models.pytorch import require_origin
+
+        require_origin(graph)
+    elif target in ("megatron", "torchtitan"):
+        require_transformer(graph, target)
+
+
 def nearest_plan(graph: OperatorGraph, strategy: Strategy, target: str) -> Strategy:
     """Return the strategy itself if a framework can express it, else the nearest that it can, found in one step or two."""
     name = NAMES.get(target, "plan")
@@ -48,6 +62,7 @@ def nearest_plan(graph: OperatorGraph, strategy: Strategy, target: str) -> Strat
 
 
 def _torch(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+    require_exportable(graph, "torch")
     from taskflow.export.pytorch import torch_code, torch_plan
 
     if not file.endswith(".py"):

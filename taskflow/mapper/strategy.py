@@ -293,5 +293,6 @@ def _compare(file: StrategyFile, graph: OperatorGraph, processors: int, path: st
             f"{path}: made for model {file.model or 'that it does not name'}, which differs from {graph.name}: "
             + "; ".join(differences[:5])
             + (f"; and {len(differences) - 5} more" if len(differences) > 5 else "")
+            + "; give the model that it was made for, or search again"
         )
     # The same operators with other sizes: usable if every degree still fits, which verify() checks next.

@@ -125,7 +125,7 @@ def test_published_sizes_by_name() -> None:
         (("nowhere.py:net",), "there is no file nowhere.py"),
         (("no_such_package:net",), "cannot import no_such_package"),
         (("{file}:wrong",), "must return a taskflow.OperatorGraph, a torch.nn.Module or an exported program, got int"),
-        (("{file}:broken",), "the function raised ZeroDivisionError: division by zero"),
+        (("{file}:broken",), "the function raised ZeroDivisionError: division by zero (line "),
         (("{file}:needs",), "needs hidden, batch; give --set hidden=VALUE --batch N"),
         (("{file}:net", "--set", "depth=3"), "no parameter 'depth' (did you mean deep?); there are width, batch, deep, "),
         (("{file}:net", "--set", "deep=maybe"), "deep must be bool, got 'maybe'"),
@@ -138,6 +138,16 @@ def test_mistakes_about_models_are_one_line(tmp_path: Path, arguments: tuple[str
     file = str(tmp_path / "models_of_mine.py")
     error = run("simulate", *(a.format(file=file) for a in arguments), "-n", "2", code=2)
     assert message in error and error.count("\n") == 1, error
+
+
+@pytest.mark.parametrize("text, said", [
+    ("import torhc\n", "No module named 'torhc' (line 1 of mine.py); install it where taskflow is installed (pip install torhc)"),
+    ("x = 1\ny = {}['k']\n", "KeyError: 'k' (line 2 of mine.py)"), ("def net(:\n", "invalid syntax (mine.py, line 1)"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_imported_is_said_with_the_line(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    error = run("simulate", f"{tmp_path / 'mine.py'}:net", "-n", "2", code=2)
+    assert said in error and error.count("\n") == 1, error
 
 
 def test_a_function_is_a_model(tmp_path: Path) -> None:

@@ -109,6 +109,22 @@ def test_a_stage_that_needs_a_size_of_the_one_before_is_refused() -> None:
         plan_for("llama", "p2 d2 v2 mb1", 4)
 
 
+def test_a_module_that_was_not_planned_is_refused_before_ranks_meet() -> None:
+    from taskflow.export.pytorch.support.modules import require_planned
+    from taskflow.export.pytorch.support.plan import LayerPlan, ParallelPlan
+
+    module = networks.CNN()
+    count = sum(parameter.numel() for parameter in module.parameters())
+    cut = {"convs.#": LayerPlan((), {}, (), ()), "fc1": LayerPlan((), {}, (), ())}
+    _, _, text = plan_for("cnn", "expert", 2)
+    assert f"elements={count}," in text
+    require_planned(module, ParallelPlan({}, {"fc1": cut["fc1"]}, units=("fc2",), elements=count))
+    with pytest.raises(ValueError, match="CNN has no convs.#; give parallelize the module that was imported, or import and export"):
+        require_planned(module, ParallelPlan({}, cut))
+    with pytest.raises(ValueError, match=f"another module: CNN has {count:,} parameters, not {count + 1:,}, no h;"):
+        require_planned(module, ParallelPlan({}, {}, units=("h",), elements=count + 1))
+
+
 class Borrowing(torch.nn.Module):
     """Uses the weight of a layer that it does not call."""
 

@@ -29,7 +29,7 @@ SCHEDULES = {  # (schedule, whether a rank has several stages): the class of tor
 class TorchPlan:
     """Contents of a generated module. ``names``: the mesh's dimensions (the pipeline's first). ``nearest``: the strategy that
     it expresses, which is the given one if there are no ``differences``. ``notes``: what is done differently with the same
-    result. ``more_bytes``: what a rank needs beyond the plan's memory."""
+    result. ``more_bytes``: what a rank needs beyond the plan's memory. ``elements``: of all parameters, 0: unknown."""
 
     mesh: Mesh
     names: Mapping[str, int]
@@ -52,6 +52,7 @@ class TorchPlan:
     statistics: bool = False
     devices: tuple[int, ...] = ()
     more_bytes: int = 0
+    elements: int = 0
     notes: list[str] = field(default_factory=list)
 
 
@@ -88,7 +89,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
         units=units_of(graph, origin.module, sites, in_blocks=bool(gather_units(graph, strategy))),
         inputs=_inputs(graph, sites), output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
-        devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (),
+        devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (), elements=_elements(origin.module),
     )
     if plan.data and sharing.zero < 3:
         replicas = sharing.group or prod(mesh.sizes[j] for j in data) if sharing.zero else 1
@@ -159,6 +160,13 @@ def _mesh_names(mesh: Mesh, data: Sequence[int]) -> tuple[dict[str, int], tuple[
         names = {"data": 1}
         found[0].append("data")
     return names, tuple(found[0]), tuple(found[1])
+
+
+def _elements(module: Any) -> int:
+    """Elements of a module's parameters; 0 for a program of torch.export, which may lack some."""
+    from taskflow.models.pytorch.exported import ExportedModule
+
+    return 0 if isinstance(module, ExportedModule) else sum(parameter.numel() for parameter in module.parameters())
 
 
 def _require_module(module: Any, by_samples: bool, strategy: Strategy) -> None:

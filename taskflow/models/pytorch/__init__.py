@@ -6,7 +6,10 @@
 
 from taskflow.models.pytorch.importer import from_torch
 from taskflow.models.pytorch.meta import NumbersWantedError, on_meta
-from taskflow.models.pytorch.origin import OperatorSite, Origin, origin_of, sites_of
+from taskflow.models.pytorch.origin import OperatorSite, Origin, origin_of, require_origin, sites_of
 from taskflow.models.pytorch.weights import weights_of
 
-__all__ = ["NumbersWantedError", "OperatorSite", "Origin", "from_torch", "on_meta", "origin_of", "sites_of", "weights_of"]
+__all__ = [
+    "NumbersWantedError", "OperatorSite", "Origin", "from_torch", "on_meta", "origin_of", "require_origin", "sites_of",
+    "weights_of",
+]

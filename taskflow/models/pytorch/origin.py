@@ -50,6 +50,17 @@ def origin_of(graph: OperatorGraph) -> Origin | None:
     return _ORIGINS.get(graph)
 
 
+def require_origin(graph: OperatorGraph) -> Origin:
+    """Return what `from_torch` made a graph from. Raises ValueError if the graph is not from there."""
+    origin = origin_of(graph)
+    if origin is None:
+        raise ValueError(
+            f"{graph.name} was not made by taskflow.from_torch, so that there is no module to go back to; import the "
+            "torch.nn.Module itself (docs/guide/pytorch.md)"
+        )
+    return origin
+
+
 def first_output(result: Any) -> Any:
     """Return the tensor that a named loss uses: the first of several; of a mapping ``logits``, or the first."""
     if isinstance(result, Mapping):
@@ -69,9 +80,7 @@ def _sites(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | None
     from taskflow.models.pytorch.follow import follow
     from taskflow.models.pytorch.steps import Ref, leaves
 
-    origin = origin_of(graph)
-    if origin is None:
-        raise ValueError(f"{graph.name} was not made by taskflow.from_torch, so that there is no module to go back to")
+    origin = require_origin(graph)
     ends: dict[int, int] = {}  # step -> how many operators there are after it
 
     def watch(step: Any, index: int, ours: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from taskflow.export.pytorch.support.plan import LayerPlan
+from taskflow.export.pytorch.support.plan import LayerPlan, ParallelPlan
 
 
 def named_layer(layers: Mapping[str, LayerPlan], path: str) -> LayerPlan | None:
@@ -26,6 +26,20 @@ def matching(module: nn.Module, patterns: Iterable[str]) -> list[str]:
 
 def _is(path: str, pattern: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace("\\#", r"\d+"), path) is not None
+
+
+def require_planned(module: nn.Module, plan: ParallelPlan) -> None:
+    """Raise ValueError if a module is not the one that a plan is for, as far as its layers and its number of parameters say."""
+    count, name = sum(parameter.numel() for parameter in module.parameters()), type(module).__name__
+    lacks = [f"no {path}" for path in (*plan.layers, *plan.units) if path and not matching(module, (path,))]
+    if plan.elements not in (0, count):
+        lacks.insert(0, f"{count:,} parameters, not {plan.elements:,}")
+    if lacks:
+        more = f" and {len(lacks) - 3} more" if len(lacks) > 3 else ""
+        raise ValueError(
+            f"this plan is for another module: {name} has {', '.join(lacks[:3])}{more}; give parallelize the module that was "
+            "imported, or import and export this one"
+        )
 
 
 def is_meta(module: nn.Module) -> bool:

@@ -26,7 +26,7 @@ from taskflow.export.pytorch.support.layers import (
     mapped_leaves,
     plain_is_whole,
 )
-from taskflow.export.pytorch.support.modules import broadcast, is_meta, matching, recompute
+from taskflow.export.pytorch.support.modules import broadcast, is_meta, matching, recompute, require_planned
 from taskflow.export.pytorch.support.plan import ParallelPlan
 from taskflow.export.pytorch.support.stages import StagePart, parameters_of
 from taskflow.export.pytorch.support.statistics import share_statistics
@@ -37,6 +37,7 @@ class Parallel:
     optimizer."""
 
     def __init__(self, module: nn.Module, plan: ParallelPlan, device: str | None = None) -> None:
+        require_planned(module, plan)
         self.plan, self.device = plan, started(plan, device)
         self.mesh = init_device_mesh(self.device.type, tuple(plan.mesh.values()), mesh_dim_names=tuple(plan.mesh))
         self.tensor = self.mesh[plan.tensor] if plan.tensor else None
@@ -85,8 +86,12 @@ class Parallel:
         """Return this replica's samples of a batch."""
         if self.data is None or not isinstance(value, torch.Tensor):
             return value.to(self.device) if isinstance(value, torch.Tensor) else value
-        if len(value) % (self.data.size() * self.plan.micro_batches):
-            raise ValueError(f"{len(value)} samples do not divide into {self.data.size()} x {self.plan.micro_batches}")
+        replicas, many = self.data.size(), self.plan.micro_batches
+        if len(value) % (replicas * many):
+            raise ValueError(
+                f"{len(value)} samples do not divide into {replicas} replicas x {many} micro-batches; give every rank the whole "
+                f"batch, of a multiple of {replicas * many} samples"
+            )
         return value.chunk(self.data.size())[self.data.get_local_rank()].to(self.device)
 
     def __call__(self, *inputs: Any) -> Any:
@@ -255,7 +260,10 @@ def started(plan: ParallelPlan, device: str | None) -> torch.device:
     for size in plan.mesh.values():
         ranks *= size
     if dist.get_world_size() != ranks:
-        raise ValueError(f"this plan is for {ranks} ranks ({plan.mesh}), but there are {dist.get_world_size()}")
+        raise ValueError(
+            f"this plan is for {ranks} ranks ({plan.mesh}), but there are {dist.get_world_size()}; start torchrun with {ranks} in "
+            "all (--nnodes times --nproc-per-node), or export a plan for as many as there are"
+        )
     if kind == "cuda":
         local = int(os.environ.get("LOCAL_RANK", 0))
         torch.cuda.set_device(plan.devices[dist.get_rank()] % torch.cuda.device_count() if plan.devices else local)

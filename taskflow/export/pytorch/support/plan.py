@@ -45,7 +45,8 @@ class ParallelPlan:
     shards together, 0: all. ``units``: modules that gather their weights and reduce their gradients by themselves; other
     weights belong to the whole module. ``again``: modules that are recomputed for the backward pass. ``inputs``: the names of
     forward's arguments. ``output``, ``target``: the layouts in which the loss takes the module's result and the targets.
-    ``statistics``: batch normalisation uses the samples of all replicas."""
+    ``statistics``: batch normalisation uses the samples of all replicas. ``elements``: of all parameters of the module, 0: not
+    known."""
 
     mesh: Mapping[str, int]
     layers: Mapping[str, LayerPlan]
@@ -63,3 +64,4 @@ class ParallelPlan:
     target: Placements = ()
     statistics: bool = False
     devices: tuple[int, ...] = ()
+    elements: int = 0
