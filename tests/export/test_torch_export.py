@@ -197,7 +197,7 @@ def test_of_a_program_of_torch_export_only_samples_are_divided() -> None:
         with pytest.raises(ValueError, match=r"import the torch\.nn\.Module itself"):
             exported(graph, taskflow.choose(plan, graph, machine)[0], "torch", "parallel.py")
     found = exported(graph, taskflow.choose("d2 zero3 mb2", graph, machine)[0], "torch", "parallel.py")
-    assert not found.differences and "'blocks.#.attention.wq'" in found.files["parallel.py"]
+    assert not found.differences and "'blocks.#'" in found.files["parallel.py"]
 
 
 @pytest.mark.slow
