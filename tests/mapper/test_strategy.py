@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_named(change: Callable[[dict], object], message: s
 
 
 def test_many_differences_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"; and [0-9]+ more$"):
+    with pytest.raises(ValueError, match=r"; and [0-9]+ more; give the model that it was made for, or search again$"):
         load(write(tmp_path), model(config=replace(CONFIG, steps_per_operator=1)), 2)
 
 
