@@ -49,7 +49,7 @@ HYBRIDS = {
     2: (
         "Llama t2 nosp mb2", "Llama t2 regather mb2",
         "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective",
-        "MoE d2 e2 mb1", "Llama c2 mb3", "Llama p2 mb1 schedule=zbv",
+        "MoE d2 e2 mb1", "Llama c2 mb3", "Llama p2 mb1 schedule=zbv", "RNNLM p2 mb3 schedule=zb-h1", "RNNLM p2 d2 mb1 zero2",
     ),
     3: (
         "Llama t3 mb1", "GPT-2 t3 mb3 recompute=selective", "Mixtral t3 p2 mb2", "MoE t3 mb6 zero1", "MoE d3 e3 mb1",
