@@ -95,7 +95,7 @@ def rank_case(name: str, ranks: int) -> tuple[OperatorGraph, Strategy, Callable[
 def words(graph: OperatorGraph, step: int) -> dict[str, Any]:
     """A batch for any of these networks, the same for the same step."""
     random = np.random.default_rng(step)
-    return {name: random.integers(0, 17, graph.node(name).space.shape) for name in ("tokens", "targets")}
+    return {name: random.integers(0, 13, graph.node(name).space.shape) for name in ("tokens", "targets")}
 
 
 def fitting(graph: OperatorGraph, processors: int, random: Random) -> Strategy:
