@@ -43,6 +43,7 @@ TIME_SHARE, LEAST_SHARE = 0.6, 0.1
 """Of a budget in seconds: for plans with an order, and for those without one if data parallelism cannot fit."""
 LATE_CHANGE = 0.5  # seconds beyond the budget for what would fit where nothing does
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound from costs that the search has measured
+BOUND_SHARE = 0.5  # of the time that is left after plans with an order, at most, for their bound
 DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
 
 
@@ -127,9 +128,9 @@ def search(
         return cores() if alike and cores() > 1 and worth(evaluator, options.rivals[0], limit.seconds) else 1
 
     try:
-        searcher = ALGORITHMS[algorithm]
+        searcher, least = ALGORITHMS[algorithm], 0.0
         if layers:
-            found = _with_layers(evaluator, options, searcher, threads)
+            found, least = _with_layers(evaluator, options, searcher, threads)
         else:
             found = _searched(evaluator, options, searcher, threads())
     except NothingFits as error:
@@ -141,7 +142,8 @@ def search(
             evaluator.costs.close()
     if layers:  # the bound holds for plans with an order, too
         late = Deadline(max(0.0, deadline.left) + LATE_BOUND if isfinite(limit.seconds) else inf)
-        found = replace(found, lower_bound=min(found.seconds, work_bound(evaluator, lambda: late.expired)))
+        least = max(least, work_bound(evaluator, lambda: late.expired))
+        found = replace(found, lower_bound=min(found.seconds, least))
     if found.strategy.ordered:
         return found
     wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
@@ -167,20 +169,24 @@ def _searched(
 def _with_layers(
     evaluator: Evaluator, options: SearchOptions, searcher: Callable[[Evaluator, SearchOptions], SearchResult],
     workers: Callable[[], int],
-) -> SearchResult:
+) -> tuple[SearchResult, float]:
     """Search plans with an order first, of a network that has a grid, then without one for what is left of the budget; not if there
-    are no rivals: of more devices than the compiled evaluator numbers. ``workers``: says how many threads search the latter."""
+    are no rivals: of more devices than the compiled evaluator numbers. ``workers``: says how many threads search the latter.
+    Also returns seconds that no plan takes less than."""
     graph, machine = evaluator.graph, evaluator.machine
     large = not options.rivals
     grid = make_grid(graph, machine, evaluator.rule)
     layered = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) and not large else 1 - LEAST_SHARE)
     first, deadline = layered.result, options.deadline or Deadline(options.budget.seconds)
+    late = Deadline(max(BOUND_SHARE * deadline.left, LATE_BOUND) if isfinite(options.budget.seconds) else inf)
+    least = grid.least(lambda: late.expired)
     if first is not None and deadline.expired:
-        return replace(first, left_out=(*first.left_out, "plans without an order (no budget left)"))
+        return replace(first, left_out=(*first.left_out, "plans without an order (no budget left)")), least
     if large:
         if first is None:
             raise NothingFits(f"search: no plan was found in time that fits the memory ({layered.grid})")
-        return replace(first, left_out=(*first.left_out, f"plans without an order (more than {MOST_PROCESSORS} devices)"))
+        left_out = (*first.left_out, f"plans without an order (more than {MOST_PROCESSORS} devices)")
+        return replace(first, left_out=left_out), least
     left = max(1, options.budget.proposals - layered.proposals)  # what people write is looked at in any case
     options = replace(options, budget=replace(options.budget, proposals=left), answered=first is not None)
     try:
@@ -188,8 +194,9 @@ def _with_layers(
     except (NothingFits, TooManyTasksError):
         if first is None:
             raise
-        return replace(first, search_seconds=deadline.elapsed, stopped="interrupted" if deadline.stopped else first.stopped)
-    return second if first is None else joined(first, second, layered.proposals)
+        stopped = "interrupted" if deadline.stopped else first.stopped
+        return replace(first, search_seconds=deadline.elapsed, stopped=stopped), least
+    return second if first is None else joined(first, second, layered.proposals), least
 
 
 def _room(evaluator: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:

@@ -17,11 +17,10 @@ from math import inf
 import numpy as np
 
 from taskflow.optimizer.grid.dealing import in_stages
-from taskflow.optimizer.grid.grid import PlanGrid
 from taskflow.optimizer.grid.layered import LayeredPlan
-from taskflow.optimizer.grid.memory import kept_at_once, plan_memory
+from taskflow.optimizer.grid.memory import kept_at_once, plan_memory, rank_memories
 from taskflow.optimizer.grid.neighbours import layers_of_stages
-from taskflow.optimizer.grid.priced import PricedPlan
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.grid.stages import PlanSums, StageSums
 from taskflow.optimizer.grid.tables import Array
 
@@ -50,7 +49,7 @@ class _Rank:
 
 
 def fitted(
-    grid: PlanGrid, over: Callable[[], bool], known: float = inf, most: int = 200
+    grid: AnyGrid, over: Callable[[], bool], known: float = inf, most: int = 200
 ) -> list[PricedPlan]:
     """Return plans with as much recomputed as memory requires, the cheapest first. Looks at all degrees of the grid, whether they
     fit or not, the quickest without recomputation first, until none can be faster than the plans found or ``known`` seconds, or
@@ -72,7 +71,7 @@ def fitted(
     return sorted(found, key=lambda one: (one.seconds, str(one.layered)))
 
 
-def _shapes(grid: PlanGrid) -> list[PricedPlan]:
+def _shapes(grid: AnyGrid) -> list[PricedPlan]:
     """The plans of the grid without recomputation, whether they fit or not, by price."""
     plain = [one for one in (*grid.fitting, *grid.refused) if one.layered.plan.recompute == "none"]
     prices = grid.prices.price([(one.layered, one.micro_batches) for one in plain])
@@ -80,7 +79,7 @@ def _shapes(grid: PlanGrid) -> list[PricedPlan]:
 
 
 def fit(
-    grid: PlanGrid, layered: LayeredPlan, micro_batches: int, limits: Sequence[float] = ()
+    grid: AnyGrid, layered: LayeredPlan, micro_batches: int, limits: Sequence[float] = ()
 ) -> PricedPlan | None:
     """Return the plan with these degrees whose slowest rank is as fast as can be, of those that fit. ``limits``: by rank, the bytes
     that it may need in closed form; if not given, `LIMIT` of the memory. None if none fits."""
@@ -108,6 +107,20 @@ def fit(
         found = replace(found, recompute=(), plan=replace(found.plan, recompute=levels[0]))
     price = grid.prices(found, micro_batches)
     return PricedPlan(found, micro_batches, price, plan_memory(sums, found, micro_batches))
+
+
+def refitted(grid: AnyGrid, one: PricedPlan, spare: Sequence[float]) -> PricedPlan | None:
+    """Return the plan that differs from one in that each rank uses all of its memory, as far as is known from what was planned for
+    that one: ``spare`` bytes by processor are left, negative if they lack. None if that is the same, or no better."""
+    of_rank = len(spare) // one.layered.plan.pipeline
+    limits = [
+        memory.nbytes + min(spare[rank * of_rank : (rank + 1) * of_rank])
+        for rank, memory in enumerate(rank_memories(grid.sums, one.layered, one.micro_batches))
+    ]
+    found = fit(grid, one.layered, one.micro_batches, limits)
+    if found is None or found.layered == one.layered:
+        return None
+    return found if min(spare) < 0 or found.seconds < one.seconds else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ from taskflow.mapper import HybridPlan, Strategy, layer_numbers, node_size, samp
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate.folded import KEPT
+from taskflow.optimizer.grid.fit import fitted, refitted
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
+from taskflow.optimizer.grid.least import least_of_plans, least_unordered_bytes
 from taskflow.optimizer.grid.memory import PlanMemory, plan_memory
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plans import grid_plans
@@ -118,6 +120,11 @@ class PlanGrid:
         """Return those of these plans that fit and that people often use (not `unusual`): a tenth, soon priced."""
         return priced_plans(self, _layered(one for one in self.listed() if not unusual(one[0])), over)[0]
 
+    @property
+    def known(self) -> int:
+        """The number of plans, before they are priced."""
+        return len(self.listed())
+
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""
         if not self._listed:
@@ -128,6 +135,23 @@ class PlanGrid:
     def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
         """Return the memory that a device needs, in closed form. Raises ValueError if the network cannot be cut so."""
         return plan_memory(self.sums, layered, count)
+
+    def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
+        """Return plans with as much recomputed as memory requires, the cheapest first (`fit`)."""
+        return fitted(self, over, known)
+
+    def refitted(self, one: PricedPlan, spare: Callable[[], Sequence[float]]) -> PricedPlan | None:
+        """Return a simulated plan with all of the memory used of which it leaves ``spare`` bytes by processor; None if that is no
+        better."""
+        return refitted(self, one, spare())
+
+    def least(self, over: Callable[[], bool] = lambda: False) -> float:
+        """Return seconds that no plan takes less than; 0 if they are not known, or ``over`` returned true before. Infinite if none
+        fits."""
+        whole = sum(processor.memory_bytes for processor in self.machine.processors)
+        if least_unordered_bytes(self.sums) <= whole:
+            return 0.0  # a plan without an order, of any cuts, may be faster than all in notation
+        return least_of_plans(self.sums, self.memory_bytes, over)
 
     def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
         """Yield the plans that differ in one choice."""
@@ -200,8 +224,7 @@ def _order(
     """Yield the plans in the order of simulation. ``early``: the first is a usual one, the smallest of those with nearly the best
     price, and comes before the others are priced. ``counts`` receives the number of plans and of those that fit."""
 
-    if isinstance(grid, PlanGrid):
-        counts[0] = len(grid.listed())
+    counts[0] = grid.known
 
     def part() -> Callable[[], bool]:
         """Whether a share of what is left from now on has passed."""
@@ -209,7 +232,7 @@ def _order(
         return lambda: deadline.expired or deadline.elapsed >= until
 
     first: LayeredPlan | None = None
-    if early and isinstance(grid, PlanGrid) and (usual := grid.usual(part())):
+    if early and (usual := grid.usual(part())):
         quick = [
             one for one in usual if one.memory.nbytes <= SURE * grid.memory_bytes and one.seconds <= NEAR * usual[0].seconds
         ]  # fmt: skip

@@ -13,10 +13,9 @@ from taskflow.mapper import Strategy, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.grid.descent import descend
-from taskflow.optimizer.grid.fit import fit, fitted
-from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanGrid, PlanTrial, best_of_grid
+from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
 from taskflow.optimizer.grid.layered import LayeredPlan
-from taskflow.optimizer.grid.memory import MARGIN, rank_memories
+from taskflow.optimizer.grid.memory import MARGIN
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
@@ -116,10 +115,10 @@ class _LayeredSearch:
     def _fit(self, trial: PlanTrial) -> None:
         """Simulate plans in which each rank recomputes as much as memory requires. What is planned of the memory of the best
         ones says how much more or less that is than in closed form. BudgetExhausted when time or proposals end."""
-        if not isinstance(self.grid, PlanGrid) or trial.simulated >= self.most:
+        if trial.simulated >= self.most:
             return
         end = self._part(FIT_SHARE)
-        self._simulate(trial, fitted(self.grid, lambda: trial.over() or self.deadline.elapsed >= end, trial.seconds), end)
+        self._simulate(trial, self.grid.fitted(lambda: trial.over() or self.deadline.elapsed >= end, trial.seconds), end)
 
     def _part(self, share: float) -> float:
         return self.deadline.elapsed + share * max(0.0, self.end - self.deadline.elapsed)
@@ -155,18 +154,10 @@ class _LayeredSearch:
     def _with_all_memory(self, trial: PlanTrial, one: PricedPlan) -> PricedPlan | None:
         """Return the plan that differs from the one just simulated in that each rank uses all of its memory, as far as is known
         from what was planned for that one; None if that is the same."""
-        if not isinstance(self.grid, PlanGrid) or not isinstance(self.lacks, MemoryCheck) or trial.last is None:
+        room, last = self.lacks, trial.last
+        if not isinstance(room, MemoryCheck) or last is None:
             return None
-        plan, spare = one.layered.plan, self.lacks.spare(trial.last)
-        of_rank = len(spare) // plan.pipeline
-        limits = [
-            memory.nbytes + min(spare[rank * of_rank : (rank + 1) * of_rank])
-            for rank, memory in enumerate(rank_memories(self.grid.sums, one.layered, one.micro_batches))
-        ]
-        found = fit(self.grid, one.layered, one.micro_batches, limits)
-        if found is None or found.layered == one.layered:
-            return None
-        return found if min(spare) < 0 or found.seconds < one.seconds else None
+        return self.grid.refitted(one, lambda: room.spare(last))
 
     def _noted(self, trial: PlanTrial, before: float) -> bool:
         """Tell of a simulation; whether it gave a better plan."""

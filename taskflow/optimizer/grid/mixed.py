@@ -67,6 +67,27 @@ class MixedGrid:
         self.fitting, self.refused = priced_plans(self, self._every(over, seen), over)
         return self.fitting, len(seen)
 
+    @property
+    def known(self) -> int:
+        """0: how many plans there are is known when they have been priced."""
+        return 0
+
+    def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
+        """None: those that people often use are not priced before the others."""
+        return []
+
+    def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
+        """None: recomputation is not chosen by memory for ranks of unequal devices."""
+        return []
+
+    def refitted(self, one: PricedPlan, spare: Callable[[], Sequence[float]]) -> PricedPlan | None:
+        """None, for the same reason."""
+        return None
+
+    def least(self, over: Callable[[], bool] = lambda: False) -> float:
+        """0: of unequal devices it is not known."""
+        return 0.0
+
     def _every(self, over: Callable[[], bool], seen: set[LayeredPlan]) -> Iterator[tuple[LayeredPlan, int]]:
         """Yield each plan once, with its number of micro-batches, until ``over`` answers true. ``seen`` receives them."""
         for shape, places in sorted(self._shapes(), key=lambda one: unusual(one[0])):

@@ -55,6 +55,29 @@ class AnyGrid(Protocol):
         """Return all plans that fit, the one with the best price first, and the number of all plans."""
         ...
 
+    @property
+    def known(self) -> int:
+        """The number of plans as far as it is known before they are priced."""
+        ...
+
+    def usual(self, over: Callable[[], bool] = ...) -> list[PricedPlan]:
+        """Return plans that fit and that people often use, soon priced, the best first; perhaps none."""
+        ...
+
+    def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
+        """Return plans with as much recomputed as memory requires, the cheapest first, that may be faster than ``known`` seconds;
+        perhaps none."""
+        ...
+
+    def refitted(self, one: PricedPlan, spare: Callable[[], Sequence[float]]) -> PricedPlan | None:
+        """Return a simulated plan with all of the memory used of which it leaves ``spare`` bytes by processor; None if none is
+        known that is better."""
+        ...
+
+    def least(self, over: Callable[[], bool] = ...) -> float:
+        """Return seconds that no plan takes less than, with an order or without; 0 if they are not known, infinite if none fits."""
+        ...
+
     def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
         """Return the memory that a device needs, in closed form, scaled to ``memory_bytes``."""
         ...

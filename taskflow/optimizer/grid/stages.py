@@ -74,7 +74,7 @@ class PlanSums:
         self._unit = np.array([units.setdefault(blocks.get(layer, layer), len(units)) for layer in layers], np.int64)
         self._first = np.unique(self._unit, return_index=True)[1]
         sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
-        self._touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
+        self.touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
         self.wide = np.array([sum_bytes(size) for size in sizes], np.int64)
 
     def _needed_again(self, names: frozenset[str]) -> Array:
@@ -225,5 +225,5 @@ class PlanSums:
         return StageWeights(
             by_stage(held), by_stage(gradients), by_stage(state), gathered, by_stage(sent * (zero == 0)),
             by_stage(sent * (zero == 1)), by_stage(nbytes * ~alone * ((zero == 1) | (zero == 2))), each_pass,
-            by_stage(elements * self._touched / parts), float((sent * experts).sum() / max(1.0, sent.sum())),
+            by_stage(elements * self.touched / parts), float((sent * experts).sum() / max(1.0, sent.sum())),
         )

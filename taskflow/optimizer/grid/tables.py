@@ -162,7 +162,7 @@ class GraphTables:
             self._mappers[t, c, e] = mapper, machine
         return self._mappers[t, c, e]
 
-    def _of_group(self, t: int, c: int, e: int) -> _GroupCuts:
+    def group_cuts(self, t: int, c: int, e: int) -> _GroupCuts:
         """Return how a group cuts the nodes, found once for all sizes of micro-batches."""
         if (t, c, e) not in self._groups:
             self._groups[t, c, e] = self._cut(*self._mapper(t, c, e))
@@ -191,12 +191,12 @@ class GraphTables:
         )
 
     def _make(self, t: int, c: int, e: int, mb: int) -> NodeTable:
-        count, cuts = samples(self.graph) // (e * mb), self._of_group(t, c, e)
+        count, cuts = samples(self.graph) // (e * mb), self.group_cuts(t, c, e)
         for node in cuts.sizes:
-            self._degrees(node, cuts.cuts[node.number], count)
+            self.degrees(node, cuts.cuts[node.number], count)
         works = [
             self._work(node, {
-                n: self._degrees(self.graph.nodes[n], cuts.cuts[n], count) for n in (node.number, *(x.node for x in node.inputs))
+                n: self.degrees(self.graph.nodes[n], cuts.cuts[n], count) for n in (node.number, *(x.node for x in node.inputs))
             }, adds, count > 1, (t, c, e))
             for node, adds in cuts.first
         ]  # fmt: skip
@@ -218,7 +218,7 @@ class GraphTables:
         )
 
     @staticmethod
-    def _degrees(node: Node, cut: Sequence[int], micro_batches: int) -> tuple[int, ...]:
+    def degrees(node: Node, cut: Sequence[int], micro_batches: int) -> tuple[int, ...]:
         """The degrees of all pieces of a step. Raises ValueError if there are fewer samples than micro-batches."""
         dim, degrees = sample_dim(node), list(cut)
         if dim is not None:

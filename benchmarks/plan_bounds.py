@@ -1,0 +1,48 @@
+"""Lower bounds of the pairs of `found_against_grid.py`: of the work, and by degrees.
+
+    python benchmarks/plan_bounds.py [--pairs llama-8B-64 ...]
+
+Seconds are of the processor: without and with the tables that a search has made before. ``fits``: whether plans without an order
+may fit the memory, so that the bound by degrees does not hold for all plans.
+"""
+
+from __future__ import annotations
+
+from time import process_time
+
+import click
+from found_against_grid import PAIRS
+from several import Several, one_of
+
+from taskflow.machine import load_machine
+from taskflow.models import build
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.bounds import work_bound
+from taskflow.optimizer.grid import PlanGrid
+from taskflow.optimizer.grid.least import least_of_plans, least_unordered_bytes
+from taskflow.rules import Adam
+
+LARGE = ("llama-8B-8", "llama-8B-64", "llama-70B-64", "llama-70B-512", "gpt-175B-1024", "nmt-64")
+
+
+@click.command(cls=Several)
+@click.option("--pairs", multiple=True, type=one_of(PAIRS), default=LARGE)
+def main(pairs: tuple[str, ...]) -> None:
+    """Print the bounds of each pair."""
+    for name in pairs:
+        pair = PAIRS[name]
+        graph = build(pair.network, batch=pair.batch, dtype=pair.dtype, **pair.sizes)
+        machine = load_machine(pair.machine, pair.devices)
+        grid = PlanGrid(graph, machine, Adam())
+        took, least = [], 0.0
+        for _ in range(2):
+            begin = process_time()
+            least = least_of_plans(grid.sums, grid.memory_bytes)
+            took.append(process_time() - begin)
+        work = work_bound(make_evaluator(graph, machine, rule=Adam()))
+        fits = least_unordered_bytes(grid.sums) <= pair.devices * grid.memory_bytes
+        print(f"{name}: work {work:.4g} s, by degrees {least:.4g} s, fits {fits}, {took[0]:.1f} and {took[1]:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""least_of_plans: seconds that no plan in notation takes less than, whatever its stages, recomputation and sharding.
+
+Degrees and micro-batches are gone through one by one (`_shapes`), and the least of their bounds counts. Of one shape:
+
+- A device computes the kernels of its layers for each micro-batch (`LayerWork`) and updates its share of their weights.
+- A rank begins when the first micro-batch has passed the ranks before it. If a rank has one stage, those have all layers
+  before its own; if it has several, at least one layer each.
+- At the moment when a rank keeps the most micro-batches, what it keeps of them, the weights, their gradients (if there are
+  several micro-batches) and the update rule's state fit its memory. Weights and state count as if all were shared as widely as
+  possible (ZeRO's stage 3).
+
+What a rank computes again follows from its memory by duality. Let a byte cost u seconds a micro-batch. Each layer takes the level
+of recomputation with the least seconds and bytes at this price, and what all layers cost, less the memory's price, is at most
+what the rank takes. This holds for any u, and any mixture of levels. So there is a sum over layers for each of some prices,
+and the largest counts.
+
+Communication counts nowhere, nor do copies and the time until a message arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf
+
+import numpy as np
+
+from taskflow.mapper import HybridPlan, PipelineSchedule, samples
+from taskflow.optimizer.grid.least_work import LayerWork, LayerWorks
+from taskflow.optimizer.grid.memory import MOST_ROUNDS, kept_at_once
+from taskflow.optimizer.grid.plans import PlanAxes, powers
+from taskflow.optimizer.grid.stages import PlanSums
+from taskflow.optimizer.grid.tables import Array
+
+MANY = 1e3
+"""Times the dearest byte that recomputation saves: at this price a rank that lacks memory takes longer than any plan."""
+CLOSE = 1e-4  # of the seconds, to which the least for contiguous stages is found
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerSums:
+    """What layers of a shape take at several prices of a byte. ``each``: the prices. ``device`` (prices, layers + 1): sums over
+    the first layers of the seconds of a micro-batch, with what is computed again at that price and the update. ``weights``
+    (layers + 1): of bytes of weights, gradients and state. ``begins``: as of `LayerWork`."""
+
+    each: Array
+    device: Array
+    weights: Array
+    begins: Array
+
+
+def least_of_plans(sums: PlanSums, memory_bytes: int, over: Callable[[], bool] = lambda: False) -> float:
+    """Return the seconds; infinite if no plan fits devices of ``memory_bytes``, and 0 if ``over`` returned true before all shapes
+    were looked at."""
+    works, found = LayerWorks(sums), inf
+    left: list[tuple[float, int, HybridPlan]] = []
+    for plan in _shapes(sums):
+        if over():
+            return 0.0
+        with suppress(ValueError):  # the network cannot be cut so
+            work = works.of(plan)
+            passes = samples(sums.graph) // plan.together / plan.pipeline
+            left.append((passes * float(work.forward.sum() + work.backward.sum()), len(left), plan))
+    for quick, _, shape in sorted(left, key=lambda one: one[:2]):
+        if quick >= found:
+            break
+        for plan in _scheduled(shape, samples(sums.graph) // shape.together, sums.layers):
+            if over():
+                return 0.0
+            found = min(found, least_of(works, plan, memory_bytes, found))
+    return found
+
+
+def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float = inf) -> float:
+    """Return the seconds that plans with these degrees, micro-batch, v and schedule take at least; ``most`` if that is less. Raises
+    ValueError if the network cannot be cut so."""
+    count = samples(works.sums.graph) // plan.together
+    layers = _priced(plan, count, works.of(plan), 1 / _memory_rate(works.sums))
+    alive = np.array(_alive(plan.schedule, plan.pipeline, plan.virtual, min(count, MOST_ROUNDS * plan.pipeline)))
+    found = _of_all(plan, count, layers, alive, memory_bytes)
+    if found >= most or plan.virtual > 1 or plan.pipeline == 1:
+        return min(found, most)
+    if plan.pipeline > max(1, works.sums.layers):
+        return min(most, max(found, works.of_stages(plan, count)))
+    return _of_stages(count, layers, alive, memory_bytes, found, most)
+
+
+def least_unordered_bytes(sums: PlanSums) -> float:
+    """Return the bytes of all devices together that a plan without an order needs at least, however it is cut and placed: what a
+    whole batch keeps from forward to backward, weights and state. 0 if that is not known."""
+    try:
+        work = LayerWorks(sums).of(HybridPlan(micro_batch=samples(sums.graph), data=1))
+    except ValueError:  # the network cannot be cut so
+        return 0.0
+    return float(work.kept[0].sum() + work.weights.sum() + work.state.sum())
+
+
+def _memory_rate(sums: PlanSums) -> float:
+    device = sums.tables.device
+    return device.memory_bytes_per_second * device.reaches("memory", 0.8)
+
+
+def _shapes(sums: PlanSums) -> Iterator[HybridPlan]:
+    """All degrees and micro-batches that searches may look at, and more: any divisors as p and micro-batches."""
+    graph, machine = sums.graph, sums.tables.machine
+    axes, batch = PlanAxes(graph, machine), samples(graph)
+    devices, operators = axes.devices, sum(bool(node.inputs) for node in graph)
+    for t in powers(axes.node):
+        for c in powers(axes.node // t):
+            for p in (p for p in range(1, devices // (t * c) + 1) if devices % (t * c * p) == 0):
+                if p > 1 and (p > max(axes.layers, operators) or not axes.divided):
+                    continue
+                d = devices // (t * c * p)
+                for e in (e for e in axes.experts if d % e == 0):
+                    for count in (k for k in range(1, batch // d + 1) if batch % (d * k) == 0 and (k == 1 or axes.divided)):
+                        yield HybridPlan(tensor=t, context=c, pipeline=p, data=d, experts=e, micro_batch=batch // (d * count))
+
+
+def _scheduled(plan: HybridPlan, count: int, layers: int) -> Iterator[HybridPlan]:
+    """The shapes of all schedules. No other keeps less than these, or begins earlier."""
+    yield plan
+    p = plan.pipeline
+    if p == 1:
+        return
+    for v in range(2, layers // p + 1) if count % p == 0 else ():
+        yield replace(plan, virtual=v)
+    if 2 * p <= layers:
+        yield replace(plan, virtual=2, schedule=PipelineSchedule.ZERO_BUBBLE_V)
+
+
+def _priced(plan: HybridPlan, count: int, work: LayerWork, update: float) -> _LayerSums:
+    """The sums over layers at the prices at which a layer changes its level, without a price, and at one that is too high."""
+    share = max(1, (plan.data or 1) // plan.experts)
+    own = work.forward + work.backward + work.touched * update / share / count
+    held = (work.weights + work.state + (work.gradients if count > 1 else 0.0)) / share
+    saved, takes = work.kept.max(axis=1), work.again.max(axis=1)
+    slopes = {0.0}
+    for i in range(len(saved)):
+        for j in range(len(saved)):
+            if saved[i] > saved[j] and takes[j] > takes[i]:
+                slopes.add(float((takes[j] - takes[i]) / (saved[i] - saved[j])))
+    whole = max(1.0, float(work.kept.sum() + held.sum()))
+    slopes.add(MANY * max(max(slopes), float(own.sum()) / whole))
+    each = np.array(sorted(slopes))
+    least = np.array([(work.again + price * work.kept).min(axis=0) for price in each])
+    device = np.cumsum(np.pad(own + least, ((0, 0), (1, 0))), axis=1)
+    return _LayerSums(each, device, np.cumsum(np.pad(held, (1, 0))), work.begins)
+
+
+@lru_cache(maxsize=4096)
+def _alive(schedule: PipelineSchedule, ranks: int, chunks: int, micro_batches: int) -> tuple[float, ...]:
+    """By rank, how many micro-batches of its layers it keeps at least at one moment. Of several stages a rank, moments are
+    weighted alike, and the layers are where that gives the fewest."""
+    if chunks == 1:
+        return tuple(float(min(micro_batches, ranks - rank)) for rank in range(ranks))
+    found = []
+    for rank in range(ranks):
+        moments = kept_at_once(HybridPlan(pipeline=ranks, virtual=chunks, schedule=schedule), micro_batches, rank)
+        found.append(float(max(1.0, moments.mean(axis=0).min(), moments.min(axis=1).max())))
+    return tuple(found)
+
+
+def _of_all(plan: HybridPlan, count: int, layers: _LayerSums, alive: Array, memory: float) -> float:
+    """Seconds that the ranks together need, divided by their number: at least what the slowest one takes."""
+    device = layers.device[:, -1] + layers.each * layers.weights[-1] / alive.max()
+    waiting = 0.0
+    if plan.pipeline <= len(layers.begins):  # a rank has no layer before those of the ranks before it
+        waiting = float(np.minimum.accumulate(layers.begins[::-1])[::-1][: plan.pipeline].sum())
+    seconds = (count * (device - layers.each * memory * (1 / alive).sum()) + waiting) / plan.pipeline
+    return float(seconds.max())
+
+
+def _of_stages(count: int, layers: _LayerSums, alive: Array, memory: float, least: float, most: float) -> float:
+    """Seconds that a plan with one stage a rank needs, between ``least`` and ``most``. Ranks take layers in order, each as many
+    as it can in the time."""
+    high = most if most < inf else least * MANY
+    if not _enough(count, layers, alive, memory, high):
+        return most
+    low = min(least, high)
+    while high > low * (1 + CLOSE):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _enough(count, layers, alive, memory, middle) else (middle, high)
+    return low
+
+
+def _enough(count: int, layers: _LayerSums, alive: Array, memory: float, seconds: float) -> bool:
+    """Whether the ranks take all layers in so many seconds."""
+    last, at = layers.device.shape[1] - 1, 0
+    for one in alive:
+        left = (seconds - layers.begins[at]) / count
+        sums = layers.device + (layers.each / one)[:, None] * layers.weights
+        room = sums[:, at] + left + layers.each * memory / one
+        before, at = at, min(int(np.searchsorted(row, limit, "right")) - 1 for row, limit in zip(sums, room))
+        if at >= last:
+            return True
+        if at <= before:
+            return False
+    return False
