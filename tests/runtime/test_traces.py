@@ -105,6 +105,19 @@ def test_a_trace_has_every_task_of_every_step(local: tuple[dict[str, Any], Execu
     assert about["plan"] == {node.name: run.strategy[node.name].describe(node) for node in run.graph}
 
 
+def test_tasks_of_a_pipeline_say_their_micro_batch_and_stage(tmp_path: Path) -> None:
+    run = executor("p3 mb2")
+    run.trace(path := tmp_path / "steps.json", range(1))
+    run.train(feeds(0, CONFIG))
+    pipeline, graph = run.strategy.pipeline, run.program("train").graph
+    assert pipeline is not None
+    wanted = {n: (one.micro_batch, one.stage) for one, first, last in graph.passes for n in range(first, last)}
+    said = [e["args"] for e in spans(read_trace(path), "compute")]
+    found = {one["task"]: (one["micro_batch"], one["stage"]) for one in said if "stage" in one}
+    assert found == {one["task"]: wanted[one["task"]] for one in said if one["task"] in wanted}
+    assert set(found.values()) == {(m, s) for m in range(3) for s in range(3)} and len(found) < len(said)
+
+
 def test_steps_last_as_long_as_they_did(local: tuple[dict[str, Any], Executor, list[float]]) -> None:
     content, _, seconds = local
     pairs = list(zip(content["otherData"]["step_seconds"][:2], seconds[2:4]))  # the last one also wrote the file

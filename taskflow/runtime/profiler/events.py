@@ -57,6 +57,9 @@ class _EventWriter:
     def __init__(self, tasks: TaskGraph, recordings: Sequence[Recording], subject: Subject) -> None:
         self._tasks, self._recordings, self._subject = tasks.tasks, recordings, subject
         self.arguments = [_arguments(task) for task in tasks.tasks]
+        for one, first, last in tasks.passes:
+            for said in self.arguments[first:last]:
+                said.update(micro_batch=one.micro_batch, stage=one.stage)
         aligned = [[on_first_clock(times, *r.offsets) for times in r.times] for r in recordings]
         self._origin = min(float(steps[0][0]) for steps in aligned)
         # In whole nanoseconds, so that durations add up exactly.
