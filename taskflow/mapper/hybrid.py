@@ -58,6 +58,8 @@ class HybridParallel(Mapper):
         self._group = group
         self._places: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._micro_batches = samples(graph) // plan.together
+        levels = plan.recompute_layers
+        self._recompute = recomputed_by_layer(graph, levels) if levels else recomputed(graph, plan.recompute)
 
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
         degrees, expert = [1] * len(node.dims), self._experts.get(node.name)
@@ -132,8 +134,7 @@ class HybridParallel(Mapper):
             raise ValueError(f"plan {self.plan}: {error}") from None
 
     def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
-        levels = self.plan.recompute_layers
-        return recomputed_by_layer(graph, levels) if levels else recomputed(graph, self.plan.recompute)
+        return self._recompute
 
     def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         if not self.plan.regather:
@@ -149,9 +150,13 @@ class HybridParallel(Mapper):
         return Exchange.COLLECTIVES if self._together() else Exchange.COPIES
 
     def _together(self) -> bool:
-        """True if transfers across a group are collectives: in all plans except those that only distribute samples."""
+        """True if transfers across a group are collectives, as are sums of losses: in all plans except those that only distribute
+        samples. What is ordered anyway (`Strategy.ordered`) is more than that: were its loss summed by one replica, replicas would
+        not be alike, and would all have to be lowered."""
         plan = self.plan
-        return max(plan.tensor, plan.context, plan.experts, plan.pipeline, self._micro_batches) > 1
+        degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._micro_batches
+        ordered = bool(self._recompute) or max((plan.zero, *plan.zero_layers)) > 1 or plan.overlap == "none"
+        return ordered or max(degrees) > 1
 
     def between(self, node: Node) -> bool:
         """True if an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence, or

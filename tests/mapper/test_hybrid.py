@@ -34,7 +34,7 @@ from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.tasks import Kind, roofline, simulate
 from taskflow.tasks.lower import lower
-from taskflow.tasks.topic import Purpose
+from taskflow.tasks.topic import Purpose, Topic
 
 CONFIG = replace(GPTConfig.small(), batch=8, layers=6)
 
@@ -278,6 +278,20 @@ def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
         losses.append([run.train(batch) for batch in batches])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-9)
     assert losses[1] == losses[2]
+
+
+@pytest.mark.parametrize(("plan", "together"), [
+    ("d8", False), ("d8 zero1", False), ("d8 recompute=none*2", False), ("d8 zero2", True), ("d8 recompute=full", True),
+    ("d8 zero=1*1,3*1", True), ("d8 overlap=none", True), ("d4 mb1", True), ("t2 d4", True),
+])
+def test_the_loss_is_summed_by_all_replicas_of_plans_that_do_more_than_distribute_samples(plan: str, together: bool) -> None:
+    """So that replicas are alike, also if there is one micro-batch."""
+    graph = decoder(2)
+    strategy = planned(plan, 4 if plan == "d4 mb1" else 8, graph)
+    assert strategy.ordered is together
+    tasks = [task for task in lower(graph, strategy, taskflow.SGD()) if task.topic == Topic(Purpose.PARTIAL, "loss")]
+    own = {Kind.SUM} if "mb1" in plan else set()  # of a processor's micro-batches
+    assert {task.kind for task in tasks} == ({Kind.COLLECTIVE, *own} if together else {Kind.COPY, Kind.SUM})
 
 
 def test_layers_are_recomputed_and_sharded_as_each_of_them_is_said_to_be() -> None:

@@ -25,8 +25,8 @@ from taskflow.optimizer.evaluate.folded.layers import KEPT, Label, fewer_layers
 from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair, lay_out
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
-from taskflow.tasks import Kind
-from taskflow.tasks.lower import NotAlikeError
+from taskflow.tasks import Kind, TaskGraph
+from taskflow.tasks.lower import NotAlikeError, StepPart, lower
 from taskflow.tasks.topic import Purpose, Topic
 
 MACHINE = load_machine("h100", 8)
@@ -89,6 +89,9 @@ def test_time_tasks_bytes_and_memory_are_those_of_all_layers(name: str, layers: 
 
 @pytest.mark.parametrize(("layers", "plan", "runs"), [
     (13, "d8 mb1 recompute=full*7,light*6", 2), (16, "p2 d4 mb1 stages=8,8 recompute=full*8,light*8", 2),
+    (13, "d8 mb2 recompute=full*6,light*7 zero=1*1,3*11,1*1 prefetch=2", 2), (12, "d8 mb2 recompute=full zero=2*6,3*6", 2),
+    pytest.param(13, "d8 mb1 recompute=full*6,light*7 zero=1*1,3*11,1*1", 2, marks=pytest.mark.slow),
+    pytest.param(13, "d8 mb1 recompute=full*1,light*11,none*1 zero=1*1,3*11,1*1 prefetch=2", 1, marks=pytest.mark.slow),
     pytest.param(18, "d8 mb1 recompute=full*6,none*6,light*6", 3, marks=pytest.mark.slow),
     pytest.param(13, "d8 mb1 zero3 prefetch=2 recompute=full*6,light*7", 2, marks=pytest.mark.slow),
     pytest.param(13, "d8 mb1 zero3 recompute=full*6,light*7", 2, marks=pytest.mark.slow),
@@ -108,6 +111,24 @@ def test_layers_of_one_stage_may_be_alike_in_several_runs(layers: int, plan: str
     for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
         assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
         assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
+
+
+def test_where_layers_cannot_be_left_out_one_replica_with_all_layers_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not several replicas with fewer layers: that is more. Weights are gathered further ahead than a layer has operators."""
+    graph = network("llama", 7)
+    strategy = map_graph(HybridParallel("d8 mb2 zero3 prefetch=12"), graph, MACHINE)
+    tried: list[tuple[int, int]] = []
+
+    def noted(some: OperatorGraph, *rest: Any, part: StepPart, **more: Any) -> TaskGraph:
+        tried.append((len(some), len(part.images)))
+        return lower(some, *rest, part=part, **more)
+
+    monkeypatch.setattr("taskflow.optimizer.evaluate.folded.step.lower", noted)
+    evaluator = PythonEvaluator(graph, MACHINE, make_evaluator(graph, MACHINE, rule=RULE).costs, RULE, None)
+    step = folded_step(graph, strategy, MACHINE, evaluator.costs, RULE, None)
+    fewer = fewer_layers(graph, strategy)
+    assert fewer is not None and tried == [(len(fewer.graph), 1), (len(graph), 1)]
+    assert step.replicas.count == 8 and step.makespan == evaluator.set(strategy)
 
 
 def test_copies_are_the_layers_that_are_left_out_and_the_third() -> None:

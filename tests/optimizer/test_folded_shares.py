@@ -27,7 +27,7 @@ SHARES = (
     ("p2 d8 zero3 mb1 schedule=zb-h1", 40, 4), ("p2 d8 zero2 mb1 schedule=zbv", 48, 4), ("d16 hsdp8 mb1", 96, 2),
     ("p2 d8 v2 zero2 mb1", 48, 4), ("p2 d8 fsdp mb1 prefetch=2 recompute=full", 48, 3), ("p2 d8 zero3 mb1 schedule=gpipe", 48, 2),
     ("t2 p2 d4 hsdp2 mb1", 24, 2), ("p2 d8 zero3 mb1 prefetch=0", 48, 13), ("p2 d8 v2 zero3 mb1", 48, 4),
-    ("p2 d8 zero3 mb1 schedule=zbv", 40, 4),
+    ("p2 d8 zero3 mb1 schedule=zbv", 40, 4), ("d16 zero3 mb3 recompute=full", 48, 4), ("d16 zero3 mb3", 48, 1),
 )
 
 
@@ -45,7 +45,7 @@ def both(graph: OperatorGraph, plan: str, clip: float | None = 1.0) -> tuple[Fol
 
 
 @pytest.mark.parametrize(("plan", "batch", "layers"), [
-    SHARES[0], SHARES[1], *(pytest.param(*case, marks=pytest.mark.slow) for case in SHARES[2:]),
+    SHARES[0], SHARES[1], SHARES[11], *(pytest.param(*case, marks=pytest.mark.slow) for case in SHARES[2:11]),
 ])
 def test_tasks_wait_for_what_they_wait_for_in_the_whole_step(plan: str, batch: int, layers: int) -> None:
     step, evaluator = both(network(SMALL, batch, layers), plan)

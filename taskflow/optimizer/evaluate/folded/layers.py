@@ -86,17 +86,22 @@ class _LayerGroup:
     def runs(self) -> Iterator[_LayerGroup]:
         """Yield the longest groups of consecutive layers in which all but the first and the last have the same operators, cut,
         placed and recomputed in the same way, which read the same values of the previous layer. The last layer of the stage may
-        be unlike those before it."""
+        be unlike those before it, if its weights are kept in the same way: the gathers of a pass wait for those of another pass,
+        and there the last layer alone comes first or last."""
         signs = [[self._sign(i, node) for node in layer] for i, layer in enumerate(self.layers)]
         first = 0
         while first + KEPT < len(signs):
             end = first + 2  # of those that are like the one after the first
             while end < len(signs) and None not in signs[end] and signs[end] == signs[first + 1]:
                 end += 1
-            end += end == len(signs) - 1
+            end += end == len(signs) - 1 and self._sharded(end) == self._sharded(end - 1)
             if end - first > KEPT:
                 yield _LayerGroup(self.graph, self.strategy, self.layers[first:end])
             first = end
+
+    def _sharded(self, layer: int) -> list[int]:
+        """The stages of ZeRO at which the weights of a layer are kept, one for each that it declares."""
+        return [self.strategy.sync(p.layer).zero for node in self.layers[layer] for p in node.parameters]
 
     def _sign(self, layer: int, node: Node) -> object:
         """Key that is equal for another layer's node if the two are alike; None if no other is like it."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from heapq import merge
 from itertools import pairwise
 from operator import attrgetter
 
@@ -109,18 +110,29 @@ def folded_step(
     """Predict a training step under a strategy. Raises ValueError if the strategy does not fit the graph (`Strategy.verify`),
     NotAlikeError if the step cannot be lowered in part."""
     reason: NotAlikeError | None = None
-    for fewer in (fewer_layers(graph, strategy), every_layer(graph, strategy)):
-        if fewer is None:
-            continue
-        fewer.strategy.verify(fewer.graph)
-        if not _even(fewer.graph, fewer.strategy):
-            raise NotAlikeError("micro-batches differ in size")
-        for found in replicas(fewer.graph, fewer.strategy, machine):
-            try:
-                return _folded(fewer, machine, costs, rule, clip_norm, found, checkpoint)
-            except NotAlikeError as error:
-                reason = reason or error
+    ways = [_ways(fewer, machine) for fewer in (fewer_layers(graph, strategy), every_layer(graph, strategy)) if fewer is not None]
+    for fewer, found in merge(*ways, key=_lowered_pieces):
+        try:
+            return _folded(fewer, machine, costs, rule, clip_norm, found, checkpoint)
+        except NotAlikeError as error:
+            reason = reason or error
     raise reason or NotAlikeError("there are no replicas")
+
+
+def _ways(fewer: FewerLayers, machine: Machine) -> Iterator[tuple[FewerLayers, Replicas]]:
+    """Yield the ways of seeing a network as replicas. Raises ValueError if its strategy does not fit it, and NotAlikeError if its
+    micro-batches are not alike."""
+    fewer.strategy.verify(fewer.graph)
+    if not _even(fewer.graph, fewer.strategy):
+        raise NotAlikeError("micro-batches differ in size")
+    for found in replicas(fewer.graph, fewer.strategy, machine):
+        yield fewer, found
+
+
+def _lowered_pieces(way: tuple[FewerLayers, Replicas]) -> float:
+    """About how much is lowered: operators by processors."""
+    fewer, found = way
+    return len(fewer.graph) * len(found.images)
 
 
 def _even(graph: OperatorGraph, strategy: Strategy) -> bool:
