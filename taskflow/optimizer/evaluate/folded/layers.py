@@ -86,8 +86,8 @@ class _LayerGroup:
     def runs(self) -> Iterator[_LayerGroup]:
         """Yield the longest groups of consecutive layers in which all but the first and the last have the same operators, cut,
         placed and recomputed in the same way, which read the same values of the previous layer. The last layer of the stage may
-        be unlike those before it, if its weights are kept in the same way: the gathers of a pass wait for those of another pass,
-        and there the last layer alone comes first or last."""
+        be unlike those before it, but its weights are kept in the same way. The first gathers of a pass wait for another pass.
+        So they must not be those of a layer that stands for several."""
         signs = [[self._sign(i, node) for node in layer] for i, layer in enumerate(self.layers)]
         first = 0
         while first + KEPT < len(signs):
