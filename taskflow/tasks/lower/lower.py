@@ -115,10 +115,12 @@ def lower(
     else:
         # What is computed again waits for nothing else, and would be there long before it is needed.
         state.chained = rule is not None and bool(strategy.recompute | strategy.regather)
+        if part is not None and not part.alone:
+            state.gathers.turns = emit.graph.turns
         for node in graph:
             if needed is None or node.number in needed:
                 forward(state, node)
-        end_pass(state)
+        end_pass(state, over=rule is None)
     emit.graph.bundles, emit.graph.weights = list(layout.bundles), {**state.flat_weights, **state.gathers.shares}
     for tensor in (*graph.losses, *fetch) if wanted is None else wanted:
         emit.graph.fetched[tensor.name] = state.read(tensor, tensor.spec.rect, 0)

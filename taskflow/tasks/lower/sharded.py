@@ -53,11 +53,12 @@ def scatter_gradients(state: Lowering, layers: Sequence[str]) -> None:
                 del state.weight_gradients[key]
 
 
-def end_pass(state: Lowering) -> None:
-    """Forget the weights that were gathered for a pass, which the next one cannot use."""
-    for use in state.gathers.end_pass():
+def end_pass(state: Lowering, over: bool = True) -> None:
+    """Forget the weights that were gathered for a pass, which the next one cannot use. ``over``: False between the two passes of a
+    step without micro-batches, of which the second may wait for the first."""
+    for use in state.gathers.end_pass(over):
         state.weight_uses.pop(use, None)
-    if state.gathers.turns is not None:
+    if state.gathers.turns is not None and over:
         state.scattered.clear()
 
 

@@ -87,9 +87,10 @@ class WeightGathers:
                 if visit := self._now.get((self.layout.unit(parameter), processor)):
                     visit.last = task
 
-    def end_pass(self) -> list[WeightUse]:
-        """Forget what was gathered; return which uses end with it."""
-        if self.turns is not None:
+    def end_pass(self, over: bool) -> list[WeightUse]:
+        """Forget what was gathered; return which uses end with it. ``over``: False between the passes of a step that has no others,
+        whose turns are counted through."""
+        if self.turns is not None and over:
             for processor, visits in self._visits.items():
                 if any(visit.last is None for visit in visits):
                     raise NotAlikeError("a processor gathers weights of which it reads none")

@@ -86,11 +86,14 @@ class _LayerGroup:
     def runs(self) -> Iterator[_LayerGroup]:
         """Yield the longest groups of consecutive layers in which all but the first and the last have the same operators, cut,
         placed and recomputed in the same way, which read the same values of the previous layer. The last layer of the stage may
-        be unlike those before it, but its weights are kept in the same way. The first gathers of a pass wait for another pass.
-        So they must not be those of a layer that stands for several."""
+        be unlike those before it, but the weights of all are kept in the same way. The first and last gathers and sums of a pass
+        go with other passes. So they must not be those of a layer that stands for several."""
         signs = [[self._sign(i, node) for node in layer] for i, layer in enumerate(self.layers)]
         first = 0
         while first + KEPT < len(signs):
+            if self._sharded(first) != self._sharded(first + 1):
+                first += 1
+                continue
             end = first + 2  # of those that are like the one after the first
             while end < len(signs) and None not in signs[end] and signs[end] == signs[first + 1]:
                 end += 1
