@@ -179,7 +179,13 @@ def _with_layers(
     layered = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) and not large else 1 - LEAST_SHARE)
     first, deadline = layered.result, options.deadline or Deadline(options.budget.seconds)
     late = Deadline(max(BOUND_SHARE * deadline.left, LATE_BOUND) if isfinite(options.budget.seconds) else inf)
-    least = grid.least(lambda: late.expired)
+    try:
+        least = grid.least(lambda: late.expired or deadline.stopped)
+    except KeyboardInterrupt:
+        if first is None:
+            raise
+        least, deadline.stopped = 0.0, True
+        first = replace(first, stopped="interrupted")
     if first is not None and deadline.expired:
         return replace(first, left_out=(*first.left_out, "plans without an order (no budget left)")), least
     if large:

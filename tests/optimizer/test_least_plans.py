@@ -150,3 +150,10 @@ def test_the_search_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = search(graph, machine, budget="30p", use=evaluator)
     assert found.strategy.ordered and grid.least() > 1.02 * work_bound(evaluator)
     assert found.lower_bound == min(found.seconds, grid.least())
+
+    def interrupted(over: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PlanGrid, "least", lambda grid, over: interrupted(over))
+    stopped = search(graph, machine, budget="30p", use=evaluator)
+    assert stopped.stopped == "interrupted" and stopped.seconds == found.seconds
