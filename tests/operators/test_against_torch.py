@@ -133,9 +133,9 @@ def _top_k_routing(op: Any, x: Any) -> Any:
                 e = int(best[g, s, i])
                 if op.capacity is None or places[e] < op.capacity:
                     slots[g, s, i] = e if op.capacity is None else e * op.capacity + places[e]
-                    load[g, e] += 1
                 else:
                     full[g, i] += 1
+                load[g, e] += 1  # whether or not it finds a place
                 counts[g, e] += i < op.balance
                 places[e] += 1
     loss = (counts / tokens * gates.mean(1)).sum(-1) / experts
