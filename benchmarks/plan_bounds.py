@@ -1,6 +1,6 @@
 """Lower bounds of the pairs of `found_against_grid.py`: of the work, and by degrees.
 
-    python benchmarks/plan_bounds.py [--pairs llama-8B-64 ...]
+    python benchmarks/plan_bounds.py [--json] [--pairs llama-8B-64 ...]
 
 Seconds are of the processor: without and with the tables that a search has made before. ``fits``: whether plans without an order
 may fit the memory, so that the bound by degrees does not hold for all plans.
@@ -8,7 +8,9 @@ may fit the memory, so that the bound by degrees does not hold for all plans.
 
 from __future__ import annotations
 
+import json
 from time import process_time
+from typing import Any
 
 import click
 from found_against_grid import PAIRS
@@ -27,8 +29,10 @@ LARGE = ("llama-8B-8", "llama-8B-64", "llama-70B-64", "llama-70B-512", "gpt-175B
 
 @click.command(cls=Several)
 @click.option("--pairs", multiple=True, type=one_of(PAIRS), default=LARGE)
-def main(pairs: tuple[str, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True)
+def main(pairs: tuple[str, ...], as_json: bool) -> None:
     """Print the bounds of each pair."""
+    rows: list[dict[str, Any]] = []
     for name in pairs:
         pair = PAIRS[name]
         graph = build(pair.network, batch=pair.batch, dtype=pair.dtype, **pair.sizes)
@@ -41,7 +45,11 @@ def main(pairs: tuple[str, ...]) -> None:
             took.append(process_time() - begin)
         work = work_bound(make_evaluator(graph, machine, rule=Adam()))
         fits = least_unordered_bytes(grid.sums) <= pair.devices * grid.memory_bytes
-        print(f"{name}: work {work:.4g} s, by degrees {least:.4g} s, fits {fits}, {took[0]:.1f} and {took[1]:.1f} s")
+        rows.append({"pair": name, "work": work, "by degrees": least, "fits": fits, "seconds": took})
+        if not as_json:
+            print(f"{name}: work {work:.4g} s, by degrees {least:.4g} s, fits {fits}, {took[0]:.1f} and {took[1]:.1f} s")
+    if as_json:
+        print(json.dumps({"rows": rows}))
 
 
 if __name__ == "__main__":

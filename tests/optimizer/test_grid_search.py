@@ -15,13 +15,16 @@ from taskflow.cli.main import main
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
 from taskflow.mapper import HybridPlan, PipelineSchedule, Strategy, layer_numbers
+from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import MemoryCheck, SearchResult, make_evaluator, search
+from taskflow.optimizer.evaluate import MOST_WHOLE
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
 from taskflow.optimizer.grid import (
     LayeredPlan,
     PlanGrid,
+    PlanTrial,
     best_of_grid,
     change_that_fits,
     descend,
@@ -74,6 +77,19 @@ def test_the_same_seed_and_proposals_give_the_same_plan(everywhere: None) -> Non
     first, second = searched(seed=5), searched(seed=5)
     assert first.strategy == second.strategy
     assert (first.seconds, first.proposals, first.accepted) == (second.seconds, second.proposals, second.accepted)
+
+
+def test_the_work_of_plans_that_are_not_folded_is_that_of_all_pieces() -> None:
+    """Llama 8B in 8 micro-batches on 8 GPUs is lowered as a whole under one plan, and folded in 16 under another."""
+    graph = build("llama-8B", 128)
+    evaluator = make_evaluator(graph, load_machine("h100", 8), rule=RULE)
+    trial = PlanTrial(evaluator, lambda strategy: "", lambda: False)
+    few, many = LayeredPlan(HybridPlan(2, pipeline=2, data=2, micro_batch=8)), LayeredPlan(HybridPlan(data=8, micro_batch=1))
+    plans = [plan_strategy(plan, graph, evaluator.machine) for plan in (few, many)]
+    pieces = [sum(len(config.processors) for config in plan.configs.values()) for plan in plans]
+    assert pieces[0] <= MOST_WHOLE < pieces[1]
+    assert 0.9 * pieces[0] < trial.work(few, 8) < 1.3 * pieces[0]
+    assert trial.work(many, 16) < 0.5 * pieces[0]
 
 
 def test_a_budget_in_seconds_holds(everywhere: None) -> None:

@@ -14,7 +14,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
 from taskflow.mapper import HybridPlan, Strategy, layer_numbers, node_size, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
-from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
+from taskflow.optimizer.evaluate import MOST_WHOLE, Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.fit import fitted, refitted
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
@@ -337,6 +337,9 @@ class PlanTrial:
         else:  # those on one node are lowered together, since they share its links
             devices *= min(plan.data or 1, max(1, self._node // devices))
         alike = plan.pipeline * plan.virtual + layered.changes  # runs of layers that are alike
+        whole = len(self.evaluator.graph) * plan.tensor * plan.context * (plan.data or len(plan.shares) or 1) * micro_batches
+        if whole <= MOST_WHOLE:  # not folded
+            return STARTING + whole
         nodes = len(self.evaluator.graph) * min(1.0, KEPT * alike / max(1, self._layers))
         simulated = len(self.evaluator.graph) * devices * micro_batches // SIMULATED_PIECES
         return STARTING + int(nodes * devices * min(micro_batches, LOWERED)) + simulated
