@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 from found_against_grid import PAIRS
+from rich.console import Console
+from rich.table import Table
 from several import Several, one_of
 
 from taskflow.machine import load_machine
@@ -46,10 +48,15 @@ def main(pairs: tuple[str, ...], as_json: bool) -> None:
         work = work_bound(make_evaluator(graph, machine, rule=Adam()))
         fits = least_unordered_bytes(grid.sums) <= pair.devices * grid.memory_bytes
         rows.append({"pair": name, "work": work, "by degrees": least, "fits": fits, "seconds": took})
-        if not as_json:
-            print(f"{name}: work {work:.4g} s, by degrees {least:.4g} s, fits {fits}, {took[0]:.1f} and {took[1]:.1f} s")
     if as_json:
         print(json.dumps({"rows": rows}))
+        return
+    table = Table("pair", "work", "by degrees", "plans without an order", "seconds of this")
+    for row in rows:
+        fits = "may fit" if row["fits"] else "do not fit"
+        first, again = row["seconds"]
+        table.add_row(row["pair"], f"{row['work']:.4g} s", f"{row['by degrees']:.4g} s", fits, f"{first:.1f}, {again:.1f}")
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -87,11 +87,9 @@ class ModelCosts(Costs):
         if work.backward:
             wanted, targets, replacing = self._backward_of(work.node, work.piece)
             added = max(0, task.nbytes + (work.other.nbytes if work.other else 0) - replacing - targets)
-        both, plain = (
-            self.model.spent(work.node.operator, work.node.specs, work.piece, work.backward, wanted, more, device)
-            for more in (added, 0)
-        )
-        if work.other is None or both is None or plain is None:
+        asked = work.node.operator, work.node.specs, work.piece, work.backward, wanted
+        both = self.model.spent(*asked, added, device)
+        if work.other is None or both is None or (plain := self.model.spent(*asked, 0, device)) is None:
             return both
         return Spent(both.device - plain.device / 2, both.host - plain.host / 2)  # half of it, and all of its own adding
 

@@ -92,14 +92,15 @@ class RememberedCosts(ABC):
         device = self.machine.processors[task.processor].device
         if isinstance(work, Compute):
             wanted = tuple(t is not None for t in work.grad_inputs) if work.backward else None
-            both, plain = (
-                self.compute_seconds(
-                    work.node.operator, work.node.specs, work.piece, work.backward, device=device,
-                    gradients=wanted if work.other is None else work.other.wanted, added_bytes=added,
-                )
-                for added in (added_bytes(work) if work.backward else 0, 0)
+            asked = work.node.operator, work.node.specs, work.piece, work.backward
+            wanted = wanted if work.other is None else work.other.wanted
+            both = self.compute_seconds(
+                *asked, device=device, gradients=wanted, added_bytes=added_bytes(work) if work.backward else 0
             )
-            return both if work.other is None else both - plain / 2  # two halves of about the same size, and its own adding
+            if work.other is None:
+                return both
+            plain = self.compute_seconds(*asked, device=device, gradients=wanted, added_bytes=0)
+            return both - plain / 2  # two halves of about the same size, and its own adding
         rule = work.rule if isinstance(work, Update) else None
         return self.memory_seconds(task.kind, task.nbytes, task.flops, device=device, rule=rule, runs=max(task.runs))
 
