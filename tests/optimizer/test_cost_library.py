@@ -14,7 +14,7 @@ from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.operators.attention_blocks import AttentionBlocks
 from taskflow.operators.flash_attention import FlashAttention
-from taskflow.operators.operator import REGISTRY, Spec, iteration_space
+from taskflow.operators.operator import REGISTRY, Spec, Work, iteration_space
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import AnalyticCosts, ModelCosts
 from taskflow.optimizer.cost.library import FILLING, LEAST_SPLIT, tiled
@@ -51,6 +51,43 @@ def test_long_contractions_are_cut_where_there_are_few_tiles() -> None:
     assert tiled(64, 64, 65536, 1, SMS, PEAK) < whole / 50
     assert tiled(64, 64, LEAST_SPLIT, 1, SMS, PEAK) == pytest.approx(2 * 64 * 64 * (LEAST_SPLIT + FILLING) / (PEAK / SMS * 0.7))
     assert ceil(65536 / LEAST_SPLIT) > SMS  # the multiprocessors are the limit above
+
+
+@pytest.mark.parametrize("network", ["Llama-8B", "GPT-3-1.7B", "Mixtral-8x7B", "MoE-600B"])
+def test_large_products_come_near_the_peak(network: str) -> None:
+    """Forward and backward, whole layers of published sizes, but for products of one word with its own few numbers. What is
+    touched counts where it takes longer than the arithmetic."""
+    graph, machine = build(network, batch=64, layers=2, dtype="bfloat16"), load_machine("h100", 1)
+    costs, device, looked = AnalyticCosts(machine), machine.processors[0].device, set()
+    for node in graph:
+        if node.operator.work is not Work.CONTRACTION or node.operator.kind == "einsum":
+            continue
+        space, wanted = iteration_space(node.operator, node.specs), tuple(spec.differentiable for spec in node.specs)
+        touched = sum(x.spec.nbytes for x in (*node.inputs, *node.outputs)) + sum(p.spec.nbytes for p in node.parameters)
+        for backward in (False, True):
+            flops = (node.operator.backward_flops if backward else node.operator.flops)(node.specs, space)
+            spent = costs.spent(node.operator, node.specs, space, backward, wanted, 0, device)
+            assert spent is not None
+            least = max(flops / device.product_rate(node.specs[0].dtype), (1 + backward) * touched / device.memory_bytes_per_second)
+            assert 0.4 < least / spent.device < 1, f"{node.name}: {least / spent.device:.3f} of the peak, backward: {backward}"
+        looked.add(node.operator.kind)
+    assert len(looked) > 1
+
+
+def test_choosing_experts_takes_as_long_as_places_for_as_many_words() -> None:
+    """Eight experts, of which each word takes two: without a capacity, and with places for exactly so many."""
+    machine = load_machine("h100", 1)
+    costs, device, half = AnalyticCosts(machine), machine.processors[0].device, np.dtype("float16")
+    chosen, placed = REGISTRY["routed_linear"](8, 14_336), REGISTRY["expert_linear"](14_336)
+    some = Spec((4, 4096, 4096), half), Spec((4, 4096, 2), np.dtype(np.int64))
+    all_of = (Spec((4, 8, 1024, 4096), half),)
+    for backward in (False, True):
+        one, other = (
+            costs.spent(op, specs, iteration_space(op, specs), backward, tuple(s.differentiable for s in specs), 0, device)
+            for op, specs in ((chosen, some), (placed, all_of))
+        )
+        assert one is not None and other is not None
+        assert one.device == pytest.approx(other.device, rel=0.1)
 
 
 @pytest.mark.parametrize("causal", [False, True])

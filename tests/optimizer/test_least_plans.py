@@ -104,6 +104,15 @@ def test_no_plan_is_faster_than_the_bound_of_its_degrees(name: str, where: str, 
     assert where == "h100" or nearest < 1.3 or count < 9  # a bound that is a little too high would show
 
 
+def test_a_rank_that_others_leave_nothing_to_makes_no_plan_impossible() -> None:
+    """The second of four ranks has memory for two of four layers, the third not for the last, the fourth for that."""
+    grid, works, evaluator, _ = grid_of("llama", "h100")
+    plan = HybridPlan(pipeline=4, data=1, micro_batch=4)
+    strategy = plan_strategy(LayeredPlan(plan, ("full", "full", "linear", "full")), grid.graph, grid.machine)
+    seconds = evaluator.set(strategy)
+    assert 0 < least_of(works, plan, max(MemoryCheck(evaluator).peaks(strategy)[0])) <= seconds * ROUNDED
+
+
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_least_of_all_is_no_more_than_any_plan_of_the_grid(step: int) -> None:
     """Plans of a small grid, simulated, on devices that hold some of them: every ``step``th, or all."""

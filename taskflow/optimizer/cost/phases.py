@@ -90,7 +90,7 @@ def phases(
         return (Phase(Work.MEMORY, flops, nbytes, max(1, piece.volume)),)
     if not backward:
         results = sum(touched.output_elements)
-        left, right = _both(touched)
+        left, right = _factors(inputs, touched)
         return (Phase(kernels, flops, touched.forward_bytes, _width(flops, results), factors=(left, right, results)),)
     return _products(kernels, inputs, touched, flops, wanted, adds)
 
@@ -142,19 +142,23 @@ def _products(
     # Each reads the output's gradient and the other factor, and writes as much as its own factor is.
     nbytes = sum(touched.outputs) + sum(touched.inputs) + sum(touched.weights[:1])
     # ``flops`` counts the products of all float inputs and of the weight.
-    possible = sum(spec.differentiable for spec in inputs) + len(touched.weights[:1])
-    part = flops / possible
+    multiplied = [*(spec.differentiable for spec in inputs), *(True for _ in touched.weights[:1])]
+    part = flops / sum(multiplied)
     results = sum(touched.output_elements)
-    others = (*_both(touched)[::-1], *(0 for _ in factors[2:]))
+    others = iter((*_factors(inputs, touched)[::-1], *(0 for _ in multiplied)))
     return tuple(
         Phase(kernels, part, nbytes + again, _width(part, elements), factors=(results, other, elements))
-        for (elements, needed, again), other in zip(factors, others) if needed
+        for (elements, needed, again), other in (
+            (factor, next(others)) for factor, multiplies in zip(factors, multiplied) if multiplies
+        ) if needed
     )
 
 
-def _both(touched: Arrays) -> tuple[int, int]:
-    """The elements of a product's two factors: two inputs, or an input and the weight."""
-    both = (*touched.input_elements, *touched.weight_elements[:1])
+def _factors(inputs: Sequence[Spec], touched: Arrays) -> tuple[int, int]:
+    """The elements of a product's two factors: two inputs, or an input and the weight. Integers, which choose or count, are no
+    factors."""
+    floats = (n for n, spec in zip(touched.input_elements, inputs) if spec.differentiable)
+    both = (*floats, *touched.weight_elements[:1])
     return (both[0], both[1]) if len(both) > 1 else (both[0], both[0])
 
 

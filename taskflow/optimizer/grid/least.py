@@ -186,15 +186,14 @@ def _of_stages(count: int, layers: _LayerSums, alive: Array, memory: float, leas
 
 
 def _enough(count: int, layers: _LayerSums, alive: Array, memory: float, seconds: float) -> bool:
-    """Whether the ranks take all layers in so many seconds."""
+    """Whether the ranks take all layers in so many seconds. A rank that takes more leaves no less time to the next, which begins
+    later by at most what it need not compute; so each takes as many as it can, and may leave none to the next."""
     last, at = layers.device.shape[1] - 1, 0
     for one in alive:
         left = (seconds - layers.begins[at]) / count
         sums = layers.device + (layers.each / one)[:, None] * layers.weights
         room = sums[:, at] + left + layers.each * memory / one
-        before, at = at, min(int(np.searchsorted(row, limit, "right")) - 1 for row, limit in zip(sums, room))
+        at = max(at, min(int(np.searchsorted(row, limit, "right")) - 1 for row, limit in zip(sums, room)))
         if at >= last:
             return True
-        if at <= before:
-            return False
     return False
