@@ -48,10 +48,12 @@ def tokens(step: int) -> dict[str, Any]:
 HYBRIDS = {
     2: (
         "Llama t2 nosp mb2", "Llama t2 regather mb2",
-        "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective",
-        "MoE d2 e2 mb1", "Llama c2 mb3", "Llama p2 mb1 schedule=zbv", "RNNLM p2 mb3 schedule=zb-h1", "RNNLM p2 d2 mb1 zero2",
+        "Transformer p2 mb1 recompute=full", "NMT p2 d2 mb1 zero2",
+        "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective", "MoE d2 e2 mb1",
+        "Llama c2 mb3", "Llama p2 mb1 schedule=zbv", "RNNLM p2 mb3 schedule=zb-h1", "RNNLM p2 d2 mb1 zero2",
     ),
     3: (
+        "NMT p3 mb2 schedule=zb-h1",
         "Llama t3 mb1", "GPT-2 t3 mb3 recompute=selective", "Mixtral t3 p2 mb2", "MoE t3 mb6 zero1", "MoE d3 e3 mb1",
         "Llama c3 mb2 recompute=full",
     ),
@@ -68,9 +70,15 @@ HYBRIDS = {
 def hybrid(text: str) -> tuple[OperatorGraph, Strategy]:
     """A network and its plan, as `HYBRIDS` has them."""
     name, _, plan = text.partition(" ")
-    graph = build(name, GPT.batch, preset="small", dtype="float64", layers=2)
+    graph = small(name, "float64", 2)
     count = prod(int(word[1:]) for word in plan.split() if word[0] in "tcpd" and word[1:].isdecimal())
     return graph, map_graph(HybridParallel(plan), graph, host(count))
+
+
+def small(name: str, dtype: str, layers: int) -> OperatorGraph:
+    """A small network by name, for batches of `words`. Networks of two languages take padded sentences."""
+    padding = {"padding": 0} if name in ("NMT", "Transformer") else {}
+    return build(name, GPT.batch, preset="small", dtype=dtype, layers=layers, **padding)
 
 
 def rank_cases(ranks: int, random: int, shares: int, hybrids: int | None = None) -> list[str]:
@@ -95,7 +103,12 @@ def rank_case(name: str, ranks: int) -> tuple[OperatorGraph, Strategy, Callable[
 def words(graph: OperatorGraph, step: int) -> dict[str, Any]:
     """A batch for any of these networks, the same for the same step."""
     random = np.random.default_rng(step)
-    return {name: random.integers(0, 13, graph.node(name).space.shape) for name in ("tokens", "targets")}
+    if "labels" not in {node.name for node in graph}:
+        return {name: random.integers(0, 13, graph.node(name).space.shape) for name in ("tokens", "targets")}
+    batch = {name: random.integers(1, 13, graph.node(name).space.shape) for name in ("source", "target", "labels")}
+    for row, length in enumerate(random.permutation(len(batch["labels"])) % batch["labels"].shape[1]):  # one has no label
+        batch["source"][row, length + 1 :], batch["target"][row, length + 1 :], batch["labels"][row, length:] = 0, 0, -100
+    return batch
 
 
 def fitting(graph: OperatorGraph, processors: int, random: Random) -> Strategy:

@@ -68,23 +68,43 @@ class Pipeline:
 
     def last(self, graph: OperatorGraph, configs: Mapping[str, OpConfig]) -> frozenset[int]:
         """Return the numbers of the operators that run once all micro-batches are through. Their backward tasks come before all
-        micro-batches. They take sums over the step's samples, such as losses, and their gradients do not depend on these."""
+        micro-batches. They take sums over the step's samples, such as losses, and their gradients do not depend on these, but
+        perhaps on what is there from the start (`first`), such as the number of labels."""
         found: set[int] = set()
+        given = _given(graph) if self.micro_batches > 1 else set()
         for node in graph if self.micro_batches > 1 else ():
             if self.micro_batch(node, configs[node.name], 0) is not None or node.parameters:
                 continue
             keeps = node.operator.keeps(node.specs)
-            linear = not keeps.inputs and not keeps.outputs and not node.operator.saves(node.specs, node.space)
-            sources = [graph.nodes[tensor.node] for tensor in node.inputs]
+            if keeps.outputs or node.operator.saves(node.specs, node.space):
+                continue
             after = [
-                source.number in found or self.micro_batch(source, configs[source.name], 0) is not None for source in sources
+                t.node in found or (self._divides(graph.nodes[t.node], configs) and t.node not in given) for t in node.inputs
             ]
-            sums = all(tensor.shape == () for tensor, late in zip(node.inputs, after) if late)
-            if linear and any(after) and sums:
+            late = [tensor for tensor, is_late in zip(node.inputs, after) if is_late]
+            unread = not keeps.inputs or (node.operator.linear and all(tensor.spec.differentiable for tensor in late))
+            if unread and late and all(tensor.shape == () for tensor in late):
                 found.add(node.number)
         for node in reversed(graph.nodes):  # whoever is read by others would have to run before them
             found -= {tensor.node for tensor in node.inputs if node.number not in found}
         return frozenset(found)
+
+    def first(self, graph: OperatorGraph, configs: Mapping[str, OpConfig]) -> frozenset[int]:
+        """Return the numbers of the operators that run for all micro-batches before the first pass: inputs of integers, and what
+        is made of these alone, where an operator of `last` reads it."""
+        found: set[int] = set()
+        given = _given(graph)
+        left = [tensor.node for number in self.last(graph, configs) for tensor in graph.nodes[number].inputs]
+        while left:
+            number = left.pop()
+            if number in given and number not in found:
+                found.add(number)
+                left += [tensor.node for tensor in graph.nodes[number].inputs]
+        return frozenset(found)
+
+    def _divides(self, node: Node, configs: Mapping[str, OpConfig]) -> bool:
+        """True if an operator is taken in micro-batches."""
+        return self.micro_batch(node, configs[node.name], 0) is not None
 
     def passes(self) -> list[Pass]:
         """Return all passes of a step, each after those that it needs, and on each rank in the schedule's order."""
@@ -116,6 +136,16 @@ class Pipeline:
         virtual = self.count // self.ranks
         interleaved = f", {virtual} a rank" if virtual > 1 else ""
         return f"{self.schedule.value}: {self.micro_batches} micro-batches, {self.count} stages{interleaved}"
+
+
+def _given(graph: OperatorGraph) -> set[int]:
+    """Operators whose results are integers that depend on data alone: no weights, and no gradients, flow into them."""
+    found: set[int] = set()
+    for node in graph:
+        made_of = all(tensor.node in found for tensor in node.inputs) if node.inputs else node.operator.kind == "input"
+        if made_of and not node.parameters and not any(tensor.spec.differentiable for tensor in node.outputs):
+            found.add(node.number)
+    return found
 
 
 def sample_dim(node: Node) -> int | None:

@@ -216,6 +216,9 @@ class Operator(ABC):
 
     calculates: ClassVar[bool] = True
     """Whether its tasks calculate; if not, they put numbers elsewhere, and 16-bit ones need no conversion."""
+    linear: ClassVar[bool] = False
+    """Whether its outputs are linear in all of its float inputs together, and `backward` reads none of these, but perhaps its
+    integer inputs."""
     splits_backward: ClassVar[bool] = False
     """Whether `backward` gives the gradients of inputs, and those of weights, by work of their own of about the same size, so that
     a schedule may put one off (zero bubble)."""

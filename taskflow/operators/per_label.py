@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.operator import (
+    Array,
     Call,
     Dim,
     Example,
@@ -29,9 +31,11 @@ from taskflow.regions import Rect
 @dataclass(frozen=True, slots=True)
 class PerLabel(Operator):
     """x of any shape, labels of any shape, integers -> x divided by the number of labels that are not ``ignore_index`` (by 1 if
-    there is none). Every piece counts all labels by itself; they are input data, so there is nothing to wait for."""
+    there is none). Every task counts all labels by itself; they are input data, so there is nothing to wait for, and a backward
+    task needs no forward task before it."""
 
     ignore_index: int = -100
+    linear: ClassVar[bool] = True
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("per_label", inputs, 2)
@@ -50,20 +54,19 @@ class PerLabel(Operator):
         return (piece,)
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
+        return Keeps(weights=False, outputs=False)
 
-    def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
-        return (Spec((1,), np.dtype(np.int64)),)
+    def _count(self, call: Call) -> Array:
+        """The number of labels, an array without dimensions of the input's type."""
+        xp, labels = call.kernels.xp, call.inputs[1]
+        return xp.maximum(1, xp.count_nonzero(labels != self.ignore_index)).astype(call.specs[0].dtype)
 
     def forward(self, call: Call) -> None:
-        (x, labels), (y,), (count,) = call.inputs, call.outputs, call.saved
-        xp = call.kernels.xp
-        count[0] = xp.maximum(1, xp.count_nonzero(labels != self.ignore_index))
-        np.divide(x, count[0].astype(y.dtype), out=y)
+        np.divide(call.inputs[0], self._count(call), out=call.outputs[0])
 
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
-            dx.put(call.grad / call.saved[0][0].astype(call.grad.dtype))
+            dx.put(call.grad / self._count(call))
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume

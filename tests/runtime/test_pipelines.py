@@ -13,7 +13,7 @@ import pytest
 from beside_one_processor import STEPS, compare, compare_network, same, trained
 from language_model import feeds as words
 from language_model import model, undivided
-from pipelines import GPT, HYBRIDS, fitting, hybrid, random_pipeline, rank_case, rank_cases, tokens
+from pipelines import GPT, HYBRIDS, fitting, hybrid, random_pipeline, rank_case, rank_cases, small, tokens
 from pipelines import decoder as decoder_of
 from pipelines import words as some_words
 from programs.start import mpirun, rows
@@ -62,13 +62,12 @@ def test_a_decoder_in_any_order(seed: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["Llama", "MoE", "Mixtral"])
-def test_decoders_of_today_in_any_order(name: str, count: int) -> None:
+@pytest.mark.parametrize("name", ["Llama", "MoE", "Mixtral", "Transformer"])
+def test_networks_of_today_in_any_order(name: str, count: int) -> None:
     def graph() -> OperatorGraph:
-        return build(name, 6, preset="small", dtype="float64", layers=3)
+        return small(name, "float64", 3 if name != "Transformer" else 1)
 
-    random = np.random.default_rng(0)
-    batches = [{key: random.integers(0, 17, graph().node(key).space.shape) for key in ("tokens", "targets")} for _ in range(STEPS)]
+    batches = [some_words(graph(), step) for step in range(STEPS)]
     assert compare(graph, batches, plan, name, count, "float64", SGD(0.1, momentum=0.9), 1.0) == count
 
 
@@ -127,6 +126,38 @@ def test_what_is_summed_over_all_samples_is_combined_last() -> None:
         batches = [{"x": random.normal(size=(6, 4)), "y": random.normal(size=(6, 3))} for _ in range(STEPS)]
         one, rule = undivided(made), SGD(0.1)
         same(trained(graph(), strategy, batches, rule, 1.0), trained(graph(), one, batches, rule, 1.0), "both", "float64")
+
+
+@pytest.mark.parametrize("order", [PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.ZERO_BUBBLE])
+def test_a_mean_over_labels_is_that_of_the_whole_batch(order: PipelineSchedule) -> None:
+    """Micro-batches have 3, 0 and 1 labels; PyTorch takes the batch at once. Labels are there before the first pass."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+    graph = OperatorGraph("float64", "labels")
+    x, labels = taskflow.input(graph, (6, 4), name="x"), taskflow.input(graph, (6,), "int64", name="labels")
+    scores = taskflow.linear(taskflow.relu(taskflow.linear(x, 5, name="first"), name="relu"), 3, name="second")
+    graph.minimize(taskflow.per_label(taskflow.cross_entropy(scores, labels, reduction="sum", name="loss"), labels, name="mean"))
+    stages = {node.name: int(node.name not in ("x", "first", "relu")) for node in graph}
+    configs = {n.name: in_micro_batches(n, OpConfig((1,) * len(n.dims), (stages[n.name],)), 3) for n in graph}
+    run = Executor(graph, Strategy(2, configs, pipeline=Pipeline(3, stages, 2, order)), SGD(0.5))
+    tasks = run.program("train").graph
+    found = [t.name for t in tasks if t.kind in (Kind.FORWARD, Kind.BACKWARD)]
+    assert found[:4] == [*(f"labels[{i}] forward" for i in range(3)), "mean[0] backward"] and found[-1] == "mean[0] forward"
+    first, second = torch.nn.Linear(4, 5).double(), torch.nn.Linear(5, 3).double()
+    layers = torch.nn.ModuleDict({"first": first, "second": second})
+    layers.load_state_dict({name: torch.tensor(value) for name, value in run.parameters().items()})
+    update, random = torch.optim.SGD(layers.parameters(), 0.5), np.random.default_rng(0)
+    for _ in range(4):
+        batch = {"x": random.normal(size=(6, 4)), "labels": np.array([2, 0, -100, -100, -100, 1])}
+        loss = torch.nn.functional.cross_entropy(
+            second(torch.relu(first(torch.tensor(batch["x"])))), torch.tensor(batch["labels"]), ignore_index=-100
+        )
+        update.zero_grad()
+        loss.backward()
+        update.step()
+        assert run.train(batch) == pytest.approx(loss.item(), rel=1e-12)
+
+
+def test_what_depends_on_a_sum_of_all_samples_is_refused() -> None:
     product = taskflow.OperatorGraph("float64", "squared")
     x = taskflow.input(product, (6, 4), name="x")
     error = taskflow.mse_loss(taskflow.linear(x, 4, name="first"), taskflow.input(product, (6, 4), name="y"), name="error")
@@ -144,7 +175,7 @@ def test_random_networks_in_any_order() -> None:
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_plans_of_groups_train_as_one_processor_does(text: str, dtype: str) -> None:
     def graph() -> OperatorGraph:
-        return build(text.split()[0], GPT.batch, preset="small", dtype=dtype, layers=2)
+        return small(text.split()[0], dtype, 2)
 
     batches = [some_words(graph(), step) for step in range(STEPS)]
     rule = SGD(0.1, momentum=0.9)

@@ -79,8 +79,14 @@ def backward(
     some = state.pieces[node.number] if pieces is None else pieces
     compute_again(state, node, some)
     bring_again(state, node, some)
+    put_gradients(state, node, some, gives, forget=pieces is not None)
+
+
+def put_gradients(state: Lowering, node: Node, some: Sequence[Piece], gives: Gives, forget: bool = False) -> None:
+    """Emit the backward tasks of pieces, after what brings the gradients of their outputs; all else that they read is there.
+    ``forget``: these gradients are not looked at again."""
     state.emit.topic = Topic(Purpose.GRADIENT, node.name)
-    fresh = [_gather(state, tensor, some, pieces is not None) for tensor in node.outputs]
+    fresh = [_gather(state, tensor, some, forget) for tensor in node.outputs]
     for tensor, table in zip(node.outputs, fresh):
         if table is not None:
             _share(state, node, tensor, table)
@@ -315,7 +321,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
     if not targets and not piece.first:  # the first copy gives gradients of weights, and there are no others
         return
     used = [
-        *(inputs if keeps.inputs else ()), *(weights if reads_weights else ()),
+        *((b for b in inputs if b is not None) if keeps.inputs else ()), *(weights if reads_weights else ()),
         *(outputs if keeps.outputs else ()), *saved, *(g for g in grads if g is not None),
         *(t.buffer for t in targets if t.accumulate),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from taskflow.graph import Node
 from taskflow.mapper import Pass, PassKind, Pipeline
-from taskflow.tasks.lower.backward import Gives, backward
+from taskflow.tasks.lower.backward import Gives, backward, put_gradients
 from taskflow.tasks.lower.forward import forward, place_outputs
 from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.sharded import end_pass, layers_ending, scatter_gradients
@@ -17,7 +17,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     """Emit all passes. Each processor runs its operators' tasks in this order, as a device runs what is launched on one stream.
 
     Operators whose samples are not cut into micro-batches come before all passes, and their backward tasks after all; those of
-    `Pipeline.last` the other way round.
+    `Pipeline.last` the other way round. Those of `Pipeline.first` come before all passes, too, and have no backward tasks.
     """
     state.chained = True
     if state.part is not None:
@@ -26,6 +26,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     late = [state.graph.nodes[number] for number in sorted(pipeline.last(state.graph, state.strategy.configs))]
     if late and state.part is not None:
         raise NotAlikeError(f"{late[0].name} comes after all micro-batches")
+    early = pipeline.first(state.graph, state.strategy.configs) if late else frozenset()
     stages: list[list[tuple[Node, list[list[Piece]]]]] = [[] for _ in range(pipeline.count)]  # pieces by micro-batch
     for node in state.graph:
         pieces = _by_micro_batch(state, pipeline, node)
@@ -33,6 +34,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
             continue
         if pieces is None:
             whole.append(node)
+        if pieces is None or node.number in early:
             forward(state, node)
         else:
             stages[pipeline.stage(node.name)].append((node, pieces))
@@ -60,13 +62,21 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
 
 
 def _begin_gradients(state: Lowering, node: Node) -> None:
-    """Emit the backward tasks of an operator whose forward tasks come last. They read none of what these read or write."""
+    """Emit the backward tasks of an operator whose forward tasks come last. They read none of what these write, and of what
+    these read only what is there."""
     place_outputs(state, node)
-    if node.number in state.active:
-        for piece in state.pieces[node.number]:
-            place = node.number, piece.index
-            state.forward_buffers[place] = ((0,) * len(node.inputs), (), state.outputs[place], ())
-        backward(state, node)
+    if node.number not in state.active:
+        return
+    reads = node.operator.keeps(node.specs).inputs
+    for piece in state.pieces[node.number]:
+        place = node.number, piece.index
+        inputs = tuple(
+            state.want(tensor, rect, piece.processor) if reads and not tensor.spec.differentiable else None
+            for tensor, rect in zip(node.inputs, piece.reads.inputs)
+        )
+        state.forward_buffers[place] = (inputs, (), state.outputs[place], ())
+    state.bring()
+    put_gradients(state, node, state.pieces[node.number], Gives.ALL)
 
 
 def _across(state: Lowering, pipeline: Pipeline) -> frozenset[str]:

@@ -48,12 +48,12 @@ def _read_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
     if not any(again):
         return
     for piece in pieces:
-        inputs, *others = state.forward_buffers[node.number, piece.index]
+        inputs, weights, outputs, saved = state.forward_buffers[node.number, piece.index]
         new = tuple(
             state.want(t, rect, piece.processor) if changed else b
             for t, rect, b, changed in zip(node.inputs, piece.reads.inputs, inputs, again)
         )
-        state.forward_buffers[node.number, piece.index] = (new, *others)
+        state.forward_buffers[node.number, piece.index] = (new, weights, outputs, saved)
     state.bring()
 
 

@@ -36,12 +36,12 @@ def bring_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
         state.forget(tensor, list(dict.fromkeys(map(owners.written, owned))))
         done.update(owned)
     for piece, far in elsewhere:
-        inputs, *others = state.forward_buffers[node.number, piece.index]
+        inputs, weights, outputs, saved = state.forward_buffers[node.number, piece.index]
         new = tuple(
             state.want(t, rect, piece.processor) if again else before
             for t, rect, before, again in zip(node.inputs, piece.reads.inputs, inputs, far)
         )
-        state.forward_buffers[node.number, piece.index] = (new, *others)
+        state.forward_buffers[node.number, piece.index] = (new, weights, outputs, saved)
     # Nothing else would hold it back until it is needed.
     state.emit.waiting = [state.recent[p][0] for p in sorted({piece.processor for piece in pieces}) if state.recent.get(p)]
     state.bring()

@@ -24,6 +24,9 @@ TensorKey = tuple[int, int]  # (node, output)
 ReaderKey = tuple[int, Rect]  # (processor, Rect read)
 Given = tuple[int, Rect, tuple[int, ...]]  # a gradient: processor, Rect, and which processors have the same (none: no other)
 
+TaskBuffers = tuple[tuple[int | None, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Inputs, weights, outputs and what is saved of a piece's tasks. None: an input that its backward task, which runs first, does not
+need."""
 
 SourceSelector = Callable[[CopyRequest], int]
 
@@ -178,7 +181,7 @@ class Lowering:
     weight_gradients: dict[tuple[str, int, Rect], int] = field(default_factory=dict)
     flat_gradients: dict[tuple[str, int], int] = field(default_factory=dict)
     filled_cells: dict[tuple[str, int], set[Cell]] = field(default_factory=dict)
-    forward_buffers: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    forward_buffers: dict[tuple[int, int], TaskBuffers] = field(default_factory=dict)
     outputs: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)  # (node, piece) -> buffers
     writers: dict[TensorKey, dict[Rect, list[Piece]]] = field(default_factory=dict)
     """Of an output, by Rect, the pieces that write it, partial values of it if there are several."""
