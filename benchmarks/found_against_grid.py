@@ -65,7 +65,7 @@ PAIRS = {
     "llama-405B-1024": Pair("Llama-405B", 1024, "h100", 1024, "8 million words"),
     "mixtral-64": Pair("Mixtral-8x7B", 512, "h100", 64, "4 million words"),
     "gshard-600B-1024": Pair("MoE-600B", 4096, "a100", 1024, "4 million words, as arXiv 2006.16668"),
-    "nmt-64": Pair("NMT", 4096, "a100", 64, "64 sentences a device, as FlexFlow's paper", {}, "float32"),
+    "nmt-64": Pair("NMT", 4096, "a100", 64, "64 sentences a device, as FlexFlow's paper"),
     "gpt-1.7B-mixed": Pair("GPT-3-1.7B", 64, "a100-v100", 8, "131 thousand words", NO_DROPOUT, "float16"),
 }
 

@@ -17,6 +17,7 @@ from taskflow.machine import load_machine
 from taskflow.mapper import HybridParallel, Strategy, map_graph
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
+from taskflow.models.mixtral import MixtralConfig, mixtral
 from taskflow.operators.constant import ConstantArray
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
@@ -39,6 +40,8 @@ def network(name: str, layers: int) -> OperatorGraph:
         return with_a_table(layers)
     if name == "llama":
         return llama(replace(LlamaConfig.small(), batch=16, layers=layers))
+    if name == "mixtral":  # each layer minimises an uneven load
+        return mixtral(replace(MixtralConfig.small(), batch=16, layers=layers, steps=64, hidden=64))
     return gpt(replace(GPTConfig.small(), batch=16, layers=layers))
 
 
@@ -57,6 +60,12 @@ def with_a_table(layers: int) -> OperatorGraph:
 @pytest.mark.parametrize(("name", "layers", "plan"), [
     ("llama", 7, "d8 mb1"), ("llama", 7, "d8 mb1 zero3 recompute=full"),
     ("gpt", 11, "p2 d4 mb1"), ("table", 11, "p2 d4 mb1"), ("table", 7, "d8 mb1 recompute=full"),
+    ("mixtral", 7, "d8 mb1 recompute=full"),
+    pytest.param("mixtral", 7, "d8 mb1", marks=pytest.mark.slow),
+    pytest.param("mixtral", 7, "d8 mb1 zero3 recompute=full", marks=pytest.mark.slow),
+    pytest.param("mixtral", 13, "p2 d4 mb1 zero1", marks=pytest.mark.slow),
+    pytest.param("mixtral", 21, "p2 d4 mb1 v2", marks=pytest.mark.slow),
+    pytest.param("mixtral", 8, "t2 d4 mb1", marks=pytest.mark.slow),
     pytest.param("gpt", 20, "p2 d4 mb1 v2", marks=pytest.mark.slow),
     pytest.param("llama", 20, "p2 d4 mb1 v2 zero3", marks=pytest.mark.slow),
     pytest.param("llama", 11, "p2 d4 mb1 schedule=zb-h1", marks=pytest.mark.slow),

@@ -82,6 +82,7 @@ class _LayerGroup:
         self.graph, self.strategy, self.layers = graph, strategy, layers
         self.place = {node.number: (i, k) for i, layer in enumerate(layers) for k, node in enumerate(layer)}
         self.names = [{node.name for node in layer} for layer in layers]
+        self.losses = {loss.node: loss.index for loss in graph.losses}
 
     def runs(self) -> Iterator[_LayerGroup]:
         """Yield the longest groups of consecutive layers in which all but the first and the last have the same operators, cut,
@@ -123,12 +124,13 @@ class _LayerGroup:
         strategy = self.strategy
         return (
             node.operator, node.specs, node.dims, strategy[node.name], node.name in strategy.recompute,
-            node.name in strategy.regather, tuple(reads),
+            node.name in strategy.regather, tuple(reads), self.losses.get(node.number),
             tuple((p.spec, strategy.sync(p.layer), p.layer == node.name) for p in node.parameters),
         )
 
     def read_by_the_next_only(self) -> bool:
-        """True if each layer that would be left out is read only by the next one, and the last layer reads no others of these."""
+        """True if each layer that would be left out is read only by the next one, and the last layer reads no others of these. What
+        layers minimise themselves, each the same, is of their own."""
         low, high = 2, len(self.layers) - 2  # the third, and those that are like it
         for node in self.graph:
             own = self.place.get(node.number)
@@ -136,7 +138,7 @@ class _LayerGroup:
                 at = self.place.get(tensor.node)
                 if at is not None and low <= at[0] <= high and (own is None or own[0] not in (at[0], at[0] + 1)):
                     return False
-        return not any(tensor.node in self.place and self.place[tensor.node][0] > 1 for tensor in self.graph.losses)
+        return True
 
     @property
     def left_out(self) -> set[int]:
@@ -166,7 +168,7 @@ def _without(graph: OperatorGraph, strategy: Strategy, groups: Sequence[_LayerGr
         found.nodes.append(replace(node, number=number, inputs=tuple(map(tensor, node.inputs)), outputs=outputs))
     used = {parameter.name for node in whole for parameter in node.parameters}
     found.parameters = [parameter for parameter in graph.parameters if parameter.name in used]
-    found.losses = [tensor(loss) for loss in graph.losses]
+    found.losses = [tensor(loss) for loss in graph.losses if loss.node not in left_out]
     names = {node.name for node in whole}
     pipeline = strategy.pipeline
     labels = {node.name: (g, c) for g, group in enumerate(groups) for c, layer in enumerate(group.kept) for node in layer}
