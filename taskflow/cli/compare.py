@@ -25,7 +25,7 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.search import restricted_search, run_search
 from taskflow.cli.tables import tell
-from taskflow.export import nearest_plan, require_exportable, space_for
+from taskflow.export import nearest_within, require_exportable
 from taskflow.optimizer import Budget, Deadline
 from taskflow.optimizer.grid import SIMULATED, best_of_grid, has_grid, make_grid
 from taskflow.optimizer.space import SpaceOptions
@@ -67,14 +67,18 @@ def compare_command(
     space = SpaceOptions(constraints=constraints)
     if target is not None:
         require_exportable(problem.graph, target)
-        space = space_for(problem.graph, space, target)
     rows: list[dict[str, Any]] = []
     with working("simulating"):
         for name in dict.fromkeys((*BY_HAND, *strategies)):
             plan = named_strategy(problem, name, seed)
-            respects = constraints.repair(plan, problem.graph)
-            if target is not None:
-                respects = nearest_plan(problem.graph, respects, target)
+            try:
+                respects = nearest_within(problem.graph, plan, target, constraints) if target is not None else (
+                    constraints.repair(plan, problem.graph)
+                )
+            except ValueError as error:
+                if not quiet:
+                    click.echo(f"{name}: {error}", err=True)
+                continue
             called = name if respects is plan else f"{name} (repaired)" if target is None else f"{name} (for {target})"
             rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
     interrupted, grid = False, None

@@ -37,7 +37,7 @@ from taskflow.optimizer import (
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
 from taskflow.optimizer.explain import uneven_pieces
 from taskflow.optimizer.grid import SIMULATED, GridResult, has_grid, joined, whole_fits
-from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
+from taskflow.optimizer.space import DEGREES, PLACEMENTS, Constraints, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
 
 SEARCH_SHARE = 0.7  # of the time behind the grid, for the search; the rest for the nearest plans that a framework can express
@@ -139,10 +139,9 @@ def search_for(
             return replace(first, left_out=(*first.left_out, "plans without an order"))
         if first is None and not whole:
             raise NothingFits(f"search: no plan for {target} was found in {deadline.elapsed:.0f} s that fits the memory ({best})")
-    restricted = space_for(problem.graph, space, target)
     try:
         second = restricted_search(
-            problem, target, algorithm, deadline, limit.proposals, seed, quiet, restricted, memory, workers=workers
+            problem, target, algorithm, deadline, limit.proposals, seed, quiet, space, memory, workers=workers
         )
     except (NothingFits, TooManyTasksError):
         if first is None:
@@ -167,21 +166,25 @@ def restricted_search(
     problem: Problem, target: str, algorithm: str, deadline: Deadline, proposals: float, seed: int, quiet: bool,
     space: SpaceOptions, memory: bool, *, alone: bool = False, workers: int | None = None,
 ) -> SearchResult:
-    """Search a space that is restricted to a framework (`space_for`), then find the fastest plan that it can express. Both
-    together end at the deadline."""
+    """Search a space, restricted to a framework (`space_for`), then find the fastest plan that it can express. Both together end
+    at the deadline."""
     left = Budget(max(SEARCH_SHARE * deadline.left, 1e-3), proposals)
-    found = run_search(problem, algorithm, left, seed, quiet, space, memory, alone=alone, workers=workers)
+    restricted = space_for(problem.graph, space, target)
+    found = run_search(problem, algorithm, left, seed, quiet, restricted, memory, alone=alone, workers=workers)
     deadline.stopped = deadline.stopped or found.stopped == "interrupted"
-    return replace(for_target(problem, found, target, memory, deadline), search_seconds=deadline.elapsed)
+    chosen = for_target(problem, found, target, memory, deadline, space.constraints)
+    return replace(chosen, search_seconds=deadline.elapsed)
 
 
-def for_target(problem: Problem, found: SearchResult, target: str, memory: bool, deadline: Deadline) -> SearchResult:
+def for_target(
+    problem: Problem, found: SearchResult, target: str, memory: bool, deadline: Deadline, constraints: Constraints
+) -> SearchResult:
     """Return the search's result if the framework can express it, else the faster of the nearest plan that it can and plans of
-    degrees, which are tried until the deadline."""
+    degrees, which are tried until the deadline. All respect a user's ``constraints``."""
     lacks = problem.room if memory else lambda strategy: ""
     with working(f"plans for {target}"):
         chosen = fastest_for(
-            problem.graph, problem.machine, problem.evaluator, target, found.strategy, lacks, lambda: deadline.expired
+            problem.graph, problem.machine, problem.evaluator, target, found.strategy, lacks, lambda: deadline.expired, constraints
         )
     return replace(
         found, strategy=chosen.strategy, seconds=chosen.seconds, lower_bound=min(found.lower_bound, chosen.seconds),

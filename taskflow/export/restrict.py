@@ -177,12 +177,21 @@ class Expressible:
         return self.known[plan]
 
 
+def nearest_within(graph: OperatorGraph, strategy: Strategy, target: str, constraints: Constraints) -> Strategy:
+    """Return the nearest plan to a strategy that a framework can express and a user's constraints permit; the strategy itself if
+    it is one. Raises ValueError if what the framework can express is not permitted."""
+    plan = nearest_plan(graph, constraints.repair(strategy, graph), target)
+    constraints.verify(plan, graph)
+    return plan
+
+
 def fastest_for(
     graph: OperatorGraph, machine: Machine, evaluator: Evaluator, target: str, found: Strategy | None,
-    lacks: Callable[[Strategy], str], over: Callable[[], bool],
+    lacks: Callable[[Strategy], str], over: Callable[[], bool], constraints: Constraints,
 ) -> Chosen:
     """Return the fastest of: the nearest plan to what was found, data parallelism, and plans of degrees until time is ``over``.
-    ``lacks``: returns what memory a plan lacks. Raises ValueError if none can be exported and fits."""
+    ``lacks``: returns what memory a plan lacks. Raises ValueError if none can be exported, fits and is permitted by a user's
+    ``constraints``."""
     best: Chosen | None = None
     tried, why = 0, ""
 
@@ -194,7 +203,7 @@ def fastest_for(
         if best is not None and over():
             break
         try:
-            plan = nearest_plan(graph, candidate(), target)
+            plan = nearest_within(graph, candidate(), target, constraints)
         except ValueError as error:
             why = str(error)
             continue

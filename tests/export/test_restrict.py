@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from taskflow.models import build
 from taskflow.optimizer import Budget, Deadline
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
 
 
 def run(*arguments: str) -> Any:
@@ -46,16 +48,34 @@ def test_a_search_for_megatron_finds_flags(tmp_path: Path) -> None:
     assert found["iteration_seconds"] <= data["iteration_seconds"] * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("name", ["llama", "cnn"])
-def test_a_search_for_torch_finds_what_can_be_exported(name: str, tmp_path: Path) -> None:
+def test_a_search_for_torch_finds_what_can_be_exported(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
     plan, model = str(tmp_path / "plan.json"), f"{HERE / 'networks.py'}:graph"
-    where = (model, "--set", f"name={name}", "-m", "p100", "-n", "4")
+    where = (model, "--set", "name=cnn", "-m", "p100", "-n", "4")
     found = run("search", *where, "--budget", "200p", "--for", "torch", "--out", plan)
     out = run("export", plan, "--to", "torch", "--out", str(tmp_path / "parallel.py"))
     assert out["differences"] == [] and out["written"] == [str(tmp_path / "parallel.py")]
     assert found["iteration_seconds"] <= run("simulate", *where, "--strategy", "data")["iteration_seconds"] * (1 + 1e-12)
     compile((tmp_path / "parallel.py").read_text(), "parallel.py", "exec")
+
+
+@pytest.mark.parametrize("target", ["torch", "jax"])
+def test_a_search_for_a_framework_keeps_to_a_user_s_constraints(target: str, tmp_path: Path) -> None:
+    """Four devices of which samples may go to two."""
+    pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+    import networks
+
+    where = (f"{HERE / 'networks.py'}:graph", "-m", "k80", "-n", "4", "--limit", "*: n<=2", "--for", target)
+    plan = str(tmp_path / "plan.json")
+    run("search", *where, "--budget", "20p", "--out", plan)
+    graph = networks.graph("llama")
+    strategy = taskflow.choose(plan, graph, taskflow.load_machine("k80", 4))[0]
+    for node in graph:
+        cut = dict(zip((dim.name for dim in node.dims), strategy[node.name].degrees))
+        assert cut.get("n", 1) <= 2, node.name
+    if target == "torch":
+        row = {row["name"]: row for row in run("compare", *where, "--budget", "5p")["strategies"]}
+        assert "data (for torch)" in row and "guided" in row
 
 
 def test_a_search_for_torch_finds_plans_with_an_order_where_no_other_fits(tmp_path: Path) -> None:
@@ -116,7 +136,7 @@ def test_compare_gives_each_search_and_its_plans_for_the_target_one_budget(monke
         clock[0] += budget.seconds
         return run_search(problem, algorithm, Budget(proposals=2), *arguments, **options)
 
-    def fastest(problem: Any, found: Any, target: str, memory: bool, deadline: Deadline) -> Any:
+    def fastest(problem: Any, found: Any, target: str, memory: bool, deadline: Deadline, constraints: Any) -> Any:
         given.append((deadline.elapsed, deadline.left))
         return found
 
