@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
@@ -90,6 +91,48 @@ def test_the_work_of_plans_that_are_not_folded_is_that_of_all_pieces() -> None:
     assert pieces[0] <= MOST_WHOLE < pieces[1]
     assert 0.9 * pieces[0] < trial.work(few, 8) < 1.3 * pieces[0]
     assert trial.work(many, 16) < 0.5 * pieces[0]
+
+
+def test_after_a_plan_that_lacks_memory_those_that_need_less_come_first() -> None:
+    evaluator, asked = make_evaluator(network(), machine(), rule=RULE), []
+    grid = PlanGrid(evaluator.graph, evaluator.machine, RULE)
+    needs = {str(one.layered): one.memory.nbytes for one in grid.plans()[0]}
+    limit = sorted(needs.values())[len(needs) // 3]
+
+    def lacks(strategy: Strategy) -> str:
+        asked.append(needs[strategy.name])
+        return "memory" if needs[strategy.name] > limit else ""
+
+    best_of_grid(evaluator, lacks, most=8, grid=grid)
+    refused = [nbytes for nbytes in asked if nbytes > limit]
+    assert len(refused) > 1 and refused == sorted(refused, reverse=True)  # each less than the one before
+    assert len(set(refused)) == len(refused)
+
+
+def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices of such plans differ as their seconds do: none is simulated that is dearer than the best."""
+    graph = network(batch=16)
+    grid, climbed = PlanGrid(graph, machine(), RULE), []
+    of = PlanTrial.of
+
+    def noted(trial: PlanTrial, layered: LayeredPlan) -> float:
+        if descended and trial.best is not None:
+            climbed.append((layered, trial.best))
+        return of(trial, layered)
+
+    descended: list[bool] = []
+    monkeypatch.setattr(PlanTrial, "of", noted)
+    monkeypatch.setattr(
+        import_module("taskflow.optimizer.grid.layered_search"), "descend", lambda *_: descended.append(True) or []
+    )
+    search(graph, machine(), rule=RULE, budget="160p")
+    alike = [
+        (one, best) for one, best in climbed
+        if replace(one.plan, zero=3, recompute="none", prefetch=1) == replace(best.plan, zero=3, recompute="none", prefetch=1)
+    ]
+    assert climbed and descended
+    for one, best in alike:
+        assert grid.prices(one, 16 // one.plan.together) < grid.prices(best, 16 // best.plan.together)
 
 
 def test_a_budget_in_seconds_holds(everywhere: None) -> None:

@@ -247,15 +247,20 @@ def _order(
 def _varied(plans: Sequence[PricedPlan], refused: Callable[[], int] = lambda: 0) -> Iterator[PricedPlan]:
     """The plans by price, but only the first `ALIKE` for each choice of t, c, p and e, with and without ZeRO's stage 3, then the
     others. Prices of plans that differ only in micro-batches or other sharding are soon too close to tell apart. ``refused``:
-    how many plans have not fitted the memory so far; such a plan does not count as one of its kind."""
+    how many plans have not fitted the memory so far; such a plan does not count as one of its kind, and those that need as much
+    in closed form come last."""
     seen: Counter[object] = Counter()
     left = [(one, _kind(one.layered.plan)) for one in plans]
+    lacking = inf
     while left:
-        at = next((i for i, (_, kind) in enumerate(left) if seen[kind] < ALIKE), 0)
-        one, kind = left.pop(at)
+        small = [i for i, (one, _) in enumerate(left) if one.memory.nbytes < lacking] or list(range(len(left)))
+        one, kind = left.pop(next((i for i in small if seen[left[i][1]] < ALIKE), small[0]))
         before = refused()
         yield one
-        seen[kind] += refused() == before
+        if refused() == before:
+            seen[kind] += 1
+        else:
+            lacking = min(lacking, one.memory.nbytes)
 
 
 def _kind(plan: HybridPlan) -> object:

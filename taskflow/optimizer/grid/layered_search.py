@@ -64,6 +64,7 @@ class _LayeredSearch:
         self.accepted = 0
         self.before = 0  # proposals of the grid
         self.left_out: list[str] = []
+        self.spare = inf  # bytes that the best plan leaves of the memory
 
     def found(self) -> LayeredFound:
         self._tell("grid", inf, 0)
@@ -165,6 +166,8 @@ class _LayeredSearch:
         if trial.seconds >= before:
             return False
         self.accepted += 1
+        if isinstance(self.lacks, MemoryCheck) and trial.last is not None:
+            self.spare = min(self.lacks.spare(trial.last))
         self.history.append(Improvement(self.before + trial.simulated, self.deadline.elapsed, trial.seconds))
         return True
 
@@ -193,8 +196,11 @@ class _LayeredSearch:
             plan = better
 
     def _promising(self, plan: LayeredPlan, tried: set[LayeredPlan], random: Random) -> list[tuple[LayeredPlan, int]]:
-        """The neighbours that fit in closed form and whose price is not much higher than the plan's, the lowest price first."""
+        """The neighbours that fit in closed form and whose price is not much higher than the plan's, the lowest price first. Those
+        with the same passes have a lower one, since prices of such differ as their seconds do; and they need no more than the
+        plan, in closed form, and what it was seen to leave."""
         batch = samples(self.grid.graph)
+        own_bytes = self.grid.memory(plan, batch // plan.plan.together).nbytes
         fitting: list[tuple[LayeredPlan, int]] = []
         for one in self.grid.neighbours(plan):
             if one in tried:
@@ -203,13 +209,17 @@ class _LayeredSearch:
                 raise BudgetExhausted
             count = batch // one.plan.together
             try:
-                if self.grid.memory(one, count).nbytes <= (1 + MARGIN) * self.grid.memory_bytes:
+                most = own_bytes + self.spare if _passes(one) == _passes(plan) else inf
+                if self.grid.memory(one, count).nbytes <= min(most, (1 + MARGIN) * self.grid.memory_bytes):
                     fitting.append((one, count))
             except ValueError:
                 continue
         own = self.grid.prices(plan, batch // plan.plan.together)
         prices = self.grid.prices.price(fitting)
-        ranked = sorted((price, random.random(), number) for number, price in enumerate(prices) if price <= DEARER * own)
+        ranked = sorted(
+            (price, random.random(), number) for number, ((one, _), price) in enumerate(zip(fitting, prices))
+            if price < (own if _passes(one) == _passes(plan) else DEARER * own)
+        )
         return [fitting[number] for _, _, number in ranked]
 
     def _tell(self, phase: str, best: float, proposals: int) -> None:
@@ -221,6 +231,13 @@ def _kind(layered: LayeredPlan) -> object:
     """Plans of one kind are expected to be mispriced alike."""
     plan = layered.plan
     return max(layered.zeros(1)), plan.pipeline > 1, plan.schedule, plan.context > 1, plan.tensor > 1
+
+
+def _passes(layered: LayeredPlan) -> object:
+    """Of plans with the same passes on the same devices, the memory in closed form differs as the planned memory does."""
+    plan = layered.plan
+    degrees = plan.tensor, plan.context, plan.pipeline, plan.data, plan.experts
+    return degrees, plan.micro_batch, plan.virtual, plan.schedule
 
 
 def may_be_whole(grid: AnyGrid) -> bool:
