@@ -25,10 +25,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = {
-    2: [("llama", "data"), ("llama", "d2 zero1"), ("llama", "t2"), ("llama", "p2 mb2"), ("gpt", "data"), ("gpt", "t2"),
-        ("gpt", "p2 mb2"), ("mixtral", "data"), ("mixtral", "t2"), ("resnet", "data"), ("cnn", "data"), ("cnn", "expert")],
-    4: [("llama", "t2 d2"), ("llama", "t2 d2 zero1"), ("llama", "p2 d2 mb2"), ("llama", "t2 p2 mb2"), ("gpt", "t2 d2"),
-        ("mixtral", "t2 d2"), ("cnn", "expert")],
+    2: [("llama", "data"), ("llama", "d2 zero1"), ("llama", "d2 zero3"), ("llama", "d2 zero3 mb2"), ("llama", "t2"),
+        ("llama", "p2 mb2"), ("gpt", "data"), ("gpt", "t2"), ("gpt", "p2 mb2"), ("mixtral", "data"), ("mixtral", "t2"),
+        ("resnet", "data"), ("cnn", "data"), ("cnn", "expert")],
+    4: [("llama", "t2 d2"), ("llama", "t2 d2 zero1"), ("llama", "t2 d2 zero3"), ("llama", "p2 d2 mb2"), ("llama", "t2 p2 mb2"),
+        ("gpt", "t2 d2"), ("mixtral", "t2 d2"), ("cnn", "expert")],
 }  # fmt: skip
 
 

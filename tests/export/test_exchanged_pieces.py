@@ -1,4 +1,5 @@
-"""Pieces that exported modules exchange among ranks, a slab at a time: the same as gathering all and cutting it."""
+"""What exported modules send among ranks: pieces a slab at a time, which is the same as gathering all and cutting it, and what
+several layers read once."""
 
 from __future__ import annotations
 
@@ -76,3 +77,34 @@ def test_an_exchange_holds_a_slab_beside_what_it_is_given_and_makes(monkeypatch:
     with Largest() as largest:
         exchange.exchanged(value, None, 2, 1)
     assert sorted(set(largest.made))[-1] == value.nbytes and sorted(set(largest.made))[-2] <= 1 << 10
+
+
+@pytest.fixture
+def two_ranks() -> Any:
+    """A mesh of two ranks that send nothing."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield init_device_mesh("cpu", (2,))
+    dist.destroy_process_group()
+
+
+def test_what_several_layers_read_is_brought_to_them_once(two_ranks: Any) -> None:
+    """Unless it has changed since, or was brought there without gradients."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    from taskflow.export.pytorch.support.layers import _given
+
+    whole, rows = (Replicate(),), (Shard(0),)
+    value = DTensor.from_local(torch.zeros(3, 4, requires_grad=True), two_ranks, rows, run_check=False) * 1
+    first = _given(value, two_ranks, whole)
+    assert _given(value, two_ranks, whole) is first and first.shape == (6, 4) and first.requires_grad
+    assert _given(value, two_ranks, rows) is value
+    with torch.no_grad():
+        assert not _given(value, two_ranks, whole).requires_grad
+    assert _given(value, two_ranks, whole).requires_grad
+    value.add_(1)
+    again = _given(value, two_ranks, whole)
+    assert again is not first and again is _given(value, two_ranks, whole)

@@ -33,6 +33,15 @@ def test_every_byte_that_is_sent_is_accounted_for(name: str, plan: str) -> None:
     assert benchmark("export_bytes").case(name, plan, 2).left == 0
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_what_queries_keys_and_values_read_is_gathered_once() -> None:
+    """Of Hugging Face's Mixtral, whose normalisation is code and no layer, so that its readers have to see to it."""
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    row = benchmark("export_bytes").case("mixtral", "t2", 2)
+    assert 0.95 < sum(row.counted.values()) / row.predicted <= 1
+
+
 def test_a_rank_of_eight_has_the_shapes_that_are_planned() -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
     dry = benchmark("export_dry_run")

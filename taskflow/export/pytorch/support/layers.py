@@ -60,7 +60,7 @@ def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> Non
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         given = [
-            as_placed(value, mesh, wanted).to_local(grad_placements=gradient(wanted)) if isinstance(value, torch.Tensor) else value
+            _given(value, mesh, wanted).to_local(grad_placements=gradient(wanted)) if isinstance(value, torch.Tensor) else value
             for value, wanted in itertools.zip_longest(args, layer.inputs[: len(args)])
         ]
         weights: dict[str, Any] = {
@@ -165,6 +165,20 @@ def as_placed(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> 
     if not isinstance(value, DTensor):
         value = DTensor.from_local(value, mesh, (Replicate(),) * mesh.ndim, run_check=False)
     return placed(value, placements)
+
+
+def _given(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> DTensor:
+    """Return a layer's argument in the wanted layout. It is brought there once for all layers that read it so, as are a block's
+    queries, keys and values: one message forward and one back, and one array to keep. What was changed in place since, or made
+    while gradients were off, is brought there again."""
+    if not isinstance(value, DTensor) or value.placements == placements or value.is_inference():
+        return as_placed(value, mesh, placements)
+    kept: dict[Any, DTensor] = value.__dict__.setdefault("_taskflow_layouts", {})
+    key = placements, value._local_tensor._version, torch.is_grad_enabled()
+    if key not in kept:
+        kept.clear()
+        kept[key] = as_placed(value, mesh, placements)
+    return kept[key]
 
 
 def _piece(value: torch.Tensor, mesh: DeviceMesh, placements: Placements) -> DTensor:
