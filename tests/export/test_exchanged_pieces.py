@@ -91,6 +91,30 @@ def two_ranks() -> Any:
     dist.destroy_process_group()
 
 
+def test_batch_normalisation_beside_cut_layers_takes_the_samples_of_all_replicas(
+    two_ranks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replicas, of which the other has other samples."""
+    from torch import nn
+    from torch.distributed.tensor import Replicate
+
+    from taskflow.export.pytorch.support import layers, statistics
+    from taskflow.export.pytorch.support.plan import LayerPlan
+
+    generator = torch.Generator().manual_seed(0)
+    here, there = (torch.randn(4, 3, 2, 2, generator=generator) for _ in range(2))
+    alone, module = nn.BatchNorm2d(3), nn.Sequential(nn.BatchNorm2d(3))
+    wanted = alone(torch.cat([here, there]))[:4]
+    moments = iter([there.sum((0, 2, 3)), (there - torch.cat([here, there]).mean((0, 2, 3), keepdim=True)).square().sum((0, 2, 3))])
+    monkeypatch.setattr(statistics, "all_reduce", lambda value, group: value + next(moments))
+    statistics.share_statistics(module, two_ranks.get_group())
+    layers.cut_layers(module, {"0": LayerPlan(((Replicate(),),), {}, (Replicate(),), (Replicate(),))}, two_ranks, {})
+    assert torch.allclose(module(here).to_local(), wanted, atol=1e-6)
+    assert torch.allclose(module[0].running_var, alone.running_var) and module[0].num_batches_tracked == 1
+    module.eval()
+    assert torch.allclose(module(here).to_local(), alone.eval()(here), atol=1e-6)
+
+
 def test_what_several_layers_read_is_brought_to_them_once(two_ranks: Any) -> None:
     """Unless it has changed since, or was brought there without gradients."""
     from torch.distributed.tensor import DTensor, Replicate, Shard

@@ -186,6 +186,15 @@ def test_hugging_face_s_gpt2_trains_as_pytorch_alone_and_as_here(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
+@pytest.mark.parametrize("plan", ["t2 d2", "d2 t2 zero1"])
+def test_a_resnet_with_cut_layers_on_several_replicas_trains_as_pytorch_alone_and_as_here(plan: str, tmp_path: Path) -> None:
+    graph, strategy, text = plan_for("resnet", plan, 4, nearest=True)
+    assert strategy["head"].describe(graph.node("head")).startswith("n/2 c/2") and "statistics=True" in text
+    assert check(tmp_path, "resnet", text, 4) == pytest.approx(in_taskflow("resnet", graph, strategy), rel=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
 def test_a_llama_of_which_positions_are_gathered_for_attention_trains_as_pytorch_alone(tmp_path: Path) -> None:
     _, _, text = plan_for("llama", "c2 d2", 4, nearest=True)
     check(tmp_path, "llama", text, 4)

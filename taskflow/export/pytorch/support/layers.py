@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from taskflow.export.pytorch.support.exchange import placed
 from taskflow.export.pytorch.support.modules import named_layer
 from taskflow.export.pytorch.support.plan import LayerPlan, Placements
+from taskflow.export.pytorch.support.statistics import SharedStatistics
 
 
 def cut_layers(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceMesh, made: dict[int, nn.Parameter]) -> None:
@@ -38,6 +40,10 @@ def cut_layers(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceM
 def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> None:
     """Replace ``forward`` by one that takes its pieces of arguments and weights, and returns a DTensor of what it made."""
     bare = copy.copy(part)
+    shared = part.__dict__.get("forward")  # of all replicas: the class's own forward would take its replica's alone
+    compute: Callable[..., Any] = SharedStatistics(bare, shared.group) if isinstance(shared, SharedStatistics) else (
+        functools.partial(type(bare).forward, bare)
+    )
     cut = tuple(not isinstance(placement, Replicate) for placement in layer.makes)
 
     summed = tuple(isinstance(placement, Partial) for placement in layer.makes)
@@ -70,9 +76,10 @@ def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> Non
             made = _look_up(given[0], weights["weight"], layer.weights["weight"], mesh)
         else:
             bare.__dict__["_parameters"] = weights
+            bare.__dict__["training"] = part.training
             if type(bare).__name__ == "Conv1D":  # Hugging Face's, which says how many outputs it has
                 bare.__dict__["nf"] = weights["weight"].shape[1]
-            made = type(bare).forward(bare, *given, **kwargs)
+            made = compute(*given, **kwargs)
         return mapped_leaves(lambda value: _wrapped(value, mesh, layer), made)
 
     part.forward = forward
