@@ -320,6 +320,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     text = render([headings[i] for i in used], [[line[i] for i in used] for line in lines])
     if all(row["fits_memory"] for row in rows):
         return text
+    if len(rows) == 1:
+        return f"{text}\n! {rows[0]['lacks']}"
     estimated = any(row["peak_memory_is"] == "estimate" for row in rows if not row["fits_memory"])
     return f"{text}\n! may need more memory than a device has{f' (~: {RULE})' if estimated else ''}"
 

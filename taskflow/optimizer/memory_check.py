@@ -88,6 +88,11 @@ class MemoryCheck:
             self._last_read.setdefault(readers.get(node.number, node.number), []).append(node.number)
 
     def __call__(self, strategy: Strategy) -> str:
+        """Return what memory a strategy lacks; empty if it fits."""
+        lacks = self._lacks(strategy)
+        return f"{lacks}{_advice(strategy)}" if lacks else ""
+
+    def _lacks(self, strategy: Strategy) -> str:
         if not strategy.ordered:
             most = self.at_most(strategy)
             lacking = [(n, p) for n, p in zip(most, self.machine.processors) if n > p.memory_bytes]
@@ -312,6 +317,17 @@ class MemoryCheck:
             access = self._accesses(node, config)
             self._cuts[key] = [_piece(node, *piece) for piece in zip(access.pieces, access.reads, access.writes)]
         return self._cuts[key]
+
+
+def _advice(strategy: Strategy) -> str:
+    """What else to try for a plan that does not fit, for the end of the message; empty if nothing is known."""
+    pipeline = strategy.pipeline
+    if pipeline is None or not pipeline.schedule.weights_apart or not strategy.recompute or pipeline.ranks == 1:
+        return ""
+    return (
+        f"; under schedule={pipeline.schedule.value}, what the pass for inputs computes again is kept until the pass for weights, "
+        f"for up to {min(pipeline.ranks - 1, pipeline.micro_batches)} micro-batches: schedule=1f1b needs less"
+    )
 
 
 def _wider(itemsize: int) -> int:
