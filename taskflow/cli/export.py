@@ -73,7 +73,7 @@ def export_command(
     else:
         _tell(problem, found, plan, target, before, after, quiet)
         for path in written:
-            tell(f"wrote {path}: {found.ranks} ranks")
+            tell(f"wrote {path}: {found.ranks} {'ranks' if found.ranks > 1 else 'rank'}")
         if not fine:
             tell("nothing was written; --nearest writes the nearest plan")
     if not fine:

@@ -24,7 +24,7 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
 from taskflow.export import fastest_for, grid_for, require_exportable, space_for
-from taskflow.mapper import save
+from taskflow.mapper import described_by_layers, save
 from taskflow.optimizer import (
     ALGORITHMS,
     TIME_SHARE,
@@ -110,7 +110,9 @@ def search_command(
         if "trust" in row:
             tell(row["trust"]["said"])
         if not quiet:
-            tell(found.strategy.describe(problem.graph))
+            if found.strategy.ordered:
+                tell(f"plan {found.strategy.name}")
+            tell(described_by_layers(problem.graph, found.strategy))
     if unsaved is not None:
         raise unsaved
     if found.stopped == "interrupted":

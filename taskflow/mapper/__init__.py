@@ -18,7 +18,7 @@ from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import BLOCK, Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.hybrid import HybridParallel, samples, stages_of
-from taskflow.mapper.layers import LAYER, layer_numbers
+from taskflow.mapper.layers import LAYER, described_by_layers, layer_numbers
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
@@ -74,6 +74,7 @@ __all__ = [
     "cut_only",
     "degrees_like",
     "depths",
+    "described_by_layers",
     "follow",
     "from_content",
     "gather_units",

@@ -13,7 +13,7 @@ import pytest
 from language_model import CONFIG, feeds, model, random_strategy
 
 import taskflow
-from taskflow.mapper import BLOCK, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, load, save
+from taskflow.mapper import BLOCK, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, described_by_layers, load, save
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -238,3 +238,17 @@ def test_a_strategy_that_does_not_fit_is_refused_by_the_executor() -> None:
     with pytest.raises(ValueError, match=r"no configuration for: lstm0"):
         taskflow.Executor(graph, Strategy(2, configs), taskflow.SGD(0.1))
     assert np.isfinite(taskflow.Executor(graph, good, taskflow.SGD(0.1)).train(feeds(0)))
+
+
+def test_equal_operators_of_layers_are_described_in_one_line() -> None:
+    graph = taskflow.OperatorGraph()
+    x = taskflow.input(graph, (8, 4), name="x")
+    for number in range(4):
+        x = taskflow.relu(taskflow.linear(x, 4, name=f"h.{number}.up"), name=f"h.{number}.act")
+    graph.minimize(taskflow.cross_entropy(x, taskflow.input(graph, (8,), "int64", name="labels"), name="loss"))
+    strategy = taskflow.choose("data", graph, taskflow.load_machine("p100", 4))[0]
+    other = replace(strategy, configs={**strategy.configs, "h.1.up": replace(strategy["h.1.up"], processors=(3, 2, 1, 0))})
+    assert described_by_layers(graph, other).splitlines() == [
+        "x: n/4 @ 0-3", "h.0,2-3.up: n/4 @ 0-3", "h.0-3.act: n/4 @ 0-3", "h.1.up: n/4 @ 3,2,1,0", "labels: n/4 @ 0-3",
+        "loss: n/4 @ 0-3",
+    ]
