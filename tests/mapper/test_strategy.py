@@ -13,7 +13,17 @@ import pytest
 from language_model import CONFIG, feeds, model, random_strategy
 
 import taskflow
-from taskflow.mapper import BLOCK, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, described_by_layers, load, save
+from taskflow.mapper import (
+    BLOCK,
+    OpConfig,
+    Strategy,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    described_by_layers,
+    load,
+    save,
+)
 
 
 @pytest.mark.parametrize("seed", range(20))
