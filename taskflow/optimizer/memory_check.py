@@ -17,10 +17,11 @@ from taskflow.optimizer.evaluate.folded import folded_use
 from taskflow.optimizer.memory import MemoryUse, explain, memory_use
 from taskflow.optimizer.traffic import Accesses, Makers, makers
 from taskflow.regions import Rect
-from taskflow.tasks import laid_out_bytes, simulate
+from taskflow.tasks import laid_out_bytes
 from taskflow.tasks.lower import left_over
 
 MOST_TASKS = 2000  # of a step that is lowered and planned exactly (about a second)
+MOST_PLANNED = 20_000  # pieces of a folded step that is planned whole if it may just fit (some seconds)
 SPARE = 0.1  # share of the memory that the estimate in program order leaves free; random cuts were up to 17 % above it in tests
 RULE = f"a plan of more than {MOST_TASKS} tasks is estimated, and {SPARE:.0%} of the memory is kept spare for it"
 
@@ -105,6 +106,8 @@ class MemoryCheck:
         lacking = [(n, p) for n, p in zip(likely, self.machine.processors) if n > (1 - SPARE) * p.memory_bytes]
         if not lacking:
             return ""
+        if folded is not None and _pieces(strategy) <= MOST_PLANNED and all(n <= p.memory_bytes for n, p in lacking):
+            return explain(self.machine, self._plan(strategy))  # it may just fit
         nbytes, worst = max(lacking, key=lambda pair: pair[0] - pair[1].memory_bytes)
         return (
             f"{len(lacking)} of {len(likely)} processors may lack memory; processor {worst.number} ({worst.kind}) has "
@@ -130,8 +133,8 @@ class MemoryCheck:
             return False
         if strategy.ordered:  # the estimates know no order; its evaluator has lowered it as well
             return self._folded(strategy) is None
-        pieces = sum(len(config.processors) for config in strategy.configs.values())  # of most a task forward and one backward
-        return max(self._evaluator.tasks, pieces) <= MOST_TASKS  # the evaluator's may be those of the plan before this one
+        # Of most pieces a task forward and one backward.
+        return max(self._evaluator.tasks, _pieces(strategy)) <= MOST_TASKS  # the evaluator's may be those of the plan before this one
 
     def _folded(self, strategy: Strategy) -> tuple[MemoryUse, ...] | None:
         """Return what lives at once under a strategy of which only a part is lowered; None if all is."""
@@ -142,9 +145,8 @@ class MemoryCheck:
 
     def _plan(self, strategy: Strategy) -> tuple[MemoryUse, ...]:
         if self._planned is None or self._planned[0] is not strategy:
-            tasks = self._evaluator.lowered(strategy)
-            order = simulate(tasks, self.machine, self._evaluator.costs.task).begun(tasks)
-            self._planned = strategy, memory_use(tasks, order)
+            tasks, timeline = self._evaluator.evaluated(strategy)
+            self._planned = strategy, memory_use(tasks, timeline.begun(tasks))
         return self._planned[1]
 
     def _estimate(self, strategy: Strategy) -> list[int]:
@@ -328,6 +330,10 @@ def _advice(strategy: Strategy) -> str:
         f"; under schedule={pipeline.schedule.value}, what the pass for inputs computes again is kept until the pass for weights, "
         f"for up to {min(pipeline.ranks - 1, pipeline.micro_batches)} micro-batches: schedule=1f1b needs less"
     )
+
+
+def _pieces(strategy: Strategy) -> int:
+    return sum(len(config.processors) for config in strategy.configs.values())
 
 
 def _wider(itemsize: int) -> int:

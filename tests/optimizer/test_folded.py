@@ -19,7 +19,6 @@ from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step, folded_use
 from taskflow.optimizer.evaluate.folded.arrays import simulate_arrays
-from taskflow.optimizer.evaluate.folded.step import shifts
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
@@ -214,14 +213,3 @@ def test_a_step_of_millions_of_tasks_is_evaluated_and_says_what_it_cannot_give()
     assert len(evaluator.step.lowered) < 30_000  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=r"what needs every task \(timelines, explanations, reports\) can be had of at most"):
         evaluator.timeline()
-
-
-def test_how_many_groups_a_group_becomes_in_the_other_replicas() -> None:
-    random = Random(0)
-    for _ in range(200):
-        count = random.randint(1, 12)
-        by = random.choice([n for n in range(1, count + 1) if count % n == 0])
-        some = {(random.randrange(3), random.randrange(by)) for _ in range(random.randint(1, 4))}
-        group = {(p, (k + again) % count) for p, k in some for again in range(0, count, by)}
-        every = {frozenset((p, (k + shift) % count) for p, k in group) for shift in range(count)}
-        assert shifts(group, count) == len(every)

@@ -337,10 +337,17 @@ class CompiledEvaluator(Evaluator):
         if not strategy.ordered:
             return None
         reference = self.reference or OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
-        return reference.folded(strategy)
+        with reference.interruptible(self.checkpoint):
+            return reference.folded(strategy)
 
     def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
         return super().lowered(strategy) if self.reference is None else self.reference.lowered(strategy)
+
+    def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
+        if self.reference is None or not self.at(strategy):
+            return super().evaluated(strategy)
+        with self.reference.interruptible(self.checkpoint):
+            return self.reference.evaluated(strategy)
 
     def usage(self) -> Usage:
         if self.reference is not None:

@@ -154,7 +154,22 @@ class Evaluator(ABC):
 
     def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
         """Return the task graph of a strategy (by default of the current one)."""
-        return lower(self.graph, strategy or self.strategy, self.rule, clip_norm=self.clip_norm)
+        return lower(self.graph, strategy or self.strategy, self.rule, clip_norm=self.clip_norm, checkpoint=self.checkpoint)
+
+    def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
+        """Return the tasks of a strategy, and when each begins and ends."""
+        self.checkpoint()
+        tasks, asked = self.lowered(strategy), 0
+        seconds = self.costs.pace(tasks, strategy)
+
+        def cost(task: Task) -> float:
+            nonlocal asked
+            asked += 1
+            if not asked % 256:
+                self.checkpoint()
+            return seconds(task)
+
+        return tasks, simulate(tasks, self.machine, cost)
 
 
 class PythonEvaluator(Evaluator):
@@ -176,7 +191,7 @@ class PythonEvaluator(Evaluator):
 
     def set(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
-        self._tasks, self._timeline = self._evaluate(strategy)
+        self._tasks, self._timeline = Evaluator.evaluated(self, strategy)
         self._strategy, self._proposed = strategy, None
         return self._timeline.makespan
 
@@ -186,7 +201,7 @@ class PythonEvaluator(Evaluator):
     ) -> float:
         strategy = self.changed(changes, syncs, sums)
         self.proposals += 1
-        self._proposed = (strategy, *self._evaluate(strategy))
+        self._proposed = (strategy, *Evaluator.evaluated(self, strategy))
         return self._proposed[2].makespan
 
     def accept(self) -> None:
@@ -203,19 +218,8 @@ class PythonEvaluator(Evaluator):
         self.strategy  # noqa: B018
         return usage(self._tasks, self._timeline, self.machine)
 
-    def _evaluate(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
-        self.checkpoint()
-        tasks, asked = self.lowered(strategy), 0
-        seconds = self.costs.pace(tasks, strategy)
-
-        def cost(task: Task) -> float:
-            nonlocal asked
-            asked += 1
-            if not asked % 256:
-                self.checkpoint()
-            return seconds(task)
-
-        return tasks, simulate(tasks, self.machine, cost)
+    def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
+        return (self._tasks, self._timeline) if self.at(strategy) else super().evaluated(strategy)
 
 
 def _go_on() -> None:

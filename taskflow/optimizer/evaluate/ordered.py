@@ -8,13 +8,20 @@ from math import inf
 
 from taskflow.collector import paused_collector
 from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
-from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, PythonEvaluator, TooManyTasksError, Usage, same_processors
+from taskflow.optimizer.evaluate.evaluator import (
+    NO_SYNCS,
+    Evaluator,
+    PythonEvaluator,
+    TooManyTasksError,
+    Usage,
+    same_processors,
+)
 from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step
 from taskflow.tasks import TaskGraph, Timeline
 from taskflow.tasks.lower import NotAlikeError
 
-MOST_WHOLE = 20_000
-"""Pieces of a strategy that is lowered as a whole: about four tasks each, together some seconds."""
+MOST_WHOLE = 2_000
+"""Pieces of a strategy that is lowered as a whole: about four tasks each, together half a second."""
 MOST_LOWERED = 2_000_000
 """Pieces of a strategy that cannot be folded, at most: with more, lowering it would take tens of gigabytes."""
 MOST_TIMELINE = 500_000
@@ -71,9 +78,14 @@ class OrderedEvaluator(PythonEvaluator):
 
     def timeline(self) -> Timeline:
         if self.step is not None and self._timed is not self.strategy:
-            self._tasks, self._timeline = self._evaluate(self.strategy)
+            self._tasks, self._timeline = Evaluator.evaluated(self, self.strategy)
             self._timed = self.strategy
         return super().timeline()
+
+    def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
+        if self.at(strategy):
+            self.timeline()
+        return super().evaluated(strategy)
 
     def usage(self) -> Usage:
         if self.step is None:

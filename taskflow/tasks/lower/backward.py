@@ -13,6 +13,7 @@ from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
 from taskflow.tasks.lower.recompute import compute_again
+from taskflow.tasks.lower.recut import recut_gradients
 from taskflow.tasks.lower.regather import AHEAD, bring_again
 from taskflow.tasks.lower.ring import as_they_arrive
 from taskflow.tasks.lower.state import Given, Lowering, Piece, TensorKey, nearest_copy
@@ -156,6 +157,13 @@ def _gather(
         rect: owner for written in dict.fromkeys(piece.writes[tensor.index] for piece in pieces)
         for rect, owner in owners.of(written) if (rect, owner) not in gathered_before
     }
+    if owners.recut and asked:
+        first = {(processor, read): buffer for (processor, read, _), buffer in put.items()}
+        used: list[tuple[int, Rect]] = []
+        made = recut_gradients(state.emit, tensor, owners.recut, asked, first, lambda *one: used.append(one))
+        for processor, read in used if forget else ():
+            del put[processor, read, ()]
+        return made
     meeting: dict[Rect, list[tuple[int, Rect, int]]] = {}  # owning piece -> those readers, in order
     copies: dict[Rect, dict[tuple[Rect, tuple[int, ...]], dict[int, int]]] = {}  # of gradients that several have, by processor
     taken: dict[Given, None] = {}

@@ -261,6 +261,23 @@ class Emitter:
             [*(b.target for b in found), *packed], nbytes=sum(self._sizes(block.source)[1] for block in far),
         )
 
+    def exchange_alike(self, name: str, group: tuple[int, ...], among: Sequence[tuple[Part, Part, int]]) -> int:
+        """Add an all-to-all of the processors of ``group``, ascending, of which only some are lowered, and all do the same.
+        ``among``: of each that is, all that it gives, all that it gets, and how many elements stay where they are."""
+        place = {processor: number for number, processor in enumerate(group)}
+        at = [self.graph.buffers[source.buffer].processor for source, _, _ in among]
+        packed = tuple(
+            self._scratch(name, p, source, source.rect.volume + target.rect.volume - 2 * stays)
+            for p, (source, target, stays) in zip(at, among)
+        )
+        blocks = tuple(Block(place[p], place[p], source, target) for p, (source, target, _) in zip(at, among))
+        itemsize = self.graph.buffers[among[0][0].buffer].dtype.itemsize
+        far = sum(target.rect.volume - stays for _, target, stays in among) * itemsize
+        return self.emit(
+            Kind.COLLECTIVE, name, group[0], AllToAll(group, blocks, packed), [source for source, _, _ in among],
+            [*(target for _, target, _ in among), *packed], nbytes=far * len(group) // len(among),
+        )
+
     def _packed(self, name: str, parts: Sequence[Part], places: Sequence[Rect]) -> tuple[Part, ...]:
         """A buffer for each part in which shares are contiguous; none if they already are in the parts."""
         shape, at = parts[0].rect.shape, 0

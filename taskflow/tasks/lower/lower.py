@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -44,19 +44,39 @@ class CutGraph:
         return Rect((0,), (bundle.size,)) if shards is None or shards.zero < 3 else shards.span(processor)
 
 
-def cut_graph(graph: OperatorGraph, strategy: Strategy, part: StepPart | None = None) -> CutGraph:
+def cut_graph(
+    graph: OperatorGraph, strategy: Strategy, part: StepPart | None = None, checkpoint: Callable[[], object] = lambda: None
+) -> CutGraph:
     """Cut every node as the strategy says; for a ``part`` of the step, only its own pieces (the part must have been verified).
     Raises ValueError that names the operator if the strategy does not fit the graph."""
     if part is None:
         strategy.verify(graph)
-    pieces = [cut(graph, strategy, number, part) for number in range(len(graph))]
+    pieces = []
+    for number in range(len(graph)):
+        checkpoint()
+        pieces.append(cut(graph, strategy, number, part))
     active, needs_gradient, trained = gradient_flow(graph)
     units = gather_units(graph, strategy)
-    layout = lay_out(graph, parameter_uses(pieces), trained, None if part is None else part.everywhere, units)
+    layout = lay_out(
+        graph, parameter_uses(pieces), trained, None if part is None else part.everywhere, units, _holders(graph, strategy, part)
+    )
     shards = shards_of(graph, strategy, layout)
     if part is not None:
         _verify_alike(shards, layout)
     return CutGraph(pieces, active, needs_gradient, layout, shards)
+
+
+def _holders(graph: OperatorGraph, strategy: Strategy, part: StepPart | None) -> dict[str, dict[Rect, tuple[int, ...]]]:
+    """Who holds which Rects of the parameters that replicas divide. NotAlikeError if other operators use these, too."""
+    found: dict[str, dict[Rect, tuple[int, ...]]] = {}
+    for node in graph if part is not None and part.spread else ():
+        assert part is not None
+        for i, parameter in enumerate(node.parameters):
+            if parameter.name in found:
+                raise NotAlikeError(f"lower: {parameter.name}, which replicas divide, has several users")
+            if node.name in part.spread:
+                found[parameter.name] = part.holders(node, strategy[node.name], i)
+    return found
 
 
 def _verify_alike(shards: Mapping[str, Shards], layout: ParameterLayout) -> None:
@@ -79,6 +99,7 @@ def lower(
     wanted: Sequence[Tensor] | None = None,
     shared: CutGraph | None = None,
     part: StepPart | None = None,
+    checkpoint: Callable[[], object] = lambda: None,
 ) -> TaskGraph:
     """Return the tasks of one step of ``graph``, cut and placed by ``strategy``.
 
@@ -87,14 +108,15 @@ def lower(
     persistent buffers that are neither parameters nor lasting (the state carried between steps). ``wanted`` (without a rule):
     only what these tensors need is run, and only they are copied to processor 0. ``shared``: the result of `cut_graph`, if it
     is known. ``scaled``: the loss has a scale, so that each processor is told whether some gradient has overflowed (see
-    `FACTOR`). ``part`` (of a training step): only that part is lowered.
+    `FACTOR`). ``part`` (of a training step): only that part is lowered. ``checkpoint``: called for each operator, pass and
+    bundle of weights, since lowering may take seconds; an exception that it raises ends the lowering.
 
     Raises ValueError that names the operator if the strategy does not fit the graph; NotAlikeError if it cannot be lowered in
     part.
     """
     if part is not None and ((graph.carries and not part.alone) or rule is None):
         raise NotAlikeError("lower: carried states are not lowered in part")
-    made = shared or cut_graph(graph, strategy, part)
+    made = shared or cut_graph(graph, strategy, part, checkpoint)
     emit, layout = Emitter(strategy.processors), made.layout
     needed = None if wanted is None else needed_for(graph, wanted)
     pieces = made.pieces if needed is None else _in_evaluation(made.pieces)
@@ -102,6 +124,7 @@ def lower(
         graph, strategy, emit, pieces, layout, made.active, made.needs_gradient, select_source, prefix, needed, made.shards
     )
     state.part = state.gathers.part = part
+    state.checkpoint = checkpoint
     for bundle in layout.bundles:
         for processor in bundle.group if part is None else part.here(bundle.group):
             if bundle.name in state.gathers:
@@ -119,6 +142,7 @@ def lower(
             state.gathers.turns = emit.graph.turns
         for node in graph:
             if needed is None or node.number in needed:
+                checkpoint()
                 forward(state, node)
         end_pass(state, over=rule is None)
     emit.graph.bundles, emit.graph.weights = list(layout.bundles), {**state.flat_weights, **state.gathers.shares}
@@ -161,7 +185,6 @@ def cut(graph: OperatorGraph, strategy: Strategy, number: int, part: StepPart | 
     node = graph.nodes[number]
     config = strategy[node.name]
     if part is not None:
-        part.checkpoint()
         grid = config.partition(node)
         found = []
         for index, of_all in enumerate(part.pieces(node, config, strategy.pipeline)):

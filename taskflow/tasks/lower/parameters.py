@@ -11,10 +11,12 @@ from taskflow.graph import OperatorGraph
 from taskflow.operators.tensor import Parameter
 from taskflow.partition import Grid
 from taskflow.regions import Rect
+from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.task import Bundle, Cell
 
 Uses = Mapping[Parameter, Mapping[int, Sequence[Rect]]]  # parameter -> processor -> the distinct Rects its tasks read, if any
 NO_UNITS: Mapping[str, str] = MappingProxyType({})
+NO_HOLDERS: Mapping[str, Mapping[Rect, tuple[int, ...]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +44,20 @@ class ParameterLayout:
 
 def lay_out(
     graph: OperatorGraph, uses: Uses, trained: set[str], everywhere: Callable[[tuple[int, ...]], tuple[int, ...]] | None = None,
-    units: Mapping[str, str] = NO_UNITS,
+    units: Mapping[str, str] = NO_UNITS, holders: Mapping[str, Mapping[Rect, tuple[int, ...]]] = NO_HOLDERS,
 ) -> ParameterLayout:
     """Bundle the cells of all parameters in ``uses``, those of the layers of a unit together (``units``: by layer).
     ``trained``: the parameters that get gradients. The others, and those of which nothing is used, get bundles of their own,
     so that either all of a bundle has gradients or none. ``everywhere``: of processors in ``uses``, all that use the same
-    (`StepPart.everywhere`); None: there are no others."""
+    (`StepPart.everywhere`); None: there are no others. ``holders``: of parameters of which others use other Rects, who uses each
+    Rect (`StepPart.holders`)."""
     grouped: dict[tuple[str, tuple[int, ...], bool, str], list[tuple[Parameter, Rect]]] = {}
     for parameter in graph.parameters:
         if parameter not in uses:
             continue
         reached = parameter.name in trained and any(uses[parameter].values())
-        for rect, group in _cells(parameter, uses[parameter], everywhere):
+        of = holders.get(parameter.name)
+        for rect, group in _cells(parameter, uses[parameter], everywhere) if of is None else _apart(uses[parameter], of):
             key = (units.get(parameter.layer, parameter.layer), group, reached, str(parameter.spec.dtype))
             grouped.setdefault(key, []).append((parameter, rect))
     bundles: list[Bundle] = []
@@ -97,6 +101,22 @@ def _cells(
         groups = {color: everywhere(group) for color, group in groups.items()}
     of_unused = groups[min(groups)] if groups else (0,)
     return [(grid.rect(color), groups.get(color, of_unused)) for color in product(*(range(n) for n in grid.colors))]
+
+
+def _apart(
+    uses: Mapping[int, Sequence[Rect]], holders: Mapping[Rect, tuple[int, ...]]
+) -> list[tuple[Rect, tuple[int, ...]]]:
+    """The Rects in use, each with its holders, in row-major order. NotAlikeError if they are not apart from each other."""
+    rects = sorted({rect for of in uses.values() for rect in of}, key=lambda rect: rect.lo)
+    if sum(rect.volume for rect in holders) != hull_volume(holders):
+        raise NotAlikeError("weights that replicas divide are used in Rects that overlap")
+    return [(rect, holders[rect]) for rect in rects]
+
+
+def hull_volume(rects: Collection[Rect]) -> int:
+    """Return the number of elements of the least Rect that contains all of ``rects``."""
+    lows, highs = zip(*(rect.lo for rect in rects)), zip(*(rect.hi for rect in rects))
+    return Rect(tuple(map(min, lows)), tuple(map(max, highs))).volume
 
 
 def left_over(whole: Rect, used: Collection[Rect]) -> tuple[int, Rect | None]:

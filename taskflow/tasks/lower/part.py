@@ -2,7 +2,8 @@
 
 Replicas do the same at the same time, and every micro-batch goes through the same tasks. So a step can be lowered for one
 replica and a few micro-batches, and the rest follows (optimizer/evaluate/folded). Anything that crosses replicas must be a
-collective whose members are all images of each other.
+collective whose members are all images of each other. Experts are divided among replicas as samples are; what goes to them
+and comes back is an all-to-all in which each member gives each an equal part (`StepPart.members`).
 """
 
 from __future__ import annotations
@@ -29,19 +30,22 @@ class NotAlikeError(ValueError):
 class StepPart:
     """Part of a step. ``images``: for each processor whose tasks are lowered, all processors that do the same, itself first,
     one in each of ``replicas`` groups, each of which has an equal share of the samples of every micro-batch. ``kept``: the
-    micro-batches that are lowered. ``checkpoint``: called now and then, since lowering a part also takes seconds; an exception
-    that it raises ends the lowering. ``alone``: the other replicas' parts of partial values, losses and carried states are left
-    out; without it such a step cannot be lowered in part."""
+    micro-batches that are lowered. ``alone``: the other replicas' parts of partial values, losses and carried states are left
+    out; without it such a step cannot be lowered in part. ``spread``: the operators that replicas divide along another dimension
+    than samples."""
 
     images: Mapping[int, tuple[int, ...]]
     replicas: int
     kept: tuple[int, ...]
-    checkpoint: Callable[[], object] = lambda: None
     alone: bool = False
+    spread: frozenset[str] = frozenset()
     known: Mapping[int, int] = field(init=False)
     """Of each processor the one that is lowered."""
     _here: dict[tuple[int, ...], tuple[int, ...]] = field(init=False, default_factory=dict)
     _everywhere: dict[tuple[int, ...], tuple[int, ...]] = field(init=False, default_factory=dict)
+    _written: dict[tuple[object, ...], tuple[OpConfig, list[tuple[Rect, int]]]] = field(init=False, default_factory=dict)
+    _members: dict[tuple[object, ...], tuple[int, ...]] = field(init=False, default_factory=dict)
+    _holders: dict[tuple[object, ...], tuple[OpConfig, dict[Rect, tuple[int, ...]]]] = field(init=False, default_factory=dict)
     _pieces: dict[tuple[int, int | None, int], tuple[OpConfig, list[int]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,10 +94,31 @@ class StepPart:
         """Return a function from the number of a piece of the first replica to the Rect of the second replica's piece; None if
         there is no other replica."""
         dim = sample_dim(node)
-        if self.replicas == 1 or dim is None:
+        if self.replicas == 1 or dim is None or node.name in self.spread:
             return None
         micro_batches = 1 if pipeline is None else pipeline.micro_batches
         step = config.degrees[dim] // micro_batches // self.replicas * prod(config.degrees[dim + 1 :])
         grid = config.partition(node)
         copies = config.copies
         return lambda piece: grid.rect(tuple(int(i) for i in np.unravel_index(piece // copies + step, config.degrees)))
+
+    def members(self, node: Node, config: OpConfig, output: int, rect: Rect) -> tuple[int, ...]:
+        """Return the processors, in all replicas, that write some of ``rect`` of a node's output, ascending."""
+        key = id(config), node.operator, node.specs, output
+        if key not in self._written or self._written[key][0] is not config:
+            pieces = [(node.writes(piece)[output], processor) for piece, processor in config.pieces(node)]
+            self._written[key] = config, pieces
+        if (*key, rect) not in self._members:
+            found = {processor for piece, processor in self._written[key][1] if piece.overlaps(rect)}
+            self._members[*key, rect] = tuple(sorted(found))
+        return self._members[*key, rect]
+
+    def holders(self, node: Node, config: OpConfig, weight: int) -> dict[Rect, tuple[int, ...]]:
+        """Return the processors, in all replicas, that read each Rect of a weight of a ``spread`` node, ascending."""
+        key = id(config), node.operator, node.specs, weight
+        if key not in self._holders or self._holders[key][0] is not config:
+            found: dict[Rect, set[int]] = {}
+            for piece, processor in config.pieces(node):
+                found.setdefault(node.reads(piece).weights[weight], set()).add(processor)
+            self._holders[key] = config, {rect: tuple(sorted(of)) for rect, of in found.items()}
+        return self._holders[key][1]

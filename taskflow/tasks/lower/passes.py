@@ -46,9 +46,9 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
         if state.part is not None:
             if one.micro_batch not in state.part.kept:
                 continue
-            state.part.checkpoint()
             state.ended.update(state.last)
             state.last.clear()  # whoever repeats passes chains them
+        state.checkpoint()
         first = len(state.emit.graph)
         _emit(state, one, stages[one.stage], pipeline.schedule.weights_apart, ending[one.stage])
         end_pass(state)
@@ -93,6 +93,7 @@ def backward_pass(state: Lowering, nodes: Sequence[Node]) -> None:
     ending = layers_ending(state, nodes)
     for node in nodes:
         if node.number in state.active:
+            state.checkpoint()
             backward(state, node)
             scatter_gradients(state, ending.get(node.number, ()))
     end_pass(state)

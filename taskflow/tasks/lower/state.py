@@ -15,6 +15,7 @@ from taskflow.tasks.lower.emit import Copying, Emitter
 from taskflow.tasks.lower.exchange import Held, Wanted, exchange_values
 from taskflow.tasks.lower.parameters import ParameterLayout
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
+from taskflow.tasks.lower.recut import Members, Recut, bring_recut, members_of
 from taskflow.tasks.lower.shards import Shards
 from taskflow.tasks.lower.weight_gathers import WeightGathers
 from taskflow.tasks.task import Bundle, Cell
@@ -77,17 +78,31 @@ class Owners:
         """Of such a Rect of which other replicas have parts too, where only one is lowered: all processors that sum it."""
         self.shares: dict[Rect, dict[int, Held]] = {}
         """Of a Rect whose partial values a reduce-scatter sums, and which so is several owning pieces: by processor."""
+        self.recut: dict[tuple[int, Rect], Members] = {}
+        """Of what a processor reads that all replicas have written, where only one is lowered: among whom it is cut anew."""
         self._written: dict[Rect, Rect] = {}  # the Rect of partial values that an owning piece is a share of
 
     def overlapping(self, rect: Rect) -> list[tuple[Rect, int, int]]:
-        """Return the owning pieces that share points with ``rect``."""
+        """Return the owning pieces that share points with ``rect``; of what all replicas write (`recut`), those that are
+        lowered."""
         found = self._found.get(rect)
+        if found is None and any(read == rect for _, read in self.recut):
+            found = self._found[rect] = [piece for piece in self if piece[0].overlaps(rect)]
         if found is None:
-            places = [self.grid.rect(c).lo for c in self.grid.overlapping(rect)]
-            if not (self.pieces.keys() >= set(places) and rect.volume == rect.intersect(self.grid.space).volume):
+            places = self._places(rect)
+            if places is None:
                 raise NotAlikeError(f"{rect} is read, of which not all pieces are lowered")
             found = self._found[rect] = [self.pieces[lo] for lo in places]
         return found
+
+    def lowered(self, rect: Rect) -> bool:
+        """True if all pieces that share points with ``rect`` are lowered."""
+        return self.whole or self._places(rect) is not None
+
+    def _places(self, rect: Rect) -> list[tuple[int, ...]] | None:
+        places = [self.grid.rect(c).lo for c in self.grid.overlapping(rect)]
+        known = self.pieces.keys() >= set(places) and rect.volume == rect.intersect(self.grid.space).volume
+        return places if known else None
 
     def nearest(self, rect: Rect, owner: int, buffer: int, processor: int) -> tuple[int, int]:
         """Return from where ``processor`` reads the owning piece ``rect``, as (processor, buffer): from itself if it has the
@@ -192,11 +207,13 @@ class Lowering:
     gathered: dict[TensorKey, dict[tuple[Rect, int], int]] = field(default_factory=dict)
     """Of an output, (Rect, processor) -> buffer of its gradient, as far as it has come together."""
     part: StepPart | None = None  # what of the step is lowered; None: all
+    checkpoint: Callable[[], object] = lambda: None  # called now and then; what it raises ends the lowering
     chained: bool = False  # a processor runs its operators' tasks in the order in which they are emitted
     last: dict[int, int] = field(default_factory=dict)  # by processor the task before, if chained
     recent: dict[int, list[int]] = field(default_factory=dict)  # by processor the last few backward tasks of the pass
     ended: dict[int, int] = field(default_factory=dict)  # by processor the last operator's task of all passes that are over
     wanted: list[Wanted] = field(default_factory=list)  # instances that `bring` is to fill
+    recut: list[Recut] = field(default_factory=list)  # the same of what all replicas write
     reading: dict[TensorKey, set[int]] = field(default_factory=dict)
     """Of a tensor, the processors that have wanted some of it since the last `bring`; only with `together`."""
     together: bool = field(init=False)  # what is cut anew within a group of processors goes as collectives
@@ -262,6 +279,9 @@ class Lowering:
         """Emit the collectives and copies that fill the instances made by `want`."""
         wanted, reading = self.wanted, self.reading
         self.wanted, self.reading = [], {}
+        if self.recut:
+            self.recut, recut = [], self.recut
+            bring_recut(self.emit, recut, self.topics)
         if self.together and wanted:
             by_tensor: dict[TensorKey, list[Wanted]] = {}
             for one in wanted:
@@ -293,6 +313,7 @@ class Lowering:
             readers[key] = buffer
             return buffer
         of_tensor = self.owners[tensor.node, tensor.index]
+        members = self._members(tensor, rect, processor)
         pieces = of_tensor.overlapping(rect)
         near = [of_tensor.nearest(*piece, processor) for piece in pieces]
         if (tensor.node, tensor.index) in self.forgettable:
@@ -305,6 +326,10 @@ class Lowering:
                 readers[key] = view
                 return view
         buffer = self.emit.buffer(name, rect, processor, tensor.dtype)
+        if members is not None:
+            self.recut.append(Recut(tensor, members, of_tensor.pieces[members.own.lo], (rect, processor, buffer)))
+            readers[key] = buffer
+            return buffer
         sources: list[Held] = []
         for (owned, *_), (giver, source) in zip(pieces, near):
             shared = owned.intersect(rect)
@@ -317,6 +342,18 @@ class Lowering:
             self.holders.setdefault((tensor.node, tensor.index), []).append((rect, processor, buffer))
         readers[key] = buffer
         return buffer
+
+    def _members(self, tensor: Tensor, rect: Rect, processor: int) -> Members | None:
+        """Among whom a tensor is cut anew of which a processor reads ``rect``, if it takes processors that are not lowered."""
+        owners, part = self.owners[tensor.node, tensor.index], self.part
+        if part is None or not part.spread or not self.together or rect.empty:
+            return None
+        if (processor, rect) not in owners.recut and not owners.lowered(rect):
+            node = self.graph.nodes[tensor.node]
+            group = part.members(node, self.strategy[node.name], tensor.index, rect)
+            own = [one for one, owner, _ in owners if owner == processor and one.overlaps(rect)]
+            owners.recut[processor, rect] = members_of(rect, own, group)
+        return owners.recut.get((processor, rect))
 
     def _source(
         self, tensor: Tensor, rect: Rect, owner: int, buffer: int, target: int, summed: Mapping[int, int]

@@ -118,10 +118,10 @@ def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
     first = first_root(sync, state.layout.rank(bundle), len(group))
     order = group[first:] + group[:first]
     places: tuple[int, ...] | None = None
+    state.checkpoint()
     if state.part is None:
         giving = tuple([(bundle.name, p) in state.flat_gradients for p in order])
     else:
-        state.part.checkpoint()
         lowered, known = state.part.here(group), state.part.known
         gives = {p: (bundle.name, p) in state.flat_gradients for p in lowered}
         giving = (True,) * len(order) if all(gives.values()) else tuple([gives[known[p]] for p in order])

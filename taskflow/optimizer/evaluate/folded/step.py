@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from heapq import merge
@@ -81,26 +81,16 @@ class FoldedStep:
         """For each lowered task, the number of tasks like it: one for each replica, except for collectives among several
         replicas and for tasks that bring the loss to one processor."""
         brought, count, images = set(self.lowered.fetched.values()), self.replicas.count, self.replicas.images
-        place = {image: (p, k) for p, of in images.items() for k, image in enumerate(of)}
         groups: dict[tuple[int, ...], int] = {}
 
         def times(task: Task) -> int:
             if not isinstance(task.work, Collective):
                 return 1 if task.kind is Kind.COPY and task.writes[0].buffer in brought else count
             if (group := task.work.group) not in groups:
-                groups[group] = shifts([place[p] for p in group], count)
+                groups[group] = count * sum(p in images for p in group) // len(group)
             return groups[group]
 
         return np.array([times(task) for task in self.lowered], np.int64)
-
-
-def shifts(members: Iterable[tuple[int, int]], count: int) -> int:
-    """Return how many different groups a group of (processor of the first replica, replica) becomes when all its members move on by
-    0 to ``count`` - 1 replicas, around in a circle. That is the first divisor of ``count`` by which it becomes itself."""
-    own = set(members)
-    return next(
-        by for by in range(1, count + 1) if count % by == 0 and all((p, (k + by) % count) in own for p, k in own)
-    )
 
 
 def folded_step(
@@ -166,8 +156,8 @@ def _folded(
 ) -> FoldedStep:
     pipeline = fewer.strategy.pipeline
     micro_batches = 1 if pipeline is None else pipeline.micro_batches
-    part = StepPart(found.images, found.count, kept(micro_batches), checkpoint)
-    tasks = lower(fewer.graph, fewer.strategy, rule, clip_norm=clip_norm, part=part)
+    part = StepPart(found.images, found.count, kept(micro_batches), spread=found.spread)
+    tasks = lower(fewer.graph, fewer.strategy, rule, clip_norm=clip_norm, part=part, checkpoint=checkpoint)
     for i, task in enumerate(tasks.tasks if len(fewer.copies) else ()):  # costs know the nodes of the whole graph
         if isinstance(task.work, Compute):
             tasks.tasks[i] = _of_whole(task, task.work, fewer.whole[task.work.node.number])
