@@ -134,7 +134,8 @@ class MemoryCheck:
         if strategy.ordered:  # the estimates know no order; its evaluator has lowered it as well
             return self._folded(strategy) is None
         # Of most pieces a task forward and one backward.
-        return max(self._evaluator.tasks, _pieces(strategy)) <= MOST_TASKS  # the evaluator's may be those of the plan before this one
+        # The evaluator's tasks may be those of the plan before this one.
+        return max(self._evaluator.tasks, _pieces(strategy)) <= MOST_TASKS
 
     def _folded(self, strategy: Strategy) -> tuple[MemoryUse, ...] | None:
         """Return what lives at once under a strategy of which only a part is lowered; None if all is."""

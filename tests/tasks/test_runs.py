@@ -22,7 +22,8 @@ from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.search import make_evaluator
 from taskflow.regions import Rect
 from taskflow.rules import SGD
-from taskflow.tasks.lower.emit import Emitter, runs
+from taskflow.tasks.lower.contiguous import runs
+from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.task import Kind
 
 F32 = np.dtype(np.float32)

@@ -5,7 +5,8 @@ how gradients are synchronised; everything that needs to know reads it.
 """
 
 from taskflow.tasks.lower.backward import gradient_flow, gradients_given
-from taskflow.tasks.lower.emit import Emitter, contiguous
+from taskflow.tasks.lower.contiguous import contiguous
+from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.forward import LASTING
 from taskflow.tasks.lower.lower import CutGraph, cut_graph, lower, needed_for
 from taskflow.tasks.lower.parameters import lay_out, left_over

@@ -12,11 +12,12 @@ from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
+from taskflow.tasks.lower.owners import nearest_copy
 from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.recut import recut_gradients
 from taskflow.tasks.lower.regather import AHEAD, bring_again
 from taskflow.tasks.lower.ring import as_they_arrive
-from taskflow.tasks.lower.state import Given, Lowering, Piece, TensorKey, nearest_copy
+from taskflow.tasks.lower.state import Given, Lowering, Piece, TensorKey
 from taskflow.tasks.lower.weight_gathers import SUMMED
 from taskflow.tasks.lower.weight_gradients import weight_target
 from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part, Turn

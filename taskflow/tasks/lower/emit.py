@@ -11,6 +11,7 @@ import numpy as np
 
 from taskflow.machine import ring_bytes
 from taskflow.regions import Rect
+from taskflow.tasks.lower.contiguous import contiguous, position, runs
 from taskflow.tasks.lower.history import History, RectNumbers
 from taskflow.tasks.task import (
     AllGather,
@@ -284,7 +285,7 @@ class Emitter:
         following = all(part.rect.shape == self.graph.buffers[part.buffer].shape for part in parts)
         for place in places:
             if not place.empty:
-                following = following and contiguous(place, shape) and _position(place, shape) == at
+                following = following and contiguous(place, shape) and position(place, shape) == at
                 at += place.volume
         if following:
             return ()
@@ -379,14 +380,6 @@ def _some(shares: Sequence[Part]) -> list[Part]:
     return [share for share in shares if not share.rect.empty]
 
 
-def _position(rect: Rect, shape: Sequence[int]) -> int:
-    """Index of the first element of ``rect`` in a row-major array of ``shape``."""
-    at = 0
-    for low, size in zip(rect.lo, shape):
-        at = at * size + low
-    return at
-
-
 def distance(one: int, other: int, count: int) -> int:
     """Return the round in which two of 0 ... count - 1 exchange. If the count is a power of two, processors exchange in pairs,
     so that all processors of two nodes meet at once; else it is the distance around the circle from one to the other."""
@@ -398,18 +391,3 @@ def apart(number: int, count: int) -> int:
     """Return a key that sorts 0 ... count - 1 so that neighbours are far apart: the number's bits in reverse order."""
     bits = (count - 1).bit_length()
     return sum(1 << (bits - 1 - i) for i in range(bits) if number >> i & 1)
-
-
-def runs(part: Rect, shape: Sequence[int]) -> int:
-    """Return the number of contiguous stretches of memory in ``part`` of a row-major array of ``shape``; 1 if it is empty."""
-    length = 1
-    for extent, of in zip(reversed(part.shape), reversed(shape)):
-        length *= extent
-        if extent != of:
-            break
-    return max(1, part.volume // length) if length else 1
-
-
-def contiguous(part: Rect, shape: Sequence[int]) -> bool:
-    """True if the elements of ``part`` of a row-major array of ``shape`` are contiguous."""
-    return runs(part, shape) == 1

@@ -108,10 +108,10 @@ class StepPart:
         if key not in self._written or self._written[key][0] is not config:
             pieces = [(node.writes(piece)[output], processor) for piece, processor in config.pieces(node)]
             self._written[key] = config, pieces
-        if (*key, rect) not in self._members:
-            found = {processor for piece, processor in self._written[key][1] if piece.overlaps(rect)}
-            self._members[*key, rect] = tuple(sorted(found))
-        return self._members[*key, rect]
+        asked = *key, rect
+        if asked not in self._members:
+            self._members[asked] = tuple(sorted({at for piece, at in self._written[key][1] if piece.overlaps(rect)}))
+        return self._members[asked]
 
     def holders(self, node: Node, config: OpConfig, weight: int) -> dict[Rect, tuple[int, ...]]:
         """Return the processors, in all replicas, that read each Rect of a weight of a ``spread`` node, ascending."""

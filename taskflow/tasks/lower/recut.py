@@ -1,7 +1,7 @@
 """Recut: a tensor that all replicas write is cut anew among them, while only one of them is lowered.
 
-Experts are divided among replicas as samples are. So each replica reads something of what each has written, and gives each an equal
-part: an all-to-all in which all members do the same.
+Experts are divided among replicas as samples are. So each replica reads something of what each has written, and gives each
+an equal part: an all-to-all in which all members do the same.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Recut:
 
 
 def members_of(read: Rect, own: Sequence[Rect], group: tuple[int, ...]) -> Members:
-    """Return among whom a tensor is cut anew. ``read``: what one of the ``group`` reads, which together write it; ``own``: the Rects
-    that it wrote itself of that. NotAlikeError unless each member gives each an equal part."""
+    """Return among whom a tensor is cut anew. ``read``: what one of the ``group`` reads, which together write it; ``own``: the
+    Rects that it wrote itself of that. NotAlikeError unless each member gives each an equal part."""
     if len(own) == 1 and len(group) * own[0].intersect(read).volume == own[0].volume == read.volume:
         return Members(group, own[0])
     raise NotAlikeError(f"{read} is read, of which not all pieces are lowered")

@@ -53,4 +53,6 @@ def _elsewhere(state: Lowering, tensor: Tensor, rect: Rect, processor: int) -> b
     if rect.empty or state.graph.nodes[tensor.node].name in state.strategy.recompute:
         return False
     owners = state.owners[tensor.node, tensor.index]
-    return (processor, rect) in owners.recut or any(owners.nearest(*piece, processor)[0] != processor for piece in owners.overlapping(rect))
+    if (processor, rect) in owners.recut:
+        return True
+    return any(owners.nearest(*piece, processor)[0] != processor for piece in owners.overlapping(rect))
