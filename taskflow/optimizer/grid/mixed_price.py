@@ -126,11 +126,9 @@ class MixedPrices:
         slowest = 0.0
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
-            groups, part = self._groups_of(layered, rank), weights.expert_share
-            summed = groups.spread(weights.reduced[own].sum(), part, 2)
-            summed += groups.spread(weights.scattered[own].sum(), part, 1)
+            groups = self._groups_of(layered, rank)
+            summed, spread = groups.after(one for stage in own for one in weights.layers[stage])
             hidden = min(summed * (1 - 1 / layers), float(back[rank]) * (1 - 1 / layers))
-            spread = groups.spread(weights.spread[own].sum(), part, 1)
             update = float(weights.updated[own].sum()) / min(self.memory[kind] for kind in places.kinds[rank])
             slowest = max(slowest, summed - hidden + spread + update)
         return slowest

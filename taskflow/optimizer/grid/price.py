@@ -84,15 +84,13 @@ class PlanPrices:
         """Seconds of synchronisation and update on the slowest rank that no backward pass hides."""
         plan, weights = layered.plan, self.sums.weights(layered)
         layers = max(1.0, self.sums.layers / (plan.pipeline * plan.virtual))
-        groups, share = self._groups_of(layered), weights.expert_share
+        groups = self._groups_of(layered)
         slowest = 0.0
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
-            summed = groups.spread(weights.reduced[own].sum(), share, 2)
-            summed += groups.spread(weights.scattered[own].sum(), share, 1)
+            summed, spread = groups.after(one for stage in own for one in weights.layers[stage])
             # Of all layers but the first gradients travel while the last backward pass goes on.
             hidden = min(summed * (1 - 1 / layers), float(back[rank]) * (1 - 1 / layers))
-            spread = groups.spread(weights.spread[own].sum(), share, 1)
             slowest = max(slowest, summed - hidden + spread + float(weights.updated[own].sum()) / self.memory)
         return slowest
 

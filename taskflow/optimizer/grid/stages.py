@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,24 +30,25 @@ class StageSums:
     crossing: float
 
 
+LayerBytes = tuple[tuple[tuple[int, int, int, bool], int], ...]
+"""Bytes of a layer's gradients that go through an all-reduce and through a reduce-scatter, and of its weights that go through an
+all-gather; whether they are of experts, which fewer devices hold; and how many layers send as many."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageWeights:
     """Bytes of each stage's weights on one device. ``held``, ``gradients`` and ``state`` are stored there. ``gathered``: the
-    largest layer whose weights are gathered; of blocks those of two. After the passes, ``reduced`` bytes of gradients go
-    through one all-reduce, ``scattered`` ones through a reduce-scatter, and ``spread`` bytes of weights through an all-
-    gather. ``each_pass``: whether some weights are gathered or reduced in every pass. ``updated``: bytes that the update
-    reads and writes. ``expert_share``: the fraction of the gradients that is of experts, which fewer devices hold."""
+    largest layer whose weights are gathered; of blocks those of two. ``layers``: of each stage, what its layers send after
+    the passes. ``each_pass``: whether some weights are gathered or reduced in every pass. ``updated``: bytes that the update
+    reads and writes."""
 
     held: Array
     gradients: Array
     state: Array
     gathered: Array
-    reduced: Array
-    scattered: Array
-    spread: Array
+    layers: tuple[LayerBytes, ...]
     each_pass: bool
     updated: Array
-    expert_share: float
 
 
 class PlanSums:
@@ -73,6 +75,7 @@ class PlanSums:
         layers = [parameter.layer for node in self.graph for parameter in node.parameters]
         self._unit = np.array([units.setdefault(blocks.get(layer, layer), len(units)) for layer in layers], np.int64)
         self._first = np.unique(self._unit, return_index=True)[1]
+        self._layer = np.unique(np.array(layers), return_inverse=True)[1] if layers else np.zeros(0, np.int64)
         sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
         self.touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
         self.wide = np.array([sum_bytes(size) for size in sizes], np.int64)
@@ -220,10 +223,26 @@ class PlanSums:
         def by_stage(values: Array) -> Array:
             return np.bincount(at, values, count)
 
+        together = np.where((zero >= 2) & plan.in_blocks, self._unit + len(node), self._layer)
+        moved = sent * (zero == 0), sent * (zero == 1), nbytes * ~alone * ((zero == 1) | (zero == 2))
         experts = table.weight_holders < plan.context * plan.experts
         each_pass = bool(((zero >= 2) & ~alone).any())
         return StageWeights(
-            by_stage(held), by_stage(gradients), by_stage(state), gathered, by_stage(sent * (zero == 0)),
-            by_stage(sent * (zero == 1)), by_stage(nbytes * ~alone * ((zero == 1) | (zero == 2))), each_pass,
-            by_stage(elements * self.touched / parts), float((sent * experts).sum() / max(1.0, sent.sum())),
+            by_stage(held), by_stage(gradients), by_stage(state), gathered, self._layer_bytes(at, count, together, moved, experts),
+            each_pass, by_stage(elements * self.touched / parts),
         )
+
+    @staticmethod
+    def _layer_bytes(
+        stage: Array, count: int, layer: Array, moved: Sequence[Array], experts: Array
+    ) -> tuple[LayerBytes, ...]:
+        """`StageWeights.layers`, of the bytes of each weight. ``layer``: weights that are sent together have the same number."""
+        if not any(values.any() for values in moved):
+            return ((),) * count
+        place = (layer * count + stage) * 2 + experts
+        rows = np.stack([np.bincount(place, values) for values in moved], axis=1).astype(np.int64)
+        found: list[Counter[tuple[int, int, int, bool]]] = [Counter() for _ in range(count)]
+        for at in np.flatnonzero(rows.any(axis=1)).tolist():
+            reduced, scattered, spread = rows[at].tolist()
+            found[at // 2 % count][reduced, scattered, spread, bool(at % 2)] += 1
+        return tuple(tuple(counts.items()) for counts in found)

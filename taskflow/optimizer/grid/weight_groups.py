@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from taskflow.machine import Around, Cluster, PartOfMachine, collective, ring_bytes
 from taskflow.mapper import HybridPlan
@@ -35,10 +35,15 @@ class WeightGroups:
         around, beside = self._around[step]
         return around.seconds(ring_bytes(members, int(nbytes), halves), halves) * beside
 
-    def spread(self, nbytes: float, expert_share: float, halves: int) -> float:
-        """Return the same for weights of which a share is of experts, and the rest cut by t."""
-        others = self.seconds(self.tensor, nbytes * (1 - expert_share), halves)
-        return others + (self.seconds(self.expert_step, nbytes * expert_share, halves) if expert_share else 0.0)
+    def after(self, layers: Iterable[tuple[tuple[int, int, int, bool], int]]) -> tuple[float, float]:
+        """Return the seconds of all sums of gradients after the passes, and of all gathers of new weights: a collective for each of
+        a stage's layers (`StageWeights.layers`)."""
+        summed = spread = 0.0
+        for (reduced, scattered, gathered, experts), count in layers:
+            step = self.expert_step if experts else self.tensor
+            summed += count * (self.seconds(step, reduced, 2) + self.seconds(step, scattered, 1))
+            spread += count * self.seconds(step, gathered, 1)
+        return summed, spread
 
     @property
     def meets(self) -> bool:
