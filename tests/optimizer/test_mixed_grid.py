@@ -238,3 +238,14 @@ def test_descents_by_price_keep_the_devices() -> None:
         assert one.seconds == grid.prices(one.layered, one.micro_batches)
     best = min(ends, key=lambda one: one.seconds)
     assert make_evaluator(graph, machine, rule=RULE).set(plan_strategy(best.layered, graph, machine)) > 0
+
+
+def test_prices_of_shares_that_do_not_divide_the_batch_are_near_simulated_steps() -> None:
+    """Of 64 samples 6 and 2 in two micro-batches, 12 and 4 in one, on GPUs that computing keeps busy."""
+    graph = gpt(replace(GPTConfig.small(), batch=64, layers=4, steps=1024, hidden=2048, heads=16, vocabulary=512), "float16")
+    machine = load_machine("a100-v100")
+    grid, evaluator = make_grid(graph, machine, RULE), make_evaluator(graph, machine, rule=RULE)
+    for text in ("d8 zero1 shares=6,6,6,6,2,2,2,2", "d8 zero3 shares=12,12,12,12,4,4,4,4"):
+        layered = LayeredPlan(parse_plan(text))
+        seconds = evaluator.set(plan_strategy(layered, graph, machine))
+        assert grid.prices(layered, 64 // layered.plan.together) == pytest.approx(seconds, rel=0.03)

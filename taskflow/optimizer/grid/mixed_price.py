@@ -127,10 +127,9 @@ class MixedPrices:
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
             groups = self._groups_of(layered, rank)
-            summed, spread = groups.after(one for stage in own for one in weights.layers[stage])
-            hidden = min(summed * (1 - 1 / layers), float(back[rank]) * (1 - 1 / layers))
+            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]), layers)
             update = float(weights.updated[own].sum()) / min(self.memory[kind] for kind in places.kinds[rank])
-            slowest = max(slowest, summed - hidden + spread + update)
+            slowest = max(slowest, sent + update)
         return slowest
 
     def _groups_of(self, layered: LayeredPlan, rank: int) -> WeightGroups:

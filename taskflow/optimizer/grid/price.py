@@ -88,10 +88,8 @@ class PlanPrices:
         slowest = 0.0
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
-            summed, spread = groups.after(one for stage in own for one in weights.layers[stage])
-            # Of all layers but the first gradients travel while the last backward pass goes on.
-            hidden = min(summed * (1 - 1 / layers), float(back[rank]) * (1 - 1 / layers))
-            slowest = max(slowest, summed - hidden + spread + float(weights.updated[own].sum()) / self.memory)
+            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]), layers)
+            slowest = max(slowest, sent + float(weights.updated[own].sum()) / self.memory)
         return slowest
 
     def _groups_of(self, layered: LayeredPlan) -> WeightGroups:

@@ -197,7 +197,7 @@ class GraphTables:
         works = [
             self._work(node, {
                 n: self.degrees(self.graph.nodes[n], cuts.cuts[n], count) for n in (node.number, *(x.node for x in node.inputs))
-            }, adds, count > 1, (t, c, e))
+            }, adds, count > 1, (t, c, e), mb / samples(self.graph) if samples(self.graph) % (e * mb) else None)
             for node, adds in cuts.first
         ]  # fmt: skip
         outputs = np.array([n for work in works for n in work.outputs], np.int64)
@@ -228,10 +228,11 @@ class GraphTables:
         return tuple(degrees)
 
     def _work(
-        self, node: Node, degrees: Mapping[int, tuple[int, ...]], adds: Sequence[bool], several: bool, group: tuple[int, int, int]
+        self, node: Node, degrees: Mapping[int, tuple[int, ...]], adds: Sequence[bool], several: bool, group: tuple[int, int, int],
+        part: float | None,
     ) -> _PieceWork:
         own = degrees[node.number]
-        first, last = corner(node, own, False), corner(node, own, True)
+        first, last = corner(node, own, False, part), corner(node, own, True, part)
         reads, writes = node.reads(last), node.writes(first)  # under a causal mask the last one reads most
         seconds = alone = (0.0, 0.0, 0.0, 0.0)
         if node.inputs:
@@ -247,7 +248,7 @@ class GraphTables:
         for tensor, rect, wanted in zip(node.inputs, reads.inputs, self.wanted[node.number]):
             source = self.graph.nodes[tensor.node]
             from_ = degrees[tensor.node]
-            there = source.writes(corner(source, from_, True))[tensor.index]
+            there = source.writes(corner(source, from_, True, part))[tensor.index]
             partial = any(k > 1 and dim.soap is Soap.REDUCTION for k, dim in zip(from_, source.dims))
             found.append(self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, bool(source.inputs), group))
         return _PieceWork(
@@ -327,10 +328,13 @@ class GraphTables:
         return float(self._collectives[group, False].seconds(nbytes * (len(group) - 1), 0))
 
 
-def corner(node: Node, degrees: Iterable[int], last: bool) -> Rect:
-    """Return the first piece of an iteration space in even cuts, or the last one in all dimensions but the samples."""
+def corner(node: Node, degrees: Iterable[int], last: bool, part: float | None = None) -> Rect:
+    """Return the first piece of an iteration space in even cuts, or the last one in all dimensions but the samples. ``part``: the
+    part of all samples that a piece has, if these are not cut evenly."""
     cuts = [even_cuts(dim.size, degree) for dim, degree in zip(node.dims, degrees)]
     ends = [cut[-2:] if last and dim.soap is not Soap.SAMPLE else cut[:2] for cut, dim in zip(cuts, node.dims)]
+    if part is not None and (samples_in := sample_dim(node)) is not None:
+        ends[samples_in] = [0, max(1, round(node.dims[samples_in].size * part))]
     return Rect(tuple(low for low, _ in ends), tuple(high for _, high in ends))
 
 

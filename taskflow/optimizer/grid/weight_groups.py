@@ -35,15 +35,16 @@ class WeightGroups:
         around, beside = self._around[step]
         return around.seconds(ring_bytes(members, int(nbytes), halves), halves) * beside
 
-    def after(self, layers: Iterable[tuple[tuple[int, int, int, bool], int]]) -> tuple[float, float]:
-        """Return the seconds of all sums of gradients after the passes, and of all gathers of new weights: a collective for each of
-        a stage's layers (`StageWeights.layers`)."""
-        summed = spread = 0.0
+    def after(self, layers: Iterable[tuple[tuple[int, int, int, bool], int]], back: float, stage_layers: float) -> float:
+        """Return the seconds of all sums of gradients and all gathers of new weights of a stage's layers (`StageWeights.layers`), a
+        collective for each, that the last backward pass of ``back`` seconds does not hide. Those of all layers but the first
+        go on meanwhile; ``stage_layers``: how many numbered layers there are."""
+        total, number = 0.0, 0
         for (reduced, scattered, gathered, experts), count in layers:
             step = self.expert_step if experts else self.tensor
-            summed += count * (self.seconds(step, reduced, 2) + self.seconds(step, scattered, 1))
-            spread += count * self.seconds(step, gathered, 1)
-        return summed, spread
+            each = self.seconds(step, reduced, 2) + self.seconds(step, scattered, 1) + self.seconds(step, gathered, 1)
+            total, number = total + count * each, number + count
+        return total - min(total * (1 - 1 / max(number, stage_layers)), back * (1 - 1 / stage_layers))
 
     @property
     def meets(self) -> bool:
