@@ -248,4 +248,4 @@ def test_prices_of_shares_that_do_not_divide_the_batch_are_near_simulated_steps(
     for text in ("d8 zero1 shares=6,6,6,6,2,2,2,2", "d8 zero3 shares=12,12,12,12,4,4,4,4"):
         layered = LayeredPlan(parse_plan(text))
         seconds = evaluator.set(plan_strategy(layered, graph, machine))
-        assert grid.prices(layered, 64 // layered.plan.together) == pytest.approx(seconds, rel=0.03)
+        assert grid.prices(layered, 64 // layered.plan.together) == pytest.approx(seconds, rel=0.05)

@@ -334,7 +334,7 @@ def corner(node: Node, degrees: Iterable[int], last: bool, part: float | None = 
     cuts = [even_cuts(dim.size, degree) for dim, degree in zip(node.dims, degrees)]
     ends = [cut[-2:] if last and dim.soap is not Soap.SAMPLE else cut[:2] for cut, dim in zip(cuts, node.dims)]
     if part is not None and (samples_in := sample_dim(node)) is not None:
-        ends[samples_in] = [0, max(1, round(node.dims[samples_in].size * part))]
+        ends[samples_in] = (0, max(1, round(node.dims[samples_in].size * part)))
     return Rect(tuple(low for low, _ in ends), tuple(high for _, high in ends))
 
 
