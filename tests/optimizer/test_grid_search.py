@@ -90,7 +90,7 @@ def test_the_work_of_plans_that_are_not_folded_is_that_of_all_pieces() -> None:
     pieces = [sum(len(config.processors) for config in plan.configs.values()) for plan in plans]
     assert pieces[0] <= MOST_WHOLE < pieces[1]
     assert 0.9 * pieces[0] < trial.work(few, 1) < 1.3 * pieces[0]
-    assert trial.work(many, 16) < 0.04 * pieces[1]
+    assert trial.work(many, 16) < 0.1 * pieces[1]
 
 
 def test_after_a_plan_that_lacks_memory_those_that_need_less_come_first() -> None:
