@@ -68,14 +68,15 @@ def explain_command(
     """Explain PLAN: its critical path, what each operator costs, and what limits it. With OPERATOR: how that operator is cut
     and placed, and how long the step would take with each alternative.
 
-    PLAN is a strategy file, which knows its model and machine, or a mapper's name with --model. With --constraints, --pin,
-    --pin-sync, --forbid or --limit the plan is first repaired to respect them, and its name says so; alternatives and --search
-    respect them too.
+    PLAN is a strategy file, which knows its model and machine, or with --model a mapper's name or a plan such as 't2 p2 mb1'.
+    With --constraints, --pin, --pin-sync, --forbid or --limit the plan is first repaired to respect them, and its name says so;
+    alternatives and --search respect them too.
 
     \b
     Examples:
       taskflow explain plan.json
       taskflow explain plan.json softmax --limit 'softmax: pieces<=4' --json
+      taskflow explain 'p2 d4 mb1' --model llama --size small --batch 16 -m h100:bf16 -n 8
       taskflow explain expert --model nmt -m k80 -n 8 --what-if links=2x --what-if network=4x,compute=2x
       taskflow explain plan.json --what-if memory=2x --search --budget 30s
     """

@@ -82,8 +82,8 @@ def main() -> None:
     """Find, predict, explain and compare parallelisation strategies for deep networks.
 
     MODEL is a built-in network (see `taskflow models`), package.module:function or path/to/file.py:function: a function
-    that returns an OperatorGraph. A PLAN is a mapper's name (data, model, expert, ...), a strategy file, or
-    package.module:Class.
+    that returns an OperatorGraph. A PLAN is a mapper's name (data, model, expert, ...), a plan such as 't2 p2 mb1', a strategy
+    file, or package.module:Class.
 
     \b
     Exit codes:

@@ -41,8 +41,8 @@ FIND = "search"  # as PLAN: find one first
 def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, quiet: bool, **asked: Any) -> None:
     """Write PLAN as one HTML page: operators on devices, timeline, memory, search, comparison and machine.
 
-    PLAN is a strategy file, which knows its model, its machine and how it was found. With --model, PLAN is a mapper's name, or
-    `search`, which finds a plan first. The page is one file that loads nothing from a network.
+    PLAN is a strategy file, which knows its model, its machine and how it was found. With --model, PLAN is a mapper's name, a
+    plan such as 't2 p2 mb1', or `search`, which finds a plan first. The page is one file that loads nothing from a network.
 
     \b
     Examples:

@@ -30,7 +30,8 @@ from taskflow.optimizer.explain import LayerChange, difference
 def strategy_group() -> None:
     """Show, compare and check plans: strategy files or mappers' plans.
 
-    A strategy file that `taskflow search --out` wrote knows its model and machine; for a mapper's name give --model.
+    A strategy file that `taskflow search --out` wrote knows its model and machine; for a mapper's name, or a plan such as
+    't2 p2 mb1', give --model.
     """
 
 

@@ -104,7 +104,7 @@ def _example(node: Node) -> str:
 # ---- plans of tensor, pipeline and data parallelism ------------------------------------------------------------------
 RECOMPUTE = ("none", "selective", "light", "linear", "full")
 OVERLAP = ("none", "grads")
-_TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])(\d+)")
+_TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])([0-9]+)")
 _FLAGS = ("sp", "nosp", "ring", "regather")
 _SETTING = re.compile(r"(recompute|zero|schedule|stages|prefetch|overlap|devices|shares)=(\S*)")
 MOST_LAYERS = 100_000

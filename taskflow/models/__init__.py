@@ -143,7 +143,7 @@ def build(
         if size not in there_are:
             raise ValueError(f"{known}: no size {size!r}; there are {', '.join(there_are)}")
     graph = model.builder(replace(config, batch=batch, **sizes), dtype)
-    if preset == "paper":
+    if preset == "paper" or (known in MODELS and graph.name in MODELS):  # GPT-2 and GPT-3 have one builder
         graph.name = known
     return graph
 

@@ -79,6 +79,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
 
 @pytest.mark.parametrize(("text", "message"), [
     ("t2 x3", "no meaning for 'x3'; a plan has tN"),
+    ("p２", "no meaning for 'p２'; a plan has tN"),
     ("tp2 p2", "no meaning for 'tp2'; write t2; a plan has tN"),
     ("T2 p2", "no meaning for 'T2'; write t2; a plan has tN"),
     ("t2p4,d2", "no meaning for 't2p4,d2'; write t2 p4 d2, with spaces between; a plan has tN"),

@@ -68,6 +68,12 @@ def test_parameter_counts(name: str) -> None:
     assert graph.name == name
 
 
+def test_a_small_network_has_the_name_by_which_it_was_asked_for() -> None:
+    """Unless its builder knows better: a small ResNet-101 has 17 layers."""
+    names = {name: build(name, 4, preset="small").name for name in ("GPT-2", "GPT-3", "Llama", "ResNet-101")}
+    assert list(names.values()) == ["GPT-2", "GPT-3", "Llama", "ResNet-17"]
+
+
 @pytest.mark.parametrize(("name", "operator", "shape"), [
     ("AlexNet", "features.12", (256, 256, 6, 6)),
     ("AlexNet", "classifier.6", (256, 1000)),
