@@ -76,7 +76,6 @@ def explain_command(
     Examples:
       taskflow explain plan.json
       taskflow explain plan.json softmax --limit 'softmax: pieces<=4' --json
-      taskflow explain 'p2 d4 mb1' --model llama --size small --batch 16 -m h100:bf16 -n 8
       taskflow explain expert --model nmt -m k80 -n 8 --what-if links=2x --what-if network=4x,compute=2x
       taskflow explain plan.json --what-if memory=2x --search --budget 30s
     """

@@ -79,8 +79,9 @@ def backward(
     (`Strategy.recompute`, `Strategy.regather`). The backward tasks of every piece that reads what these pieces write must have
     been emitted before."""
     some = state.pieces[node.number] if pieces is None else pieces
-    compute_again(state, node, some)
-    bring_again(state, node, some)
+    if gives is not Gives.WEIGHTS:  # for which it is there since the pass for inputs
+        compute_again(state, node, some)
+        bring_again(state, node, some)
     put_gradients(state, node, some, gives, forget=pieces is not None)
 
 

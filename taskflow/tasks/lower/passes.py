@@ -119,6 +119,6 @@ def _emit(
         return
     gives = Gives.WEIGHTS if one.kind is PassKind.WEIGHTS else Gives.INPUTS if halves else Gives.ALL
     for node, pieces in reversed(stage):
-        if node.number in state.active:
+        if node.number in state.active and (node.parameters or gives is not Gives.WEIGHTS):
             backward(state, node, pieces[one.micro_batch], gives)
             scatter_gradients(state, ending.get(node.number, ()))
