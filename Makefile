@@ -7,6 +7,9 @@ SOURCES := setup.py pyproject.toml $(shell find taskflow -name '*.pyx' -o -name 
 RANKS ?= 16
 WORKERS ?= auto
 
+# Hundreds of programs are started by the tests. Where this variable is set, each of them compiles the whole package again (0.4 s).
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: setup run test test-slow lint docs clean
 
 setup: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
