@@ -172,3 +172,28 @@ def test_code_that_needs_single_precision_is_compared_in_it() -> None:
 
     assert from_torch(Casts(), (4, 6)).dtype == np.float32
     assert set(weights_of(Casts())) == {"a.weight", "a.bias"}
+
+
+def test_what_pytorch_cannot_train_either_is_one_sentence() -> None:
+    class Overwrites(Small):
+        def forward(self, x: Any) -> Any:
+            h = self.flow(self.first(x))
+            h += torch.tanh(h)
+            return self.last(h * h)
+
+    with pytest.raises(ValueError, match=r"Overwrites: PyTorch itself cannot train it: one of the variables"):
+        from_torch(Overwrites(), (4, 6))
+
+
+def test_results_without_a_counterpart_are_named() -> None:
+    class Weights(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix, self.last = nn.MultiheadAttention(6, 2, batch_first=True), nn.Linear(6, 5)
+
+        def forward(self, x: Any) -> Any:
+            y, weights = self.mix(x, x, x)
+            return self.last(y * weights.mean())
+
+    with pytest.raises(ValueError, match=r"mean: result 1 of mix has no counterpart here \(line"):
+        from_torch(Weights(), (2, 5, 6))

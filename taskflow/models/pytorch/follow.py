@@ -173,7 +173,11 @@ class _Following:
         require(other == path, f"shares a parameter with {other}, which cannot share any")
 
     def _given(self, value: Any) -> Any:
-        return self.values[value] if isinstance(value, Ref) else value
+        if not isinstance(value, Ref):
+            return value
+        step = self.recording.steps[value.step]
+        require(self.values[value] is not None, f"result {value.index} of {step.describe()} has no counterpart here")
+        return self.values[value]
 
     def _named_at(self, where: str) -> Callable[[Any], Any]:
         """A parameter that an operator has already, by the name that it has in the module whose code stands there."""
@@ -228,7 +232,7 @@ class _Following:
 
     def _result(self, value: Any) -> Any:
         if isinstance(value, Ref):
-            return self._tensor("output")(self.values[value])
+            return self._tensor("output")(self._given(value))
         return constant_of(value, self.graph, "output") if isinstance(value, Fixed) else value
 
     def _add_unused(self) -> None:

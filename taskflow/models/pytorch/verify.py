@@ -165,7 +165,7 @@ def _difference(trial: Trial) -> str | None:
         returned = call(module, given)
         loss = loss_of(returned, projections(outputs))
         if loss.requires_grad:
-            loss.backward()
+            _backward(loss, followed.graph.name)
     theirs = [v.detach().numpy() for v in leaves(returned) if isinstance(v, torch.Tensor) and v.is_floating_point()]
     if len(theirs) != len(values):
         return f"the module returns {len(theirs)} tensors in training, the graph {len(values)}"
@@ -178,6 +178,16 @@ def _difference(trial: Trial) -> str | None:
     if why is not None:
         return why
     return _evaluated_alike(trial, run, followed, outputs, feeds, module)
+
+
+def _backward(loss: torch.Tensor, title: str) -> None:
+    """Run PyTorch's backward pass. Raises ValueError for a module that PyTorch cannot train either, as it overwrites in place what
+    that pass reads."""
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        why = str(error).partition(". Hint:")[0]
+        raise ValueError(f"from_torch: {title}: PyTorch itself cannot train it: {why}") from error
 
 
 def _trained_alike(
