@@ -15,7 +15,8 @@ from taskflow.mapper import OpConfig, Strategy
 from taskflow.models import build
 from taskflow.optimizer.algorithms.initial import known, random_start
 from taskflow.optimizer.bounds import work_and_path as bounds
-from taskflow.optimizer.bounds.work_and_path import least_of, least_update, lower_bound, representatives, rounded
+from taskflow.optimizer.bounds.updates import LeastUpdates
+from taskflow.optimizer.bounds.work_and_path import least_of, lower_bound, representatives, rounded
 from taskflow.optimizer.cost.pieces import Pieces, classes
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.search import make_evaluator
@@ -75,7 +76,8 @@ def test_updates_of_any_division_take_at_least_as_long() -> None:
     evaluator, random = make_evaluator(graph, cluster, rule=Adam()), Random(0)
     space, kinds = SearchSpace(graph, 3), representatives(evaluator)
     layers = dict.fromkeys(p.layer for p in graph.parameters)
-    least = {layer: least_update(evaluator, layer, kinds) for layer in layers}
+    updates = LeastUpdates(evaluator, kinds)
+    least = {layer: updates.of(layer) for layer in layers}
     for _ in range(30):
         tasks = evaluator.lowered(Strategy(3, space.random(random)))
         spent = dict.fromkeys(layers, 0.0)
@@ -124,7 +126,7 @@ def test_what_of_a_kernel_meets_only_padding_is_updated_too(rule: UpdateRule) ->
     seconds = evaluator.set(known(graph, alone)[0])
     assert 0.5 * seconds < lower_bound(evaluator) <= seconds
     updates = [evaluator.costs.task(task) for task in evaluator.lowered() if task.kind.value == "update"]
-    assert 0.9 * sum(updates) < least_update(evaluator, "conv", [0])[0] <= sum(updates)
+    assert 0.9 * sum(updates) < LeastUpdates(evaluator, [0]).of("conv")[0] <= sum(updates)
 
 
 @pytest.mark.parametrize("seed", range(3))

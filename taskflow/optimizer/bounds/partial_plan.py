@@ -15,7 +15,8 @@ from taskflow.machine import ring_bytes
 from taskflow.mapper import OpConfig, Sync, SyncAlgorithm
 from taskflow.optimizer.bounds._partial_plan import Relax
 from taskflow.optimizer.bounds.sync import HeldBundle, Prices, bundles_of, kind_of_sync, layer_sync, least_sync
-from taskflow.optimizer.bounds.work_and_path import least_update, reads_all_of, representatives
+from taskflow.optimizer.bounds.updates import LeastUpdates
+from taskflow.optimizer.bounds.work_and_path import reads_all_of, representatives
 from taskflow.optimizer.cost import Pieces
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.space import Renumbering
@@ -220,12 +221,13 @@ class Relaxation:
     def _layers(self, processors: Sequence[int]) -> None:
         names = list(dict.fromkeys(p.layer for p in self.graph.parameters if p.name in self._trained))
         self.layers = list(dict.fromkeys(p.layer for p in self.graph.parameters))
+        least = LeastUpdates(self.evaluator, processors)
         for name in self.layers:
             users = [i for i, n in enumerate(self.order) if any(p.layer == name for p in n.parameters)]
             if name not in names or not all(self.order[i].number in self._active for i in users):
                 users = []  # never synchronised
             self._users.append(users)
-            self.core.add_layer(users, *(least_update(self.evaluator, name, processors) if users else (0.0, 0.0)))
+            self.core.add_layer(users, *(least.of(name) if users else (0.0, 0.0)))
 
     # ---- synchronisation -----------------------------------------------------------------------------------------
     def use(self, layer: int, sync: Sync, image: int) -> None:

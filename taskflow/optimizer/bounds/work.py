@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 
 from taskflow.operators.operator import Work
 from taskflow.operators.tensor import Parameter
-from taskflow.optimizer.bounds.work_and_path import least_update, representatives
+from taskflow.optimizer.bounds.updates import LeastUpdates
+from taskflow.optimizer.bounds.work_and_path import representatives
 from taskflow.optimizer.cost import Costs, Pieces
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.tasks.lower import gradient_flow
@@ -71,6 +72,7 @@ def _parts(evaluator: Evaluator, processors: Sequence[int], over: Callable[[], b
         of.setdefault(parameter.layer, []).append(parameter)
     padded = any(node.operator.work is Work.CONVOLUTION for node in evaluator.graph)
     alike: dict[object, Part] = {}
+    updates = [LeastUpdates(evaluator, [p], trained) for p in processors]
     for layer in layers if evaluator.rule is not None else ():
         if over():
             return found
@@ -78,6 +80,6 @@ def _parts(evaluator: Evaluator, processors: Sequence[int], over: Callable[[], b
         if padded:  # of a window that sees nothing but padding, some weights are not used
             key = layer
         if key not in alike:
-            alike[key] = tuple((0.0, least_update(evaluator, layer, [p], trained)[0]) for p in processors)
+            alike[key] = tuple((0.0, least.of(layer)[0]) for least in updates)
         found[alike[key]] += 1
     return found

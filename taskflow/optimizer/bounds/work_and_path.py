@@ -24,19 +24,17 @@ from itertools import product
 from math import inf, prod
 from typing import TypeVar
 
-from taskflow.graph import Node, OperatorGraph
-from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.graph import Node
+from taskflow.operators.tensor import Tensor
+from taskflow.optimizer.bounds.updates import LeastUpdates
 from taskflow.optimizer.cost import Pieces, classes
 from taskflow.optimizer.cost.measured import NotMeasured, before_measuring, nothing_new
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.space import SearchSpace, SpaceOptions
 from taskflow.regions import Rect, covers
-from taskflow.tasks import Kind
-from taskflow.tasks.lower import gradient_flow
 
 MOST_KINDS = 1500  # kinds of pieces of one operator that are looked at one by one
 LOOKS = 5_000  # pieces in all, a few seconds; the rest is looked at in the roughest way
-STEP = 1.01  # between the sizes of updates that are looked at
 
 Item = TypeVar("Item")
 
@@ -73,12 +71,9 @@ def _lower_bound(evaluator: Evaluator, options: SpaceOptions | None, over: Calla
         table = _table(pieces, SearchSpace(graph, len(machine.processors), options), processors, over, uneven)
     except TypeError:  # costs of whole tasks only
         return 0.0
-    trained = gradient_flow(graph)[2]
     layers = dict.fromkeys(p.layer for node in graph if node.number in pieces.active for p in node.parameters)
-    updates = [] if evaluator.rule is None else [
-        (0.0, 0.0) if over() else _known_update(evaluator, layer, processors, trained)
-        for layer in layers
-    ]
+    least = LeastUpdates(evaluator, processors)
+    updates = [] if evaluator.rule is None else [(0.0, 0.0) if over() else _known_update(least, layer) for layer in layers]
     longest = 0.0 if over() else Paths(pieces, [item.always for item in table]).longest(
         [item.forward for item in table], [item.backward for item in table],
         min((shortest for _, shortest in updates), default=0.0),
@@ -168,48 +163,12 @@ def _kinds(node: Node, degrees: Sequence[int]) -> int:
     return prod(min(degree, 4) for degree in degrees) if node.operator.uniform else prod(degrees)
 
 
-def least_update(
-    evaluator: Evaluator, layer: str, processors: Sequence[int], trained: set[str] | None = None
-) -> tuple[float, float]:
-    """Return lower bounds of the seconds of all updates of a layer together and of the shortest one, however the layer is
-    divided. A larger update does not take less time, so updates between two sizes take at least what the smaller one takes. (0,
-    0) if the layer is not trained."""
-    rule, costs = evaluator.rule, evaluator.costs
-    trained = gradient_flow(evaluator.graph)[2] if trained is None else trained
-    parameters = [p for p in evaluator.graph.parameters if p.layer == layer and p.name in trained]
-    if rule is None or not parameters:
-        return 0.0, 0.0
-    item, total = min(p.spec.dtype.itemsize for p in parameters), _updated(evaluator.graph, parameters)
-    if not total:
-        return 0.0, 0.0
-
-    def update(volume: int) -> float:
-        return min(costs.other(Kind.UPDATE, p, rule.flops(volume), rule.nbytes(volume, item)) for p in processors)
-
-    rate, size = inf, 1
-    while size <= total:
-        above = max(size + 1, int(size * STEP))
-        rate = min(rate, update(size) / (above - 1))
-        size = above
-    return rate * total, update(1)
-
-
-def _known_update(evaluator: Evaluator, layer: str, processors: Sequence[int], trained: set[str]) -> tuple[float, float]:
-    """`least_update`; nothing where its costs have not been measured."""
+def _known_update(updates: LeastUpdates, layer: str) -> tuple[float, float]:
+    """`LeastUpdates.of`; nothing where its costs have not been measured."""
     try:
-        return least_update(evaluator, layer, processors, trained)
+        return updates.of(layer)
     except NotMeasured:
         return 0.0, 0.0
-
-
-def _updated(graph: OperatorGraph, parameters: Sequence[Parameter]) -> int:
-    """Number of elements of parameters that are updated whatever the cuts: all, except for parameters of which nothing is used
-    (a convolution that sees nothing but padding)."""
-    used = {
-        parameter.name for node in graph if node.parameters
-        for parameter, rect in zip(node.parameters, node.reads(node.space).weights) if not rect.empty
-    }
-    return sum(parameter.spec.rect.volume for parameter in parameters if parameter.name in used)
 
 
 def representatives(evaluator: Evaluator) -> list[int]:
