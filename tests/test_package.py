@@ -131,9 +131,10 @@ def install(wheel: Path, folder: Path) -> Callable[..., str]:
     """Into an environment of its own; dependencies are those of this one. What it returns runs a program of it in ``folder``, and
     returns what that printed; no compiler is on PATH."""
     home = folder / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=200)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=200)
     python = home / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=200)
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=200)
     (packages,) = (home / "lib").glob("python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
 

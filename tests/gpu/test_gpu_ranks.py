@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,15 @@ def started(ranks: int, which: str, sync: str = "", **environment: str) -> dict[
     return found
 
 
+@cache
+def on_the_cpu(sync: str) -> dict[str, Any]:
+    """What one rank finds without a GPU's code."""
+    return started(1, "cpu", sync)
+
+
 @pytest.fixture(scope="module")
 def reference() -> dict[str, Any]:
-    return started(1, "cpu")
+    return on_the_cpu("")
 
 
 @pytest.mark.skipif(not compiles(), reason="no C++20 compiler: the GPU's kernels cannot be run on the host")
@@ -53,7 +60,7 @@ def test_messages(ranks: int, way: str, which: str, sync: str, reference: dict[s
 @pytest.mark.parametrize(("ranks", "way", "which"), [(4, "mpi-host", "recorded"), (2, "mpi-host", "host"), (4, "nccl", "nccl")])
 def test_partial_values_by_collectives(ranks: int, way: str, which: str, tmp_path: Path) -> None:
     """The same numbers as by an owner, on the CPU."""
-    wanted = started(1, "cpu", "sums owner")
+    wanted = on_the_cpu("sums owner")
     found = started(ranks, which, "sums collective", TASKFLOW_TRANSFERS=way, FAKE_NCCL_FOLDER=str(tmp_path))
     assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-9)
     assert found["sum"] == pytest.approx(wanted["sum"], rel=1e-9)
@@ -69,7 +76,7 @@ def test_partial_values_by_collectives(ranks: int, way: str, which: str, tmp_pat
 def test_sixteen_bits(ranks: int, way: str, which: str, dtype: str, tmp_path: Path) -> None:
     """Partial values of 16 bits are added up as on the CPU, and a step that overflows is skipped by all."""
     pytest.importorskip("ml_dtypes")
-    wanted = started(1, "cpu", dtype)
+    wanted = on_the_cpu(dtype)
     found = started(ranks, which, dtype, TASKFLOW_TRANSFERS=way, FAKE_NCCL_FOLDER=str(tmp_path))
     assert found["narrow sums"] == wanted["narrow sums"] > 0
     assert found["skipped"] == wanted["skipped"] and (found["skipped"] > 0) == (dtype == "float16")

@@ -116,7 +116,7 @@ def trained(
 
 
 @pytest.mark.parametrize(("dtype", "processors"), [
-    ("bfloat16", 1), ("float16", 1), ("bfloat16", 3), pytest.param("float16", 3, marks=pytest.mark.slow),
+    ("bfloat16", 1), ("float16", 1), *(pytest.param(dtype, 3, marks=pytest.mark.slow) for dtype in ("bfloat16", "float16")),
 ])
 def test_a_decoder_trains_as_on_the_cpu(dtype: str, processors: int, kernels: Any) -> None:
     options = {"loss_scaling": LossScaling(1024.0), "clip_norm": 1.0}
