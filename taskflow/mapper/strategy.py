@@ -71,8 +71,8 @@ class Strategy:
                 makers.setdefault(output, set()).add(processor)
         return any(len(processors) > 1 for processors in makers.values())
 
-    def verify(self, graph: OperatorGraph) -> None:
-        """Raise ValueError that names what does not fit the graph or the machine."""
+    def verify_names(self, graph: OperatorGraph) -> None:
+        """Raise ValueError that names operators of the graph without a configuration, and configurations without an operator."""
         names = {node.name for node in graph}
         missing, extra = names - set(self.configs), set(self.configs) - names
         if missing or extra:
@@ -84,6 +84,10 @@ class Strategy:
                     if ops
                 )
             )
+
+    def verify(self, graph: OperatorGraph) -> None:
+        """Raise ValueError that names what does not fit the graph or the machine."""
+        self.verify_names(graph)
         right: set[tuple[object, ...]] = set()  # layers are alike, and have the same configurations
         for node in graph:
             config = self.configs[node.name]

@@ -99,6 +99,7 @@ def folded_step(
 ) -> FoldedStep:
     """Predict a training step under a strategy. Raises ValueError if the strategy does not fit the graph (`Strategy.verify`),
     NotAlikeError if the step cannot be lowered in part."""
+    strategy.verify_names(graph)
     reason: NotAlikeError | None = None
     ways = [_ways(fewer, machine) for fewer in (fewer_layers(graph, strategy), every_layer(graph, strategy)) if fewer is not None]
     for fewer, found in merge(*ways, key=_lowered_pieces):
