@@ -15,7 +15,7 @@ from math import inf
 import numpy as np
 
 from taskflow.floats import sum_bytes, sums_in
-from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import PassKind, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
@@ -78,11 +78,12 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None, scal
     ]
     sharded = sharded_bundles(state)
     scales: dict[int, int] = {}
+    sent = _sent_to_the_stage_before(state)
     for phase in SyncPhase:
         for of in bundles:
             for stage in of.stages:
                 if stage.phase is phase:
-                    _emit(state, rule, of, stage, scales)
+                    _emit(state, rule, of, stage, scales, sent)
         for bundle in sharded:
             _emit_shares(state, rule, bundle, phase, scales)
         if phase is SyncPhase.SUMS and (clip_norm is not None or scaled):
@@ -91,6 +92,21 @@ def synchronise(state: Lowering, rule: UpdateRule, clip_norm: float | None, scal
             scales = _clip(
                 state, chunks + [chunk for bundle in sharded for chunk in _shares(state, bundle)], limit, scaled
             )
+
+
+def _sent_to_the_stage_before(state: Lowering) -> Mapping[tuple[int, int], list[int]]:
+    """By stage and processor, the gradients that it sends to the stage before in its last backward pass. Sums of gradients over
+    replicas wait for these. All stages before wait for such a message, which is short; behind the sums of a whole stage it would
+    stay for as long as a pass takes."""
+    pipeline, found = state.strategy.pipeline, dict[tuple[int, int], list[int]]()
+    if pipeline is None or pipeline.count == 1:
+        return found
+    for one, first, end in state.emit.graph.passes:
+        if one.kind is PassKind.BACKWARD and one.micro_batch == pipeline.micro_batches - 1:
+            for task in state.emit.graph.tasks[first:end]:
+                if task.kind is Kind.COPY and task.source != task.processor and task.topic.purpose is Purpose.GRADIENT:
+                    found.setdefault((one.stage + 1, task.source), []).append(task.number)
+    return found
 
 
 def _emit_shares(state: Lowering, rule: UpdateRule, bundle: Bundle, phase: SyncPhase, scales: Mapping[int, int]) -> None:
@@ -158,7 +174,10 @@ def _written_out(
     return table, tuple(tasks), tuple(stages)
 
 
-def _emit(state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage, scales: Mapping[int, int]) -> None:
+def _emit(
+    state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage, scales: Mapping[int, int],
+    sent: Mapping[tuple[int, int], list[int]],
+) -> None:
     tasks = [(number, of.tasks[number]) for number in stage.tasks]
     if any(task.step is SyncStep.SEND_SUM for _, task in tasks):
         for processor in of.order:  # those that had no gradient of their own
@@ -177,7 +196,7 @@ def _emit(state: Lowering, rule: UpdateRule, of: SyncedBundle, stage: TaskStage,
             span = Rect((task.low,), (task.high,))
             _update(state, rule, of.bundle, span, of.bundle.group[task.holder], scales)
         elif task.step.is_collective:
-            _collective(state, of.bundle, task)
+            _collective(state, of.bundle, task, sent)
         else:
             _sum(state, of, task)
 
@@ -220,7 +239,7 @@ def _sum(state: Lowering, of: SyncedBundle, task: SyncTask) -> None:
         state.emit.sum(name, [of.arrivals[a] for a in task.after if a in of.arrivals], target)
 
 
-def _collective(state: Lowering, bundle: Bundle, task: SyncTask) -> None:
+def _collective(state: Lowering, bundle: Bundle, task: SyncTask, sent: Mapping[tuple[int, int], list[int]]) -> None:
     emit, name, holders = state.emit, _name(bundle, task), len(bundle.group)
     lowered = _lowered(state, bundle)
     if task.step is SyncStep.ALL_GATHER:
@@ -228,8 +247,11 @@ def _collective(state: Lowering, bundle: Bundle, task: SyncTask) -> None:
         emit.all_gather(name, parts, _cuts(bundle.size, holders), bundle.group)
         return
     parts = [emit.whole(state.flat_gradients[bundle.name, p]) for p in lowered]
-    overlap = state.strategy.sync(bundle.layer).overlap
-    after = [] if overlap else [state.ended[p] for p in lowered if p in state.ended]
+    if state.strategy.sync(bundle.layer).overlap:
+        stage = state.strategy.pipeline.stage(bundle.layer) if sent and state.strategy.pipeline is not None else 0
+        after = [number for p in lowered for number in sent.get((stage, p), ())]
+    else:
+        after = [state.ended[p] for p in lowered if p in state.ended]
     if task.step is SyncStep.ALL_REDUCE:
         emit.all_reduce(name, parts, bundle.group, after)
     else:
