@@ -47,7 +47,9 @@ def in_taskflow(name: str, graph: taskflow.OperatorGraph, strategy: taskflow.Str
     run = taskflow.Executor(graph, strategy, taskflow.SGD(lr=0.1, momentum=0.9))
     load_weights(run, weights_of(networks.MODULES[name]()))
     generator = torch.Generator().manual_seed(1)
-    names = {"gpt": ("tokens", "positions"), "resnet": ("x",), "cnn": ("x",)}.get(name, ("tokens",))
+    names = {
+        "gpt": ("tokens", "positions"), "masked": ("tokens", "mask"), "resnet": ("x",), "cnn": ("x",),
+    }.get(name, ("tokens",))
     losses = []
     for _ in range(5):
         inputs, labels = networks.batch_of(name, generator)

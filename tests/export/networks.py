@@ -130,6 +130,23 @@ class CNN(nn.Module):
         return self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))
 
 
+class Masked(nn.Module):
+    """Attention with a mask that is an input, the same for all heads, and a learned bias of scores. One word is padding."""
+
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads, self.table = heads, nn.Embedding(WORDS, width, padding_idx=0)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.bias, self.scores = nn.Parameter(torch.randn(1, 1, STEPS, STEPS)), nn.Linear(width, WORDS)
+
+    def forward(self, tokens: Any, mask: Any) -> Any:
+        x = self.table(tokens)
+        n, s, w = x.shape
+        q, k, v = (f(x).view(n, s, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=(1 - mask)[:, None, None, :] * -1e4 + self.bias)
+        return self.scores(x + self.out(y.transpose(1, 2).reshape(n, s, w)))
+
+
 class Mixtral(nn.Module):
     """Hugging Face's own class, of which each token takes two of four experts. Needs transformers."""
 
@@ -162,7 +179,9 @@ class GPT2(nn.Module):
         return self.net(tokens, use_cache=False).logits
 
 
-MODULES: dict[str, type[nn.Module]] = {"gpt2": GPT2, "llama": Llama, "gpt": GPT, "mixtral": Mixtral, "resnet": ResNet, "cnn": CNN}
+MODULES: dict[str, type[nn.Module]] = {
+    "gpt2": GPT2, "llama": Llama, "gpt": GPT, "masked": Masked, "mixtral": Mixtral, "resnet": ResNet, "cnn": CNN,
+}  # fmt: skip
 
 
 def examples(name: str) -> list[Any]:
@@ -170,6 +189,8 @@ def examples(name: str) -> list[Any]:
     if name in ("resnet", "cnn"):
         return [(BATCH, 3, 16, 16)]
     tokens = torch.zeros(BATCH, STEPS, dtype=torch.long)
+    if name == "masked":
+        return [tokens, torch.ones(BATCH, STEPS)]
     return [tokens, tokens] if name == "gpt" else [tokens]
 
 
@@ -186,6 +207,8 @@ def batch_of(name: str, generator: Any) -> tuple[list[Any], Any]:
         return [torch.randn(BATCH, 3, 16, 16, generator=generator)], torch.randint(WORDS, (BATCH,), generator=generator)
     tokens = torch.randint(WORDS, (BATCH, STEPS), generator=generator)
     inputs = [tokens, torch.arange(STEPS).repeat(BATCH, 1)] if name == "gpt" else [tokens]
+    if name == "masked":
+        inputs = [tokens, (torch.rand(BATCH, STEPS, generator=generator) > 0.3).float()]
     return inputs, torch.randint(WORDS, (BATCH, STEPS), generator=generator)
 
 

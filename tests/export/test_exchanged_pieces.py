@@ -132,3 +132,35 @@ def test_what_several_layers_read_is_brought_to_them_once(two_ranks: Any) -> Non
     value.add_(1)
     again = _given(value, two_ranks, whole)
     assert again is not first and again is _given(value, two_ranks, whole)
+
+
+@pytest.mark.parametrize("padding", [None, 1, 5])
+def test_a_table_in_pieces_is_looked_up_as_the_whole_and_its_padding_does_not_learn(padding: int | None) -> None:
+    from types import SimpleNamespace
+
+    from torch.distributed.tensor import Shard
+
+    from taskflow.export.pytorch.support.layers import _look_up
+
+    whole = torch.nn.Embedding(8, 3, padding_idx=padding)
+    words = torch.tensor([[0, 1, 5], [7, 5, 2]])
+    whole(words).square().sum().backward()
+    pieces = [half.clone().requires_grad_() for half in whole.weight.detach().chunk(2)]
+    meshes = [SimpleNamespace(shape=(2,), get_coordinate=lambda rank=rank: [rank]) for rank in range(2)]
+    made: Any = sum(_look_up(words, piece, (Shard(0),), mesh, padding) for piece, mesh in zip(pieces, meshes))  # type: ignore[arg-type]
+    assert torch.equal(made, whole(words))
+    made.square().sum().backward()
+    assert torch.equal(torch.cat([piece.grad for piece in pieces]), whole.weight.grad)
+
+
+def test_what_is_broadcast_with_queries_is_cut_where_it_has_more_than_one_element() -> None:
+    from torch.distributed.tensor import Replicate, Shard
+
+    from taskflow.export.pytorch.support.layers import _alike
+
+    queries = (Shard(0), Shard(1))
+    for shape, wanted in (
+        ((8, 4, 16, 16), queries), ((8, 1, 16, 16), (Shard(0), Replicate())), ((1, 4, 16, 16), (Replicate(), Shard(1))),
+        ((4, 16, 16), (Replicate(), Shard(0))), ((16, 16), (Replicate(), Replicate())),
+    ):
+        assert _alike(torch.zeros(shape), 4, queries) == wanted

@@ -195,6 +195,18 @@ def test_a_resnet_with_cut_layers_on_several_replicas_trains_as_pytorch_alone_an
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
+@pytest.mark.parametrize("plan,ranks", [("t2", 2), ("t2 d2", 4)])
+def test_masks_biases_and_padding_of_cut_attention_train_as_pytorch_alone_and_as_here(
+    plan: str, ranks: int, tmp_path: Path
+) -> None:
+    graph, strategy, text = plan_for("masked", plan, ranks, nearest=True)
+    attention = graph.node("scaled_dot_product_attention")
+    assert "a1/2" in strategy[attention.name].describe(attention) and "rows=True" in text, "heads and words are cut"
+    assert check(tmp_path, "masked", text, ranks) == pytest.approx(in_taskflow("masked", graph, strategy), rel=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
 def test_a_llama_of_which_positions_are_gathered_for_attention_trains_as_pytorch_alone(tmp_path: Path) -> None:
     _, _, text = plan_for("llama", "c2 d2", 4, nearest=True)
     check(tmp_path, "llama", text, 4)

@@ -73,7 +73,7 @@ def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> Non
             name: weight(name, p) if isinstance(p, DTensor) else p for name, p in part._parameters.items()
         }
         if layer.rows:
-            made = _look_up(given[0], weights["weight"], layer.weights["weight"], mesh)
+            made = _look_up(given[0], weights["weight"], layer.weights["weight"], mesh, part.padding_idx)
         else:
             bare.__dict__["_parameters"] = weights
             bare.__dict__["training"] = part.training
@@ -92,15 +92,18 @@ def _wrapped(value: Any, mesh: DeviceMesh, layer: LayerPlan) -> Any:
     return placed(made, layer.output)
 
 
-def _look_up(words: torch.Tensor, table: torch.Tensor, placements: Placements, mesh: DeviceMesh) -> torch.Tensor:
-    """Rows of a table that is distributed by rows over ranks; zeros for words whose rows are elsewhere."""
+def _look_up(words: torch.Tensor, table: torch.Tensor, placements: Placements, mesh: DeviceMesh, padding: Any) -> torch.Tensor:
+    """Rows of a table that is distributed by rows over ranks; zeros for words whose rows are elsewhere. ``padding``: the row of
+    the whole table that has no gradient, or None."""
     number = 0
     for size, at, placement in zip(mesh.shape, mesh.get_coordinate() or (), placements):
         if isinstance(placement, Shard):
             number = number * size + at
-    here = words - number * len(table)
+    first = number * len(table)
+    here = words - first
     inside = (here >= 0) & (here < len(table))
-    return nn.functional.embedding(here.where(inside, torch.zeros_like(here)), table) * inside.unsqueeze(-1)
+    row = padding - first if padding is not None and first <= padding < first + len(table) else None
+    return nn.functional.embedding(here.where(inside, torch.zeros_like(here)), table, row) * inside.unsqueeze(-1)
 
 
 class OnPieces(TorchFunctionMode):
@@ -119,15 +122,27 @@ class OnPieces(TorchFunctionMode):
             return func(*args, **kwargs)
         mesh, first = given[0].device_mesh, given[0]
         apart = self.APART[func] if self.APART[func] > 0 else first.ndim + self.APART[func]
-        if any(value.ndim != first.ndim for value in given):
-            return func(*args, **kwargs)
         placements = tuple(p if isinstance(p, Shard) and p.dim < apart else Replicate() for p in first.placements)
 
         def local(value: Any) -> Any:
-            return local_piece(value, mesh, placements) if isinstance(value, DTensor) else value
+            if not isinstance(value, torch.Tensor):
+                return value
+            lies = _alike(value, first.ndim, placements)  # where it is whole, each rank has a part of its gradient
+            parts = tuple(Partial() if isinstance(p, Replicate) and isinstance(q, Shard) else p for p, q in zip(lies, placements))
+            return as_placed(value, mesh, lies).to_local(grad_placements=parts)
 
         made = func(*map(local, args), **{key: local(value) for key, value in kwargs.items()})
         return mapped_leaves(lambda value: DTensor.from_local(value, mesh, placements, run_check=False), made)
+
+
+def _alike(value: torch.Tensor, ndim: int, placements: Placements) -> Placements:
+    """Cut a tensor as one of ``ndim`` dimensions is, with which it is broadcast: as a mask is with queries, it is whole where it
+    has one element or no such dimension."""
+    lacks = ndim - value.ndim
+    return tuple(
+        Shard(p.dim - lacks) if isinstance(p, Shard) and p.dim >= lacks and value.shape[p.dim - lacks] > 1 else Replicate()
+        for p in placements
+    )
 
 
 @contextlib.contextmanager
