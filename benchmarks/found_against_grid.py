@@ -3,10 +3,11 @@
     python benchmarks/found_against_grid.py [--pairs gpt-175B-1024 ...] [--budget 60s] [--seed 0] [--json]
 
 The grid is every plan of t, c, p, d, e, micro-batch, v, recomputation and ZeRO's stage that divides, under 1F1B (interleaved).
-All are priced in closed form, and the best are simulated for as long as the search may take. Grid and search each have a process
-of their own. ``gain``: how much longer a step takes under the grid's best plan than under the found one. ``first_plan_seconds``:
-when the search had its first plan that fits. ``busy``: of the time of a step, what the most and the least busy device
-computes. Batches are those that people train such networks with. Numbers of 16 bits, Adam, no dropout.
+All are priced in closed form, and the best are simulated for as long as the search may take. On a mixed cluster its pieces are
+even, as people's are; ``uneven``: the same with stages and shares by speed, as the search's own grid has them. Grids and search
+each have a process of their own. ``gain``: how much longer a step takes under the grid's best plan than under the found one.
+``first_plan_seconds``: when the search had its first plan that fits. ``busy``: of the time of a step, what the most and the
+least busy device computes. Batches are those that people train such networks with. Numbers of 16 bits, Adam, no dropout.
 
 Times are those of the cost model: each found plan is written out, to be looked at with suspicion.
 """
@@ -34,8 +35,9 @@ from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.explain import beyond_grid
-from taskflow.optimizer.grid import best_of_grid, make_grid
+from taskflow.optimizer.grid import MixedGrid, best_of_grid, make_grid
 from taskflow.optimizer.session import NothingFits
+from taskflow.optimizer.space import unequal
 from taskflow.rules import Adam
 
 MOST_SIMULATED = 60  # plans of the grid
@@ -98,14 +100,14 @@ def in_words(strategy: Strategy, evaluator: Evaluator) -> str:
     return ", ".join(f"{count} x {cut}" for cut, count in cuts.most_common(6))
 
 
-def grid_row(pair: Pair, budget: Budget) -> dict[str, Any]:
-    """The best plan of the grid, simulated for all of the budget."""
+def grid_row(pair: Pair, budget: Budget, even: bool) -> dict[str, Any]:
+    """The best plan of the grid, simulated for all of the budget. ``even``: without pieces by speed on a mixed cluster."""
     begin = perf_counter()
     evaluator, room = _problem(pair)
     deadline = Deadline(budget.seconds)
-    found = best_of_grid(
-        evaluator, room, deadline=deadline, most=MOST_SIMULATED, grid=make_grid(evaluator.graph, evaluator.machine, evaluator.rule)
-    )
+    network = evaluator.graph, evaluator.machine, evaluator.rule
+    grid = MixedGrid(*network, even=True) if even and unequal(evaluator.machine) else make_grid(*network)
+    found = best_of_grid(evaluator, room, deadline=deadline, most=MOST_SIMULATED, grid=grid)
     row: dict[str, Any] = {"seconds": deadline.elapsed, "grid": found.as_json()}
     if found.strategy is not None:
         row |= _facts(evaluator, room, found.strategy)
@@ -132,25 +134,36 @@ def _resident() -> int:
 
 def measure(name: str, budget: str, seed: int) -> dict[str, Any]:
     """A pair's row, from two processes."""
-    grid, found = (
+    mixed = ("uneven",) if unequal(load_machine(PAIRS[name].machine, PAIRS[name].devices)) else ()
+    grid, found, *uneven = (
         json.loads(subprocess.run(
             [sys.executable, str(Path(__file__)), "--pairs", name, "--budget", budget, "--seed", str(seed), "--worker", what],
             stdout=subprocess.PIPE, text=True, check=True,
         ).stdout)
-        for what in ("grid", "search")
+        for what in ("grid", "search", *mixed)
     )  # fmt: skip
-    return row_of(name, PAIRS[name], grid, found)
+    return row_of(name, PAIRS[name], grid, found, *uneven)
 
 
-def row_of(name: str, pair: Pair, grid: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def row_of(
+    name: str, pair: Pair, grid: dict[str, Any], found: dict[str, Any], uneven: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """A pair's row, of what the grid and the search gave."""
-    ways = [side for side in (grid.get("iteration_seconds"), found.get("starts", {}).get("grid")) if side is not None]
+    own = found.get("starts", {}).get("grid") if uneven is None else None  # of unequal devices that has uneven pieces
+    ways = [side for side in (grid.get("iteration_seconds"), own) if side is not None]
     best, seconds = min(ways, default=None), found.get("iteration_seconds")
     return {
+        "uneven": uneven,
         "pair": name, "network": pair.network, "batch": pair.batch, "why": pair.why, "machine": pair.machine,
         "devices": pair.devices, "grid_seconds": best, "found_seconds": seconds,
         "gain": best / seconds - 1 if best and seconds else None, "grid": grid, "found": found,
     }  # fmt: skip
+
+
+def _below_uneven(row: dict[str, Any]) -> bool:
+    """True if the best of the search's own grid, with uneven pieces, is faster than what was found."""
+    best = (row["uneven"] or {}).get("iteration_seconds")
+    return best is not None and best < row["found_seconds"]
 
 
 def said(row: dict[str, Any]) -> str:
@@ -161,9 +174,11 @@ def said(row: dict[str, Any]) -> str:
         return f"{head}\n  {found.get('nothing', 'no plan of the grid was simulated')}"
     first = found["first_plan_seconds"]
     counts = f"{grid['grid']['plans']:,} plans of the grid, {grid['grid']['simulated']} simulated"
+    uneven = row["uneven"] or {}
     return "\n".join([
         head,
         f"  grid  {row['grid_seconds'] * 1e3:>10.5g} ms  {grid.get('plan', '-')}",
+        *([f"  uneven{uneven['iteration_seconds'] * 1e3:>10.5g} ms  {uneven['plan']}"] if "plan" in uneven else []),
         f"  found {row['found_seconds'] * 1e3:>10.5g} ms  {found['plan']}  ({row['gain']:+.1%})",
         f"  {counts}; search {found['seconds']:.0f} s, first plan {'-' if first is None else f'{first:.1f} s'}, "
         f"{found['process_bytes'] / 1e9:.1f} GB",
@@ -196,19 +211,21 @@ def explained(row: dict[str, Any]) -> str:
 @click.option("--budget", default="60s", show_default=True, help="Of each search; the grid alone gets as much.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
 @click.option("--json", "as_json", is_flag=True)
-@click.option("--worker", type=click.Choice(["grid", "search"]), hidden=True)
+@click.option("--worker", type=click.Choice(["grid", "search", "uneven"]), hidden=True)
 def main(pairs: tuple[str, ...], budget: str, seed: int, as_json: bool, worker: str | None) -> None:
     limit = Budget.parse(budget)
     if worker is not None:
         pair = PAIRS[pairs[0]]
-        click.echo(json.dumps(grid_row(pair, limit) if worker == "grid" else search_row(pair, limit, seed)))
+        click.echo(json.dumps(
+            search_row(pair, limit, seed) if worker == "search" else grid_row(pair, limit, even=worker == "grid")
+        ))
         return
     rows = []
     for name in pairs:
         rows.append(measure(name, budget, seed))
         click.echo(said(rows[-1]), err=as_json)
     better = sum((row["gain"] or 0) >= LEAST_GAIN for row in rows)
-    slower = [row["pair"] for row in rows if row["gain"] is None or row["gain"] < 0]
+    slower = [row["pair"] for row in rows if row["gain"] is None or row["gain"] < 0 or _below_uneven(row)]
     click.echo(f"{better} of {len(rows)} at least {LEAST_GAIN:.0%} faster; slower: {', '.join(slower) or 'none'}", err=as_json)
     if as_json:
         click.echo(json.dumps({"benchmark": "found_against_grid", "budget": budget, "seed": seed, "rows": rows}))

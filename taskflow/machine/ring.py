@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from taskflow.machine.parts import Machine
+from taskflow.machine.parts import Link, Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,59 @@ def ring(machine: Machine, members: Sequence[int]) -> Ring:
 def all_pairs(machine: Machine, members: Sequence[int]) -> Ring:
     """Return the same for an all-to-all of two or more processors. In each of n - 1 rounds every member sends to one other,
     each time to one further on. ``resources``: those of all these messages."""
+    return _by_nodes(machine, members) or _by_messages(machine, members, list(_pairs(members, len(members))))
+
+
+def _pairs(members: Sequence[int], rounds: int) -> Iterator[tuple[int, int]]:
     count = len(members)
-    return _by_messages(machine, members, [
-        (source, members[(place + further) % count]) for further in range(1, count) for place, source in enumerate(members)
-    ])
+    every = range(1, min(rounds + 1, count))
+    return ((one, members[(place + further) % count]) for further in every for place, one in enumerate(members))
+
+
+def _by_nodes(machine: Machine, members: Sequence[int]) -> Ring | None:
+    """`all_pairs`, found without going through all messages, of which 1,024 members send a million. What travels between nodes
+    goes from one to the network, and from there to another. None on one node, or where processors copy by themselves."""
+    nodes: dict[int, list[int]] = {}
+    for member in members:
+        nodes.setdefault(machine.processors[member].node, []).append(member)
+    if len(nodes) == 1 or not hasattr(machine, "way_out"):
+        return None
+    carries: Counter[int] = Counter()
+    links: dict[int, Link] = {}
+    ways: list[dict[tuple[float, ...], set[int]]] = [{}, {}]  # latencies on the way out and in -> the nodes
+    latency = 0.0
+    for node, there in nodes.items():
+        for member in there:
+            for way, of in zip((machine.way_out(member), machine.way_in(member)), ways):  # type: ignore[attr-defined]
+                of.setdefault(tuple(link.latency_seconds for link in way), set()).add(node)
+                for link in way:
+                    links[link.number] = link
+                    carries[link.number] += len(members) - len(there)
+            for other in there:
+                if other != member:
+                    route = machine.route(member, other)
+                    links.update((link.number, link) for link in route)
+                    carries.update(link.number for link in route)
+                    latency = max(latency, sum([link.latency_seconds for link in route]))
+    if any(link.occupies_endpoints for link in links.values()):
+        return None
+    for out, senders in ways[0].items():
+        for into, receivers in ways[1].items():
+            if len(senders | receivers) > 1:
+                latency = max(latency, sum([*out, *into]))
+    resources: dict[int, None] = {}
+    first, messages = len(machine.processors), len(members) * (len(members) - 1)
+    # In the order in which messages use them. All send to another node, and get something from one, within so many rounds.
+    rounds = max(map(len, nodes.values()))
+    place = {member: i for i, member in enumerate(members)}
+    later = sorted(
+        (further, place[a]) for there in nodes.values() for a in there for b in there
+        if (further := (place[b] - place[a]) % len(members)) > rounds
+    )
+    for pair in (*_pairs(members, rounds), *((members[i], members[(i + further) % len(members)]) for further, i in later)):
+        resources.update(dict.fromkeys([first + link.number for link in machine.route(*pair)]))
+    slowest = min(links[number].bytes_per_second / count for number, count in carries.items())
+    return Ring(tuple(members), tuple(resources), latency, messages * slowest, False)
 
 
 def _by_messages(machine: Machine, members: Sequence[int], messages: Sequence[tuple[int, int]]) -> Ring:

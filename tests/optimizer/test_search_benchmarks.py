@@ -102,7 +102,7 @@ def test_plans_of_both_costs_are_measured() -> None:
 def test_found_against_grid() -> None:
     pair = benchmark.Pair("GPT-2", 16, "a100", 4, "as a test", {"layers": 4, "steps": 64, "dropout": 0.0})
     budget = Budget(proposals=10)
-    grid, found = benchmark.grid_row(pair, Budget(seconds=1.0)), benchmark.search_row(pair, budget, 0)
+    grid, found = benchmark.grid_row(pair, Budget(seconds=1.0), even=True), benchmark.search_row(pair, budget, 0)
     row = benchmark.row_of("toy", pair, grid, found)
     assert row["gain"] == row["grid_seconds"] / row["found_seconds"] - 1 and 0 < found["first_plan_seconds"] <= found["seconds"]
     assert row["grid_seconds"] <= min(grid["iteration_seconds"], found["starts"]["grid"])

@@ -34,12 +34,13 @@ ROUNDS = 4  # in which a rank gets fewer layers, or a replica fewer samples, bec
 
 
 class MixedGrid:
-    """The priced grid of a network on a machine with several kinds of device; otherwise like `PlanGrid`."""
+    """The priced grid of a network on a machine with several kinds of device; otherwise like `PlanGrid`. ``even``: only plans as
+    people lay them out for equal devices, with even stages and shares and the devices in their order."""
 
-    def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> None:
+    def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, even: bool = False) -> None:
         if not isinstance(machine, Cluster):
             raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
-        self.graph, self.machine, self.rule = graph, machine, rule
+        self.graph, self.machine, self.rule, self.even = graph, machine, rule, even
         self.batch, self.axes = samples(graph), PlanAxes(graph, machine)
         found = [(of, self._sums_of(of)) for of in kinds_of(machine)]
         found.sort(key=lambda one: _network_seconds(one[1]))
@@ -125,7 +126,9 @@ class MixedGrid:
     def _plans_of(self, shape: HybridPlan, places: Places) -> Iterator[tuple[LayeredPlan, int]]:
         """The plans of a shape, with samples and layers distributed."""
         d, mean = shape.data or 1, shape.micro_batch or 1
-        uneven = len(places.classes) > 1 and shape.experts == 1
+        if self.even and shape.devices:
+            return
+        uneven = not self.even and len(places.classes) > 1 and shape.experts == 1
         if not uneven and self.batch % (d * mean):
             return
         count = max(1, self.batch // (d * mean))
@@ -137,7 +140,7 @@ class MixedGrid:
                 plan = replace(shape, micro_batch=None, shares=shares)
             elif self.batch % (d * mean):
                 continue
-            dealt = self.dealt(LayeredPlan(plan), count)
+            dealt = LayeredPlan(plan) if self.even else self.dealt(LayeredPlan(plan), count)
             if dealt is not None:
                 yield dealt, count
 
