@@ -22,6 +22,7 @@ from taskflow.tasks.lower import left_over
 
 MOST_TASKS = 2000  # of a step that is lowered and planned exactly (about a second)
 MOST_PLANNED = 20_000  # pieces of a folded step that is planned whole if it may just fit (some seconds)
+CHECKED = 1000  # weights of processors after which the time is looked at
 SPARE = 0.1  # share of the memory that the estimate in program order leaves free; random cuts were up to 17 % above it in tests
 RULE = f"a plan of more than {MOST_TASKS} tasks is estimated, and {SPARE:.0%} of the memory is kept spare for it"
 
@@ -170,6 +171,7 @@ class MemoryCheck:
         count = len(self.machine.processors)
         kept, live, most = [0] * count, [0] * count, [0] * count
         for node in self.graph:
+            self._evaluator.checkpoint()
             held = self._held(node, strategy)
             for processor, nbytes in held.values.items():
                 kept[processor] += nbytes
@@ -183,6 +185,7 @@ class MemoryCheck:
         live = kept
         used: dict[int, dict[int, int]] = {}  # node -> processor -> gradients of its outputs that readers have made
         for node in reversed(self.graph.nodes):
+            self._evaluator.checkpoint()
             held = self._held(node, strategy)
             for tensor, sizes in zip(node.inputs, held.inputs):
                 if not tensor.spec.differentiable:
@@ -207,12 +210,16 @@ class MemoryCheck:
         total[0] += idle
         holders: dict[str, int] = {}
         alike: Counter[tuple[str, str, Rect]] = Counter()  # how many have all of a Rect, and perhaps others have a part of it
-        for (layer, _), sizes in rects.items():
+        for i, ((layer, _), sizes) in enumerate(rects.items()):
+            if not i % CHECKED:
+                self._evaluator.checkpoint()
             holders[layer] = holders.get(layer, 0) + 1
             alike.update((layer, *read) for read in sizes)
         buffers = self._evaluator.rule.buffers if self._evaluator.rule else 0
         wider = {p.name: _wider(p.spec.dtype.itemsize) for p in self.graph.parameters}
-        for (layer, processor), sizes in rects.items():
+        for i, ((layer, processor), sizes) in enumerate(rects.items()):
+            if not i % CHECKED:
+                self._evaluator.checkpoint()
             size, sync = sum(sizes.values()), strategy.sync(layer)
             summed = sum(n * wider[read[0]] for read, n in sizes.items())
             masters = summed - sum(n for read, n in sizes.items() if wider[read[0]] == 1)
@@ -234,6 +241,7 @@ class MemoryCheck:
         rects: dict[tuple[str, int], dict[tuple[str, Rect], int]] = {}
         used: dict[Parameter, set[Rect]] = {}
         for node in self.graph:
+            self._evaluator.checkpoint()
             held = self._held(node, strategy)
             for parameter, read in zip(node.parameters, held.used):
                 used.setdefault(parameter, set()).update(read)

@@ -256,5 +256,5 @@ def test_the_grid_of_people_has_even_pieces_in_the_order_of_the_devices() -> Non
     even, uneven = MixedGrid(graph, machine, RULE, even=True).plans()[0], make_grid(graph, machine, RULE).plans()[0]
     assert {1, 2} <= {one.layered.plan.pipeline for one in even}
     assert not any(one.layered.plan.shares or one.layered.plan.stages or one.layered.plan.devices for one in even)
-    assert any(one.layered.plan.shares for one in uneven) and any(one.layered.plan.stages for one in uneven)
+    assert any(one.layered.plan.stages for one in uneven)
     assert uneven[0].seconds < even[0].seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from math import inf
 from random import Random
@@ -12,8 +13,9 @@ import pytest
 from fast_and_slow import fast_among
 
 from taskflow.machine import load_machine
-from taskflow.mapper import OpConfig, Strategy
+from taskflow.mapper import HybridParallel, OpConfig, Strategy, map_graph
 from taskflow.models import build
+from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import budget as budgets
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known
@@ -34,6 +36,27 @@ from taskflow.rules import SGD
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Kind
 from tests.optimizer.search_toys import CtrlC, Table, rugged, tiny
+
+
+def test_lowering_a_whole_step_and_estimating_memory_look_at_the_time() -> None:
+    """Once for each operator's pieces, forward and backward tasks, and bundle of weights, whether or not there are passes."""
+    machine = load_machine("h100", 8)
+    graph = llama(replace(LlamaConfig.small(), batch=16, layers=2))
+    for plan in ("d8", "d8 zero1 mb1", "p2 d4 zero3 mb1"):
+        evaluator, calls = make_evaluator(graph, machine, rule=SGD(0.1)), [0]
+        strategy = map_graph(HybridParallel(plan), graph, machine)
+        room = MemoryCheck(evaluator)
+        room.in_order(strategy)  # what operators hold is known from now on
+
+        def called(calls: list[int] = calls) -> None:
+            calls[0] += 1
+
+        with evaluator.interruptible(called):
+            evaluator.lowered(strategy)
+            lowering, calls[0] = calls[0], 0
+            room.in_order(strategy)
+        passes = len(graph) if strategy.pipeline is None else 16
+        assert lowering >= len(graph) + passes and calls[0] >= 3 * len(graph)
 
 
 class Slow(Table):

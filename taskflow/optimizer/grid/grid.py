@@ -37,6 +37,8 @@ more."""
 STARTING = 300  # pieces that are lowered in the time that each plan takes in any case
 SIMULATED_PIECES = 60
 """Pieces of one replica that are simulated in the time that one is lowered in."""
+BLOCKS = 30
+"""Parts that members of an all-to-all give each other that are lowered in the time of one piece."""
 PRICING = 0.5  # of the time that is left, at most, until plans are simulated
 SURE = 0.8
 """Of the memory: a plan that is estimated at no more, and has no shares of gradients, is likely to fit and is soon simulated."""
@@ -186,7 +188,7 @@ def best_of_grid(
     counts = [0, 0]
     left_out: list[str] = []
     pairs: list[tuple[float, float]] = []
-    for one in _order(grid, trial, counts, end, deadline, must and isfinite(end)):
+    for one in _order(grid, trial, counts, end, deadline, isfinite(end)):
         if len(pairs) >= (most if trial.best is not None else LACKING * most):
             break
         left = end - deadline.elapsed
@@ -295,6 +297,7 @@ class PlanTrial:
         self.pace = SECONDS_A_PIECE
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
         self._node = node_size(evaluator.machine)
+        self._exchanges = 4 * sum(node.operator.kind == "dispatch" for node in evaluator.graph)  # there and back, twice
         self._clock = clock or Deadline()
         self._paced = False  # whether `pace` is of a plan that was simulated
 
@@ -341,13 +344,17 @@ class PlanTrial:
             devices *= len(plan.shares)
         else:  # those on one node are lowered together, since they share its links
             devices *= min(plan.data or 1, max(1, self._node // devices))
+        blocks = 0
+        if plan.experts > 1 and plan.tensor * plan.context > 1:  # all groups of an exchange with experts are lowered
+            members = plan.tensor * plan.context * plan.experts
+            devices, blocks = max(devices, members), members**2 * self._exchanges * min(micro_batches, LOWERED) // BLOCKS
         alike = plan.pipeline * plan.virtual + layered.changes  # runs of layers that are alike
         whole = len(self.evaluator.graph) * plan.tensor * plan.context * (plan.data or len(plan.shares) or 1) * micro_batches
         if whole <= MOST_WHOLE:  # not folded
             return STARTING + whole
         nodes = len(self.evaluator.graph) * min(1.0, KEPT * alike / max(1, self._layers))
         simulated = len(self.evaluator.graph) * devices * micro_batches // SIMULATED_PIECES
-        return STARTING + int(nodes * devices * min(micro_batches, LOWERED)) + simulated
+        return STARTING + int(nodes * devices * min(micro_batches, LOWERED)) + simulated + blocks
 
     def _checkpoint(self) -> None:
         if (self.best is not None and self.over()) or self.ended():

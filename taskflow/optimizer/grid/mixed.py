@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -74,8 +75,8 @@ class MixedGrid:
         return 0
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
-        """None: those that people often use are not priced before the others."""
-        return []
+        """Return those of these plans that fit and that people often use (not `unusual`)."""
+        return priced_plans(self, self._every(over, set(), most=0), over)[0]
 
     def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
         """None: recomputation is not chosen by memory for ranks of unequal devices."""
@@ -89,9 +90,13 @@ class MixedGrid:
         """0: of unequal devices it is not known."""
         return 0.0
 
-    def _every(self, over: Callable[[], bool], seen: set[LayeredPlan]) -> Iterator[tuple[LayeredPlan, int]]:
-        """Yield each plan once, with its number of micro-batches, until ``over`` answers true. ``seen`` receives them."""
-        for shape, places in sorted(self._shapes(), key=lambda one: unusual(one[0])):
+    def _every(
+        self, over: Callable[[], bool], seen: set[LayeredPlan], most: float = inf
+    ) -> Iterator[tuple[LayeredPlan, int]]:
+        """Yield each plan once that has at most so many unusual features, with its number of micro-batches, until ``over``
+        answers true. ``seen`` receives them."""
+        shapes = [one for one in self._shapes() if unusual(one[0]) <= most]
+        for shape, places in sorted(shapes, key=lambda one: unusual(one[0])):
             if over():
                 return
             with suppress(ValueError):  # the network cannot be cut so
