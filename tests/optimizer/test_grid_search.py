@@ -20,6 +20,7 @@ from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import MemoryCheck, SearchResult, make_evaluator, search
+from taskflow.optimizer.budget import Deadline
 from taskflow.optimizer.evaluate import MOST_WHOLE
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
 from taskflow.optimizer.grid import (
@@ -107,6 +108,34 @@ def test_after_a_plan_that_lacks_memory_those_that_need_less_come_first() -> Non
     refused = [nbytes for nbytes in asked if nbytes > limit]
     assert len(refused) > 1 and refused == sorted(refused, reverse=True)  # each less than the one before
     assert len(set(refused)) == len(refused)
+
+
+def test_a_plan_that_promises_much_may_take_most_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a share of a second the first plan is the only one that has room; those much cheaper get up to 0.8 of all that is left."""
+    graph, asked, simulated = network(batch=16), [], []
+    evaluator = make_evaluator(graph, machine(), rule=RULE)
+    grid = PlanGrid(graph, machine(), RULE)
+    prices = {str(one.layered): one.seconds for one in grid.plans()[0]}
+    of = PlanTrial.of
+
+    def room(trial: PlanTrial, layered: LayeredPlan, micro_batches: int, seconds: float) -> bool:
+        asked.append(seconds)
+        return seconds > 40
+
+    def slowly(trial: PlanTrial, layered: LayeredPlan) -> float:
+        simulated.append(str(layered))
+        return of(trial, layered) * (3 if len(simulated) == 1 else 1)
+
+    def first_slow(trial: PlanTrial, seconds: float) -> bool:
+        return seconds < 0.9 * trial.seconds * (3 if len(simulated) == 1 else 1) and trial.best is not None
+
+    monkeypatch.setattr(PlanTrial, "room_for", room)
+    monkeypatch.setattr(PlanTrial, "of", slowly)
+    monkeypatch.setattr(PlanTrial, "promises", first_slow)
+    deadline = Deadline(100.0)
+    best_of_grid(evaluator, MemoryCheck(evaluator), deadline=deadline, share=0.01, grid=grid)
+    assert len(simulated) == 2 and prices[simulated[1]] == min(prices.values())
+    assert any(40 < seconds <= 80 for seconds in asked) and deadline.elapsed < 40
 
 
 def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:

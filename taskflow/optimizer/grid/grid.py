@@ -44,6 +44,8 @@ SURE = 0.8
 """Of the memory: a plan that is estimated at no more, and has no shares of gradients, is likely to fit and is soon simulated."""
 NEAR = 1.5  # times the best price: so good is the plan that is simulated first where one takes long
 LACKING = 4  # times as many plans are simulated, at most, as long as none of them fits the memory
+MUCH_FASTER = 0.9  # times the best seconds so far: a plan with such a price may take longer to simulate than its share of the time
+LONGEST = 0.8  # of the time that is left, at most, for that
 ALIKE = 2  # plans of one t, c, p and e, with or without stage 3, that are simulated before others
 
 
@@ -175,7 +177,8 @@ def best_of_grid(
 ) -> GridResult:
     """Price all plans and simulate the best ``most`` of them (more if none of these fits), within ``share`` of the ``deadline``.
     ``lacks``: returns what memory a strategy lacks (empty: it fits). ``must``: simulate at least one plan even if that is likely
-    to take longer; ``until``: the second at which even that one is abandoned. ``takes``: whether a plan may be considered, asked
+    to take longer; ``until``: the second at which even that one is abandoned. A plan whose price promises much more than the best
+    so far may take most of the time that is left. ``takes``: whether a plan may be considered, asked
     when its turn comes. Leaves the evaluator at an arbitrary strategy. Raises ValueError if its machine is not described. Ctrl-C
     ends it once there is a plan."""
     deadline = deadline or Deadline()
@@ -188,13 +191,19 @@ def best_of_grid(
     counts = [0, 0]
     left_out: list[str] = []
     pairs: list[tuple[float, float]] = []
+    usual_end = end
     for one in _order(grid, trial, counts, end, deadline, isfinite(end)):
+        end = usual_end
         if len(pairs) >= (most if trial.best is not None else LACKING * most):
             break
         left = end - deadline.elapsed
         if left <= 0 and (pairs or not must):
             left_out.append(f"{one.layered} (no time to simulate it)")
             break
+        if share < 1 and trial.promises(one.seconds) and one.memory.nbytes <= SURE * grid.memory_bytes:
+            most_left = min(LONGEST * deadline.left, until - deadline.elapsed)
+            if not trial.room_for(one.layered, one.micro_batches, left) and trial.room_for(one.layered, one.micro_batches, most_left):
+                left, end = most_left, deadline.elapsed + most_left
         if not takes(one.layered.plan):
             continue
         if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
@@ -329,6 +338,10 @@ class PlanTrial:
     def _micro_batches(self, layered: LayeredPlan) -> int:
         plan = layered.plan
         return self.evaluator.graph.nodes[0].space.shape[0] // plan.together
+
+    def promises(self, seconds: float) -> bool:
+        """True if a plan of so many seconds would be much faster than the best so far."""
+        return seconds < MUCH_FASTER * self.seconds < inf
 
     def room_for(self, layered: LayeredPlan, micro_batches: int, seconds: float) -> bool:
         """True if this many seconds are likely to be enough for a plan."""

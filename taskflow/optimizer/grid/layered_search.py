@@ -139,7 +139,7 @@ class _LayeredSearch:
                 near, key=lambda i: (trial.work(left[i].layered, left[i].micro_batches), expected[i])
             ))  # fmt: skip
             for _ in range(MOST_FITTED):
-                if one is None or not trial.room_for(one.layered, one.micro_batches, end - self.deadline.elapsed):
+                if one is None or not trial.room_for(one.layered, one.micro_batches, self._room(trial, one, end)):
                     break
                 if trial.simulated >= self.most or trial.over():
                     raise BudgetExhausted
@@ -151,6 +151,10 @@ class _LayeredSearch:
                 ratios[_kind(one.layered)] = max(took / one.seconds, ratios.get(_kind(one.layered), 0.0))
                 self._noted(trial, before)
                 one = self._with_all_memory(trial, one) if took <= before else None
+
+    def _room(self, trial: PlanTrial, one: PricedPlan, end: float) -> float:
+        """Seconds that the simulation of a plan may take: until ``end``, or all that is left if it promises much."""
+        return (self.end if trial.promises(one.seconds) else end) - self.deadline.elapsed
 
     def _with_all_memory(self, trial: PlanTrial, one: PricedPlan) -> PricedPlan | None:
         """Return the plan that differs from the one just simulated in that each rank uses all of its memory, as far as is known
