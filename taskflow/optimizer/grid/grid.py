@@ -202,7 +202,8 @@ def best_of_grid(
             break
         if share < 1 and trial.promises(one.seconds) and one.memory.nbytes <= SURE * grid.memory_bytes:
             most_left = min(LONGEST * deadline.left, until - deadline.elapsed)
-            if not trial.room_for(one.layered, one.micro_batches, left) and trial.room_for(one.layered, one.micro_batches, most_left):
+            room = [trial.room_for(one.layered, one.micro_batches, seconds) for seconds in (left, most_left)]
+            if room == [False, True]:
                 left, end = most_left, deadline.elapsed + most_left
         if not takes(one.layered.plan):
             continue
