@@ -89,6 +89,17 @@ def test_updates_of_any_division_take_at_least_as_long() -> None:
         assert all(spent[layer] >= total > 0 for layer, (total, _) in least.items())
 
 
+def test_layers_that_share_what_is_found_have_the_bounds_of_each_alone() -> None:
+    """In whatever order they are asked for."""
+    evaluator = make_evaluator(build("AlexNet", preset="small"), taskflow.load_machine("p100", devices=2), rule=Adam())
+    layers = list(dict.fromkeys(p.layer for p in evaluator.graph.parameters))
+    alone = {layer: LeastUpdates(evaluator, [0]).of(layer) for layer in layers}
+    assert len(set(alone.values())) > 3
+    for order in (layers, layers[::-1], Random(0).sample(layers, len(layers))):
+        together = LeastUpdates(evaluator, [0])
+        assert {layer: together.of(layer) for layer in order} == alone
+
+
 def test_costs_of_whole_tasks_give_no_bound() -> None:
     assert lower_bound(new_evaluator(build("MLP", preset="small"), host(2), lambda task: 1e-6, None)) == 0.0
 
