@@ -24,6 +24,7 @@ from taskflow.optimizer.budget import Deadline
 from taskflow.optimizer.evaluate import MOST_WHOLE
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
 from taskflow.optimizer.grid import (
+    GridResult,
     LayeredPlan,
     PlanGrid,
     PlanTrial,
@@ -330,3 +331,9 @@ def test_compare_has_a_row_for_the_grid(everywhere: None) -> None:
     assert rows["guided"]["iteration_seconds"] <= counts["iteration_seconds"]
     shown = CliRunner().invoke(main, arguments)
     assert "plans, " in shown.output and " simulated" in shown.output
+
+
+def test_a_plan_that_was_simulated_is_known_to_fit() -> None:
+    """Where time ran out before the others were priced, "0 fit" would be wrong."""
+    found = GridResult(None, None, 2.0, 1206, 0, ((1.0, 2.0), (1.0, 3.0)), 1, (), 0.5)
+    assert str(found) == "1,206 plans, 1 known to fit, 2 simulated"
