@@ -52,9 +52,9 @@ ALIKE = 2  # plans of one t, c, p and e, with or without stage 3, that are simul
 @dataclass(frozen=True, slots=True)
 class GridResult:
     """Result of a search of the grid. ``best``: the fastest plan that was simulated and fits the memory; None if there is none.
-    ``plans``: their number; ``fitting``: how many were found to fit in closed form, in the time that there was; ``simulated``:
-    price and simulated seconds of each simulated plan; ``refused``: how many of these did not fit after all; ``left_out``: why
-    others were not simulated. ``pace``: seconds that simulation took per piece; ``history``: when each plan became the best."""
+    ``plans``: their number. ``fitting``: how many were found to fit in closed form, in the time that there was. ``simulated``:
+    price and simulated seconds of each simulated plan. ``refused``: how many of these did not fit after all. ``left_out``: why
+    others were not simulated. ``pace``: seconds that simulation took per piece. ``history``: when each plan became the best."""
 
     best: LayeredPlan | None
     strategy: Strategy | None
