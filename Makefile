@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(shell find taskflow -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 RANKS ?= 16
-WORKERS ?= auto
+# One more than there are cores: tests of ranks that fail or hang mostly wait.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
 
 # Hundreds of programs are started by the tests. Where this variable is set, each of them compiles the whole package again (0.4 s).
 export PYTHONDONTWRITEBYTECODE :=
