@@ -34,7 +34,7 @@ from taskflow.runtime.job import INTERRUPTED, say_once
 BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
 
 
-@click.command("compare", short_help="Compare searched plans with those that people write.")
+@click.command("compare")
 @problem_options
 @budget_option("10s")
 @seed_option

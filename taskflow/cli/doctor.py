@@ -16,7 +16,7 @@ from taskflow.cli.tables import render
 MARKS = {OK: "ok", NOTE: "-", MEND: "missing", WRONG: "WRONG"}
 
 
-@click.command("doctor", short_help="Say what is installed, and how to get what is missing.")
+@click.command("doctor")
 @output_options
 def doctor_command(as_json: bool, quiet: bool) -> None:
     """Say what taskflow finds (Python, MPI, kernels, memory, GPUs, caches), and which command installs or repairs what is

@@ -48,7 +48,7 @@ from taskflow.working import Working
 MOST_STEPS = 2000  # of the critical path in JSON
 
 
-@click.command("explain", short_help="Say why a plan takes as long as it does.")
+@click.command("explain")
 @click.argument("plan", shell_complete=completing.strategies)
 @click.argument("operator", required=False)
 @plan_options

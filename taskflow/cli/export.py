@@ -30,7 +30,7 @@ from taskflow.writing import replacing
 MOST_LISTED = 20  # operators that differ
 
 
-@click.command("export", short_help="Write a plan for PyTorch, JAX, Megatron-LM, torchtitan or ONNX.")
+@click.command("export")
 @click.argument("plan", shell_complete=completing.strategies)
 @click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="Framework to write for.")
 @click.option("--out", type=click.Path(dir_okay=False), required=True, help="The file to write.")

@@ -14,7 +14,7 @@ from taskflow.machine import load_machine, preset_names
 from taskflow.models import MODELS
 
 
-@click.command("models", short_help="List the built-in networks and their sizes.")
+@click.command("models")
 @output_options
 def models_command(as_json: bool, quiet: bool) -> None:
     """List the built-in networks and the sizes that --set takes. A name such as GPT-3-1.7B stands for a network with its
@@ -46,7 +46,7 @@ def models_command(as_json: bool, quiet: bool) -> None:
     click.echo(render(["model", "operators", "parameters", "batch a device", "sizes (--set)"], lines, words=(0, 4)))
 
 
-@click.command("machines", short_help="List the built-in machines.")
+@click.command("machines")
 @output_options
 def machines_command(as_json: bool, quiet: bool) -> None:
     """List the built-in machines; any other machine is a JSON file.

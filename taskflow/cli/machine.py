@@ -17,7 +17,7 @@ from taskflow.working import Working
 MOST_SECONDS = 60.0
 
 
-@click.group("machine", short_help="Measure this machine, or show any machine.")
+@click.group("machine")
 def machine_group() -> None:
     """Measure the machine at hand, or show any machine."""
 

@@ -10,33 +10,35 @@ from contextlib import redirect_stdout
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from taskflow.runtime.job import INTERRUPTED, say_once, speaks
 
-# name -> where it is. One line each; help lists them in this order.
-COMMANDS: dict[str, str] = {
+# name -> where it is, and what it does in one line. Help lists them in this order.
+COMMANDS: dict[str, tuple[str, str]] = {
     # plans
-    "search": "taskflow.cli.search:search_command",
-    "simulate": "taskflow.cli.simulate:simulate_command",
-    "compare": "taskflow.cli.compare:compare_command",
-    "share": "taskflow.cli.share:share_command",
-    "explain": "taskflow.cli.explain:explain_command",
-    "strategy": "taskflow.cli.strategy:strategy_group",
-    "report": "taskflow.cli.report:report_command",
-    "export": "taskflow.cli.export:export_command",
+    "search": ("taskflow.cli.search:search_command", "Find a fast strategy for a model."),
+    "simulate": ("taskflow.cli.simulate:simulate_command", "Predict the time of one step under a strategy."),
+    "compare": ("taskflow.cli.compare:compare_command", "Compare searched plans with those that people write."),
+    "share": ("taskflow.cli.share:share_command", "Divide a machine among several jobs."),
+    "explain": ("taskflow.cli.explain:explain_command", "Say why a plan takes as long as it does."),
+    "strategy": ("taskflow.cli.strategy:strategy_group", "Show, compare (diff) and check plans."),
+    "report": ("taskflow.cli.report:report_command", "Write a plan as one HTML page."),
+    "export": ("taskflow.cli.export:export_command", "Write a plan for PyTorch, JAX, Megatron-LM, torchtitan or ONNX."),
     # runs
-    "train": "taskflow.cli.train:train_group",
-    "profile": "taskflow.cli.profile:profile_command",
+    "train": ("taskflow.cli.train:train_group", "Train a network, alone or under mpirun."),
+    "profile": ("taskflow.cli.profile:profile_command", "Compare measured and predicted times by operator."),
     # what there is
-    "doctor": "taskflow.cli.doctor:doctor_command",
-    "machine": "taskflow.cli.machine:machine_group",
-    "machines": "taskflow.cli.listing:machines_command",
-    "models": "taskflow.cli.listing:models_command",
+    "doctor": ("taskflow.cli.doctor:doctor_command", "Say what is installed, and how to get what is missing."),
+    "machine": ("taskflow.cli.machine:machine_group", "Measure this machine, or show any machine."),
+    "machines": ("taskflow.cli.listing:machines_command", "List the built-in machines."),
+    "models": ("taskflow.cli.listing:models_command", "List the built-in networks and their sizes."),
 }
 
 
 class Commands(click.Group):
-    """The subcommands by name; each module is imported when its command is used, so that completion and help stay fast."""
+    """The subcommands by name. Each module is imported when its command is used, not to list or complete names, which takes a
+    tenth of the time."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Return the names in the order of COMMANDS."""
@@ -46,10 +48,20 @@ class Commands(click.Group):
         """Return the command of this name, or None if there is none."""
         if name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[name].partition(":")
+        module, _, attribute = COMMANDS[name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), COMMANDS[name]
         return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands as click does."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, does) for name, (_, does) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names and options as click does."""
+        names = [CompletionItem(name, help=does) for name, (_, does) in COMMANDS.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, context: click.Context) -> Any:
         """Run as click does, but let Ctrl-C during the import of a command end it as Ctrl-C does later."""

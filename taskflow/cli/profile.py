@@ -20,7 +20,7 @@ from taskflow.training.program import SEARCH_BUDGET
 from taskflow.working import Working
 
 
-@click.command("profile", short_help="Compare measured and predicted times by operator.")
+@click.command("profile")
 @functools.partial(problem_options, required=False, costs=MEASURED)
 @click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., search, a strategy FILE.json, or package.module:Class.")

@@ -31,7 +31,7 @@ from taskflow.runtime.job import INTERRUPTED
 FIND = "search"  # as PLAN: find one first
 
 
-@click.command("report", short_help="Write a plan as one HTML page.")
+@click.command("report")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @budget_option("30s")

@@ -43,7 +43,7 @@ from taskflow.runtime.job import INTERRUPTED
 SEARCH_SHARE = 0.7  # of the time behind the grid, for the search; the rest for the nearest plans that a framework can express
 
 
-@click.command("search", short_help="Find a fast strategy for a model.")
+@click.command("search")
 @problem_options
 @budget_option("30s")
 @seed_option

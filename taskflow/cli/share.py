@@ -31,7 +31,7 @@ from taskflow.optimizer.sharing import OBJECTIVES, Job, JobShare, Sharing, share
 from taskflow.runtime.job import INTERRUPTED
 
 
-@click.command("share", short_help="Divide a machine among several jobs.")
+@click.command("share")
 @click.argument("networks", nargs=-1, required=True, shell_complete=completing.models)
 @machine_options
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="slowest", show_default=True,

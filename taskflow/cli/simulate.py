@@ -26,7 +26,7 @@ from taskflow.optimizer.evaluate import timeline_json
 from taskflow.writing import json_text, replacing
 
 
-@click.command("simulate", short_help="Predict the time of one step under a strategy.")
+@click.command("simulate")
 @problem_options
 @click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., a plan such as 't2 p2 mb1', a strategy FILE.json, or package.module:Class.")

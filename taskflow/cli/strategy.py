@@ -26,7 +26,7 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.explain import LayerChange, difference
 
 
-@click.group("strategy", short_help="Show, compare (diff) and check plans.")
+@click.group("strategy")
 def strategy_group() -> None:
     """Show, compare and check plans: strategy files or mappers' plans.
 

@@ -46,7 +46,7 @@ def _own(name: str) -> click.Command:
     return found
 
 
-@click.group("train", short_help="Train a network, alone or under mpirun.", cls=Programs, subcommand_metavar="NAME [OPTIONS]")
+@click.group("train", cls=Programs, subcommand_metavar="NAME [OPTIONS]")
 def train_group() -> None:
     """Train a network on real data, in this process or under mpirun.
 

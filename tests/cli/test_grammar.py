@@ -14,6 +14,7 @@ import click
 import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
+from starting import run_python
 
 from taskflow.cli.main import COMMANDS, main
 from taskflow.cli.model import build_model
@@ -330,3 +331,17 @@ def test_words_of_a_narrow_table_stay_whole() -> None:
         assert "bytes" in last and "25.28 us" in last, width
     words = text.split()
     assert words.count("backward") == 2 and "critical" in words and "path" in words and "relu1" in words
+
+
+def test_names_and_help_import_no_command() -> None:
+    """So that they come at once."""
+    code = (
+        "import os, sys\nfrom click.testing import CliRunner\nfrom taskflow.cli.main import main\n"
+        "shown = CliRunner().invoke(main, ['--help']).output\n"
+        "named = CliRunner().invoke(main, [], prog_name='taskflow', env={'_TASKFLOW_COMPLETE': 'bash_complete', "
+        "'COMP_WORDS': 'taskflow s', 'COMP_CWORD': '1'}).output\n"
+        "assert 'List the built-in machines.' in shown and 'plain,search' in named, named\n"
+        "print('numpy' in sys.modules, 'taskflow.optimizer' in sys.modules)"
+    )
+    done = run_python("-c", code)
+    assert done.stdout.split() == ["False", "False"], done.stderr
