@@ -41,6 +41,9 @@ class Owners:
     def overlapping(self, rect: Rect) -> list[tuple[Rect, int, int]]:
         """Return the owning pieces that share points with ``rect``; of what all replicas write (`recut`), those that are
         lowered."""
+        own = self.pieces.get(rect.lo)
+        if own is not None and own[0].hi == rect.hi and not self.recut and not rect.empty:
+            return [own]  # as most Rects are read
         found = self._found.get(rect)
         if found is None and any(read == rect for _, read in self.recut):
             found = self._found[rect] = [piece for piece in self if piece[0].overlaps(rect)]
@@ -63,7 +66,7 @@ class Owners:
     def nearest(self, rect: Rect, owner: int, buffer: int, processor: int) -> tuple[int, int]:
         """Return from where ``processor`` reads the owning piece ``rect``, as (processor, buffer): from itself if it has the
         sum."""
-        if rect not in self.summed:
+        if not self.summed or rect not in self.summed:
             return owner, buffer
         held = self.summed[rect]
         if processor not in held and rect in self.copied:  # from a group to a group, each gets it from another one

@@ -188,22 +188,23 @@ class Lowering:
     def want(self, tensor: Tensor, rect: Rect, processor: int) -> int:
         """Return an instance as `read` does, but let `bring` emit what fills it, together with everything else that is wanted
         by then. If the mapper picks sources, it is emitted at once, since the instance may be the source of the next one."""
-        readers, key = self.readers.setdefault((tensor.node, tensor.index), {}), (processor, rect)
+        of, key = (tensor.node, tensor.index), (processor, rect)
+        readers = self.readers.setdefault(of, {})
         if self.together:
-            self.reading.setdefault((tensor.node, tensor.index), set()).add(processor)
-        if key in readers:
-            return readers[key]
+            self.reading.setdefault(of, set()).add(processor)
+        if (known := readers.get(key)) is not None:
+            return known
         name = tensor.name
         if rect.empty:
             buffer = self.emit.buffer(name, rect, processor, tensor.dtype)
             readers[key] = buffer
             return buffer
-        of_tensor = self.owners[tensor.node, tensor.index]
+        of_tensor = self.owners[of]
         members = self._members(tensor, rect, processor)
         pieces = of_tensor.overlapping(rect)
         near = [of_tensor.nearest(*piece, processor) for piece in pieces]
-        if (tensor.node, tensor.index) in self.forgettable:
-            reads = self.reads.setdefault((tensor.node, tensor.index), {})
+        if of in self.forgettable:
+            reads = self.reads.setdefault(of, {})
             for owned, *_ in pieces:
                 reads.setdefault(owned, []).append(key)
         if members is None and len(near) == 1 and near[0][0] == processor:
@@ -218,14 +219,14 @@ class Lowering:
             return buffer
         sources: list[Held] = []
         for (owned, *_), (giver, source) in zip(pieces, near):
-            shared = owned.intersect(rect)
+            shared = rect if owned == rect else owned.intersect(rect)
             giver_buffer = self._source(tensor, shared, giver, source, processor, of_tensor.summed.get(owned, {}))
             sources.append((shared, giver, giver_buffer))
         self.wanted.append(Wanted(tensor, rect, processor, buffer, tuple(sources)))
         if self.select_source is not None:
             self.bring()
         if self.select_source is not None:
-            self.holders.setdefault((tensor.node, tensor.index), []).append((rect, processor, buffer))
+            self.holders.setdefault(of, []).append((rect, processor, buffer))
         readers[key] = buffer
         return buffer
 
