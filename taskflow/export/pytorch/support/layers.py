@@ -37,6 +37,20 @@ def cut_layers(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceM
             _compute_locally(part, layer, mesh)
 
 
+def bring_once(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceMesh) -> None:
+    """Let the named layers' arguments be brought into their layouts before any hook of FSDP2's sees them: for each of its units it
+    makes another tensor of one argument, so that what several layers read could not be brought to them once."""
+    for path, part in module.named_modules():
+        layer = named_layer(layers, path)
+        if layer is not None:
+            part.register_forward_pre_hook(functools.partial(_brought, mesh, layer.inputs), prepend=True)
+
+
+def _brought(mesh: DeviceMesh, inputs: tuple[Placements, ...], part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    wanted = itertools.zip_longest(args, inputs[: len(args)])
+    return tuple(_given(value, mesh, lies) if isinstance(value, DTensor) else value for value, lies in wanted)
+
+
 def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> None:
     """Replace ``forward`` by one that takes its pieces of arguments and weights, and returns a DTensor of what it made."""
     bare = copy.copy(part)

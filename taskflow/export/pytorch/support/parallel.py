@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from taskflow.export.pytorch.support.layers import (
     as_placed,
+    bring_once,
     cut_layers,
     divided,
     local_piece,
@@ -138,9 +139,15 @@ class Parallel:
                 if plan.zero and plan.group:
                     options["mesh"] = self.data._unflatten(0, (self.data.size() // plan.group, plan.group), ("groups", "shards"))
                 units = [path for path in matching(part, plan.units) if not isinstance(part, StagePart) or part.has(path)]
+                again = {*matching(part, plan.again)}
                 for path in sorted(units, key=lambda path: -path.count(".")):  # what is within another comes first
-                    spread(part.get_submodule(path), **options)
+                    unit: Any = part.get_submodule(path)
+                    spread(unit, **options)
+                    if plan.zero == 3 and type(unit).forward is nn.Embedding.forward and path not in again:
+                        unit.set_unshard_in_backward(False)  # the gradient of a table needs no table
                 spread(part, **options)
+                if self.tensor is not None:
+                    bring_once(part, plan.layers, self.tensor)
         return parts
 
     def _run(self, part: nn.Module, inputs: Sequence[Any]) -> Any:
