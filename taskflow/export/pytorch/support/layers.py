@@ -38,8 +38,8 @@ def cut_layers(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceM
 
 
 def bring_once(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceMesh) -> None:
-    """Let the named layers' arguments be brought into their layouts before any hook of FSDP2's sees them: for each of its units it
-    makes another tensor of one argument, so that what several layers read could not be brought to them once."""
+    """Let the named layers' arguments be brought into their layouts before hooks of FSDP2's see them. These make another tensor of
+    an argument for each unit, so that what several layers read could not be brought to them once."""
     for path, part in module.named_modules():
         layer = named_layer(layers, path)
         if layer is not None:
