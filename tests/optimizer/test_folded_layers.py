@@ -18,6 +18,7 @@ from taskflow.mapper import HybridParallel, Strategy, map_graph
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.models.mixtral import MixtralConfig, mixtral
+from taskflow.models.moe import MoEConfig, moe
 from taskflow.operators.constant import ConstantArray
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
@@ -40,6 +41,8 @@ def network(name: str, layers: int) -> OperatorGraph:
         return with_a_table(layers)
     if name == "llama":
         return llama(replace(LlamaConfig.small(), batch=16, layers=layers))
+    if name == "moe":  # every other layer has experts
+        return moe(replace(MoEConfig.small(), batch=16, layers=layers, steps=64, hidden=64, experts=8))
     if name == "mixtral":  # each layer minimises an uneven load
         return mixtral(replace(MixtralConfig.small(), batch=16, layers=layers, steps=64, hidden=64))
     return gpt(replace(GPTConfig.small(), batch=16, layers=layers))
@@ -61,6 +64,11 @@ def with_a_table(layers: int) -> OperatorGraph:
     ("llama", 7, "d8 mb1"), ("llama", 7, "d8 mb1 zero3 recompute=full"),
     ("gpt", 11, "p2 d4 mb1"), ("table", 11, "p2 d4 mb1"), ("table", 7, "d8 mb1 recompute=full"),
     ("mixtral", 7, "d8 mb1 recompute=full"),
+    pytest.param("moe", 12, "d8 e8 mb1", marks=pytest.mark.slow),
+    pytest.param("moe", 12, "d8 mb1 recompute=full", marks=pytest.mark.slow),
+    pytest.param("moe", 12, "d8 e4 mb1 zero1", marks=pytest.mark.slow),
+    pytest.param("moe", 12, "d8 mb1 zero3", marks=pytest.mark.slow),
+    pytest.param("moe", 24, "p2 d4 mb1", marks=pytest.mark.slow),
     pytest.param("mixtral", 7, "d8 mb1", marks=pytest.mark.slow),
     pytest.param("mixtral", 7, "d8 mb1 zero3 recompute=full", marks=pytest.mark.slow),
     pytest.param("mixtral", 13, "p2 d4 mb1 zero1", marks=pytest.mark.slow),
@@ -94,6 +102,19 @@ def test_time_tasks_bytes_and_memory_are_those_of_all_layers(name: str, layers: 
     for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
         assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
         assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
+
+
+def test_every_other_layer_may_have_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = network("moe", 12)
+    strategy = map_graph(HybridParallel("d8 e8 mb1"), graph, MACHINE)
+    fewer = fewer_layers(graph, strategy)
+    assert fewer is not None and fewer.copies == (3,)  # of six pairs
+    costs = make_evaluator(graph, MACHINE, rule=RULE).costs
+    step = folded_step(graph, strategy, MACHINE, costs, RULE, None)
+    monkeypatch.setattr("taskflow.optimizer.evaluate.folded.step.fewer_layers", lambda *_: None)
+    every = folded_step(graph, strategy, MACHINE, costs, RULE, None)
+    assert (step.makespan, step.tasks, step.transfer_bytes) == (every.makespan, every.tasks, every.transfer_bytes)
+    assert folded_use(step) == folded_use(every) and len(step.lowered) < len(every.lowered)
 
 
 @pytest.mark.parametrize(("layers", "plan", "runs"), [

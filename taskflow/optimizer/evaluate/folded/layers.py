@@ -45,13 +45,21 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
             stage = 0 if strategy.pipeline is None else strategy.pipeline.stage(node.name)
             family = match[0].rstrip("0123456789")
             layers.setdefault((stage, family), {}).setdefault(match[0], []).append(node)
-    groups = [
-        group for of in layers.values() if len(of) > KEPT for group in _LayerGroup(graph, strategy, list(of.values())).runs()
-        if group.read_by_the_next_only()
-    ]  # fmt: skip
+    groups = [group for of in layers.values() for group in _groups(graph, strategy, list(of.values()))]
     if not groups:
         return None
     return _without(graph, strategy, groups)
+
+
+def _groups(graph: OperatorGraph, strategy: Strategy, layers: list[list[Node]]) -> list[_LayerGroup]:
+    """Return groups of layers that are alike, or else of pairs of layers, as where every other one has experts."""
+    for step in (1, 2):
+        together = [[node for layer in layers[i : i + step] for node in layer] for i in range(0, len(layers) - step + 1, step)]
+        if len(together) > KEPT and len(layers) % step == 0:
+            found = [group for group in _LayerGroup(graph, strategy, together).runs() if group.read_by_the_next_only()]
+            if found:
+                return found
+    return []
 
 
 def every_layer(graph: OperatorGraph, strategy: Strategy) -> FewerLayers:
