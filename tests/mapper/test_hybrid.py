@@ -240,19 +240,18 @@ def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -
     with pytest.raises(ValueError, match="it goes with travel 'collective' and zero 1"):
         Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, overlap=False)
 
-    def first_sum(text: str) -> tuple[float, float]:
-        """When the first gradients are summed, and when the last backward task ends on the processors that sum them."""
-        strategy = planned(text, 8, graph)
-        tasks = lower(graph, strategy, taskflow.SGD())
-        timeline = simulate(tasks, machine, roofline(machine))
-        spans = timeline.spans
-        sums = [t for t in tasks if t.kind is Kind.COLLECTIVE and t.topic.purpose is Purpose.WEIGHT_GRADIENTS]
-        first = min(sums, key=lambda t: spans[t.number].start)
-        backward = [t for t in tasks if t.kind is Kind.BACKWARD and t.processor in first.processors]
-        return spans[first.number].start, max(spans[t.number].end for t in backward)
+    def sums(text: str) -> list[tuple[float, float]]:
+        """When gradients are summed, and when the last backward task ends on the processors that sum them."""
+        tasks = lower(graph, planned(text, 8, graph), taskflow.SGD())
+        spans = simulate(tasks, machine, roofline(machine)).spans
+        return [
+            (spans[t.number].start, max(spans[b.number].end for b in tasks if b.kind is Kind.BACKWARD and b.processor in t.processors))
+            for t in tasks if t.kind is Kind.COLLECTIVE and t.topic.purpose is Purpose.WEIGHT_GRADIENTS
+        ]
 
-    (start, over), (late, end) = first_sum(plan), first_sum(f"{plan} overlap=none")
-    assert start < over and late >= end
+    # In a pipeline those of the first stage, which sends no gradients on.
+    assert any(start < over for start, over in sums(plan))
+    assert all(late >= end for late, end in sums(f"{plan} overlap=none"))
 
 
 @pytest.mark.parametrize("plan", [
