@@ -245,8 +245,10 @@ def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -
         tasks = lower(graph, planned(text, 8, graph), taskflow.SGD())
         spans = simulate(tasks, machine, roofline(machine)).spans
         return [
-            (spans[t.number].start, max(spans[b.number].end for b in tasks if b.kind is Kind.BACKWARD and b.processor in t.processors))
-            for t in tasks if t.kind is Kind.COLLECTIVE and t.topic.purpose is Purpose.WEIGHT_GRADIENTS
+            (
+                spans[t.number].start,
+                max(spans[b.number].end for b in tasks if b.kind is Kind.BACKWARD and b.processor in t.processors),
+            ) for t in tasks if t.kind is Kind.COLLECTIVE and t.topic.purpose is Purpose.WEIGHT_GRADIENTS
         ]
 
     # In a pipeline those of the first stage, which sends no gradients on.
