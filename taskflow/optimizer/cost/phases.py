@@ -142,15 +142,13 @@ def _products(
     # Each reads the output's gradient and the other factor, and writes as much as its own factor is.
     nbytes = sum(touched.outputs) + sum(touched.inputs) + sum(touched.weights[:1])
     # ``flops`` counts the products of all float inputs and of the weight.
-    multiplied = [*(spec.differentiable for spec in inputs), *(True for _ in touched.weights[:1])]
-    part = flops / sum(multiplied)
+    factors = [of for of, floats in zip(factors, (*(spec.differentiable for spec in inputs), True)) if floats]
+    part = flops / len(factors)
     results = sum(touched.output_elements)
-    others = iter((*_factors(inputs, touched)[::-1], *(0 for _ in multiplied)))
+    others = (*_factors(inputs, touched)[::-1], *(0 for _ in factors[2:]))
     return tuple(
         Phase(kernels, part, nbytes + again, _width(part, elements), factors=(results, other, elements))
-        for (elements, needed, again), other in (
-            (factor, next(others)) for factor, multiplies in zip(factors, multiplied) if multiplies
-        ) if needed
+        for (elements, needed, again), other in zip(factors, others) if needed
     )
 
 

@@ -192,9 +192,9 @@ def best_of_grid(
     counts = [0, 0]
     left_out: list[str] = []
     pairs: list[tuple[float, float]] = []
-    usual_end = end
+    own_end = end
     for one in _order(grid, trial, counts, end, deadline, isfinite(end)):
-        end = usual_end
+        end = own_end  # at which `trial` ends a simulation
         if len(pairs) >= (most if trial.best is not None else LACKING * most):
             break
         left = end - deadline.elapsed
@@ -205,7 +205,7 @@ def best_of_grid(
             most_left = min(LONGEST * deadline.left, until - deadline.elapsed)
             room = [trial.room_for(one.layered, one.micro_batches, seconds) for seconds in (left, most_left)]
             if room == [False, True]:
-                left, end = most_left, deadline.elapsed + most_left
+                left, end = most_left, deadline.elapsed + most_left  # for this plan
         if not takes(one.layered.plan):
             continue
         if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
@@ -263,17 +263,20 @@ def _varied(plans: Sequence[PricedPlan], refused: Callable[[], int] = lambda: 0)
     how many plans have not fitted the memory so far; such a plan does not count as one of its kind, and those that need as much
     in closed form come last."""
     seen: Counter[object] = Counter()
-    left = [(one, _kind(one.layered.plan)) for one in plans]
-    lacking = inf
-    while left:
-        small = [i for i, (one, _) in enumerate(left) if one.memory.nbytes < lacking] or list(range(len(left)))
-        one, kind = left.pop(next((i for i in small if seen[left[i][1]] < ALIKE), small[0]))
-        before = refused()
-        yield one
-        if refused() == before:
-            seen[kind] += 1
-        else:
-            lacking = min(lacking, one.memory.nbytes)
+    left, lacking = [(one, _kind(one.layered.plan)) for one in plans], inf
+    for small, fresh in ((True, True), (True, False), (False, True), (False, False)):
+        later = []  # what comes in none of these turns will not come in it later either
+        for one, kind in left:
+            if (small and one.memory.nbytes >= lacking) or (fresh and seen[kind] >= ALIKE):
+                later.append((one, kind))
+                continue
+            before = refused()
+            yield one
+            if refused() == before:
+                seen[kind] += 1
+            else:
+                lacking = min(lacking, one.memory.nbytes)
+        left = later
 
 
 def _kind(plan: HybridPlan) -> object:

@@ -241,7 +241,7 @@ def _passes(layered: LayeredPlan) -> object:
     """Of plans with the same passes on the same devices, the memory in closed form differs as the planned memory does."""
     plan = layered.plan
     degrees = plan.tensor, plan.context, plan.pipeline, plan.data, plan.experts
-    return degrees, plan.micro_batch, plan.virtual, plan.schedule
+    return degrees, plan.micro_batch, plan.shares, plan.virtual, plan.schedule
 
 
 def may_be_whole(grid: AnyGrid) -> bool:
