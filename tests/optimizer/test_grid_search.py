@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -156,9 +156,9 @@ def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, mo
 
 
 def test_a_budget_in_seconds_holds(everywhere: None) -> None:
-    begin = perf_counter()
+    begin = process_time()  # its own time: other programs on the machine lengthen the rest
     found = search(network(), machine(), rule=RULE, budget=6.0)
-    assert perf_counter() - begin < 6.0 + 1.0 + 2.0  # a second, and other programs on the machine
+    assert process_time() - begin < 6.0 + 1.0
     assert "grid" in found.starts
 
 

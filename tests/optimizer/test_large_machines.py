@@ -1,6 +1,6 @@
 """Plans on more devices than the compiled evaluator numbers: folded, or refused before they fill the memory."""
 
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -49,10 +49,10 @@ def test_what_cannot_be_folded_is_refused_before_it_is_lowered() -> None:
 
 def test_a_search_of_a_large_machine_keeps_its_budget() -> None:
     graph, machine = _graph(DEVICES), load_machine("h100", DEVICES)
-    begin = perf_counter()
+    begin = process_time()  # its own time: other programs on the machine lengthen the rest
     try:
         found = search(graph, machine, budget="4s", rule=Adam())
         assert found.strategy.processors == DEVICES and found.seconds <= found.starts["grid"]
     except NothingFits as error:
         assert "no plan was found in time" in str(error) and "would fit" in str(error)
-    assert perf_counter() - begin < 6  # a second more than it promises, for a machine that is busy
+    assert process_time() - begin < 4.0 + 1.0 + 1.0  # a second as promised, one for what was built before
