@@ -4,7 +4,8 @@ Every rank walks the same global order of tasks and takes those of its processor
 another rank is a Receive (the transfer may begin) and, before the first task that needs it, a WaitReceive. Before memory is
 overwritten that may still be being sent, a WaitSend waits for those sends. To keep such waits short, what is sent stays in
 memory until the turn of the receiver's first task that needs it (Leave). A collective with other ranks is a StartCollective, at
-the same place among all collectives on each of them, and then a WaitReceive.
+the same place among all collectives on each of them, and then a WaitReceive: before the first task that depends on it, which is
+one of another rank where this rank only takes part (under a causal mask, the first block of a sequence needs no other's keys).
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class StartCollective:
 
 @dataclass(frozen=True, slots=True)
 class WaitReceive:
-    """Wait until the copy has arrived, or the collective is over. ``needed_by``: the task that needs it (None: the end of the
-    step)."""
+    """Wait until the copy has arrived, or the collective is over. ``needed_by``: the task that needs it, of another rank where
+    this one only takes part in a collective (None: the end of the step)."""
 
     copy: Task
     needed_by: Task | None
@@ -128,6 +129,7 @@ def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int
     items: list[Planned] = []
     ranks = [placement.rank(p) for p in range(placement.processors)]
     going: dict[int, Task] = {}  # copies that nobody has needed so far
+    joined: dict[int, int | None] = {}  # collective -> where another rank first needs it, until this one does
     for number in order:
         task = graph.tasks[number]
         here, giver = ranks[task.processor], ranks[task.source]
@@ -135,12 +137,22 @@ def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int
             for before in task.after:
                 if before in going and needs(task, going[before]):
                     items.append(Leave(going.pop(before)))
+        if joined:
+            own = rank in (here, giver) or any(ranks[p] == rank for p in task.processors)
+            for before in task.after:
+                if before in joined:
+                    if own:
+                        joined.pop(before)
+                    elif joined[before] is None:
+                        joined[before] = len(items)
+                        items.append(WaitReceive(graph.tasks[before], task))
         if isinstance(task.work, Collective):
             members = tuple(sorted({ranks[p] for p in task.work.group}))
             if members == (rank,):
                 items.append(RunTask(task))
             elif rank in members:
                 items.append(_join(task, task.work, members, [ranks[p] for p in task.work.group], rank))
+                joined[number] = None
         elif here == rank and giver == rank:
             items.append(RunTask(task))
         elif giver == rank:
@@ -149,7 +161,8 @@ def _own(graph: TaskGraph, order: Sequence[int], placement: Placement, rank: int
         elif here == rank:
             items.append(Receive(task, giver))
     items.extend(map(Leave, going.values()))
-    return items
+    stay = set(joined.values())
+    return [item for at, item in enumerate(items) if not isinstance(item, WaitReceive) or at in stay]
 
 
 def _join(task: Task, work: Collective, members: tuple[int, ...], owners: Sequence[int], rank: int) -> StartCollective:
@@ -173,8 +186,9 @@ def _with_arrivals(graph: TaskGraph, items: Sequence[Planned]) -> list[Planned]:
     result: list[Planned] = []
     pending: dict[int, Task] = {}
     for item in items:
-        assert isinstance(item, (RunTask, Send, Receive, StartCollective, Leave))
-        if pending and not isinstance(item, Leave):
+        if isinstance(item, WaitReceive):
+            del pending[item.copy.number]
+        elif pending and not isinstance(item, (Leave, WaitSend)):
             for before in item.task.after:
                 if before in pending:
                     result.append(WaitReceive(pending.pop(before), item.task))

@@ -12,9 +12,12 @@ import pytest
 from language_model import CONFIG, ONE_STEP, model, random_strategy
 
 from taskflow.kernels import NumpyKernels
-from taskflow.machine import Cluster, host
-from taskflow.mapper import DataParallel, map_graph
+from taskflow.machine import Cluster, host, load_machine
+from taskflow.mapper import DataParallel, HybridParallel, map_graph
+from taskflow.models.llama import LlamaConfig, llama
 from taskflow.operators.operator import StepState
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.evaluate.folded import folded_step, folded_use
 from taskflow.optimizer.memory.peak import MemoryUse, exceeding, explain, fits, memory_use, peak_bytes
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
@@ -104,6 +107,23 @@ def test_it_is_what_is_allocated(seed: int) -> None:
     for use in uses:
         assert (use.weights + use.state, use.buffers, use.packed) == allocated(tasks, order, use.processor)
         assert use.nbytes == use.weights + use.state + use.buffers + use.packed
+
+
+@pytest.mark.parametrize("plan", ["c4 d2 mb8 zero3 recompute=full", "c4 d2 mb4", "t2 c2 d2 mb2 sp zero3", "c2 p2 d2 mb1 zero1"])
+def test_a_device_that_needs_nothing_of_a_gather_keeps_it_no_longer_than_the_others(plan: str) -> None:
+    """The first block of a sequence attends to its own words only, but takes part in the gather of all keys. Its memory is free
+    as soon as another device has read them: in a folded step an array lives until its last task."""
+    graph = llama(replace(LlamaConfig.small(), batch=16, layers=6))
+    machine = load_machine("h100", 8)
+    evaluator = make_evaluator(graph, machine, rule=Adam())
+    strategy = map_graph(HybridParallel(plan), graph, machine)
+    step = folded_step(graph, strategy, machine, evaluator.costs, Adam(), None)
+    assert step is not None
+    tasks, timeline = evaluator.evaluated(strategy)
+    order = timeline.begun(tasks)
+    for use, folded in zip(memory_use(tasks, order), folded_use(step)):
+        assert use.buffers == pytest.approx(folded.buffers, rel=0.02)
+        assert (use.weights + use.state, use.buffers, use.packed) == allocated(tasks, order, use.processor)
 
 
 def test_packed_messages_occur() -> None:

@@ -86,17 +86,20 @@ def memory_use(tasks: TaskGraph, order: Sequence[int]) -> tuple[MemoryUse, ...]:
 
 def orders(tasks: TaskGraph, order: Sequence[int]) -> list[list[int]]:
     """Return two lists by processor: the tasks of ``order`` that run there, arrive there or leave from there; and the tasks
-    elsewhere that first need what has left. `items_of` ignores all others, and is faster without them."""
+    elsewhere that first need what has left, or what a collective with this processor brought. `items_of` ignores all others, and
+    is faster without them."""
     found: list[list[int]] = [[] for _ in range(tasks.processors)]
-    going: dict[int, Task] = {}  # copies that nobody has needed so far
+    going: dict[int, Task] = {}  # copies and collectives that nobody has needed so far
     for number in order:
         task = tasks.tasks[number]
         for before in task.after:
-            if before in going and needs(task, going[before]):
-                found[going.pop(before).source].append(number)
+            if before in going and (going[before].kind is Kind.COLLECTIVE or needs(task, going[before])):
+                over = going.pop(before)
+                for processor in over.processors if over.kind is Kind.COLLECTIVE else (over.source,):
+                    found[processor].append(number)
         for processor in task.processors:
             found[processor].append(number)
-        if task.source != task.processor:
+        if task.source != task.processor or task.kind is Kind.COLLECTIVE:
             going[number] = task
     return [list(dict.fromkeys(numbers)) for numbers in found]
 
