@@ -3,9 +3,11 @@
 Every rank walks the same global order of tasks and takes those of its processors. A copy to another rank is a Send. A copy from
 another rank is a Receive (the transfer may begin) and, before the first task that needs it, a WaitReceive. Before memory is
 overwritten that may still be being sent, a WaitSend waits for those sends. To keep such waits short, what is sent stays in
-memory until the turn of the receiver's first task that needs it (Leave). A collective with other ranks is a StartCollective, at
-the same place among all collectives on each of them, and then a WaitReceive: before the first task that depends on it, which is
-one of another rank where this rank only takes part (under a causal mask, the first block of a sequence needs no other's keys).
+memory until the turn of the receiver's first task that needs it (Leave).
+
+A collective with other ranks is a StartCollective, at the same place among all collectives on each of them. Its WaitReceive
+comes before the first task that depends on it. A rank that only takes part waits where another rank first depends on it: under
+a causal mask, the first block of a sequence needs the keys of no other.
 """
 
 from __future__ import annotations

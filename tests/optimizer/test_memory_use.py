@@ -111,8 +111,8 @@ def test_it_is_what_is_allocated(seed: int) -> None:
 
 @pytest.mark.parametrize("plan", ["c4 d2 mb8 zero3 recompute=full", "c4 d2 mb4", "t2 c2 d2 mb2 sp zero3", "c2 p2 d2 mb1 zero1"])
 def test_a_device_that_needs_nothing_of_a_gather_keeps_it_no_longer_than_the_others(plan: str) -> None:
-    """The first block of a sequence attends to its own words only, but takes part in the gather of all keys. Its memory is free
-    as soon as another device has read them: in a folded step an array lives until its last task."""
+    """The first block of a sequence attends to its own words only, but takes part in the gather of all keys. Their memory is free
+    when another device begins to read them. A folded step, where an array lives until its last task, says the same."""
     graph = llama(replace(LlamaConfig.small(), batch=16, layers=6))
     machine = load_machine("h100", 8)
     evaluator = make_evaluator(graph, machine, rule=Adam())

@@ -85,9 +85,9 @@ def memory_use(tasks: TaskGraph, order: Sequence[int]) -> tuple[MemoryUse, ...]:
 
 
 def orders(tasks: TaskGraph, order: Sequence[int]) -> list[list[int]]:
-    """Return two lists by processor: the tasks of ``order`` that run there, arrive there or leave from there; and the tasks
-    elsewhere that first need what has left, or what a collective with this processor brought. `items_of` ignores all others, and
-    is faster without them."""
+    """Return by processor the tasks of ``order`` that run there, arrive there or leave from there; and those elsewhere that first
+    need what has left, or what a collective with this processor brought. `items_of` ignores all others, and is faster without
+    them."""
     found: list[list[int]] = [[] for _ in range(tasks.processors)]
     going: dict[int, Task] = {}  # copies and collectives that nobody has needed so far
     for number in order:
