@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from taskflow.drawing import table
 from taskflow.floats import float_type, is_narrow
-from taskflow.operators.operator import Dim, Operator, Reads, Spec
+from taskflow.operators.operator import Dim, Operator, Reads, Soap, Spec
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
@@ -76,6 +76,7 @@ class OperatorGraph:
         self.losses: list[Tensor] = []
         self.carries: list[tuple[Tensor, Tensor]] = []  # (state, the tensor that it becomes in the next step)
         self._names: dict[str, int] = {}
+        self._shared: set[int] = set()  # nodes without samples: all samples share what they make
 
     def apply(
         self,
@@ -109,11 +110,25 @@ class OperatorGraph:
             Tensor(self, number, i, name if len(outputs) == 1 else f"{name}.{i}", spec)
             for i, spec in enumerate(outputs)
         )
-        node = Node(
-            number, name, operator, tuple(inputs), tensors, tuple(parameters), specs, operator.dims(specs)
-        )
+        dims = operator.dims(specs)
+        if (parameters or operator.kind == "constant" or inputs) and self._is_shared(inputs, dims):
+            self._shared.add(number)
+            dims = tuple(replace(dim, soap=Soap.ATTRIBUTE) if dim.soap is Soap.SAMPLE else dim for dim in dims)
+        node = Node(number, name, operator, tuple(inputs), tensors, tuple(parameters), specs, dims)
         self.nodes.append(node)
         return tensors
+
+    def _is_shared(self, inputs: Sequence[Tensor], dims: Sequence[Dim]) -> bool:
+        """True for an operator without samples, such as a table of positions: it is made of constants and weights alone, and is not
+        repeated for each sample. Then its first dimension is no dimension of samples."""
+        if any(tensor.node not in self._shared for tensor in inputs):
+            return False
+        first = self.nodes[0] if self.nodes else None
+        samples = next(iter(first.outputs[0].shape), None) if first is not None and first.operator.kind == "input" else None
+        size = next((dim.size for dim in dims if dim.soap is Soap.SAMPLE), 1)
+        if size == 1 or samples is None:
+            return size == 1
+        return size != samples or any(tensor.shape[:1] == (size,) for tensor in inputs)
 
     def parameters_of(self, tensor: Tensor) -> tuple[Parameter, ...]:
         """Return the parameters of the node that produces ``tensor``, to be shared with another node."""

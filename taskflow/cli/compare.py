@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.constraints import constraint_options, taken_from, target_option
+from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
 from taskflow.cli.problem import (
     Problem,
     budget_option,
@@ -25,7 +25,7 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.search import restricted_search, run_search
 from taskflow.cli.tables import tell
-from taskflow.export import nearest_within, require_exportable
+from taskflow.export import nearest_within
 from taskflow.optimizer import Budget, Deadline
 from taskflow.optimizer.grid import SIMULATED, best_of_grid, has_grid, make_grid
 from taskflow.optimizer.space import SpaceOptions
@@ -66,7 +66,7 @@ def compare_command(
     problem = make_problem(**asked)
     space = SpaceOptions(constraints=constraints)
     if target is not None:
-        require_exportable(problem.graph, target)
+        require_target(problem.graph, target)
     rows: list[dict[str, Any]] = []
     with working("simulating"):
         for name in dict.fromkeys((*BY_HAND, *strategies)):

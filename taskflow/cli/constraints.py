@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from taskflow.cli import completing
-from taskflow.export import RESTRICTING
+from taskflow.export import RESTRICTING, require_exportable
+from taskflow.graph import OperatorGraph
 from taskflow.optimizer.space import Constraints
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,6 +41,14 @@ def target_option(command: F) -> F:
         "--for", "target", type=click.Choice(RESTRICTING),
         help="Only plans that this framework can express (see `taskflow export`).",
     )(command)
+
+
+def require_target(graph: OperatorGraph, target: str) -> None:
+    """Raise ValueError that begins with the option if no plan of a network can be exported to this framework."""
+    try:
+        require_exportable(graph, target)
+    except ValueError as error:
+        raise ValueError(f"--for {target}: {error}") from None
 
 
 def taken_from(options: dict[str, Any]) -> Constraints:

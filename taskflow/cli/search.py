@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.constraints import constraint_options, taken_from, target_option
+from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
 from taskflow.cli.problem import (
     Problem,
     budget_option,
@@ -23,7 +23,7 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
-from taskflow.export import fastest_for, grid_for, require_exportable, space_for
+from taskflow.export import fastest_for, grid_for, space_for
 from taskflow.mapper import described_by_layers, save
 from taskflow.optimizer import (
     ALGORITHMS,
@@ -127,7 +127,7 @@ def search_for(
     the budget goes to plans without micro-batches, stages, recomputation and shares of weights, unless data parallelism cannot
     fit. Raises ValueError if none fits, or if none was found in time."""
     deadline = Deadline(limit.seconds)
-    require_exportable(problem.graph, target)
+    require_target(problem.graph, target)
     evaluator, first = problem.evaluator, None
     if algorithm == "guided" and memory and not (space.constraints.rules or evaluator.costs.measures) and has_grid(
         problem.graph, problem.machine, evaluator.rule

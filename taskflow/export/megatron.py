@@ -32,7 +32,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         )
     if plan.zero > 1:
         raise ValueError(
-            f"Megatron-LM's distributed optimizer is ZeRO's stage 1, not {plan.zero}; use zero1, or --to torchtitan or --to torch"
+            f"Megatron-LM's distributed optimizer is ZeRO's stage 1, not {plan.zero}; use zero1, or another target: torchtitan or torch"
         )
     data, micro = plan.data or 1, plan.micro_batch or 1
     many = samples(graph) // (data * micro)
@@ -87,8 +87,8 @@ def require_transformer(graph: OperatorGraph, who: str) -> None:
     """Raise ValueError unless a network has numbered layers with attention."""
     if not attends(graph) or not layer_numbers(graph):
         raise ValueError(
-            f"{who} trains Transformers; {graph.name} is none, or its layers have no numbers in their names (h.3). Use --to "
-            "torch"
+            f"{who} trains Transformers; {graph.name} is none, or its layers have no numbers in their names (h.3); take another "
+            "target: torch or jax"
         )
 
 

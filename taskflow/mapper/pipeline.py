@@ -149,10 +149,8 @@ def _given(graph: OperatorGraph) -> set[int]:
 
 
 def sample_dim(node: Node) -> int | None:
-    """Return the index of the sample dimension in an operator's iteration space; None if it has none that can be cut. A
-    constant of one row, which all samples share, has no samples."""
-    if node.operator.kind == "constant" and node.dims and node.dims[0].size == 1:
-        return None
+    """Return the index of the sample dimension in an operator's iteration space; None if it has none that can be cut, as what is
+    made of constants alone has none."""
     return next((i for i, dim in enumerate(node.dims) if dim.soap is Soap.SAMPLE and dim.divisible), None)
 
 
@@ -168,7 +166,8 @@ def in_micro_batches(node: Node, config: OpConfig, micro_batches: int) -> OpConf
         together = f", of which each takes {read // size} of its input's together (a group of gating: take smaller groups)"
         raise ValueError(
             f"operator {node.name}: {micro_batches} micro-batches, each cut in {degree}, need {micro_batches * degree} "
-            f"samples, got {size}{together if read > size else ''}; take fewer micro-batches or fewer replicas"
+            f"samples, got {size}{together if read > size else ''}; take fewer micro-batches or fewer replicas, or "
+            "keep samples in the first dimension of what it makes"
         )
     degrees = (*config.degrees[:dim], degree * micro_batches, *config.degrees[dim + 1 :])
     weights = config.weights

@@ -56,9 +56,10 @@ class Reshape(Operator):
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         shape, result = inputs[0].shape, []
         for number, (ours, theirs) in enumerate(_groups(shape, self.shape)):
-            sample = ours[0] == theirs[0] == 0
+            sample = 0 in (ours[0], theirs[0])  # dimensions of size 1 before it change nothing
             size = gcd(shape[ours[0]], self.shape[theirs[0]])
-            result.append(Dim("n" if sample else f"a{number}", size, Soap.SAMPLE if sample else Soap.ATTRIBUTE))
+            name = "n" if ours[0] == theirs[0] == 0 else f"a{number}"
+            result.append(Dim(name, size, Soap.SAMPLE if sample else Soap.ATTRIBUTE))
         return tuple(result)
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:

@@ -179,8 +179,25 @@ class GPT2(nn.Module):
         return self.net(tokens, use_cache=False).logits
 
 
+class T5(nn.Module):
+    """Hugging Face's own class: an encoder and a decoder, each with a table of biases by distance, which has no samples. Needs
+    transformers."""
+
+    def __init__(self, width: int = 32, depth: int = 2) -> None:
+        super().__init__()
+        from transformers import T5Config, T5ForConditionalGeneration
+
+        self.net = T5ForConditionalGeneration(T5Config(
+            vocab_size=WORDS, d_model=width, d_kv=width // 4, d_ff=2 * width, num_layers=depth, num_heads=4, dropout_rate=0.0,
+            relative_attention_num_buckets=8, relative_attention_max_distance=16,
+        ))  # fmt: skip
+
+    def forward(self, tokens: Any, said: Any) -> Any:
+        return self.net(input_ids=tokens, decoder_input_ids=said, use_cache=False).logits
+
+
 MODULES: dict[str, type[nn.Module]] = {
-    "gpt2": GPT2, "llama": Llama, "gpt": GPT, "masked": Masked, "mixtral": Mixtral, "resnet": ResNet, "cnn": CNN,
+    "gpt2": GPT2, "llama": Llama, "gpt": GPT, "masked": Masked, "mixtral": Mixtral, "t5": T5, "resnet": ResNet, "cnn": CNN,
 }  # fmt: skip
 
 
@@ -191,7 +208,7 @@ def examples(name: str) -> list[Any]:
     tokens = torch.zeros(BATCH, STEPS, dtype=torch.long)
     if name == "masked":
         return [tokens, torch.ones(BATCH, STEPS)]
-    return [tokens, tokens] if name == "gpt" else [tokens]
+    return [tokens, tokens] if name in ("gpt", "t5") else [tokens]
 
 
 def graph(name: str = "llama", batch: int = BATCH) -> taskflow.OperatorGraph:
@@ -207,6 +224,8 @@ def batch_of(name: str, generator: Any) -> tuple[list[Any], Any]:
         return [torch.randn(BATCH, 3, 16, 16, generator=generator)], torch.randint(WORDS, (BATCH,), generator=generator)
     tokens = torch.randint(WORDS, (BATCH, STEPS), generator=generator)
     inputs = [tokens, torch.arange(STEPS).repeat(BATCH, 1)] if name == "gpt" else [tokens]
+    if name == "t5":
+        inputs = [tokens, torch.randint(WORDS, (BATCH, STEPS), generator=generator)]
     if name == "masked":
         inputs = [tokens, (torch.rand(BATCH, STEPS, generator=generator) > 0.3).float()]
     return inputs, torch.randint(WORDS, (BATCH, STEPS), generator=generator)

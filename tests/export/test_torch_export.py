@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 sys.path.insert(0, str(Path(__file__).parent))
 import networks  # noqa: E402
-from beside import TOLERANCE, check, in_taskflow  # noqa: E402
+from beside import TOLERANCE, alone, check, in_taskflow  # noqa: E402
 
 import taskflow  # noqa: E402
 from taskflow.export import exported  # noqa: E402
@@ -50,7 +50,7 @@ def test_attention_cut_by_positions_is_refused() -> None:
     for block in range(2):
         attention = graph.node(f"blocks.{block}.attention.scaled_dot_product_attention.attention")
         assert strategy[attention.name].describe(attention).startswith("n/2 a1/2")
-        assert found.nearest[attention.name].describe(attention).startswith("n/2 @")
+        assert found.nearest[attention.name].describe(attention).startswith("n/2 x2 @")
     for plan in ("t2 d2", "t4"):  # by heads
         assert not exported(graph, taskflow.choose(plan, graph, taskflow.load_machine("p100", 4))[0], "torch", "p.py").differences
 
@@ -103,6 +103,30 @@ def test_each_layer_gathers_by_itself_but_for_weights_that_are_read_elsewhere() 
     assert units_of(graph, module, sites_of(graph)[0]) == ("inner.#", "last")
 
 
+@pytest.mark.parametrize("plan,ranks", [("d2", 2), ("t2", 2), ("t2 d2 zero1 mb2", 4)])
+def test_tables_without_samples_are_on_every_rank(plan: str, ranks: int) -> None:
+    """A T5's biases by distance. The plan has them on some ranks, or in pieces; that every rank has them is said, and counted."""
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    graph = networks.graph("t5")
+    strategy = taskflow.choose(plan, graph, taskflow.load_machine("p100", ranks))[0]
+    found = exported(graph, strategy, "torch", "parallel.py")
+    assert not found.differences and found.nearest is strategy
+    bias = "SelfAttention.relative_attention_bias"
+    assert any(f"every rank has all of net.encoder.block.0.layer.0.{bias}, net.dec" in note for note in found.notes)
+    assert found.more_bytes >= 4 * 2 * 8 * 4 * 4  # four arrays for each of two tables, of 8 distances for 4 heads
+
+
+@pytest.mark.parametrize("name,plan,ranks", [("masked", "t2 d2", 4), ("gpt2", "t2", 2), ("mixtral", "t2 d2", 4)])
+def test_the_nearest_plan_is_expressible_and_trains_here_as_pytorch_alone(name: str, plan: str, ranks: int) -> None:
+    """What a mesh has on several ranks is so in the plan, too: in copies, which give each gradient once."""
+    if name != "masked":
+        pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    graph, nearest, _ = plan_for(name, plan, ranks, nearest=True)
+    again = exported(graph, nearest, "torch", "parallel.py")
+    assert not again.differences and any(config.copies > 1 for config in nearest.configs.values())
+    assert in_taskflow(name, graph, nearest) == pytest.approx(alone(name), rel=TOLERANCE)
+
+
 CASES = [
     ("llama", "data", 2), ("llama", "t2", 2), ("llama", "d2 zero1 mb2", 2), ("llama", "t2 d2", 4), ("llama", "t2 d2 zero1 mb2", 4),
     ("llama", "megatron", 4), ("llama", "t2 p2 mb2", 4), ("llama", "p2 d2 mb1 zero1", 4),
@@ -110,6 +134,7 @@ CASES = [
     ("gpt", "p2 mb2 schedule=gpipe", 2), ("gpt", "p2 v2 mb2", 2), ("gpt", "p2 mb2 schedule=zb-h1", 2), ("gpt", "t2 p2 mb2", 4),
     ("resnet", "data", 2), ("resnet", "data", 4), ("cnn", "data", 2), ("cnn", "expert", 2), ("cnn", "expert", 4),
     ("llama", "d2 zero3 mb2", 2), ("llama", "d4 zero3 hsdp2", 4), ("llama", "t2 d2 zero3 mb2", 4), ("mixtral", "d4 zero1 mb1", 4),
+    ("t5", "d2", 2), ("t5", "t2", 2), ("t5", "t2 d2 zero1 mb2", 4), ("t5", "d4 zero3 mb1", 4),
 ]
 
 
@@ -117,7 +142,7 @@ CASES = [
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("name,plan,ranks", CASES, ids=[f"{n} {p} on {r}" for n, p, r in CASES])
 def test_plans_train_as_pytorch_alone_and_as_here(name: str, plan: str, ranks: int, tmp_path: Path) -> None:
-    if name == "mixtral":
+    if name in ("mixtral", "t5"):
         pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
     graph, strategy, text = plan_for(name, plan, ranks)
     losses = check(tmp_path, name, text, ranks)
@@ -133,7 +158,7 @@ def test_a_mixtral_for_four_devices_trains_as_pytorch_alone_and_as_here(tmp_path
     graph, strategy, text = plan_for("mixtral", "t2 d2", 4, nearest=True)
     layer = "net.model.layers.0"
     q, experts = (graph.node(f"{layer}.{name}") for name in ("self_attn.q_proj", "mlp.experts.gate_proj"))
-    assert strategy[q.name].describe(q).startswith("n/2 c/2") and strategy[experts.name].describe(experts).startswith("n/2 @")
+    assert strategy[q.name].describe(q).startswith("n/2 c/2") and strategy[experts.name].describe(experts).startswith("n/2 x2 @")
     losses = check(tmp_path, "mixtral", text, 4)
     assert losses == pytest.approx(in_taskflow("mixtral", graph, strategy), rel=TOLERANCE)
 

@@ -24,6 +24,7 @@ from taskflow.export.cuts import (
 from taskflow.export.difference import Difference
 from taskflow.export.mesh import Assignment, Mesh
 from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper import sample_dim
 from taskflow.models.pytorch import OperatorSite
 from taskflow.operators.operator import Soap, Work
 
@@ -54,7 +55,8 @@ class CutLayer:
 
 @dataclass(slots=True)
 class Expressed:
-    """Result of `express`. ``assignments``: how operators are cut in the export. ``layers``: those that have a cut or a layout."""
+    """Result of `express`. ``assignments``: how operators are cut in the export. ``layers``: those that have a cut or a layout.
+    ``repeated``: layers without samples that the plan has on some ranks, or in pieces; each rank has all of them."""
 
     assignments: dict[str, Assignment]
     layers: dict[str, CutLayer] = field(default_factory=dict)
@@ -62,6 +64,7 @@ class Expressed:
     output: Lying = ()
     target: Lying = ()
     lies: dict[str, Lying] = field(default_factory=dict)  # tensor's name -> how it lies when it is read
+    repeated: list[str] = field(default_factory=list)
 
 
 def express(
@@ -71,6 +74,12 @@ def express(
     """Express the plan as layers, along the mesh dimensions that are not in ``data``. ``cuts``: operator -> its cut in words;
     ``classes``: path of a layer -> the name of its class."""
     return _Walk(graph, mesh, data, sites, result, cuts, classes).expressed()
+
+
+def _is_table(node: Node) -> bool:
+    """True for a small layer without samples, such as a table of positions, or for what such a layer reads: a rank that computes
+    more of it than planned needs no time for that."""
+    return (bool(node.parameters) or not node.inputs) and node.operator.work not in HEAVY and sample_dim(node) is None
 
 
 def _turned(lies: Lies) -> Lies:
@@ -99,7 +108,9 @@ class _Walk:
             self.found.assignments[name] = self._data_only(self.nodes[name])
         for name in self.mesh.redundant:
             node = self.nodes[name]
-            if node.operator.work in HEAVY or node.parameters:
+            if _is_table(node):
+                self._repeat(node)
+            elif node.operator.work in HEAVY or node.parameters:
                 self._differs(name, "runs on some of the ranks only; in a mesh all ranks hold and compute it")
         done: set[str] = set()
         for node in self.graph:
@@ -128,9 +139,13 @@ class _Walk:
             why = self._cannot(group, kind, j)
             if why:
                 for member in group:
-                    if self.found.assignments[member.name][j] is not None:
+                    if self.found.assignments[member.name][j] is None:
+                        continue
+                    self._set(member, j, None)
+                    if all(map(_is_table, group)):
+                        self._repeat(member)
+                    else:
                         self._differs(member.name, why)
-                        self._set(member, j, None)
                 self._follow_inside(group, j)
         layer = self._as_layer(site, group)
         for member in group:
@@ -202,7 +217,8 @@ class _Walk:
         once: list[str] = []
         for member in group:
             for k, parameter in enumerate(member.parameters):
-                local = parameter.name.removeprefix(f"{site.path}.") if parameter.layer == member.name else ("weight", "bias")[k]
+                own = parameter.name.startswith(f"{site.path}.")  # else it is shared, and named by another layer
+                local = parameter.name.removeprefix(f"{site.path}.") if own else ("weight", "bias")[k]
                 lying = tuple(weight_lies(member, assignments[member.name][j], k, self.mesh.sizes[j]) for j in self.tensor)
                 if any(lies != WHOLE for lies in lying):
                     turned = local == "weight" and self.classes[site.path] == TURNED
@@ -260,7 +276,7 @@ class _Walk:
             return
         dims = [dim_that_reads(node, k, a.axis) for k, a in enumerate(lies) if a.axis is not None]
         follows = next((found for found in dims if found is not None), None)
-        if dim is not None and dim == follows:
+        if dim == follows:  # cut as they are, or gathered from them
             return
         self._set(node, j, follows)
         if node.operator.work is not Work.MEMORY or any(t.spec.differentiable for t in node.inputs):
@@ -313,6 +329,10 @@ class _Walk:
 
     # ---- shared ------------------------------------------------------------------------------------------------------
 
+    def _repeat(self, node: Node) -> None:
+        if node.parameters and node.name not in self.found.repeated:
+            self.found.repeated.append(node.name)
+
     def _lie(self, node: Node, lying: list[Lies]) -> None:
         for tensor in node.outputs:
             self.lies[tensor.node, tensor.index] = [WHOLE if lies.partial else lies for lies in lying]
@@ -323,7 +343,7 @@ class _Walk:
 
     def _data_only(self, node: Node) -> Assignment:
         """Cut an operator that is not expressed along its samples only, over the data dimensions."""
-        dim = next((i for i, of in enumerate(node.dims) if of.soap is Soap.SAMPLE and of.divisible), None)
+        dim = sample_dim(node)
         return tuple(dim if j in self.data else None for j in range(len(self.mesh.sizes)))
 
     def _differs(self, name: str, why: str) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from taskflow.export.cuts import WHOLE
 from taskflow.export.difference import Difference, regather_differences
-from taskflow.export.mesh import Mesh, data_dims, mesh_of, sharing_of
+from taskflow.export.mesh import Assignment, Mesh, data_dims, mesh_of, sharing_of
 from taskflow.export.pytorch.layers import CutLayer, Expressed, Lying, express
 from taskflow.export.pytorch.shares import bytes_of_shares
 from taskflow.export.pytorch.stages import StageText, stages_of_module
 from taskflow.export.pytorch.units import patterns, units_of
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import BLOCK, PipelineSchedule, Strategy, gather_units
+from taskflow.mapper.config import writes_together
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
 
 SCHEDULES = {  # (schedule, whether a rank has several stages): the class of torch.distributed.pipelining
@@ -23,6 +24,7 @@ SCHEDULES = {  # (schedule, whether a rank has several stages): the class of tor
     (PipelineSchedule.ONE_F_ONE_B, False): "Schedule1F1B", (PipelineSchedule.ONE_F_ONE_B, True): "ScheduleInterleaved1F1B",
     (PipelineSchedule.ZERO_BUBBLE, False): "ScheduleInterleavedZeroBubble",
 }
+STATE = 4  # arrays of a weight: it, its gradient, and two of an optimizer's state
 
 
 @dataclass(slots=True)
@@ -71,7 +73,8 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     classes = {path: type(origin.module.get_submodule(path)).__name__ for path in leaves}
     found = express(graph, mesh, data, sites, result, cuts, classes)
     pipeline = strategy.pipeline
-    configs = {node.name: mesh.config(node, found.assignments[node.name], pipeline) for node in graph}
+    everywhere = replace(mesh, copied=frozenset(_on_all(graph, mesh, found.assignments)))
+    configs = {node.name: everywhere.config(node, found.assignments[node.name], pipeline) for node in graph}
     sharing = sharing_of(graph, strategy)
     again, kept = recomputed_modules(graph, strategy, sites, origin.module)
     found.differences += [
@@ -97,6 +100,13 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
         what = "a rank's shares of the weights" if sharing.zero else "a copy of the weights"
         more = f"{plan.more_bytes / 1e6:,.1f} MB a rank more than predicted"
         plan.notes.append(f"FSDP2 keeps {what} beside those that it computes with: {more}")
+    if found.repeated:
+        more_bytes = STATE * sum(p.spec.nbytes for node in graph if node.name in found.repeated for p in node.parameters)
+        plan.more_bytes += more_bytes
+        plan.notes.append(
+            f"every rank has all of {', '.join(found.repeated)}, which have no samples: at most {more_bytes / 1e6:,.1f} MB a rank "
+            "more than predicted, with gradients and an optimizer's state"
+        )
     if sharing.zero == 3 and sharing.prefetch not in (BLOCK, 1):
         plan.notes.append(f"FSDP2 gathers one layer ahead, the plan {sharing.prefetch}")
     if pipeline is not None:
@@ -104,6 +114,15 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
         if pipeline.count > 1:
             _add_stages(plan, graph, strategy, origin, sites, found)
     return plan
+
+
+def _on_all(graph: OperatorGraph, mesh: Mesh, assignments: Mapping[str, Assignment]) -> Iterator[str]:
+    """Yield the operators that all ranks compute along a mesh dimension along which they are not cut: all that can have copies."""
+    states = {tensor.node for pair in graph.carries for tensor in pair}
+    for node in graph:
+        cut = {dim for dim in assignments[node.name] if dim is not None}
+        if node.number not in states and not any(writes_together(node, dim) for dim in cut):
+            yield node.name
 
 
 def recomputed_modules(
@@ -210,7 +229,7 @@ def _add_stages(
     if pipeline.schedule is PipelineSchedule.ZERO_BUBBLE_V:
         raise ValueError(
             "the generated module deals stages to ranks in turn, and zbv has its second stages in reverse; use schedule=zb-h1, or "
-            "--to torchtitan"
+            "another target: torchtitan"
         )
     if (pipeline.schedule, several) not in SCHEDULES:
         raise ValueError(f"torch.distributed.pipelining has no {pipeline.schedule.value} with several stages a rank")

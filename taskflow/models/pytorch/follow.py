@@ -18,7 +18,7 @@ from taskflow.models.pytorch.modules import STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import raising_line, said
 from taskflow.models.pytorch.recording import ATTENTION, record_both
 from taskflow.models.pytorch.refused import require_plain
-from taskflow.models.pytorch.registry import FUNCTIONS, RAW, constant_of, tensor_of
+from taskflow.models.pytorch.registry import FUNCTIONS, RAW, Stacked, constant_of, tensor_of
 from taskflow.models.pytorch.shadow import Shadow, without_numbers
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped
@@ -201,6 +201,8 @@ class _Following:
             if isinstance(ours, Mask):
                 fits = ours.tensor.shape == tuple(theirs.shape) and theirs.dtype is torch.bool
                 require(fits, f"returns {theirs.dtype} {list(theirs.shape)} in PyTorch, but a mask {list(ours.tensor.shape)} here")
+            elif isinstance(ours, Stacked):
+                require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")
             elif isinstance(ours, Tensor):
                 self._compare(step, theirs, ours)
                 if self.watch is not None:

@@ -15,7 +15,7 @@ from taskflow.models.pytorch.experts import experts, is_experts
 from taskflow.models.pytorch.masks import MASKED, Mask
 from taskflow.models.pytorch.normalising import affine, normalised
 from taskflow.models.pytorch.refused import class_of
-from taskflow.models.pytorch.registry import array_of, constant
+from taskflow.models.pytorch.registry import Stacked, array_of, constant
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.models.pytorch.turned import CONV1D
@@ -117,8 +117,7 @@ def _lstm(site: Site, m: nn.LSTM, x: Tensor, hx: Any = None) -> Made:
     require(hx is None, "a first state; only zeros")
     require(f"{site.name}.l0" not in {node.name for node in site.graph}, "is called twice")
     y, (h, c) = ops.lstm(x, m.hidden_size, m.num_layers, dropout=m.dropout if site.training else 0.0, name=site.name)
-    stack = [[ops.reshape(t, (1, *t.shape)) for t in states] for states in (h, c)]
-    return y, tuple(states[0] if len(states) == 1 else ops.concat(states, 0) for states in stack)
+    return y, (Stacked(tuple(h)), Stacked(tuple(c)))
 
 
 def _attention(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -48,7 +49,9 @@ def graph_of(*values: Any) -> Builder:
     """Return the graph to which some of the values belong."""
     for value in values:
         if isinstance(value, (tuple, list)):
-            value = next((part for part in value if isinstance(part, (Tensor, Held))), None)
+            value = next((part for part in value if isinstance(part, (Tensor, Held, Stacked))), None)
+        if isinstance(value, Stacked):
+            value = value.parts[0]
         if isinstance(value, Tensor):
             return value.graph
         if isinstance(value, Held):
@@ -56,9 +59,24 @@ def graph_of(*values: Any) -> Builder:
     raise AssertionError("one argument depends on inputs or parameters")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stacked:
+    """Tensors of one shape along a new first dimension, such as the last states of an LSTM's layers. They are only put together
+    where they are used together: the result has samples in its second dimension, so that no micro-batches can go on from it."""
+
+    parts: tuple[Tensor, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.parts), *self.parts[0].shape)
+
+
 def tensor_of(value: Any, graph: Builder, name: str) -> Any:
-    """Return a parameter, or a fixed tensor, as a tensor of the graph; other values are unchanged. Fixed floats get the graph's
-    type."""
+    """Return a parameter, a fixed tensor, or what is stacked, as a tensor of the graph; other values are unchanged. Fixed floats
+    get the graph's type."""
+    if isinstance(value, Stacked):
+        each = [ops.reshape(tensor, (1, *tensor.shape), name=f"{name}.each") for tensor in value.parts]
+        return each[0] if len(each) == 1 else ops.concat(each, 0, name=f"{name}.stacked")
     if isinstance(value, Held):
         at = value.site
         whole = value.shape or (1,)

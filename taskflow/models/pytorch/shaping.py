@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.registry import array_of, constant, graph_of, stands_for, tensor_of
+from taskflow.models.pytorch.registry import Stacked, array_of, constant, graph_of, stands_for, tensor_of
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
@@ -218,8 +218,12 @@ def _sliced(wanted: Sequence[Any], shape: tuple[int, ...]) -> list[tuple[Any, in
 @stands_for("__getitem__", raw=True)
 def item(name: str, input: Any, index: Any) -> Any:
     """Index x[index]: integers, slices, ``...`` and None; or fixed integers for one dimension."""
-    input = tensor_of(input, graph_of(input), name)
     wanted = list(index) if isinstance(index, tuple) else [index]
+    if isinstance(input, Stacked) and isinstance(wanted[0], int):
+        input = input.parts[wanted.pop(0)]
+        if not wanted:
+            return input
+    input = tensor_of(input, graph_of(input), name)
     if any(part is Ellipsis for part in wanted):
         at = next(i for i, part in enumerate(wanted) if part is Ellipsis)
         missing = input.ndim - sum(part is not None for part in wanted) + 1

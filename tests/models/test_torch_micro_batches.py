@@ -1,0 +1,118 @@
+"""Networks from PyTorch of which some operators have no samples, or have them in their second dimension, train in micro-batches as
+PyTorch trains them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import taskflow
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from taskflow.mapper import sample_dim  # noqa: E402
+from taskflow.models.pytorch import from_torch, weights_of  # noqa: E402
+from taskflow.training import load_weights  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+BATCH, STEPS, WORDS, WIDTH = 8, 6, 50, 16
+_file = Path(__file__).parents[2] / "benchmarks" / "imports.py"
+
+
+class Recurrent(nn.Module):
+    """Reads the last states of its layers. ``use``: how."""
+
+    def __init__(self, layers: int, use: str) -> None:
+        super().__init__()
+        self.table, self.lstm = nn.Embedding(WORDS, WIDTH), nn.LSTM(WIDTH, WIDTH, layers, batch_first=True)
+        self.use, self.scores = use, nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens: Any) -> Any:
+        y, (h, c) = self.lstm(self.table(tokens))
+        if self.use == "last":
+            y = y + h[-1][:, None] + c[0].unsqueeze(1)
+        elif self.use == "squeezed":
+            y = y + h.squeeze(0)[:, None]
+        elif self.use == "summed":
+            y = y + h.sum(0)[:, None]
+        return self.scores(y)
+
+
+class Positions(nn.Module):
+    """With a learned array of positions, and a bias of one row, which samples share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.scores = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.places, self.bias = nn.Parameter(torch.randn(STEPS, WIDTH)), nn.Parameter(torch.randn(1, 1, WIDTH))
+
+    def forward(self, tokens: Any) -> Any:
+        shared = torch.tanh(self.places[None] * self.bias)
+        return self.scores(self.table(tokens) + shared)
+
+
+def check(module: Any, inputs: Mapping[str, Any], plan: str, devices: int) -> taskflow.OperatorGraph:
+    """Train three steps in PyTorch and here."""
+    graph = from_torch(module, keywords=inputs)
+    strategy = taskflow.choose(plan, graph, taskflow.host(devices))[0]
+    run = taskflow.Executor(graph, strategy, taskflow.SGD(lr=0.1, momentum=0.9))
+    load_weights(run, weights_of(module))
+    optimizer, generator = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), torch.Generator().manual_seed(1)
+    feeds = {name: value.numpy() for name, value in inputs.items()}
+    for _ in range(3):
+        returned = module(**inputs)
+        scores = getattr(returned, "logits", returned)
+        labels = torch.randint(scores.shape[-1], scores.shape[:-1], generator=generator)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(scores.flatten(0, -2), labels.flatten())
+        loss.backward()
+        optimizer.step()
+        assert run.train(feeds | {"labels": labels.numpy()}) == pytest.approx(loss.item(), rel=1e-5)
+    return graph
+
+
+def tokens() -> dict[str, Any]:
+    torch.manual_seed(0)
+    return {"tokens": torch.randint(WORDS, (BATCH, STEPS))}
+
+
+@pytest.mark.parametrize("plan,devices", [("mb1", 1), ("d2 mb2", 2)])
+@pytest.mark.parametrize("layers,use", [(1, "none"), (2, "none"), (2, "last"), (1, "squeezed")])
+def test_an_lstm_trains_in_micro_batches_as_in_pytorch(layers: int, use: str, plan: str, devices: int) -> None:
+    check(Recurrent(layers, use), tokens(), plan, devices)
+
+
+def test_states_of_several_layers_together_are_refused_in_micro_batches() -> None:
+    """Samples are in the second dimension there."""
+    check(Recurrent(2, "summed"), tokens(), "d2", 2)
+    with pytest.raises(ValueError, match=r"need 8 samples, got 2; .* or keep samples in the first dimension of what it makes"):
+        check(Recurrent(2, "summed"), tokens(), "mb1", 1)
+
+
+@pytest.mark.parametrize("plan,devices", [("mb2", 1), ("d2 zero3 mb1", 2), ("p2 mb2", 2)])
+def test_weights_that_samples_share_have_no_samples(plan: str, devices: int) -> None:
+    graph = check(Positions(), tokens(), plan, devices)
+    assert {node.name for node in graph if sample_dim(node) is None} >= {"places", "bias", "tanh"}
+
+
+@pytest.mark.parametrize("name,plan,devices", [("GPT-2", "d2 zero3 mb1", 2), ("BERT", "p2 mb2", 2), ("T5", "t2 mb4", 2)])
+def test_hugging_face_s_networks_train_in_micro_batches_as_in_pytorch(name: str, plan: str, devices: int) -> None:
+    """Tables of positions, and of biases by distance, are read by numbers that are the same for all samples."""
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    from taskflow.models.huggingface import examples_for
+
+    spec = importlib.util.spec_from_file_location("benchmark_of_imports", _file)
+    assert spec is not None and spec.loader is not None
+    imports = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(imports)
+    module = imports.without_dropout(imports.CONFIGS[name])
+    _, inputs = examples_for(module, BATCH, 2 * STEPS)
+    generator = torch.Generator().manual_seed(2)
+    inputs = {key: torch.randint(3, 200, value.shape, generator=generator) for key, value in inputs.items()}
+    check(module, inputs, plan, devices)
