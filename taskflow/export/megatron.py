@@ -32,7 +32,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         )
     if plan.zero > 1:
         raise ValueError(
-            f"Megatron-LM's distributed optimizer is ZeRO's stage 1, not {plan.zero}; use zero1, or another target: torchtitan or torch"
+            f"Megatron-LM's distributed optimizer is ZeRO's stage 1, not {plan.zero}; use zero1, or the target torchtitan or torch"
         )
     data, micro = plan.data or 1, plan.micro_batch or 1
     many = samples(graph) // (data * micro)

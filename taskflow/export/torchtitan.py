@@ -25,7 +25,7 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     require_transformer(graph, "torchtitan")
     if not plan.sequence_parallel:
         raise ValueError(
-            "torchtitan's tensor parallelism comes with sequence parallelism; leave nosp out, or take another target: torch or megatron"
+            "torchtitan's tensor parallelism comes with sequence parallelism; leave nosp out, or take the target torch or megatron"
         )
     if plan.regather:
         raise ValueError("torchtitan keeps what a tensor group gathers for the backward pass; leave regather out")
