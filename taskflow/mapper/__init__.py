@@ -15,7 +15,7 @@ from taskflow.mapper.alike import (
     follow,
 )
 from taskflow.mapper.choose import MAPPERS, choose
-from taskflow.mapper.config import BLOCK, Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
+from taskflow.mapper.config import BLOCK, Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges, writes_together
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.hybrid import HybridParallel, samples, stages_of
 from taskflow.mapper.layers import LAYER, described_by_layers, layer_numbers
@@ -99,6 +99,7 @@ __all__ = [
     "search_of",
     "stages_of",
     "suits",
+    "writes_together",
 ]
 
 
