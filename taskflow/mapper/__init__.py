@@ -15,7 +15,16 @@ from taskflow.mapper.alike import (
     follow,
 )
 from taskflow.mapper.choose import MAPPERS, choose
-from taskflow.mapper.config import BLOCK, Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges, writes_together
+from taskflow.mapper.config import (
+    BLOCK,
+    Exchange,
+    OpConfig,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    ranges,
+    writes_together,
+)
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.hybrid import HybridParallel, samples, stages_of
 from taskflow.mapper.layers import LAYER, described_by_layers, layer_numbers
