@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from taskflow.export.difference import Difference
@@ -11,7 +11,7 @@ from taskflow.export.hybrid import hybrid_of
 from taskflow.export.megatron import megatron_flags, megatron_text, require_transformer
 from taskflow.export.torchtitan import torchtitan_text
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import Strategy
+from taskflow.mapper import Strategy, joined_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,12 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
     be exported, and what to do."""
     if target not in _WRITERS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
-    return _WRITERS[target](graph, strategy, file)
+    pipeline = strategy.pipeline
+    if target == "onnx" or pipeline is None or pipeline.split == 1:
+        return _WRITERS[target](graph, strategy, file)
+    found = _WRITERS[target](graph, joined_parts(graph, strategy), file)
+    split = Difference("all operators", f"split={pipeline.split}", f"{target} takes a micro-batch as a whole")
+    return replace(found, differences=(split, *found.differences))
 
 
 def require_exportable(graph: OperatorGraph, target: str) -> None:

@@ -27,6 +27,7 @@ from taskflow.mapper.config import (
 )
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.hybrid import HybridParallel, samples, stages_of
+from taskflow.mapper.joined_parts import joined_parts
 from taskflow.mapper.layers import LAYER, described_by_layers, layer_numbers
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
@@ -88,6 +89,7 @@ __all__ = [
     "from_content",
     "gather_units",
     "in_micro_batches",
+    "joined_parts",
     "is_plan",
     "layer_numbers",
     "load",

@@ -58,6 +58,7 @@ class HybridParallel(Mapper):
         self._group = group
         self._places: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._micro_batches = samples(graph) // plan.together
+        self._parts = self._micro_batches * plan.split
         levels = plan.recompute_layers
         self._recompute = recomputed_by_layer(graph, levels) if levels else recomputed(graph, plan.recompute)
 
@@ -65,8 +66,8 @@ class HybridParallel(Mapper):
         degrees, expert = [1] * len(node.dims), self._experts.get(node.name)
         data = (self.plan.data or 1) // (1 if expert is None else self.plan.experts)
         dim, shared, sequence = sample_dim(node), self._shared(node), self._sequence.get(node.name)
-        least = sum(self.plan.shares) or data  # of each share a whole number of what a sample is cut into
-        if dim is not None and node.dims[dim].size >= least * self._micro_batches:
+        least = sum(self.plan.shares) // self.plan.split or data  # of each share a whole number of what a sample is cut into
+        if dim is not None and node.dims[dim].size >= least * self._parts:
             degrees[dim] = data
         keys = self._keys.get(node.name)
         for of, many in (
@@ -126,10 +127,10 @@ class HybridParallel(Mapper):
         return self.plan.tensor if self._everywhere(node) else 1
 
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
-        if self.plan.pipeline == 1 and self._micro_batches == 1:
+        if self.plan.pipeline == 1 and self._parts == 1:
             return None
         try:
-            return Pipeline(self._micro_batches, self._stages, self.plan.pipeline, self.plan.schedule)
+            return Pipeline(self._micro_batches, self._stages, self.plan.pipeline, self.plan.schedule, self.plan.split)
         except ValueError as error:
             raise ValueError(f"plan {self.plan}: {error}") from None
 
@@ -154,7 +155,7 @@ class HybridParallel(Mapper):
         samples. What is ordered anyway (`Strategy.ordered`) is more than that: were its loss summed by one replica, replicas would
         not be alike, and would all have to be lowered."""
         plan = self.plan
-        degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._micro_batches
+        degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._parts
         ordered = bool(self._recompute) or max((plan.zero, *plan.zero_layers)) > 1 or plan.overlap == "none"
         return ordered or max(degrees) > 1
 

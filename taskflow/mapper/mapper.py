@@ -148,7 +148,7 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
     mapper.prepare(graph, machine)
     count = len(machine.processors)
     pipeline = mapper.select_pipeline(graph, machine)
-    micro_batches = 1 if pipeline is None else pipeline.micro_batches
+    parts = 1 if pipeline is None else pipeline.parts
     known: dict[OpConfig, OpConfig] = {}  # layers are alike: one object is quick to compare, and holds less memory
     configs: dict[str, OpConfig] = {}
     divided: dict[tuple[object, ...], OpConfig] = {}
@@ -160,7 +160,7 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
                 config.verify(node, count)
             except ValueError as error:
                 raise ValueError(f"mapper {mapper.name}: {error}") from None
-            whole = in_micro_batches(node, config, micro_batches)
+            whole = in_micro_batches(node, config, parts)
             divided[key] = known.setdefault(whole, whole)
         configs[node.name] = divided[key]
     holders: dict[str, dict[int, OpConfig]] = {}

@@ -106,14 +106,14 @@ RECOMPUTE = ("none", "selective", "light", "linear", "full")
 OVERLAP = ("none", "grads")
 _TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])([0-9]+)")
 _FLAGS = ("sp", "nosp", "ring", "regather")
-_SETTING = re.compile(r"(recompute|zero|schedule|stages|prefetch|overlap|devices|shares)=(\S*)")
+_SETTING = re.compile(r"(recompute|zero|schedule|stages|prefetch|overlap|devices|shares|split)=(\S*)")
 MOST_LAYERS = 100_000
 _RUN = re.compile(r"(\w+)\*([1-9]\d*)")  # layers that are treated alike
 NOTATION = (
     "tN (tensor; nosp, regather), cN (context; ring), pN (pipeline), dN (data), eN (experts), mbN (samples of a micro-batch and "
     "replica), vN (stages a rank), zero0 to zero3, fsdp, hsdpN, prefetch=block|N, "
     f"overlap={'|'.join(OVERLAP)}, recompute={'|'.join(RECOMPUTE)} or by layer full*60,none*20, zero=1*1,3*78,1*1, "
-    f"schedule={'|'.join(s.value for s in PipelineSchedule)}, stages=N,N,... (layers), shares=N,N,... (samples of each replica), "
+    f"split=N (parts of a micro-batch that take turns), schedule={'|'.join(s.value for s in PipelineSchedule)}, stages=N,N,... (layers), shares=N,N,... (samples of each replica), "
     "devices=0-3,... or KIND,..."
 )
 _OTHER_NAMES = {
@@ -136,7 +136,8 @@ class HybridPlan:
     replica takes, for replicas of unequal speed; empty: ``micro_batch`` each. ``devices``: the machine's devices in the order
     in which the plan uses them, as numbers or as the name of a kind for all devices of it; others are idle; empty: all in
     order. ``recompute_layers``, ``zero_layers``: the same as ``recompute`` and ``zero`` for each layer, in order; empty: the
-    same for all. Operators before the first layer count as its own, those after the last as that one's."""
+    same for all. Operators before the first layer count as its own, those after the last as that one's. ``split``: parts of a
+    micro-batch that take turns: while values of one are exchanged, the devices compute another (dual-batch overlap)."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -159,9 +160,10 @@ class HybridPlan:
     devices: tuple[int | str, ...] = ()
     recompute_layers: tuple[str, ...] = ()
     zero_layers: tuple[int, ...] = ()
+    split: int = 1
 
     def __post_init__(self) -> None:
-        for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts"):
+        for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts", "split"):
             value = getattr(self, what)
             if value is not None and value < 1:
                 raise ValueError(f"plan: {what} must be at least 1, got {value}")
@@ -233,7 +235,7 @@ class HybridPlan:
         said += [*["ring"] * self.ring, f"p{self.pipeline}"]
         said += [f"{name}{value}" for name, value in (("d", self.data), ("mb", self.micro_batch)) if value is not None]
         said += [f"e{self.experts}"] * (self.experts > 1)
-        said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"zero{self.zero}"] * (self.zero > 0)
+        said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"split={self.split}"] * (self.split > 1) + [f"zero{self.zero}"] * (self.zero > 0)
         said += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch={self.prefetch}"] * (self.prefetch != BLOCK)
         said += [f"overlap={self.overlap}"] * (self.overlap != "grads")
         said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)
@@ -333,6 +335,7 @@ def parse_plan(text: str) -> HybridPlan:
 _EXAMPLES = {
     "recompute": "recompute=full", "zero": "zero=1*1,3*30,1*1", "schedule": "schedule=zb-h1", "stages": "stages=5,6,6,5",
     "prefetch": "prefetch=2", "overlap": "overlap=none", "devices": "devices=4-7,0-3", "shares": "shares=6,6,2,2",
+    "split": "split=2",
 }
 
 
@@ -355,6 +358,10 @@ def _setting(key: str, value: str) -> object:
         for part in value.split(","):
             found += parse_ranges(part, "plan: devices") if part[:1].isdigit() else [part]
         return tuple(found)
+    if key == "split":
+        if not value.isdecimal():
+            raise ValueError(f"plan: split must be a number of parts of a micro-batch, got {value!r}")
+        return int(value)
     if key == "prefetch":
         if value != BLOCK and not value.isdecimal():
             raise ValueError(f"plan: prefetch must be {BLOCK} or a number of layers, got {value!r}")

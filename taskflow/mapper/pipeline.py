@@ -23,15 +23,17 @@ class Pipeline:
     """Micro-batches, stages and schedule of a step. ``micro_batches``: the number of parts into which the samples of a step are
     divided. ``stages``: operator -> its stage, from 0 in the order of the graph (0 if it is not named). ``ranks``: the number
     of groups of devices; the schedule assigns stages to them (`PipelineSchedule.rank`). One stage means gradient accumulation.
-    Raises ValueError for numbers that are inconsistent."""
+    ``split``: the number of parts of a micro-batch that take turns in a pass, so that one is computed while messages of another
+    are under way (dual-batch overlap). Raises ValueError for numbers that are inconsistent."""
 
     micro_batches: int
     stages: Mapping[str, int]
     ranks: int = 1
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
+    split: int = 1
 
     def __post_init__(self) -> None:
-        for what, number in (("micro_batches", self.micro_batches), ("ranks", self.ranks)):
+        for what, number in (("micro_batches", self.micro_batches), ("ranks", self.ranks), ("split", self.split)):
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 raise ValueError(f"pipeline: {what} must be a positive integer, got {number!r}")
         for name, stage in self.stages.items():
@@ -40,6 +42,11 @@ class Pipeline:
         if self.count % self.ranks:
             raise ValueError(f"pipeline: {self.count} stages cannot be dealt to {self.ranks} ranks evenly")
         rank_passes(self.schedule, self.ranks, self.count // self.ranks, self.micro_batches, 0)
+
+    @property
+    def parts(self) -> int:
+        """The number of ranges of samples that are computed one after the other: parts of all micro-batches."""
+        return self.micro_batches * self.split
 
     @property
     def count(self) -> int:
@@ -56,15 +63,35 @@ class Pipeline:
 
     def micro_batch(self, node: Node, config: OpConfig, piece: int) -> int | None:
         """Return the micro-batch of a piece; None for an operator whose samples are not cut into micro-batches."""
-        if self.micro_batches == 1:
-            return 0
-        dim = sample_dim(node)
-        if dim is None or config.degrees[dim] % self.micro_batches:
-            return None
-        piece //= config.copies
-        for degree in reversed(config.degrees[dim + 1 :]):
-            piece //= degree
-        return piece % config.degrees[dim] * self.micro_batches // config.degrees[dim]
+        return _range(node, config, piece, self.micro_batches)
+
+    def part(self, node: Node, config: OpConfig, piece: int) -> int | None:
+        """Return the part of its micro-batch to which a piece belongs; None for an operator whose samples are not cut into parts."""
+        number = _range(node, config, piece, self.parts)
+        return None if number is None else number % self.split
+
+    def all_parts(self, graph: OperatorGraph, configs: Mapping[str, OpConfig]) -> frozenset[int]:
+        """Return the numbers of the operators that take all parts of a micro-batch together: they are not cut into parts, or read
+        some of another part."""
+        fine, found = Pipeline(self.parts, {}), set[int]()
+        known: dict[tuple[object, ...], bool] = {}
+        for node in graph:
+            if self.part(node, configs[node.name], 0) is None:
+                found.add(node.number)
+                continue
+            for index, tensor in enumerate(node.inputs):
+                source = graph.nodes[tensor.node]
+                key = (*_cut_like(node, configs), index, *_cut_like(source, configs), tensor.index)
+                if key not in known:
+                    known[key] = True
+                    if fine.micro_batch(source, configs[source.name], 0) is not None:
+                        try:
+                            _one_micro_batch(node, configs[node.name], fine, index, source, _apart(source, configs, fine, tensor.index))
+                        except ValueError:
+                            known[key] = False
+                if not known[key]:
+                    found.add(node.number)
+        return frozenset(found)
 
     def last(self, graph: OperatorGraph, configs: Mapping[str, OpConfig]) -> frozenset[int]:
         """Return the numbers of the operators that run once all micro-batches are through. Their backward tasks come before all
@@ -135,7 +162,21 @@ class Pipeline:
     def __str__(self) -> str:
         virtual = self.count // self.ranks
         interleaved = f", {virtual} a rank" if virtual > 1 else ""
-        return f"{self.schedule.value}: {self.micro_batches} micro-batches, {self.count} stages{interleaved}"
+        turns = f" of {self.split} parts that take turns" if self.split > 1 else ""
+        return f"{self.schedule.value}: {self.micro_batches} micro-batches{turns}, {self.count} stages{interleaved}"
+
+
+def _range(node: Node, config: OpConfig, piece: int, count: int) -> int | None:
+    """In which of ``count`` equal ranges of samples a piece lies; None if an operator's samples are not cut so."""
+    if count == 1:
+        return 0
+    dim = sample_dim(node)
+    if dim is None or config.degrees[dim] % count:
+        return None
+    piece //= config.copies
+    for degree in reversed(config.degrees[dim + 1 :]):
+        piece //= degree
+    return piece % config.degrees[dim] * count // config.degrees[dim]
 
 
 def _given(graph: OperatorGraph) -> set[int]:

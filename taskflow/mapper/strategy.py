@@ -245,7 +245,7 @@ def _from_file(file: StrategyFile) -> Strategy:
     pipeline = None
     if file.pipeline is not UNSET:
         entry = file.pipeline
-        pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule)
+        pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule, entry.split)
     return Strategy(
         file.processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute), file.exchange,
         frozenset(file.regather),
@@ -265,6 +265,7 @@ def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:
         "schedule": pipeline.schedule.value,
         "ranks": pipeline.ranks,
         "stages": dict(pipeline.stages),
+        **({"split": pipeline.split} if pipeline.split > 1 else {}),
     }
 
 

@@ -53,6 +53,7 @@ class PipelineEntry(Entry, frozen=True, kw_only=True):
     schedule: Annotated[PipelineSchedule, Meta(description="The order of passes on each rank.")]
     ranks: Annotated[Count, Meta(description="Groups of devices; stage s is with group s % ranks; under zbv back again.")]
     stages: Annotated[dict[Name, Whole], Meta(description="Operator's name -> its stage. One that is not named: 0.")]
+    split: Annotated[Count, Meta(description="Parts of a micro-batch that take turns in a pass.")] = 1
 
 
 class MadeFrom(Entry, frozen=True, kw_only=True):

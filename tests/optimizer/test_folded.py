@@ -58,6 +58,9 @@ def fold(evaluator: Evaluator, strategy: Strategy) -> FoldedStep:
     pytest.param("llama", "t4 nosp p2 d2 mb1 recompute=full zero1", marks=pytest.mark.slow),
     *(pytest.param("llama", plan, marks=pytest.mark.slow) for plan in (*PLANS[1:4], *PLANS[5:])),
     pytest.param("gpt", PLANS[0], marks=pytest.mark.slow), ("gpt", PLANS[8]), ("gpt", PLANS[10]),
+    ("llama", "t2 p2 d4 mb2 split=2 zero1 recompute=light"),
+    pytest.param("llama", "c2 d8 mb6 split=3", marks=pytest.mark.slow),
+    pytest.param("gpt", "t2 nosp p2 d4 mb2 split=2 schedule=zb-h1", marks=pytest.mark.slow),
 ])
 def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(name: str, plan: str) -> None:
     evaluator = whole(network(name, 48))

@@ -49,6 +49,8 @@ def drawn(name: str, random: Random) -> tuple[str, int]:
         found.append(f"shares={parts(random.choice((BATCH, BATCH // 2)), d, random)}")
     else:
         found.append(random.choice(("mb1", "mb2", "mb1", "")))
+    if random.random() < 0.25:  # micro-batches of one sample are not split
+        found.append("split=2")
     if p > 1:
         scheduled = random.choice(list(PipelineSchedule))
         virtual = scheduled.chunks or random.choice((1, 2))
@@ -107,7 +109,7 @@ def test_every_word_is_drawn() -> None:
     said = {word for text in texts for word in text.split()}
     for word in ("t2", "c2", "p2", "p4", "d4", "e2", "ring", "nosp", "regather", "mb1", "v2", "zero1", "zero2", "zero3", "hsdp2",
                  "recompute=full", "recompute=selective", "recompute=light", "recompute=linear", "recompute=none*3,linear*1",
-                 "zero=3*1,0*3", "prefetch=0", "stages=1,3", "stages=3,1", "shares=3,1",
+                 "zero=3*1,0*3", "prefetch=0", "stages=1,3", "stages=3,1", "shares=3,1", "split=2",
                  *(f"schedule={s.value}" for s in PipelineSchedule)):
         assert word in said, word
     assert len(texts) == 240
@@ -119,6 +121,7 @@ MEMORY = (
     ("GPT-2", "float64", "p2 d2 mb1 schedule=zb-h1 recompute=selective"), ("GPT-2", "float64", "p2 d2 mb1 schedule=zbv"),
     ("GPT-2", "float64", "t2 d2 mb2 recompute=full regather"), ("GPT-2", "float64", "t2 nosp d2 mb2 zero1"),
     ("Llama", "float64", "d4 zero2 mb1"), ("Llama", "float64", "d4 zero3 mb1"), ("Llama", "float64", "d4 hsdp2 mb1"),
+    ("MoE", "float64", "d4 e2 mb2 split=2"), ("Llama", "float64", "t2 d2 mb2 split=2 zero3"),
     ("Llama", "float64", "c2 ring d2 mb2"), ("Llama", "float64", "c2 t2 mb2"), ("MoE", "float64", "t2 d2 e2 mb1"),
     ("Mixtral", "float64", "p2 d2 mb1 recompute=full"), ("Llama", "bfloat16", "t2 p2 mb1 zero1"),
     ("Llama", "float16", "p2 d2 zero3 mb1 schedule=zb-h1"), ("MoE", "bfloat16", "t2 d2 e2 mb1"),

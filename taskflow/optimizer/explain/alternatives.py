@@ -88,7 +88,7 @@ def _in_order(evaluator: Evaluator, node: Node, config: OpConfig) -> OpConfig | 
         return config
     try:
         if pipeline.micro_batch(node, config, 0) is None:
-            config = in_micro_batches(node, config, pipeline.micro_batches)
+            config = in_micro_batches(node, config, pipeline.parts)
         evaluator.changed({node.name: config}, {}).verify(evaluator.graph)
     except ValueError:
         return None

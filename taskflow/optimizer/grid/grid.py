@@ -286,7 +286,7 @@ def _kind(plan: HybridPlan) -> object:
 def has_no_order(layered: LayeredPlan, micro_batches: int) -> bool:
     """True if a plan only distributes samples, so that its strategy has no order (`Strategy.ordered`)."""
     plan = layered.plan
-    degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches
+    degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches, plan.split
     return max(degrees) == 1 and max(layered.zeros(1)) < 2 and set(layered.levels(1)) == {"none"}
 
 
@@ -368,6 +368,7 @@ class PlanTrial:
             devices, blocks = max(devices, members), members**2 * self._exchanges * min(micro_batches, LOWERED) // BLOCKS
         alike = plan.pipeline * plan.virtual + layered.changes  # runs of layers that are alike
         whole = len(self.evaluator.graph) * plan.tensor * plan.context * (plan.data or len(plan.shares) or 1) * micro_batches
+        whole, devices = whole * plan.split, devices * plan.split
         if whole <= MOST_WHOLE:  # not folded
             return STARTING + whole
         nodes = len(self.evaluator.graph) * min(1.0, KEPT * alike / max(1, self._layers))

@@ -16,6 +16,7 @@ from taskflow.optimizer.grid.descent import descend
 from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import MARGIN
+from taskflow.optimizer.grid.neighbours import may_split
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
@@ -64,6 +65,7 @@ class _LayeredSearch:
         self.accepted = 0
         self.before = 0  # proposals of the grid
         self.left_out: list[str] = []
+        self.halved: set[LayeredPlan] = set()  # plans that `_split` has simulated
         self.spare = inf  # bytes that the best plan leaves of the memory
 
     def found(self) -> LayeredFound:
@@ -84,8 +86,10 @@ class _LayeredSearch:
         stopped = "interrupted" if self.deadline.stopped else "budget"
         if not self.deadline.stopped:
             try:
+                self._split(trial)
                 self._fit(trial)
                 self._descend(trial)
+                self._split(trial)
                 if trial.best is not None:
                     self._from(trial, trial.best)
                 stopped = "stalled"
@@ -120,6 +124,26 @@ class _LayeredSearch:
             return
         end = self._part(FIT_SHARE)
         self._simulate(trial, self.grid.fitted(lambda: trial.over() or self.deadline.elapsed >= end, trial.seconds), end)
+
+    def _split(self, trial: PlanTrial) -> None:
+        """Simulate the best plan with its micro-batches split in two, then in four, and so on, as long as that is faster.
+        BudgetExhausted when time or proposals end."""
+        while trial.best is not None:
+            plan = trial.best.plan
+            one = replace(trial.best, plan=replace(plan, split=2 * plan.split))
+            count = samples(self.grid.graph) // plan.together
+            if one in self.halved or not may_split(one.plan) or not trial.room_for(one, count, self.end - self.deadline.elapsed):
+                return
+            if trial.simulated >= self.most or trial.over():
+                raise BudgetExhausted
+            before = trial.seconds
+            self.halved.add(one)
+            try:
+                trial.of(one)
+            except (ValueError, TooManyTasksError):  # the network cannot be cut so
+                return
+            if not self._noted(trial, before):
+                return
 
     def _part(self, share: float) -> float:
         return self.deadline.elapsed + share * max(0.0, self.end - self.deadline.elapsed)
@@ -234,14 +258,14 @@ class _LayeredSearch:
 def _kind(layered: LayeredPlan) -> object:
     """Plans of one kind are expected to be mispriced alike."""
     plan = layered.plan
-    return max(layered.zeros(1)), plan.pipeline > 1, plan.schedule, plan.context > 1, plan.tensor > 1
+    return max(layered.zeros(1)), plan.pipeline > 1, plan.schedule, plan.context > 1, plan.tensor > 1, plan.split
 
 
 def _passes(layered: LayeredPlan) -> object:
     """Of plans with the same passes on the same devices, the memory in closed form differs as the planned memory does."""
     plan = layered.plan
     degrees = plan.tensor, plan.context, plan.pipeline, plan.data, plan.experts
-    return degrees, plan.micro_batch, plan.shares, plan.virtual, plan.schedule
+    return degrees, plan.micro_batch, plan.shares, plan.virtual, plan.schedule, plan.split
 
 
 def may_be_whole(grid: AnyGrid) -> bool:

@@ -62,7 +62,7 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
 
 
 def _ordered(layered: LayeredPlan) -> Iterator[LayeredPlan]:
-    """Other micro-batches, schedules and stages a rank, and weights that are gathered further ahead."""
+    """Other micro-batches, parts of them, schedules and stages a rank, and weights that are gathered further ahead."""
     plan = layered.plan
     if plan.zero == 3:
         yield from (replace(layered, plan=replace(plan, prefetch=ahead)) for ahead in AHEAD)
@@ -70,6 +70,9 @@ def _ordered(layered: LayeredPlan) -> Iterator[LayeredPlan]:
     for other in (2 * micro_batch, micro_batch // 2):
         if other and not plan.shares:
             yield replace(layered, plan=replace(plan, micro_batch=other))
+    for parts in (2 * plan.split, plan.split // 2):
+        if parts and may_split(other := replace(plan, split=parts)):
+            yield replace(layered, plan=other)
     for schedule in PipelineSchedule:
         if schedule.chunks in (None, plan.virtual):
             yield replace(layered, plan=replace(plan, schedule=schedule))
@@ -81,9 +84,15 @@ def _ordered(layered: LayeredPlan) -> Iterator[LayeredPlan]:
             yield replace(layered, plan=replace(plan, virtual=virtual, stages=(), schedule=schedule))
 
 
+def may_split(plan: HybridPlan) -> bool:
+    """True if each replica's samples divide into the plan's parts, and layers exchange values that other parts can hide."""
+    divides = not any(each % plan.split for each in plan.shares or (plan.micro_batch or 1,))
+    return divides and (plan.split == 1 or max(plan.tensor, plan.context, plan.experts) > 1)
+
+
 def _divides(plan: HybridPlan, batch: int, layers: int) -> bool:
     together, stages = plan.together, plan.pipeline * plan.virtual
-    if batch % together or (stages > 1 and stages > max(layers, plan.pipeline)):
+    if not may_split(plan) or batch % together or (stages > 1 and stages > max(layers, plan.pipeline)):
         return False
     count = batch // together
     if plan.pipeline == 1 and plan.schedule is not PipelineSchedule.ONE_F_ONE_B:

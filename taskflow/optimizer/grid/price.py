@@ -8,6 +8,7 @@ first ones are simulated.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -57,6 +58,8 @@ class PlanPrices:
 
     def _passes(self, layered: LayeredPlan, count: int) -> tuple[Array, Array, float]:
         """Seconds of a pass of each stage, forward and backward, and of a message to the next rank."""
+        if layered.plan.split > 1:
+            return self._in_turns(layered, count)
         plan, found, weights = layered.plan, self.sums.sums(layered), self.sums.weights(layered)
         stages = plan.pipeline * plan.virtual
         waits = np.zeros(stages)
@@ -79,6 +82,24 @@ class PlanPrices:
             slowest = min(link.bytes_per_second for link in route)
             travels = sum(link.latency_seconds for link in route) + found.crossing / slowest
         return ahead + waits, back + waits, travels
+
+    def _in_turns(self, layered: LayeredPlan, count: int) -> tuple[Array, Array, float]:
+        """The same of a plan whose micro-batches are split. The parts' kernels are smaller, and as much of their exchanges is hidden
+        as they compute meanwhile, except of what is computed again."""
+        plan = replace(layered.plan, split=1)
+        ahead, back, travels = self._passes(replace(layered, plan=plan), count)
+        if plan.micro_batch is None:  # unequal shares
+            return ahead, back, travels
+        parts = layered.plan.split
+        part = replace(plan, micro_batch=plan.micro_batch // parts)
+        whole, each = (self.sums.sums(replace(layered, plan=of)) for of in (plan, part))
+        once = self.sums.sums(replace(layered, recompute=(), plan=replace(part, recompute="none")))
+        found = []
+        for seconds, device, host, sums in ((ahead, 0, 1, 0), (back, 2, 3, 1)):
+            more = parts * (each.seconds[:, device] + each.sums[:, sums]) - whole.seconds[:, device] - whole.sums[:, sums]
+            hidden = parts * np.minimum(once.seconds[:, device], once.sums[:, sums])
+            found.append(np.maximum(seconds + more - hidden, parts * each.seconds[:, [device, host]].max(axis=1)))
+        return found[0], found[1], travels
 
     def _after(self, layered: LayeredPlan, back: Array) -> float:
         """Seconds of synchronisation and update on the slowest rank that no backward pass hides."""

@@ -96,8 +96,8 @@ class StepPart:
         dim = sample_dim(node)
         if self.replicas == 1 or dim is None or node.name in self.spread:
             return None
-        micro_batches = 1 if pipeline is None else pipeline.micro_batches
-        step = config.degrees[dim] // micro_batches // self.replicas * prod(config.degrees[dim + 1 :])
+        parts = 1 if pipeline is None else pipeline.parts
+        step = config.degrees[dim] // parts // self.replicas * prod(config.degrees[dim + 1 :])
         grid = config.partition(node)
         copies = config.copies
         return lambda piece: grid.rect(tuple(int(i) for i in np.unravel_index(piece // copies + step, config.degrees)))

@@ -11,6 +11,7 @@ from taskflow.tasks.lower.forward import forward, place_outputs
 from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.sharded import end_pass, layers_ending, scatter_gradients
 from taskflow.tasks.lower.state import Lowering, Piece
+from taskflow.tasks.lower.turns import Divided, Turns, turns
 
 
 def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
@@ -27,7 +28,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     if late and state.part is not None:
         raise NotAlikeError(f"{late[0].name} comes after all micro-batches")
     early = pipeline.first(state.graph, state.strategy.configs) if late else frozenset()
-    stages: list[list[tuple[Node, list[list[Piece]]]]] = [[] for _ in range(pipeline.count)]  # pieces by micro-batch
+    stages: list[list[Divided]] = [[] for _ in range(pipeline.count)]  # pieces by micro-batch
     for node in state.graph:
         pieces = _by_micro_batch(state, pipeline, node)
         if node in late:
@@ -41,6 +42,8 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     end_pass(state)
     for node in reversed(late):
         _begin_gradients(state, node)
+    together = pipeline.all_parts(state.graph, state.strategy.configs) if pipeline.split > 1 else frozenset()
+    in_turns = [turns(state, stage, pipeline, together) if pipeline.split > 1 else None for stage in stages]
     ending = [layers_ending(state, [node for node, _ in reversed(stage)]) for stage in stages]
     for one in pipeline.passes():
         if state.part is not None:
@@ -50,7 +53,10 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
             state.last.clear()  # whoever repeats passes chains them
         state.checkpoint()
         first = len(state.emit.graph)
-        _emit(state, one, stages[one.stage], pipeline.schedule.weights_apart, ending[one.stage])
+        if (of := in_turns[one.stage]) is None:
+            _emit(state, one, stages[one.stage], pipeline.schedule.weights_apart, ending[one.stage])
+        else:
+            _in_turns(state, one, stages[one.stage], of, pipeline.schedule.weights_apart, ending[one.stage])
         end_pass(state)
         state.emit.graph.passes.append((one, first, len(state.emit.graph)))
     state.ended.update(state.last)
@@ -111,14 +117,32 @@ def _by_micro_batch(state: Lowering, pipeline: Pipeline, node: Node) -> list[lis
 
 
 def _emit(
-    state: Lowering, one: Pass, stage: list[tuple[Node, list[list[Piece]]]], halves: bool, ending: Mapping[int, Sequence[str]]
+    state: Lowering, one: Pass, stage: Sequence[Divided], halves: bool, ending: Mapping[int, Sequence[str]]
 ) -> None:
     if one.kind is PassKind.FORWARD:
         for node, pieces in stage:
             forward(state, node, pieces[one.micro_batch])
         return
-    gives = Gives.WEIGHTS if one.kind is PassKind.WEIGHTS else Gives.INPUTS if halves else Gives.ALL
+    gives = _gives(one, halves)
     for node, pieces in reversed(stage):
         if node.number in state.active and (node.parameters or gives is not Gives.WEIGHTS):
             backward(state, node, pieces[one.micro_batch], gives)
             scatter_gradients(state, ending.get(node.number, ()))
+
+
+def _gives(one: Pass, halves: bool) -> Gives:
+    return Gives.WEIGHTS if one.kind is PassKind.WEIGHTS else Gives.INPUTS if halves else Gives.ALL
+
+
+def _in_turns(
+    state: Lowering, one: Pass, stage: Sequence[Divided], of: Turns, halves: bool, ending: Mapping[int, Sequence[str]]
+) -> None:
+    """Emit the same for a micro-batch whose parts take turns."""
+    ahead, gives = one.kind is PassKind.FORWARD, _gives(one, halves)
+    for at, part, last in of.of(ahead):
+        node, pieces = stage[at][0], of.pieces[at][one.micro_batch][part]
+        if ahead:
+            forward(state, node, pieces)
+        elif node.number in state.active and (node.parameters or gives is not Gives.WEIGHTS):
+            backward(state, node, pieces, gives)
+            scatter_gradients(state, ending.get(node.number, ()) if last else ())

@@ -31,7 +31,7 @@ def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iter
     each micro-batch are divided among replicas in equal shares. For every operator, each other replica has a processor that
     does what processor p does in the first. A constant without samples is taken to be in each replica. Operators whose samples
     have fewer shares may be divided along another dimension, too."""
-    micro_batches = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
+    micro_batches = 1 if strategy.pipeline is None else strategy.pipeline.parts
     shares: dict[str, int] = {}
     for node in graph:
         dim = sample_dim(node)

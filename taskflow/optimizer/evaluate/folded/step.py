@@ -128,7 +128,7 @@ def _lowered_pieces(way: tuple[FewerLayers, Replicas]) -> float:
 
 def _even(graph: OperatorGraph, strategy: Strategy) -> bool:
     """True if all micro-batches have the same number of samples, in pieces of the same sizes."""
-    count = 1 if strategy.pipeline is None else strategy.pipeline.micro_batches
+    count = 1 if strategy.pipeline is None else strategy.pipeline.parts
     known: dict[tuple[int, int], bool] = {}
     for node in graph:
         dim, config = sample_dim(node), strategy[node.name]
