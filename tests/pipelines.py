@@ -50,7 +50,8 @@ HYBRIDS = {
         "Llama t2 nosp mb2", "Llama t2 regather mb2",
         "Transformer p2 mb1 recompute=full", "NMT p2 d2 mb1 zero2",
         "GPT-2 t2 mb6 recompute=full", "Mixtral t2", "MoE t2 mb3", "MoE p2 t2 mb1 recompute=selective", "MoE d2 e2 mb1",
-        "Llama c2 mb3", "GPT-2 t2 mb6 split=2", "MoE d2 e2 mb3 split=3", "Llama p2 mb1 schedule=zbv", "RNNLM p2 mb3 schedule=zb-h1", "RNNLM p2 d2 mb1 zero2",
+        "Llama c2 mb3", "GPT-2 t2 mb6 split=2", "MoE d2 e2 mb3 split=3",
+        "Llama p2 mb1 schedule=zbv", "RNNLM p2 mb3 schedule=zb-h1", "RNNLM p2 d2 mb1 zero2",
     ),
     3: (
         "NMT p3 mb2 schedule=zb-h1",

@@ -13,8 +13,9 @@ from taskflow.mapper.strategy import Strategy
 
 
 def joined_parts(graph: OperatorGraph, strategy: Strategy) -> Strategy:
-    """Return a strategy without `Pipeline.split`, with the same pieces on the same devices but for the samples of each; the strategy
-    itself if nothing is split. Raises ValueError that names an operator whose parts are not cut and placed alike."""
+    """Return a strategy without `Pipeline.split`: the pieces of the parts of a micro-batch become one each, on the same device. It
+    is the strategy itself if nothing is split. Raises ValueError that names an operator whose parts are not cut and placed
+    alike."""
     pipeline = strategy.pipeline
     if pipeline is None or pipeline.split == 1:
         return strategy

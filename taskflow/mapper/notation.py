@@ -113,7 +113,8 @@ NOTATION = (
     "tN (tensor; nosp, regather), cN (context; ring), pN (pipeline), dN (data), eN (experts), mbN (samples of a micro-batch and "
     "replica), vN (stages a rank), zero0 to zero3, fsdp, hsdpN, prefetch=block|N, "
     f"overlap={'|'.join(OVERLAP)}, recompute={'|'.join(RECOMPUTE)} or by layer full*60,none*20, zero=1*1,3*78,1*1, "
-    f"split=N (parts of a micro-batch that take turns), schedule={'|'.join(s.value for s in PipelineSchedule)}, stages=N,N,... (layers), shares=N,N,... (samples of each replica), "
+    f"split=N (parts of a micro-batch that take turns), schedule={'|'.join(s.value for s in PipelineSchedule)}, "
+    "stages=N,N,... (layers), shares=N,N,... (samples of each replica), "
     "devices=0-3,... or KIND,..."
 )
 _OTHER_NAMES = {
@@ -235,7 +236,8 @@ class HybridPlan:
         said += [*["ring"] * self.ring, f"p{self.pipeline}"]
         said += [f"{name}{value}" for name, value in (("d", self.data), ("mb", self.micro_batch)) if value is not None]
         said += [f"e{self.experts}"] * (self.experts > 1)
-        said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"split={self.split}"] * (self.split > 1) + [f"zero{self.zero}"] * (self.zero > 0)
+        said += [f"v{self.virtual}"] * (self.virtual > 1) + [f"split={self.split}"] * (self.split > 1)
+        said += [f"zero{self.zero}"] * (self.zero > 0)
         said += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch={self.prefetch}"] * (self.prefetch != BLOCK)
         said += [f"overlap={self.overlap}"] * (self.overlap != "grads")
         said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)

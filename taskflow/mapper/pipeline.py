@@ -66,7 +66,7 @@ class Pipeline:
         return _range(node, config, piece, self.micro_batches)
 
     def part(self, node: Node, config: OpConfig, piece: int) -> int | None:
-        """Return the part of its micro-batch to which a piece belongs; None for an operator whose samples are not cut into parts."""
+        """Return to which part of its micro-batch a piece belongs; None for an operator whose samples are not cut into parts."""
         number = _range(node, config, piece, self.parts)
         return None if number is None else number % self.split
 
@@ -85,8 +85,9 @@ class Pipeline:
                 if key not in known:
                     known[key] = True
                     if fine.micro_batch(source, configs[source.name], 0) is not None:
+                        apart = _apart(source, configs, fine, tensor.index)
                         try:
-                            _one_micro_batch(node, configs[node.name], fine, index, source, _apart(source, configs, fine, tensor.index))
+                            _one_micro_batch(node, configs[node.name], fine, index, source, apart)
                         except ValueError:
                             known[key] = False
                 if not known[key]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from taskflow.export import exported, nearest_plan
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.mapper import (
@@ -100,6 +101,16 @@ def test_parts_that_are_placed_otherwise_are_not_joined() -> None:
     moved = replace(config, processors=(*config.processors[2:4], *config.processors[:2], *config.processors[4:]))
     with pytest.raises(ValueError, match="not cut and placed alike"):
         joined_parts(graph, replace(strategy, configs={**strategy.configs, name: moved}))
+
+
+def test_an_export_names_it_and_leaves_it_out() -> None:
+    graph = decoder()
+    strategy = planned(graph, "t2 d2 mb2 split=2 zero1")
+    found = exported(graph, strategy, "megatron", "flags.sh")
+    assert [one.cut for one in found.differences] == ["split=2"]
+    assert found.files == exported(graph, planned(graph, "t2 d2 mb2 zero1"), "megatron", "flags.sh").files
+    assert found.nearest.pipeline is not None and found.nearest.pipeline.split == 1
+    assert nearest_plan(graph, strategy, "megatron").pipeline == found.nearest.pipeline
 
 
 def test_parts_take_turns_where_values_are_exchanged() -> None:

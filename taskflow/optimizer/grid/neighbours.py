@@ -71,8 +71,8 @@ def _ordered(layered: LayeredPlan) -> Iterator[LayeredPlan]:
         if other and not plan.shares:
             yield replace(layered, plan=replace(plan, micro_batch=other))
     for parts in (2 * plan.split, plan.split // 2):
-        if parts and may_split(other := replace(plan, split=parts)):
-            yield replace(layered, plan=other)
+        if parts and may_split(split := replace(plan, split=parts)):
+            yield replace(layered, plan=split)
     for schedule in PipelineSchedule:
         if schedule.chunks in (None, plan.virtual):
             yield replace(layered, plan=replace(plan, schedule=schedule))

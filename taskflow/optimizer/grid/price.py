@@ -84,8 +84,8 @@ class PlanPrices:
         return ahead + waits, back + waits, travels
 
     def _in_turns(self, layered: LayeredPlan, count: int) -> tuple[Array, Array, float]:
-        """The same of a plan whose micro-batches are split. The parts' kernels are smaller, and as much of their exchanges is hidden
-        as they compute meanwhile, except of what is computed again."""
+        """The same of a plan whose micro-batches are split. The parts' kernels are smaller. As much of their exchanges is hidden as
+        they compute meanwhile, except of what is computed again."""
         plan = replace(layered.plan, split=1)
         ahead, back, travels = self._passes(replace(layered, plan=plan), count)
         if plan.micro_batch is None:  # unequal shares
