@@ -9,9 +9,9 @@ from taskflow.mapper import Pass, PassKind, Pipeline
 from taskflow.tasks.lower.backward import Gives, backward, put_gradients
 from taskflow.tasks.lower.forward import forward, place_outputs
 from taskflow.tasks.lower.part import NotAlikeError
+from taskflow.tasks.lower.part_turns import Divided, PartTurns, part_turns
 from taskflow.tasks.lower.sharded import end_pass, layers_ending, scatter_gradients
 from taskflow.tasks.lower.state import Lowering, Piece
-from taskflow.tasks.lower.turns import Divided, Turns, turns
 
 
 def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
@@ -43,7 +43,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     for node in reversed(late):
         _begin_gradients(state, node)
     together = pipeline.all_parts(state.graph, state.strategy.configs) if pipeline.split > 1 else frozenset()
-    in_turns = [turns(state, stage, pipeline, together) if pipeline.split > 1 else None for stage in stages]
+    in_turns = [part_turns(state, stage, pipeline, together) if pipeline.split > 1 else None for stage in stages]
     ending = [layers_ending(state, [node for node, _ in reversed(stage)]) for stage in stages]
     for one in pipeline.passes():
         if state.part is not None:
@@ -135,7 +135,7 @@ def _gives(one: Pass, halves: bool) -> Gives:
 
 
 def _in_turns(
-    state: Lowering, one: Pass, stage: Sequence[Divided], of: Turns, halves: bool, ending: Mapping[int, Sequence[str]]
+    state: Lowering, one: Pass, stage: Sequence[Divided], of: PartTurns, halves: bool, ending: Mapping[int, Sequence[str]]
 ) -> None:
     """Emit the same for a micro-batch whose parts take turns."""
     ahead, gives = one.kind is PassKind.FORWARD, _gives(one, halves)

@@ -1,4 +1,4 @@
-"""Turns: the parts of a micro-batch take turns after each stretch of operators that nothing is exchanged between.
+"""PartTurns: the parts of a micro-batch take turns after each stretch of operators that nothing is exchanged between.
 
 While the values of one part are under way, the devices compute the same stretch for the next part (dual-batch overlap).
 Wang et al., "Domino: eliminating communication in LLM training via generic tensor slicing and overlapping", arXiv 2409.15241;
@@ -20,7 +20,7 @@ Divided = tuple[Node, list[list[Piece]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class OperatorRun:
     """Operators of a stage that run one after the other, by their places in it. ``whole``: all parts of a micro-batch run
     together."""
 
@@ -29,12 +29,12 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class PartTurns:
     """How the parts of a stage's micro-batches take turns. ``forward``, ``backward``: the stretches of a pass, in order.
     ``pieces``: by operator, micro-batch and part (only one of an operator that takes all together)."""
 
-    forward: tuple[Stretch, ...]
-    backward: tuple[Stretch, ...]
+    forward: tuple[OperatorRun, ...]
+    backward: tuple[OperatorRun, ...]
     pieces: list[list[list[list[Piece]]]]
 
     def of(self, ahead: bool) -> Iterable[tuple[int, int, bool]]:
@@ -46,7 +46,7 @@ class Turns:
                     yield at, part, part == count - 1
 
 
-def turns(state: Lowering, stage: Sequence[Divided], pipeline: Pipeline, whole: Collection[int]) -> Turns:
+def part_turns(state: Lowering, stage: Sequence[Divided], pipeline: Pipeline, whole: Collection[int]) -> PartTurns:
     """Return how the parts of a stage's micro-batches take turns. ``whole``: the operators that take all parts together."""
     place = {node.number: at for at, (node, _) in enumerate(stage)}
     together = {at for at, (node, _) in enumerate(stage) if node.number in whole}
@@ -68,7 +68,7 @@ def turns(state: Lowering, stage: Sequence[Divided], pipeline: Pipeline, whole: 
             if tensor.spec.differentiable and (away or _shared(sample[at], index)):
                 back.add(source)
     places = range(len(stage))
-    return Turns(_divided(places, ahead, together), _divided(places[::-1], back, together), pieces)
+    return PartTurns(_divided(places, ahead, together), _divided(places[::-1], back, together), pieces)
 
 
 def _by_part(state: Lowering, pipeline: Pipeline, pieces: Sequence[Piece]) -> list[list[Piece]]:
@@ -82,14 +82,14 @@ def _by_part(state: Lowering, pipeline: Pipeline, pieces: Sequence[Piece]) -> li
     return found
 
 
-def _divided(places: Iterable[int], before: Collection[int], together: Collection[int]) -> tuple[Stretch, ...]:
+def _divided(places: Iterable[int], before: Collection[int], together: Collection[int]) -> tuple[OperatorRun, ...]:
     """The stretches of ``places``: a new one begins at those ``before`` which something is exchanged."""
     found: list[list[int]] = []
     for at in places:
         if not found or at in before or at in together or found[-1][-1] in together:
             found.append([])
         found[-1].append(at)
-    return tuple(Stretch(tuple(some), some[0] in together) for some in found)
+    return tuple(OperatorRun(tuple(some), some[0] in together) for some in found)
 
 
 def _exchanged(readers: Sequence[Piece], index: int, writers: Sequence[Piece], tensor: Tensor) -> bool:
