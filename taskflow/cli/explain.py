@@ -37,6 +37,7 @@ from taskflow.optimizer.explain import (
     alternatives,
     beyond_grid,
     explain,
+    split_gain,
     uneven_pieces,
     what_if,
 )
@@ -94,6 +95,8 @@ def explain_command(
         result["constraints"] = [str(rule) for rule in constraints.rules]
         uneven = uneven_pieces(problem.evaluator)
         result["uneven_pieces"] = uneven.as_json() if uneven is not None else None
+        split = split_gain(problem.evaluator)
+        result["split"] = split.as_json() if split is not None else None
         result["beyond_grid"] = beyond = beyond_grid(strategy.name)
         result |= trusted(problem, strategy, found.seconds)
         if operator is not None:
@@ -113,6 +116,8 @@ def explain_command(
         tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
         if uneven is not None:
             tell(f"\n{uneven}")
+        if split is not None:
+            tell(f"\n{split}")
         if beyond:
             tell(f"\n{beyond}")
         if "trust" in result:

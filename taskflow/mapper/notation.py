@@ -230,6 +230,12 @@ class HybridPlan:
         ``shares``."""
         return sum(self.shares) or (self.data or 1) * (self.micro_batch or 1)
 
+    @property
+    def may_split(self) -> bool:
+        """True if each replica's samples divide into ``split`` parts, and if parts have exchanges within layers to hide."""
+        divides = not any(each % self.split for each in self.shares or (self.micro_batch or 1,))
+        return divides and (self.split == 1 or max(self.tensor, self.context, self.experts) > 1)
+
     def __str__(self) -> str:
         said = [f"t{self.tensor}", *["nosp"] * (not self.sequence_parallel), *["regather"] * self.regather]
         said += [*[f"c{self.context}"] * (self.context > 1)]

@@ -26,9 +26,9 @@ from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.moe import MoEConfig, moe
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.budget import Budget
+from taskflow.optimizer.explain import split_gain
 from taskflow.optimizer.grid import LayeredPlan, PlanGrid, neighbours, plan_strategy
 from taskflow.optimizer.grid.layered_search import layered_search
-from taskflow.optimizer.grid.neighbours import may_split
 from taskflow.optimizer.options import SearchOptions
 from taskflow.rules import Adam
 from taskflow.tasks import Kind
@@ -149,6 +149,21 @@ def test_an_exchange_is_hidden_behind_the_other_part() -> None:
         assert evaluator.set(plan_strategy(layered, graph, machine)) == seconds
 
 
+def test_an_explanation_says_what_it_gains() -> None:
+    graph, machine = experts(), load_machine("a100", 16)
+    evaluator = make_evaluator(graph, machine, rule=RULE)
+    seconds, said = {}, {}
+    for text in ("d16 mb4 e16", "d16 mb4 e16 split=2"):
+        strategy = planned(graph, text, machine)
+        seconds[text] = evaluator.set(strategy)
+        found = split_gain(evaluator)
+        assert evaluator.strategy is strategy and found is not None and found.now == ("split" in text)
+        said[text] = found
+    assert all((one.whole_seconds, one.split_seconds) == tuple(seconds.values()) for one in said.values())
+    evaluator.set(planned(graph, "d16 mb4 zero1", machine))
+    assert split_gain(evaluator) is None
+
+
 def test_a_search_splits_the_best_plan_of_the_grid() -> None:
     graph, machine = experts(), load_machine("a100", 16)
     asked = HybridPlan(data=16, micro_batch=4, experts=16)
@@ -160,9 +175,9 @@ def test_a_search_splits_the_best_plan_of_the_grid() -> None:
 
 
 def test_plans_without_exchanges_are_not_split() -> None:
-    assert may_split(HybridPlan(data=4, micro_batch=2)) and not may_split(HybridPlan(data=4, micro_batch=2, split=2))
-    assert may_split(HybridPlan(tensor=2, data=2, micro_batch=2, split=2))
-    assert not may_split(HybridPlan(tensor=2, data=2, micro_batch=1, split=2))
+    assert HybridPlan(data=4, micro_batch=2).may_split and not HybridPlan(data=4, micro_batch=2, split=2).may_split
+    assert HybridPlan(tensor=2, data=2, micro_batch=2, split=2).may_split
+    assert not HybridPlan(tensor=2, data=2, micro_batch=1, split=2).may_split
     grid = PlanGrid(decoder(), load_machine("h100", 4), RULE)
     next_to = list(neighbours(LayeredPlan(HybridPlan(tensor=2, data=2, micro_batch=2)), grid.sums, 8, 4))
     assert any(one.plan.split == 2 for one in next_to)

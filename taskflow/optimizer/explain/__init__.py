@@ -10,6 +10,7 @@ from taskflow.optimizer.explain.difference import LayerChange, difference
 from taskflow.optimizer.explain.explain import Busy, Explanation, Stretch, explain
 from taskflow.optimizer.explain.labels import TaskPurpose
 from taskflow.optimizer.explain.machine_changes import Change
+from taskflow.optimizer.explain.split import SplitGain, split_gain
 from taskflow.optimizer.explain.uneven import DeviceKind, UnevenGain, uneven_pieces
 from taskflow.optimizer.explain.what_if import Outcome, Scenario, what_if
 
@@ -22,6 +23,7 @@ __all__ = [
     "LayerChange",
     "Outcome",
     "Scenario",
+    "SplitGain",
     "Stretch",
     "TaskPurpose",
     "UnevenGain",
@@ -31,6 +33,7 @@ __all__ = [
     "closed_form",
     "difference",
     "explain",
+    "split_gain",
     "uneven_pieces",
     "what_if",
 ]

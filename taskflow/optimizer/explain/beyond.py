@@ -57,6 +57,8 @@ def _ordered(plan: HybridPlan) -> list[str]:
     said = []
     if plan.stages and len(set(plan.stages)) > 1:
         said.append(f"Stages have {min(plan.stages)} to {max(plan.stages)} layers.")
+    if plan.split > 1:
+        said.append(f"Each micro-batch is split in {plan.split} parts: one is computed while exchanges of another go on.")
     if plan.schedule is not PipelineSchedule.ONE_F_ONE_B:
         said.append(f"Passes are in the order {plan.schedule.value}.")
     return said

@@ -8,7 +8,6 @@ memory. ``layered_search`` changes single choices (``neighbours``) of the best. 
 """
 
 from taskflow.optimizer.grid.changes import change_that_fits
-from taskflow.optimizer.grid.choose import make_grid
 from taskflow.optimizer.grid.descent import descend
 from taskflow.optimizer.grid.fit import fit, fitted
 from taskflow.optimizer.grid.grid import (
@@ -22,6 +21,7 @@ from taskflow.optimizer.grid.grid import (
 )
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole, whole_fits
+from taskflow.optimizer.grid.make_grid import make_grid
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory, rank_memories
 from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours

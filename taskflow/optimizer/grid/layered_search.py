@@ -16,7 +16,6 @@ from taskflow.optimizer.grid.descent import descend
 from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import MARGIN
-from taskflow.optimizer.grid.neighbours import may_split
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
@@ -132,7 +131,7 @@ class _LayeredSearch:
             plan = trial.best.plan
             one = replace(trial.best, plan=replace(plan, split=2 * plan.split))
             count = samples(self.grid.graph) // plan.together
-            if one in self.halved or not may_split(one.plan) or not trial.room_for(one, count, self.end - self.deadline.elapsed):
+            if one in self.halved or not one.plan.may_split or not trial.room_for(one, count, self.end - self.deadline.elapsed):
                 return
             if trial.simulated >= self.most or trial.over():
                 raise BudgetExhausted

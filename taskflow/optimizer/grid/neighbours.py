@@ -71,7 +71,7 @@ def _ordered(layered: LayeredPlan) -> Iterator[LayeredPlan]:
         if other and not plan.shares:
             yield replace(layered, plan=replace(plan, micro_batch=other))
     for parts in (2 * plan.split, plan.split // 2):
-        if parts and may_split(split := replace(plan, split=parts)):
+        if parts and (split := replace(plan, split=parts)).may_split:
             yield replace(layered, plan=split)
     for schedule in PipelineSchedule:
         if schedule.chunks in (None, plan.virtual):
@@ -84,15 +84,9 @@ def _ordered(layered: LayeredPlan) -> Iterator[LayeredPlan]:
             yield replace(layered, plan=replace(plan, virtual=virtual, stages=(), schedule=schedule))
 
 
-def may_split(plan: HybridPlan) -> bool:
-    """True if each replica's samples divide into the plan's parts, and layers exchange values that other parts can hide."""
-    divides = not any(each % plan.split for each in plan.shares or (plan.micro_batch or 1,))
-    return divides and (plan.split == 1 or max(plan.tensor, plan.context, plan.experts) > 1)
-
-
 def _divides(plan: HybridPlan, batch: int, layers: int) -> bool:
     together, stages = plan.together, plan.pipeline * plan.virtual
-    if not may_split(plan) or batch % together or (stages > 1 and stages > max(layers, plan.pipeline)):
+    if not plan.may_split or batch % together or (stages > 1 and stages > max(layers, plan.pipeline)):
         return False
     count = batch // together
     if plan.pipeline == 1 and plan.schedule is not PipelineSchedule.ONE_F_ONE_B:
