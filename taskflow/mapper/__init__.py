@@ -26,6 +26,7 @@ from taskflow.mapper.config import (
     writes_together,
 )
 from taskflow.mapper.expert import Expert
+from taskflow.mapper.fitting import fitted
 from taskflow.mapper.hybrid import HybridParallel, samples, stages_of
 from taskflow.mapper.joined_parts import joined_parts
 from taskflow.mapper.layers import LAYER, described_by_layers, layer_numbers
@@ -85,6 +86,7 @@ __all__ = [
     "degrees_like",
     "depths",
     "described_by_layers",
+    "fitted",
     "follow",
     "from_content",
     "gather_units",

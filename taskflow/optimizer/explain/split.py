@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from taskflow.mapper import HybridParallel, HybridPlan, is_plan, map_graph, parse_plan, samples
-from taskflow.mapper.fitting import fitted
+from taskflow.mapper import HybridParallel, HybridPlan, fitted, is_plan, map_graph, parse_plan, samples
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 
 WORTH = 1.01  # times as long: what gains less is not said of a plan that is not split
