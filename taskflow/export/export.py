@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from taskflow.export.difference import Difference
 from taskflow.export.hybrid import hybrid_of
 from taskflow.export.megatron import megatron_flags, megatron_text, require_transformer
-from taskflow.export.torchtitan import torchtitan_text
+from taskflow.export.torchtitan import require_decoder, torchtitan_text
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy, joined_parts
 
@@ -52,6 +52,8 @@ def require_exportable(graph: OperatorGraph, target: str) -> None:
         require_origin(graph)
     elif target in ("megatron", "torchtitan"):
         require_transformer(graph, target)
+        if target == "torchtitan":
+            require_decoder(graph)
 
 
 def nearest_plan(graph: OperatorGraph, strategy: Strategy, target: str) -> Strategy:

@@ -11,11 +11,15 @@ from taskflow.export.mesh import data_dims, mesh_of, sharing_of
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import (
+    Exchange,
     HybridParallel,
     HybridPlan,
     Strategy,
+    UpdatePlacement,
+    is_plan,
     layer_numbers,
     map_graph,
+    parse_plan,
     recomputed,
     samples,
     stages_of,
@@ -33,7 +37,7 @@ class Hybrid:
     @property
     def ranks(self) -> int:
         """Number of its ranks."""
-        return self.plan.tensor * self.plan.pipeline * (self.plan.data or 1)
+        return self.plan.tensor * self.plan.context * self.plan.pipeline * (self.plan.data or 1)
 
 
 def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
@@ -41,24 +45,40 @@ def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
     divide."""
     strategy.verify(graph)
     mesh, pipeline = mesh_of(graph, strategy), strategy.pipeline
-    data = prod(mesh.sizes[j] for j in data_dims(graph, mesh))
+    named = _named(strategy, prod(mesh.sizes))
+    data = named.data or 1 if named is not None else prod(mesh.sizes[j] for j in data_dims(graph, mesh))
+    context, experts = (named.context, named.experts) if named is not None else (1, 1)
     ranks, many = (pipeline.ranks, pipeline.micro_batches) if pipeline is not None else (1, 1)
     virtual = pipeline.count // ranks if pipeline is not None else 1
     sharing = sharing_of(graph, strategy)
     together = prod(mesh.sizes) == data or not any(config.copies > 1 for config in strategy.configs.values())
     plan = HybridPlan(
-        tensor=prod(mesh.sizes) // data, pipeline=ranks, data=data, micro_batch=max(1, samples(graph) // (data * many)),
+        tensor=prod(mesh.sizes) // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
+        ring=context > 1 and strategy.exchange is Exchange.RING, micro_batch=max(1, samples(graph) // (data * many)),
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
         recompute=_recompute(graph, strategy),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
-        sequence_parallel=together, regather=bool(strategy.regather) and together and prod(mesh.sizes) > data,
+        sequence_parallel=together, regather=bool(strategy.regather) and together and prod(mesh.sizes) > data * context,
     )
     ranks_of_it = map_graph(HybridParallel(plan), graph, host(mesh.ranks))
+    devices = mesh.devices if named is None else [device for order in mesh.orders for device in sorted(order)]
     found = replace(ranks_of_it, processors=strategy.processors, configs={  # each rank where the plan has it
-        name: replace(config, processors=tuple(mesh.devices[rank] for rank in config.processors))
+        name: replace(config, processors=tuple(devices[rank] for rank in config.processors))
         for name, config in ranks_of_it.configs.items()
     })
     return Hybrid(plan, found, _differences(graph, strategy, found))
+
+
+def _named(strategy: Strategy, devices: int) -> HybridPlan | None:
+    """The plan that a strategy is named after, if it cuts sequences or distributes experts, which its cuts alone do not say: by how
+    many devices. Whether it is this plan is seen when both are compared."""
+    if not is_plan(strategy.name):
+        return None
+    plan = parse_plan(strategy.name)
+    degrees = plan.tensor * plan.context
+    if (plan.context == plan.experts == 1) or devices % degrees or plan.data not in (None, devices // degrees):
+        return None
+    return replace(plan, data=devices // degrees)
 
 
 def _recompute(graph: OperatorGraph, strategy: Strategy) -> str:
@@ -102,6 +122,10 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
         one, two = (pipeline.stage(node.name) if pipeline is not None else 0 for pipeline in (wanted.pipeline, found.pipeline))
         why = f"would be {b.describe(node)}" if one == two else f"is in stage {one}, and would be in stage {two}"
         differences.append(Difference(node.name, a.describe(node), why))
+    for layer in sorted({parameter.layer for parameter in graph.parameters}):
+        stages = [sync.zero if sync.place is UpdatePlacement.SHARDED else 0 for sync in (wanted.sync(layer), found.sync(layer))]
+        if stages[0] != stages[1]:
+            differences.append(Difference(layer, f"zero{stages[0]}", f"would be zero{stages[1]}, as most layers"))
     for name in sorted(wanted.recompute ^ found.recompute):
         kept = name in found.recompute
         differences.append(Difference(name, "kept" if kept else "recomputed", f"would be {'recomputed' if kept else 'kept'}"))

@@ -1,17 +1,21 @@
-"""Plans as arguments of Megatron-LM: t, p, v, d, micro-batches, recomputation and a distributed optimiser.
+"""Plans as arguments of Megatron-LM: t, p, v, c, e, d, micro-batches, recomputation and a distributed optimiser.
 
 The rules are those that its own parser checks (megatron/training/arguments.py: layers divide among stages unless a layout is given;
-interleaving needs p >= 2 and micro-batches in multiples of p; --sequence-parallel needs t >= 2).
+interleaving needs p >= 2 and micro-batches in multiples of p; --sequence-parallel needs t >= 2; sequences divide into 2 c pieces;
+experts with t >= 2 need --sequence-parallel).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskflow.export.hybrid import Hybrid
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import HybridPlan, PipelineSchedule, attends, layer_numbers, samples, stages_of
+
+_LIST = re.compile(r"(?:.*?\.)?\d+\.")  # of an operator's name, as far as its outermost number
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,21 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     many = samples(graph) // (data * micro)
     if plan.virtual > 1 and many % plan.pipeline:
         raise ValueError(f"interleaved 1F1B needs micro-batches in multiples of p = {plan.pipeline}, got {many}")
+    require_positions(graph, plan, "Megatron-LM")
+    if plan.experts > 1 and plan.context > 1:
+        raise ValueError("Megatron-LM deals experts to the ranks that share a sequence first, the plan to replicas; take c or e")
+    if plan.experts > 1 and plan.tensor > 1 and not plan.sequence_parallel:
+        raise ValueError("Megatron-LM's experts need --sequence-parallel in a tensor group; leave nosp out")
     words = [
         f"--tensor-model-parallel-size {plan.tensor}", f"--pipeline-model-parallel-size {plan.pipeline}",
         f"--micro-batch-size {micro}", f"--global-batch-size {samples(graph)}",
     ]
     if plan.tensor > 1 and plan.sequence_parallel:
         words.append("--sequence-parallel")
+    if plan.context > 1:
+        words += [f"--context-parallel-size {plan.context}", f"--cp-comm-type {'p2p' if plan.ring else 'all_gather'}"]
+    if plan.experts > 1:  # a tensor group shares a replica's experts one by one, not each of them
+        words += [f"--expert-model-parallel-size {plan.experts * plan.tensor}", "--expert-tensor-parallel-size 1"]
     words += _stages(graph, plan)
     if plan.zero:
         words.append("--use-distributed-optimizer")
@@ -52,7 +65,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     elif plan.recompute == "full":
         words += ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"]
     notes = [
-        f"{plan.tensor * plan.pipeline * data} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; the "
+        f"{hybrid.ranks} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; the "
         "network's sizes are arguments of your own",
     ]
     if plan.tensor > 1 and plan.sequence_parallel and not plan.regather:
@@ -90,6 +103,18 @@ def require_transformer(graph: OperatorGraph, who: str) -> None:
             f"{who} trains Transformers; {graph.name} is none, or its layers have no numbers in their names (h.3); take another "
             "target: torch or jax"
         )
+    lists = dict.fromkeys(match[0].rstrip("0123456789.") for node in graph if (match := _LIST.match(node.name)))
+    if len(lists) > 1:
+        raise ValueError(
+            f"{who} is told of one list of layers; {graph.name} has several ({', '.join(lists)}); take another target: torch or jax"
+        )
+
+
+def require_positions(graph: OperatorGraph, plan: HybridPlan, who: str) -> None:
+    """Raise ValueError unless sequences divide as both projects divide them, so that causal attention is as much work on each."""
+    positions = graph.nodes[0].space.shape[1] if plan.context > 1 else 0
+    if positions % (2 * plan.context):
+        raise ValueError(f"{who} cuts a sequence into 2 c pieces; {positions} positions do not divide by {2 * plan.context}")
 
 
 def megatron_text(flags: Flags, title: str) -> str:

@@ -7,7 +7,7 @@ parallelism, and the batch of a rank is what a pipeline divides into micro-batch
 from __future__ import annotations
 
 from taskflow.export.hybrid import Hybrid
-from taskflow.export.megatron import layers_read, require_transformer
+from taskflow.export.megatron import layers_read, require_positions, require_transformer
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import BLOCK, PipelineSchedule, samples, stages_of
 
@@ -19,10 +19,20 @@ SCHEDULES = {
 }
 
 
+def require_decoder(graph: OperatorGraph) -> None:
+    """Raise ValueError for networks with attention to later positions, unless masks say which."""
+    if any(node.operator.kind == "flash_attention" and not getattr(node.operator, "causal", True) for node in graph):
+        raise ValueError(
+            f"torchtitan trains decoders; in {graph.name} positions attend to later ones; take the target megatron, torch or jax"
+        )
+
+
 def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     """Return the sections. Raises ValueError with the reason if torchtitan has no such plan."""
     plan = hybrid.plan
     require_transformer(graph, "torchtitan")
+    require_positions(graph, plan, "torchtitan")
+    require_decoder(graph)
     if not plan.sequence_parallel:
         raise ValueError(
             "torchtitan's tensor parallelism comes with sequence parallelism; leave nosp out, or take the target torch or megatron"
@@ -31,6 +41,13 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         raise ValueError("torchtitan keeps what a tensor group gathers for the backward pass; leave regather out")
     if plan.prefetch != BLOCK:
         raise ValueError("torchtitan gathers the weights of a block at once; leave prefetch out")
+    if plan.experts > 1 and (plan.context > 1 or plan.tensor > 1 or plan.zero == 0):
+        raise ValueError(
+            "torchtitan deals experts to the ranks that share weights (FSDP), and a tensor group cuts each of them; take eN with "
+            "zero1 to zero3 and without t and c"
+        )
+    if plan.context > 1 and (plan.zero == 0 or plan.shard_group):
+        raise ValueError("torchtitan shares weights among the ranks of a sequence (FSDP); take cN with zero1 to zero3, no hsdp")
     data, micro = plan.data or 1, plan.micro_batch or 1
     batch = samples(graph)
     local = batch // data if plan.pipeline > 1 else micro
@@ -39,7 +56,8 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         f"# {title}", "[parallelism]",
         f"data_parallel_replicate_degree = {data // shares}", f"data_parallel_shard_degree = {shares}",
         f'fsdp_reshard_after_forward = "{"always" if plan.zero == 3 else "never"}"',
-        f"tensor_parallel_degree = {plan.tensor}", "context_parallel_degree = 1", "expert_parallel_degree = 1",
+        f"tensor_parallel_degree = {plan.tensor}", f"context_parallel_degree = {plan.context}",
+        f"expert_parallel_degree = {plan.experts}",
         f"pipeline_parallel_degree = {plan.pipeline}",
     ]
     if plan.pipeline > 1:

@@ -20,7 +20,7 @@ LAYERS, BATCH = 8, 16
 PLANS = [
     "d8 mb2", "t2 d4 mb1", "t8 d1 mb16", "p4 d2 mb1", "t2 p2 d2 mb1 zero1", "p4 v2 d2 mb1", "t2 p2 d2 mb2 recompute=full",
     "t2 p2 d2 mb1 recompute=selective", "t2 nosp p2 d2 mb1", "t2 regather p2 d2 mb1", "p2 d4 mb1 stages=3,5",
-    "p2 v2 t2 d2 mb1 stages=1,3,3,1",
+    "p2 v2 t2 d2 mb1 stages=1,3,3,1", "c2 d4 mb1 zero1", "t2 c2 p2 mb1 zero1", "c4 d2 mb1 zero1 recompute=full",
 ]
 
 
@@ -36,9 +36,11 @@ def parsed(text: str) -> Namespace:
     """As Megatron-LM's parser reads it; its checks that are about plans are below."""
     parser = ArgumentParser()
     for name in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size", "global-batch-size",
-                 "num-virtual-stages-per-pipeline-rank", "recompute-num-layers"):
+                 "num-virtual-stages-per-pipeline-rank", "recompute-num-layers", "context-parallel-size",
+                 "expert-model-parallel-size", "expert-tensor-parallel-size"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--pipeline-model-parallel-layout")
+    parser.add_argument("--cp-comm-type", choices=["p2p", "a2a", "allgather", "a2a+p2p", "all_gather"])
     parser.add_argument("--recompute-granularity", choices=["full", "selective"])
     parser.add_argument("--recompute-method", choices=["uniform", "block"])
     for name in ("sequence-parallel", "use-distributed-optimizer"):
@@ -56,7 +58,8 @@ def test_megatrons_parser_takes_the_flags_and_they_say_the_plan(plan: str) -> No
     assert (t, p) == (wanted.tensor, wanted.pipeline) and (flags.micro_batch_size, flags.global_batch_size) == (
         wanted.micro_batch, BATCH
     )
-    data = 8 // (t * p)
+    assert (flags.context_parallel_size or 1) == wanted.context and flags.expert_model_parallel_size is None
+    data = 8 // (t * p * wanted.context)
     assert BATCH % (flags.micro_batch_size * data) == 0 and flags.use_distributed_optimizer is bool(wanted.zero)
     assert flags.sequence_parallel is (t > 1 and wanted.sequence_parallel)  # Megatron-LM turns it off without t
     assert (flags.recompute_granularity or "none") == wanted.recompute
@@ -87,8 +90,9 @@ def test_torchtitans_sections_say_the_plan(plan: str) -> None:
     said: dict[str, Any] = tomllib.loads(found.files["plan.toml"])
     parallel, training = said["parallelism"], said["training"]
     data = parallel["data_parallel_replicate_degree"] * parallel["data_parallel_shard_degree"]
-    assert data * parallel["tensor_parallel_degree"] * parallel["pipeline_parallel_degree"] == 8
-    assert (parallel["data_parallel_shard_degree"] > 1) is bool(wanted.zero)
+    assert parallel["context_parallel_degree"] == wanted.context and parallel["expert_parallel_degree"] == 1
+    assert data * parallel["tensor_parallel_degree"] * parallel["pipeline_parallel_degree"] * wanted.context == 8
+    assert (parallel["data_parallel_shard_degree"] > 1) is (bool(wanted.zero) and data > 1)
     assert training["global_batch_size"] == BATCH
     if wanted.pipeline > 1:
         assert training["local_batch_size"] == BATCH // data and parallel["pipeline_parallel_microbatch_size"] == wanted.micro_batch
@@ -98,6 +102,37 @@ def test_torchtitans_sections_say_the_plan(plan: str) -> None:
     else:
         assert training["local_batch_size"] == wanted.micro_batch
     assert said["activation_checkpoint"]["mode"] == wanted.recompute
+
+
+@pytest.mark.parametrize("plan,size", [("e2 d8 mb1", 2), ("e2 t2 d4 mb1", 4), ("e4 p2 d4 mb1", 4)])
+def test_experts_are_dealt_to_the_ranks_that_the_plan_says(plan: str, size: int) -> None:
+    """A tensor group shares a replica's experts, so that in Megatron-LM's words t x e ranks have them, and none is cut."""
+    graph = build("moe", BATCH, 8, preset="small")
+    strategy = strategy_of(graph, plan)
+    found = exported(graph, strategy, "megatron", "plan.args")
+    flags = parsed(found.files["plan.args"])
+    assert not found.differences and (flags.expert_model_parallel_size, flags.expert_tensor_parallel_size) == (size, 1)
+    experts = next(node for node in graph if node.operator.kind == "expert_linear")
+    pieces = strategy[experts.name].pieces(experts)
+    at = [dim.name for dim in experts.dims].index("e")
+    assert all(rect.shape[i] == dim.size for rect, _ in pieces for i, dim in enumerate(experts.dims) if dim.name not in "ne")
+    assert experts.dims[at].size // pieces[0][0].shape[at] == size
+
+
+def test_experts_for_torchtitan_are_dealt_to_ranks_that_share_weights() -> None:
+    graph = build("moe", BATCH, 8, preset="small")
+    found = exported(graph, strategy_of(graph, "e2 d8 mb1 zero2"), "torchtitan", "plan.toml")
+    assert not found.differences and "expert_parallel_degree = 2" in found.files["plan.toml"]
+    for plan in ("e2 d8 mb1", "e2 t2 d4 mb1 zero2"):
+        with pytest.raises(ValueError, match=r"take eN with zero1 to zero3 and without t and c"):
+            exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")
+
+
+def test_layers_with_shares_of_their_own_are_differences() -> None:
+    graph = gpt()
+    found = exported(graph, strategy_of(graph, "d8 mb2 zero=1*6,0*2"), "megatron", "plan.args")
+    assert {d.operator.split(".")[1] for d in found.differences if "." in d.operator} >= {"6", "7"}
+    assert any("would be zero1, as most layers" in str(d) for d in found.differences)
 
 
 def test_a_plan_that_is_none_of_degrees_is_answered_with_the_nearest() -> None:
@@ -113,7 +148,8 @@ def test_a_plan_that_is_none_of_degrees_is_answered_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("plan,target,why", [
     ("p4 d2 mb1 schedule=gpipe", "megatron", "1f1b"), ("p4 d2 mb1 schedule=zb-h1", "megatron", "zb-h1"),
-    ("p2 d4 mb1 schedule=zbv", "megatron", "zbv"),
+    ("p2 d4 mb1 schedule=zbv", "megatron", "zbv"), ("c8 mb1", "megatron", "8 positions do not divide by 16"),
+    ("c8 mb1", "torchtitan", "8 positions do not divide by 16"), ("c2 d4 mb1", "torchtitan", "take cN with zero1 to zero3"),
 ])
 def test_what_a_framework_has_not_is_refused_with_the_reason(plan: str, target: str, why: str) -> None:
     graph = gpt()
@@ -127,6 +163,9 @@ def test_networks_that_are_no_transformers_are_refused(target: str) -> None:
     strategy = taskflow.choose("data", graph, taskflow.load_machine("k80", 4))[0]
     with pytest.raises(ValueError, match="trains Transformers; LeNet is none"):
         exported(graph, strategy, target, "plan")
+    both = build("transformer", 16, 4, preset="small")
+    with pytest.raises(ValueError, match=r"has several \(encoder.layers, decoder.layers\)"):
+        exported(both, taskflow.choose("data", both, taskflow.load_machine("k80", 4))[0], target, "plan")
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,32 @@ def test_a_stage_that_needs_a_size_of_the_one_before_is_refused() -> None:
     """A stage begins in the middle of an attention, behind which its result gets the shape that its input had."""
     with pytest.raises(ValueError, match="needs a size of a tensor of an earlier stage"):
         plan_for("llama", "p2 d2 v2 mb1", 4)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mixtral", "t5"])
+def test_the_stages_of_hugging_face_s_networks_compute_what_the_network_computes(name: str, tmp_path: Path) -> None:
+    """Their forward cannot be traced by torch.fx, and so is recorded. Each stage computes positions by itself."""
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    _, _, text = plan_for(name, "p2 mb2", 2)
+    (tmp_path / "stages.py").write_text(text)
+    spec = importlib.util.spec_from_file_location(f"stages_of_{name}", tmp_path / "stages.py")
+    assert spec is not None and spec.loader is not None
+    sys.modules[spec.name] = stages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stages)
+    plan = stages.plan()
+    assert plan.samples == networks.BATCH and len(plan.stages) == 2
+    torch.manual_seed(0)
+    module = networks.MODULES[name]()
+    inputs = [value[:2] for value in networks.batch_of(name, torch.Generator().manual_seed(1))[0]]
+    given = dict(zip(plan.inputs, inputs))
+    values = plan.stages[0].run(module, *(given[key] for key in plan.stages[0].inputs))
+    values = values if isinstance(values, tuple) else (values,)
+    scores = plan.stages[1].run(module, *values, *(given[key] for key in plan.stages[1].inputs))
+    torch.testing.assert_close(scores, module(*inputs))
+    names = {path for path, _ in module.named_parameters(remove_duplicate=False)}
+    for stage in plan.stages:
+        names -= {path for path in names if any(path == part or path.startswith(f"{part}.") for part in stage.parts)}
+    assert not {path for path in names if not path.endswith(("shared.weight", "embed_tokens.weight"))}, "each is in a stage"
 
 
 def test_a_module_that_was_not_planned_is_refused_before_ranks_meet() -> None:
@@ -135,6 +162,7 @@ CASES = [
     ("resnet", "data", 2), ("resnet", "data", 4), ("cnn", "data", 2), ("cnn", "expert", 2), ("cnn", "expert", 4),
     ("llama", "d2 zero3 mb2", 2), ("llama", "d4 zero3 hsdp2", 4), ("llama", "t2 d2 zero3 mb2", 4), ("mixtral", "d4 zero1 mb1", 4),
     ("t5", "d2", 2), ("t5", "t2", 2), ("t5", "t2 d2 zero1 mb2", 4), ("t5", "d4 zero3 mb1", 4),
+    ("gpt2", "p2 mb2", 2), ("gpt2", "p2 d2 mb1 zero1", 4), ("mixtral", "p2 mb2", 2), ("t5", "p2 mb2", 2),
 ]
 
 
@@ -142,7 +170,7 @@ CASES = [
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("name,plan,ranks", CASES, ids=[f"{n} {p} on {r}" for n, p, r in CASES])
 def test_plans_train_as_pytorch_alone_and_as_here(name: str, plan: str, ranks: int, tmp_path: Path) -> None:
-    if name in ("mixtral", "t5"):
+    if name in ("gpt2", "mixtral", "t5"):
         pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
     graph, strategy, text = plan_for(name, plan, ranks)
     losses = check(tmp_path, name, text, ranks)

@@ -15,7 +15,7 @@ from taskflow.export.pytorch.shares import bytes_of_shares
 from taskflow.export.pytorch.stages import StageText, stages_of_module
 from taskflow.export.pytorch.units import patterns, units_of
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import BLOCK, PipelineSchedule, Strategy, gather_units, writes_together
+from taskflow.mapper import BLOCK, PipelineSchedule, Strategy, gather_units, samples, writes_together
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
 
 SCHEDULES = {  # (schedule, whether a rank has several stages): the class of torch.distributed.pipelining
@@ -30,7 +30,8 @@ STATE = 4  # arrays of a weight: it, its gradient, and two of an optimizer's sta
 class TorchPlan:
     """Contents of a generated module. ``names``: the mesh's dimensions (the pipeline's first). ``nearest``: the strategy that
     it expresses, which is the given one if there are no ``differences``. ``notes``: what is done differently with the same
-    result. ``more_bytes``: what a rank needs beyond the plan's memory. ``elements``: of all parameters, 0: unknown."""
+    result. ``more_bytes``: what a rank needs beyond the plan's memory. ``elements``: of all parameters, 0: unknown. ``samples``: of
+    each step, 0: any number."""
 
     mesh: Mesh
     names: Mapping[str, int]
@@ -54,6 +55,7 @@ class TorchPlan:
     devices: tuple[int, ...] = ()
     more_bytes: int = 0
     elements: int = 0
+    samples: int = 0
     notes: list[str] = field(default_factory=list)
 
 
@@ -233,7 +235,12 @@ def _add_stages(
     if (pipeline.schedule, several) not in SCHEDULES:
         raise ValueError(f"torch.distributed.pipelining has no {pipeline.schedule.value} with several stages a rank")
     plan.schedule = SCHEDULES[pipeline.schedule, several]
-    plan.stages = stages_of_module(origin.module, len(origin.examples), pipeline, sites)
+    batch = samples(graph)
+    rows = max(1, batch // (prod(plan.names[name] for name in plan.data) * pipeline.micro_batches))
+    plan.stages, fixed = stages_of_module(origin.module, origin.examples, rows, pipeline, sites)
+    if fixed:
+        plan.samples = batch
+        plan.notes.append(f"a step has {batch} samples: the stages' code has sizes as numbers; the loss is given scores alone")
     plan.arrives = tuple(_arriving(graph, strategy, number, len(stage.arrives), plan, found)
                          for number, stage in enumerate(plan.stages))
 

@@ -6,12 +6,13 @@ Modules within one stage are unchanged. Only the code around them is rewritten, 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from taskflow.mapper import Pipeline
-from taskflow.models.pytorch import OperatorSite
+from taskflow.models.pytorch import OperatorSite, graph_around
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,10 @@ class StageText:
 
 
 def stages_of_module(
-    module: Any, given: int, pipeline: Pipeline, sites: Mapping[str, OperatorSite]
-) -> tuple[StageText, ...]:
-    """Return the stages of a module whose forward is called with the ``given`` arguments. Raises ValueError if its code cannot
-    be divided there."""
+    module: Any, examples: Sequence[Any], rows: int, pipeline: Pipeline, sites: Mapping[str, OperatorSite]
+) -> tuple[tuple[StageText, ...], bool]:
+    """Return the stages of a module whose forward is called with arguments like ``examples``, of which a micro-batch on one replica
+    has so many ``rows``, and whether their code has these sizes as numbers. Raises ValueError if its code cannot be divided."""
     import torch.fx
 
     found: dict[str, set[int]] = {}
@@ -46,17 +47,31 @@ def stages_of_module(
             return len(found.get(module_qualified_name, ())) <= 1
 
     names = list(inspect.signature(module.forward).parameters.values())
-    fixed = {p.name: p.default for p in names[given:] if p.default is not inspect.Parameter.empty}
+    fixed = {p.name: p.default for p in names[len(examples) :] if p.default is not inspect.Parameter.empty}
+    recorded = False
     try:
         graph = AroundStages().trace(module, concrete_args=fixed or None)
-    except Exception as error:  # whatever the module's code does with what has no numbers
-        said = (str(error).splitlines() or [""])[0]
-        raise ValueError(
-            f"the code of {type(module).__name__} around its layers cannot be divided into stages ({said}); put what "
-            "depends on shapes or numbers into the layers, or export a plan without a pipeline"
-        ) from error
+    except Exception:  # whatever the module's code does with what has no numbers
+        graph, recorded = _recorded(module, examples, rows, found), True
     stage_of = _stages(graph, found)
-    return tuple(_Writer(graph, stage_of, number, pipeline.count).stage() for number in range(pipeline.count))
+    writers = [_Writer(graph, stage_of, number, pipeline.count) for number in range(pipeline.count)]
+    return tuple(writer.stage() for writer in writers), recorded
+
+
+def _recorded(module: Any, examples: Sequence[Any], rows: int, found: Mapping[str, set[int]]) -> Any:
+    """The graph of what runs around modules that are within one stage, for a micro-batch of so many rows."""
+    import torch
+
+    paths = {id(part): path for path, part in reversed([*module.named_modules()])}
+    most = max((len(value) for value in examples if isinstance(value, torch.Tensor) and value.ndim), default=0)
+    few = [value[:rows] if isinstance(value, torch.Tensor) and value.shape[:1] == (most,) else value for value in examples]
+    try:
+        return graph_around(module, few, lambda part: len(found.get(paths.get(id(part), ""), ())) == 1)
+    except ValueError as error:
+        raise ValueError(
+            f"the code of {type(module).__name__} around its layers cannot be divided into stages ({error}); put this into the "
+            "layers, or export a plan without a pipeline"
+        ) from error
 
 
 def _stages(graph: Any, found: Mapping[str, set[int]]) -> dict[Any, int | None]:
@@ -177,7 +192,15 @@ class _Name:
 
 def _text(value: Any) -> str:
     """An argument as code."""
-    from torch.fx.node import map_arg
+    import torch
+    from torch.fx.node import map_aggregate
 
-    named: Any = map_arg
-    return repr(named(value, lambda node: _Name(node.name)))
+    def named(leaf: Any) -> Any:
+        if isinstance(leaf, torch.fx.Node):
+            return _Name(leaf.name)
+        if isinstance(leaf, torch.device):  # that of the module when it was looked at
+            return _Name("here(part)")
+        return _Name(f'float("{leaf}")') if isinstance(leaf, float) and not isfinite(leaf) else leaf
+
+    every: Any = map_aggregate
+    return repr(every(value, named))

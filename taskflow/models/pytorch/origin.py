@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -74,6 +74,14 @@ def sites_of(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | No
     if graph not in _SITES:
         _SITES[graph] = _sites(graph)
     return _SITES[graph]
+
+
+def graph_around(module: Any, examples: Sequence[Any], leaf: Callable[[Any], bool]) -> Any:
+    """Return what forward computes on ``examples`` as a graph of torch.fx whose modules are those for which ``leaf`` is true, with
+    the examples' sizes as numbers. Raises ValueError that says what has no code."""
+    from taskflow.models.pytorch.around import graph_around
+
+    return graph_around(module, examples, leaf)
 
 
 def _sites(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | None]:

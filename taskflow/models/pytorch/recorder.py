@@ -47,8 +47,8 @@ def _in_place(target: Any, args: Any, kwargs: Any) -> bool:
         return False
 
 
-def _tensors(nest: Any) -> list[torch.Tensor]:
-    """The tensors among its leaves."""
+def tensors_of(nest: Any) -> list[torch.Tensor]:
+    """Return the tensors among the leaves of a nest."""
     return [value for value in leaves(nest) if isinstance(value, torch.Tensor)]
 
 
@@ -56,6 +56,11 @@ def _changes(name: str, kwargs: dict[str, Any]) -> bool:
     """True if a function of this name, called with ``kwargs``, writes into one of its arguments."""
     in_place = name.endswith("_") and not name.startswith("__")
     return in_place or name == INDEX_ASSIGNMENT or kwargs.get("out") is not None
+
+
+def changes_an_argument(target: Any, args: Any, kwargs: Any) -> bool:
+    """True if a function, called so, writes into one of its arguments."""
+    return _changes(getattr(target, "__name__", ""), kwargs) or _in_place(target, args, kwargs)
 
 
 class TorchRecorder(TorchFunctionMode):
@@ -193,7 +198,7 @@ class TorchRecorder(TorchFunctionMode):
         """Run a step and record it. What depends on fixed tensors only is computed, and what asks about a tensor is answered."""
         name = target if kind == "module" else getattr(target, "__name__", "")
         args, kwargs = mapped(self._in_shadow, args), mapped(self._in_shadow, kwargs)
-        given = _tensors((args, kwargs))
+        given = tensors_of((args, kwargs))
         changes = kind == "function" and _changes(name, kwargs)
         tracked = [value for value in given if self._tracked(value)]
         if kind == "function" and name not in QUERIES:
@@ -206,7 +211,7 @@ class TorchRecorder(TorchFunctionMode):
         self._refuse_hidden_state(name, target)
         if name in QUERIES:
             result = run(*args, **kwargs)
-            if not _tensors(result):
+            if not tensors_of(result):
                 return result
         referred, named = mapped(self._reference_in_nest, (args, kwargs))
         self._refuse_arguments(name, given, changes)
@@ -217,7 +222,7 @@ class TorchRecorder(TorchFunctionMode):
             result = run(*args, **kwargs)
         if name == INDEX_ASSIGNMENT:
             result = args[0]
-        if not _tensors(result):
+        if not tensors_of(result):
             raise Unsupported(f"{name_of(target)} returns no tensor; it has no counterpart")
         changed = [value for value, version in zip(given, before) if value._version != version]
         self._forget(changed, kind, target)
@@ -263,7 +268,7 @@ class TorchRecorder(TorchFunctionMode):
     def _fixed(self, kind: str, target: Any, args: Any, kwargs: Any, run: Any, changes: bool) -> Any:
         """Compute what depends on nothing but fixed tensors."""
         name = getattr(target, "__name__", str(target))
-        given = _tensors((args, kwargs))
+        given = tensors_of((args, kwargs))
         older = {value.untyped_storage()._cdata for value in given} - self.made.keys()
         if changes or name == "__set__" or _in_place(target if kind == "function" else run, args, kwargs):
             into = kwargs.get("out", args[0] if args else None)

@@ -53,6 +53,19 @@ def record_both(
     return training
 
 
+def recorded_once(recorder: TorchRecorder, examples: Sequence[Any]) -> Any:
+    """Return what forward returns when a recorder runs a module in training, with references for tensors. The module is left as
+    it was."""
+    module, flags = recorder.module, [(part, part.training) for part in recorder.module.modules()]
+    try:
+        with _unchanged(module, recorder.leaf), _quietly():
+            module.train()
+            return recorder.run(examples_in(recorder.shadow, examples)).output
+    finally:
+        for part, flag in flags:
+            part.__dict__["training"] = flag
+
+
 @contextmanager
 def _quietly() -> Iterator[None]:
     """PyTorch does not log what it cannot compute: it raises it too."""

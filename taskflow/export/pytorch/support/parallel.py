@@ -67,6 +67,10 @@ class Parallel:
 
     def gradients(self, loss: Callable[[Any, Any], torch.Tensor], inputs: Sequence[Any], target: Any) -> torch.Tensor:
         """Like `step`, but the loss stays on the device, so that nothing waits for it."""
+        if self.plan.samples and len(inputs[0]) != self.plan.samples:
+            raise ValueError(
+                f"the plan's stages are written for {self.plan.samples} samples, got {len(inputs[0])}; export a plan for as many"
+            )
         inputs, target = [self.rows(value) for value in inputs], self.rows(target)
         if self.schedule is not None:
             found = self._step_of_stages(loss, inputs, target)

@@ -46,7 +46,7 @@ class ParallelPlan:
     weights belong to the whole module. ``again``: modules that are recomputed for the backward pass. ``inputs``: the names of
     forward's arguments. ``output``, ``target``: the layouts in which the loss takes the module's result and the targets.
     ``statistics``: batch normalisation uses the samples of all replicas. ``elements``: of all parameters of the module, 0: not
-    known."""
+    known. ``samples``: of each step, 0: any number."""
 
     mesh: Mapping[str, int]
     layers: Mapping[str, LayerPlan]
@@ -65,3 +65,4 @@ class ParallelPlan:
     statistics: bool = False
     devices: tuple[int, ...] = ()
     elements: int = 0
+    samples: int = 0

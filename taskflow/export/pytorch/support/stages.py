@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
@@ -48,6 +49,11 @@ def held(part: nn.Module, path: str) -> Any:
     """Return a parameter or buffer by its path."""
     owner, _, name = path.rpartition(".")
     return getattr(part.get_submodule(owner), name)
+
+
+def here(part: nn.Module) -> torch.device:
+    """Return the device of a stage."""
+    return next(part.parameters()).device
 
 
 def _put(part: nn.Module, path: str, whole: nn.Module) -> None:
