@@ -208,7 +208,7 @@ class Parallel:
 
     def _tied_here(self) -> Iterator[tuple[nn.Parameter, Any]]:
         for found, group in zip(self.tied, self._tied_groups):
-            here = dict(self.named_parameters())
+            here = {name: p for part in self.parts for name, p in part.named_parameters(remove_duplicate=False)}
             name = next((name for name in found if name in here), None)
             if name is not None and group is not None:
                 yield here[name], group
