@@ -69,7 +69,7 @@ def _put(part: nn.Module, path: str, whole: nn.Module) -> None:
     elif isinstance(value, nn.Parameter):
         part.register_parameter(name, value)
     else:
-        part.register_buffer(name, value)
+        part.register_buffer(name, value, persistent=name not in whole._non_persistent_buffers_set)
 
 
 def parameters_of(module: nn.Module, parts: Sequence[str]) -> dict[int, str]:
