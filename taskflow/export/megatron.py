@@ -1,6 +1,6 @@
 """Plans as arguments of Megatron-LM: t, p, v, c, e, d, micro-batches, recomputation and a distributed optimiser.
 
-The rules are those that its own parser checks (megatron/training/arguments.py). Layers divide among stages unless there is a layout.
+The rules are those that its parser checks (megatron/training/arguments.py). Layers divide among stages unless a layout is given.
 Interleaving needs p >= 2 and micro-batches in multiples of p. --sequence-parallel needs t >= 2, and experts with t >= 2 need it.
 Sequences divide into 2 c pieces.
 """
