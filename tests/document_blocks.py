@@ -37,8 +37,14 @@ TEXTS_NOT_COMPARED = {
 }
 """text blocks, by the start of their first line, that are no output."""
 
-SLOW = ("alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", " train ", " profile ", " --devices 64 ")
-"""Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise."""
+SLOW = (
+    "alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", "/gpt.py", " train ", " profile ",
+    " --devices 64 ", "machine measure", " --to torch ", "torchrun ",
+)
+"""Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise, and tests/cli
+and tests/export the others."""
+SLOW_PYTHON = ("runtime.calibrate", 'costs="measured"')
+"""So do blocks of Python with one of these: tests/machine and tests/optimizer measure otherwise."""
 SLOW_PAGES = ("docs/guide/cluster.md", "docs/guide/export.md", "docs/guide/gpus.md", "docs/guide/machines.md")
 """Pages of which all commands do: tests/cli and tests/export start such commands otherwise."""
 
@@ -50,6 +56,11 @@ class Block:
     language: str
     line: int
     text: str
+
+    @property
+    def slow(self) -> bool:
+        """Does this block of Python run in make test-slow only?"""
+        return any(word in self.text for word in SLOW_PYTHON)
 
     @property
     def lines(self) -> list[str]:

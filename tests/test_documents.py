@@ -85,20 +85,31 @@ def require_torch(page: Path) -> None:
 # ---- Python ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", named([page for page in PAGES if python_blocks(page)]))
-def test_python_blocks_print_what_is_shown(page: Path, tmp_path: Path) -> None:
+def run_python(page: Path, folder: Path, slow: bool) -> None:
+    """All blocks of a page in order, or all but the slow ones."""
     require_torch(page)
-    pairs = python_blocks(page)
-    prepare(page, tmp_path)
+    pairs = [pair for pair in python_blocks(page) if slow or not pair[0].slow]
+    prepare(page, folder)
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, page.name], input=json.dumps([(b.line, b.text) for b, _ in pairs]),
-        cwd=tmp_path, env=environment(tmp_path), text=True, capture_output=True, timeout=LIMIT_SECONDS,
+        cwd=folder, env=environment(folder), text=True, capture_output=True, timeout=LIMIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for (block, shown), printed in zip(pairs, json.loads(done.stdout)):
         assert printed == (shown or ""), f"{page.name}, block at line {block.line}:\n{printed}"
     shows = any(shown for _, shown in pairs) or len(files(page)) == len(pairs)  # what files print, commands show
     assert shows, f"{page.name}: no output is shown"
+
+
+@pytest.mark.parametrize("page", named([page for page in PAGES if python_blocks(page)]))
+def test_python_blocks_print_what_is_shown(page: Path, tmp_path: Path) -> None:
+    run_python(page, tmp_path, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", named([page for page in PAGES if any(block.slow for block, _ in python_blocks(page))]))
+def test_slow_python_blocks_print_what_is_shown(page: Path, tmp_path: Path) -> None:
+    run_python(page, tmp_path, slow=True)
 
 
 # ---- Commands --------------------------------------------------------------------------------------------------------
@@ -111,8 +122,8 @@ def shortened(command: Command) -> list[str]:
     if command.shown is not None:
         return shlex.split(text)
     if not text.startswith("taskflow simulate "):  # its plan may say for how many devices it is
-        text = re.sub(r"-n \d+|--processors \d+", lambda m: f"{m[0].split()[0]} 2", text)
-    words = shlex.split(re.sub(r"--budget \S+", "--budget 40p", text))
+        text = re.sub(r"-n \d+|--processors \d+|--devices \d+", lambda m: f"{m[0].split()[0]} 2", text)
+    words = shlex.split(re.sub(r"--budget \S+", "--budget 40p", text).replace(" ResNet-101 ", " ResNet-101 --size small "))
     if words[0] == "make":
         return ["make", "--dry-run", "-C", str(ROOT), *words[1:]]  # the targets exist; CI runs them
     if any(word.startswith("examples/") for word in words) and "taskflow_from_scratch.py" not in text:
@@ -127,12 +138,12 @@ def shortened(command: Command) -> list[str]:
 
 
 def run_commands(page: Path, folder: Path, slow: bool) -> None:
-    """In order and in one folder, since one writes what another reads."""
+    """In order and in one folder, since one writes what another reads; ``slow``: all of them, else all but the slow ones."""
     require_torch(page)
     prepare(page, folder)
     variables = environment(folder)
     for command in commands(page):
-        if command.slow is not slow:
+        if command.slow and not slow:
             continue
         words = shortened(command)
         job = subprocess.Popen(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from taskflow.collector import paused_collector
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Strategy, gather_units
 from taskflow.operators.state import State
@@ -86,6 +87,7 @@ def _verify_alike(shards: Mapping[str, Shards], layout: ParameterLayout) -> None
             raise NotAlikeError(f"lower: not every replica has a share of {bundle.name}")
 
 
+@paused_collector()
 def lower(
     graph: OperatorGraph,
     strategy: Strategy,
