@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CASES = {
     2: [("llama", "data"), ("llama", "d2 zero1"), ("llama", "d2 zero3"), ("llama", "d2 zero3 mb2"), ("llama", "t2"),
         ("llama", "p2 mb2"), ("gpt", "data"), ("gpt", "t2"), ("gpt", "p2 mb2"), ("mixtral", "data"), ("mixtral", "t2"),
-        ("resnet", "data"), ("cnn", "data"), ("cnn", "expert")],
+        ("resnet", "data"), ("cnn", "data"), ("cnn", "expert"), ("gpt2", "data"), ("gpt2", "t2"), ("gpt2", "p2 mb2"),
+        ("t5", "data"), ("t5", "t2"), ("t5", "p2 mb2")],
     4: [("llama", "t2 d2"), ("llama", "t2 d2 zero1"), ("llama", "t2 d2 zero3"), ("llama", "p2 d2 mb2"), ("llama", "t2 p2 mb2"),
         ("gpt", "t2 d2"), ("mixtral", "t2 d2"), ("cnn", "expert")],
 }  # fmt: skip
@@ -51,6 +52,7 @@ class Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, choices=list(CASES), default=2)
+    parser.add_argument("--networks", nargs="+", default=sorted({name for cases in CASES.values() for name, _ in cases}))
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "export"), os.getcwd()]
@@ -60,6 +62,8 @@ def main() -> None:
     heads = "network | plan | predicted | inputs | statistics | counted | counted / predicted | left | by kind"
     print(f"| {heads} |\n{'|---' * 9}|", flush=True)
     for name, plan in CASES[options.ranks]:
+        if name not in options.networks:
+            continue
         row = case(name, plan, options.ranks)
         total = sum(row.counted.values())
         kinds = ", ".join(f"{kind} {number:,.0f}" for kind, number in sorted(row.counted.items()))

@@ -100,7 +100,8 @@ class _Expression:
             node, known = nodes[name], self.assignments[name]
             if not node.inputs or (node.operator.work not in HEAVY and not node.parameters):
                 continue
-            spread = self._spread(node, known)
+            small = sample_dim(node) is None and node.operator.work not in HEAVY
+            spread = known if small else self._spread(node, known)
             if spread == known:
                 everywhere.append(name)
             else:

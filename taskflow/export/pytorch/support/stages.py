@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
-from taskflow.export.pytorch.support.layers import as_placed, divided, local_piece
+from taskflow.export.pytorch.support.layers import as_placed, divided, local_piece, mapped_leaves
 from taskflow.export.pytorch.support.plan import ParallelPlan
 
 
@@ -35,14 +35,19 @@ class StagePart(nn.Module):
             values, inputs = (), dict(zip(self.stage.inputs, values))
         named = [inputs[name] for name in self.stage.inputs]
         if self.mesh is None:
-            return self.stage.run(self, *values, *named)
+            return mapped_leaves(_sendable, self.stage.run(self, *values, *named))
         whole = (Replicate(),) * self.mesh.ndim
         given = [DTensor.from_local(v, self.mesh, p, run_check=False) for v, p in zip(values, self.stage.arrives)]
         with divided():
             made = self.stage.run(self, *given, *(as_placed(v, self.mesh, whole) for v in named))
             several = made if isinstance(made, tuple) else (made,)
-            local = tuple(local_piece(value, self.mesh, placements) for value, placements in zip(several, self.leaves))
+            local = tuple(_sendable(local_piece(value, self.mesh, placements)) for value, placements in zip(several, self.leaves))
         return local if isinstance(made, tuple) else local[0]
+
+
+def _sendable(value: Any) -> Any:
+    """A tensor whose elements lie one after the other, as gloo sends them; anything else is unchanged."""
+    return value.contiguous() if isinstance(value, torch.Tensor) else value
 
 
 def held(part: nn.Module, path: str) -> Any:
