@@ -1,6 +1,6 @@
 """Bytes that exported modules send under torchrun, counted from their collectives, beside those that taskflow's plan predicts.
 
-    python benchmarks/export_bytes.py --ranks 2
+    python benchmarks/export_bytes.py --ranks 2 [--networks llama gpt]
 
 Each row is a network of tests/export/networks.py under a plan. Counted: what the collectives of the exported module are given in
 the second step on all ranks, as a ring would send it (all-reduce 2 (n - 1) / n of its bytes a rank, all-gather and reduce-scatter
