@@ -1,0 +1,71 @@
+"""Hugging Face's networks in two stages for PyTorch: the stages' code, one after the other, computes what the network computes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+
+import taskflow  # noqa: E402
+from taskflow.export import exported  # noqa: E402
+from taskflow.models.huggingface import examples_for  # noqa: E402
+from taskflow.models.pytorch import from_torch  # noqa: E402
+
+_file = Path(__file__).parents[2] / "benchmarks" / "imports.py"
+BATCH, STEPS, ROWS = 8, 16, 2
+NOT_IMPORTED = {"RoBERTa", "BLOOM", "GPT-OSS", "DeepSeek V3"}
+WHOLE = {"XLNet", "ResNet", "RegNet"}  # samples in the second dimension, or statistics of the whole batch: no micro-batches
+
+
+def load(name: str, path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+imports = load("benchmark_of_imports_for_stages", _file)
+
+
+def check(name: str, folder: Path) -> None:
+    module = imports.without_dropout(imports.CONFIGS[name])
+    module.config.use_cache = False
+    _, inputs = examples_for(module, BATCH, None if module.main_input_name == "pixel_values" else STEPS)
+    generator = torch.Generator().manual_seed(1)
+    inputs = {
+        key: torch.randn(value.shape, generator=generator) if value.is_floating_point()
+        else torch.randint(3, 200, value.shape, generator=generator) for key, value in inputs.items()
+    }
+    graph = from_torch(module, keywords=inputs, verify=False)
+    found = exported(graph, taskflow.choose("p2 mb2", graph, taskflow.host(2))[0], "torch", "parallel.py")
+    assert not found.differences and found.ranks == 2
+    (folder / "parallel.py").write_text(found.files["parallel.py"])
+    first, second = load("stages_of_a_network", folder / "parallel.py").plan().stages
+    few = {key: value[:ROWS] for key, value in inputs.items()}
+    values = first.run(module, *(few[key] for key in first.inputs))
+    values = values if isinstance(values, tuple) else (values,)
+    scores = second.run(module, *values, *(few[key] for key in second.inputs))
+    wanted = module(**few)
+    torch.testing.assert_close(scores, getattr(wanted, "logits", wanted[0]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["BERT", "ViT", "Mistral, window 8"])
+def test_stages_compute_what_the_network_computes(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in imports.CONFIGS if name not in NOT_IMPORTED])
+def test_stages_of_all_networks_compute_what_the_network_computes(name: str, tmp_path: Path) -> None:
+    if name in WHOLE:
+        with pytest.raises(ValueError, match=r"takes several of the 4 micro-batches of .* together"):
+            check(name, tmp_path)
+        return
+    check(name, tmp_path)
