@@ -35,6 +35,12 @@ def test_stages_in_a_v_are_refused_with_the_reason() -> None:
         plan_for("llama", "p2 mb2 schedule=zbv", 2)
 
 
+def test_fewer_micro_batches_than_stages_run_as_gpipe() -> None:
+    """Which PyTorch's 1F1B refuses when ranks have met."""
+    assert "schedule='ScheduleGPipe'" in plan_for("llama", "p2 mb8", 2)[2]
+    assert "schedule='Schedule1F1B'" in plan_for("llama", "p2 mb4", 2)[2]
+
+
 @pytest.mark.parametrize("name,path", [("llama", "blocks.#"), ("gpt", "h.#")])
 def test_blocks_are_computed_again_one_by_one(name: str, path: str) -> None:
     """Not the list of them, whose forward nobody calls, nor all at once, which would keep as much as none."""
@@ -163,7 +169,7 @@ CASES = [
     ("resnet", "data", 2), ("resnet", "data", 4), ("cnn", "data", 2), ("cnn", "expert", 2), ("cnn", "expert", 4),
     ("llama", "d2 zero3 mb2", 2), ("llama", "d4 zero3 hsdp2", 4), ("llama", "t2 d2 zero3 mb2", 4), ("mixtral", "d4 zero1 mb1", 4),
     ("t5", "d2", 2), ("t5", "t2", 2), ("t5", "t2 d2 zero1 mb2", 4), ("t5", "d4 zero3 mb1", 4),
-    ("gpt2", "p2 mb2", 2), ("gpt2", "p2 d2 mb1 zero1", 4), ("mixtral", "p2 mb2", 2), ("t5", "p4 mb2", 4),
+    ("gpt2", "p2 mb2", 2), ("gpt2", "p2 d2 mb1 zero1", 4), ("mixtral", "p2 mb2", 2), ("t5", "p4 mb2", 4), ("llama", "p2 mb8", 2),
 ]
 
 

@@ -235,6 +235,9 @@ def _add_stages(
     if (pipeline.schedule, several) not in SCHEDULES:
         raise ValueError(f"torch.distributed.pipelining has no {pipeline.schedule.value} with several stages a rank")
     plan.schedule = SCHEDULES[pipeline.schedule, several]
+    if plan.schedule == "Schedule1F1B" and pipeline.micro_batches < pipeline.count:
+        plan.schedule = "ScheduleGPipe"
+        plan.notes.append("PyTorch's 1F1B needs as many micro-batches as stages; with fewer its GPipe runs, with the same results")
     batch = samples(graph)
     rows = max(1, batch // (prod(plan.names[name] for name in plan.data) * pipeline.micro_batches))
     plan.stages, fixed = stages_of_module(origin.module, origin.examples, rows, pipeline, sites)
