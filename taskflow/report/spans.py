@@ -81,7 +81,7 @@ def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
         np.array([span.start for span in timeline.spans], np.float64),
         np.array([span.end for span in timeline.spans], np.float64),
         np.array([task.nbytes for task in tasks], np.int64),
-        np.array([span.starts[0] if span.starts else span.start for span in timeline.spans], np.float64),
+        np.array([min(span.starts, default=span.start) for span in timeline.spans], np.float64),
         np.arange(len(tasks)),
     ), {task.number: task.processors for task in tasks if task.kind is Kind.COLLECTIVE})  # fmt: skip
 
@@ -100,7 +100,7 @@ def spans_at(evaluator: Evaluator) -> Spans:
     return _apart(Spans(
         _categories(kinds, new), table["processor"].astype(np.int64), table["source"].astype(np.int64),
         np.asarray(start, np.float64), np.asarray(end, np.float64), table["nbytes"].astype(np.int64),
-        np.where(np.diff(place, append=len(starts)) > 0, np.append(starts, 0.0)[place], start), np.arange(len(kinds)),
+        np.where(np.diff(place, append=len(starts)) > 0, np.minimum.reduceat(np.append(starts, np.inf), place), start), np.arange(len(kinds)),
     ), {task: evaluator.groups[table["source"][task]] for task in collectives})  # fmt: skip
 
 

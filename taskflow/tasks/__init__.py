@@ -36,6 +36,7 @@ from taskflow.tasks.simulate import (
     roofline,
     simulate,
     stays,
+    together,
 )
 from taskflow.tasks.task import (
     AllGather,
@@ -126,5 +127,6 @@ __all__ = [
     "root_of",
     "simulate",
     "stays",
+    "together",
     "uses",
 ]

@@ -23,9 +23,8 @@ from taskflow.tasks.task import AllToAll, Collective, Kind, Task, TaskGraph
 class Span:
     """Times at which one task was ready, started and ended, in seconds from the start of the step.
 
-    A copy or collective acquires the resources that it occupies one after another. ``starts``: when it acquired each, in the
-    order of `resources`; ``start`` is the last of them. It occupies each for ``end - start``. For other tasks ``starts`` is
-    empty.
+    ``starts``: when a copy or collective acquired each of the resources that it occupies, in the order of `resources`;
+    ``start`` is the latest of them. It occupies each for ``end - start``. For other tasks ``starts`` is empty.
     """
 
     task: int
@@ -51,7 +50,7 @@ class Timeline:
 
         def entry(number: int) -> tuple[float, bool, int, int]:
             span = self.spans[number]
-            began = span.starts[0] if span.starts else span.start
+            began = min(span.starts, default=span.start)
             return began, not graph.tasks[number].kind.travels, place[number], number
 
         queue = [entry(number) for number, waiting in enumerate(waits) if not waiting]
@@ -148,6 +147,12 @@ def resources(task: Task, machine: Machine) -> tuple[int, ...]:
     return message_resources(task.source, task.processor, machine) if task.kind is Kind.COPY else (task.processor,)
 
 
+def together(task: Task, occupied: Sequence[int], machine: Machine) -> bool:
+    """Return whether a task reaches all of ``occupied`` (its `resources`) when it is ready, and not one after another: collectives
+    do, unless processors copy by themselves."""
+    return task.kind is Kind.COLLECTIVE and min(occupied, default=0) >= len(machine.processors)
+
+
 def link_names(task: Task, machine: Machine) -> dict[int, str]:
     """Return the names of the links that a task occupies, by their numbers as in `resources`; none for tasks within a
     processor."""
@@ -181,15 +186,17 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
     resources are free. Ties go to the lower ``priority``, then to the lower task number.
 
     A copy reaches the next link of its route when it starts on the previous one. Each link serves copies in the order in which
-    they reach it, and is busy with each for all of the copy's duration. A collective goes around its ring in the same way. (If
-    a copy acquired its whole route at once, it would keep other links idle while it waits for one. In an all-to-all hardly two
-    copies would then run at a time.)
+    they reach it, and is busy with each for all of the copy's duration. (If a copy acquired its whole route at once, it would
+    keep other links idle while it waits for one. In an all-to-all hardly two copies would then run at a time.) A collective
+    reaches all of its links when it is ready (`together`), since its members all begin then, and ends when the last link is
+    done with it.
     """
     rank = priority or (lambda task: 0)
     waits, followers = [len(task.after) for task in graph.tasks], _followers(graph)
     ready = [0.0] * len(graph.tasks)
     free: dict[int, float] = {}
-    occupies: dict[tuple[object, tuple[int, ...]], tuple[int, ...]] = {}  # (what travels how, who takes part) -> resources
+    # By what travels how, and who takes part: resources, and whether it reaches them `together`.
+    occupies: dict[tuple[object, tuple[int, ...]], tuple[tuple[int, ...], bool]] = {}
     spans: dict[int, Span] = {}
     order: list[int] = []
     crossing: dict[int, tuple[float, list[float]]] = {}  # of tasks that have begun: seconds, starts
@@ -200,21 +207,23 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
         task = graph.tasks[number]
         ends = type(task.work) if task.kind.travels else None, task.processors
         if ends not in occupies:
-            occupies[ends] = resources(task, machine)
-        occupied = occupies[ends]
+            occupied = resources(task, machine)
+            occupies[ends] = occupied, together(task, occupied, machine)
+        occupied, at_once = occupies[ends]
         if number not in crossing:
             order.append(number)
             crossing[number] = on_grid(cost(task)), []
         seconds, starts = crossing[number]
-        start = end = at
-        while start == at and len(starts) < len(occupied):
+        start = at
+        while (at_once or start == at) and len(starts) < len(occupied):
             r = occupied[len(starts)]
-            start = max(at, free.get(r, 0.0))
-            end = free[r] = start + seconds
-            starts.append(start)
+            starts.append(max(at, free.get(r, 0.0)))
+            free[r] = starts[-1] + seconds
+            start = max(start, starts[-1])
         if len(starts) < len(occupied):  # others come in between
             heapq.heappush(queue, (start, place, number))
             continue
+        end = start + seconds if occupied else at
         spans[number] = Span(number, ready[number], start, end, tuple(starts) if task.kind.travels else ())
         for follower in followers[number]:
             if end > ready[follower]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from taskflow.machine import Machine
 from taskflow.runtime.program import Item, RankSchedule, Receive, RunTask, Send, StartCollective, WaitReceive, WaitSend
-from taskflow.tasks import Cost, Span, Task, TaskGraph, Timeline, on_grid, resources, stays
+from taskflow.tasks import Cost, Span, Task, TaskGraph, Timeline, on_grid, resources, stays, together
 
 
 class ScheduleError(RuntimeError):
@@ -25,6 +25,7 @@ class _Clock:
     def __init__(self, graph: TaskGraph, turns: Timeline, machine: Machine, cost: Cost) -> None:
         self.graph, self.cost = graph, cost
         self.occupied = [resources(task, machine) for task in graph.tasks]
+        self.together = [together(task, there, machine) for task, there in zip(graph.tasks, self.occupied)]
         self.spans: dict[int, Span] = {}
         self.sent: dict[int, float] = {}
         self.posted: dict[int, float] = {}
@@ -32,23 +33,26 @@ class _Clock:
         self.members: dict[int, int] = {}  # how many ranks a collective has
         self.free: dict[int, float] = {}
         self.order: list[int] = []
-        self.starts: dict[int, list[float]] = {}  # of copies on their way
+        self.starts: dict[int, dict[int, float]] = {}  # of copies and collectives on their way, by resource
         self.queues = {r: deque(stay.task for stay in there) for r, there in stays(graph, turns, machine).items()}
 
     def occupy(self, task: Task, ready: float) -> bool:
         """Take the task, which is ready, as far as it is first in line for what it occupies; whether it has arrived."""
-        occupied, starts = self.occupied[task.number], self.starts.setdefault(task.number, [])
-        if not starts and self.queues[occupied[0]][0] == task.number:
+        occupied, starts = self.occupied[task.number], self.starts.setdefault(task.number, {})
+        first, seconds = not starts, on_grid(self.cost(task))
+        for r in [r for r in occupied if r not in starts]:
+            if self.queues[r][0] == task.number:
+                arrival = ready if self.together[task.number] else max(starts.values(), default=ready)
+                starts[r] = max(arrival, self.free.get(r, 0.0))
+                self.free[r] = starts[r] + seconds
+                self.queues[r].popleft()
+            elif not self.together[task.number]:
+                break
+        if first and starts:
             self.order.append(task.number)
-        seconds = on_grid(self.cost(task))
-        while len(starts) < len(occupied) and self.queues[r := occupied[len(starts)]][0] == task.number:
-            start = max(starts[-1] if starts else ready, self.free.get(r, 0.0))
-            self.free[r] = start + seconds
-            self.queues[r].popleft()
-            starts.append(start)
         if len(starts) < len(occupied):
             return False
-        start, crossed = starts[-1], tuple(starts) if task.kind.travels else ()
+        start, crossed = max(starts.values()), tuple([starts[r] for r in occupied]) if task.kind.travels else ()
         self.spans[task.number] = Span(task.number, ready, start, start + seconds, crossed)
         return True
 

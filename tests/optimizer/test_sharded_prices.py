@@ -125,6 +125,17 @@ def test_sums_of_activations_wait_for_gathers_on_their_links() -> None:
     assert apart == 3.0 + 0.5 + 1.0
 
 
+def test_a_collective_reaches_its_links_together() -> None:
+    """The sum's second link was free when it became ready. A gather of 1 s that comes there later waits for the sum."""
+    walk = steps(
+        WalkStep(0, begins=[0]), WalkStep(0), WalkStep(0, sends=[1]), WalkStep(0, begins=[2]), WalkStep(0), WalkStep(0, waits=[2])
+    )
+    walk.collectives += [(0, 0), "v"]
+    travel = {"w": [Travel(3.0, 0.0, ((OWN,),))], "v": [Travel(1.0, 0.0, ((OTHER,),))]}
+    (ahead, _), _ = walked(walk, [1.0] * 8, [0.0, 2.5, 0.0], (OWN, OTHER), travel, {})
+    assert ahead == 5.0 + 2.5 + 1.0 + 1.0 - 2.0  # two steps of 1 s came before
+
+
 def test_a_backward_step_waits_for_the_sum_of_the_gradients_two_before() -> None:
     one = grid()
     plan = LayeredPlan(HybridPlan(data=16, micro_batch=1, zero=2))

@@ -141,7 +141,7 @@ def test_tasks_in_the_order_in_which_they_begin(seed):
     place = {number: i for i, number in enumerate(order)}
     assert sorted(order) == list(range(len(tasks)))
     assert all(place[before] < place[task.number] for task in tasks for before in task.after)
-    begins = [span.starts[0] if span.starts else span.start for span in (timeline.spans[n] for n in order)]
+    begins = [min(span.starts, default=span.start) for span in (timeline.spans[n] for n in order)]
     assert begins == sorted(begins)
 
 

@@ -9,7 +9,7 @@ import pytest
 from language_model import CONFIG, feeds, model
 
 import taskflow
-from taskflow.machine import load_machine, ring, ring_bytes
+from taskflow.machine import host, load_machine, ring, ring_bytes
 from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.optimizer.evaluate.evaluator import timeline_json
@@ -17,7 +17,7 @@ from taskflow.regions import Rect
 from taskflow.rules import SGD
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.lower import lower
-from taskflow.tasks.simulate import simulate
+from taskflow.tasks.simulate import simulate, together
 from taskflow.tasks.task import AllReduce, Kind
 
 COLLECTIVE = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)
@@ -91,6 +91,48 @@ def test_a_collective_and_a_message_share_a_link() -> None:
     timeline = simulate(emit.graph, machine, costs.task)
     message, collective = timeline.spans
     assert collective.end == pytest.approx(message.end + costs.task(emit.graph.tasks[1]))
+
+
+def test_a_collective_reaches_all_of_its_links_when_it_is_ready() -> None:
+    """Two pairs each sum something, for 10 and 12 s, then all four together for 1 s, then the pairs again. All four have their turn
+    before the second sums of both pairs, which became ready later, although the first pair's links were free earlier."""
+    machine = load_machine("h100", 4)
+    emit, nothing = Emitter(4), Rect((0,), (1000,))
+    arrays = [[emit.whole(emit.buffer(f"{n}{p}", nothing, p, np.dtype(np.float32))) for p in range(4)] for n in "abc"]
+    for parts in arrays:
+        for part in parts:
+            emit.fill("fill", part, 1.0)
+    first, both, second = arrays
+    groups = [first[:2], first[2:], both, second[:2], second[2:]]
+    for group in groups:
+        emit.all_reduce("sum", group)
+    costs = [0.25] * 12 + [10.0, 12.0, 1.0, 10.0, 10.0]
+    spans = simulate(emit.graph, machine, lambda task: costs[task.number]).spans
+    assert [(span.ready, span.end) for span in spans[12:]] == [
+        (0.25, 10.25), (0.25, 12.25), (0.5, 13.25), (0.75, 21.25), (0.75, 23.25),
+    ]
+    assert sorted(spans[14].starts) == [10.25] * 4 + [12.25] * 4 and spans[14].start == 12.25
+    assert together(emit.graph.tasks[14], ring(machine, range(4)).resources, machine)
+
+
+def test_where_processors_copy_a_collective_goes_around_its_ring() -> None:
+    """What a processor computes before its turn comes is not held up."""
+    machine = host(2)
+    emit = Emitter(2)
+    parts = [emit.whole(emit.buffer(f"b{p}", Rect((0,), (1000,)), p, np.dtype(np.float32))) for p in range(2)]
+    for part in parts:
+        emit.fill("fill", part, 1.0)
+    emit.all_reduce("sum", parts)
+    occupied = ring(machine, range(2)).resources
+    order = [r for r in occupied if r < 2]
+    others = [emit.whole(emit.buffer(f"o{p}", Rect((0,), (1000,)), p, np.dtype(np.float32))) for p in order]
+    for other in (*others, others[1]):
+        emit.fill("other", other, 1.0)
+    costs = [0.5, 0.5, 4.0, 8.0, 0.5, 2.0]
+    timeline = simulate(emit.graph, machine, lambda task: costs[task.number])
+    assert not together(emit.graph.tasks[2], occupied, machine)
+    assert timeline.spans[2].ready == 0.5 and dict(zip(occupied, timeline.spans[2].starts))[order[0]] == 8.5
+    assert (timeline.spans[5].ready, timeline.spans[5].end) == (1.0, 3.0)
 
 
 def test_what_is_refused() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskflow.machine import Machine
-from taskflow.tasks import TaskGraph, Timeline, resources
+from taskflow.tasks import TaskGraph, Timeline, resources, together
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class PathSegment:
 @dataclass(frozen=True, slots=True)
 class TimelineArrays:
     """Simulated step as arrays by task: ``ready``, ``start`` and ``end`` in seconds. Task n occupies ``resource[k]`` (numbered
-    as in `taskflow.tasks.simulate.resources`) from ``starts[k]``, for k from ``place[n]`` to before ``place[n + 1]``."""
+    as in `taskflow.tasks.simulate.resources`) from ``starts[k]``, for k from ``place[n]`` to before ``place[n + 1]``;
+    ``together[n]``: it reached all of them when it was ready."""
 
     ready: NDArray[np.float64]
     start: NDArray[np.float64]
@@ -41,6 +42,7 @@ class TimelineArrays:
     place: NDArray[np.int64]
     starts: NDArray[np.float64]
     resource: NDArray[np.int64]
+    together: NDArray[np.bool_]
 
 
 Needed = Callable[[int, float], int]
@@ -69,6 +71,7 @@ def course(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> TimelineAr
         np.array([span.ready for span in spans]), np.array([span.start for span in spans]), np.array([span.end for span in spans]),
         np.concatenate([[0], np.cumsum([len(starts) for starts in each], dtype=np.int64)]),
         np.array([start for starts in each for start in starts]), np.array([r for there in occupied for r in there], np.int64),
+        np.array([together(task, there, machine) for task, there in zip(tasks, occupied)], np.bool_),
     )  # fmt: skip
 
 
@@ -80,15 +83,16 @@ def walk(on: TimelineArrays, needed: Needed) -> tuple[PathSegment, ...]:
         return ()
     owner = np.repeat(np.arange(count), np.diff(on.place))
     before = _before(on)
-    number, hop = int(np.flatnonzero(on.end == on.end.max())[0]), -1  # hop: the last thing that a task occupies
+    number, hop = int(np.flatnonzero(on.end == on.end.max())[0]), -1  # hop: the thing for which it waited until it ended
     path: list[PathSegment] = []
     while number >= 0:
         first = int(on.place[number])
         starts = on.starts[first : on.place[number + 1]].tolist() or [float(on.start[number])]
-        hop %= len(starts)
-        while hop and starts[hop] == starts[hop - 1]:
+        at_once = bool(on.together[number])
+        hop = starts.index(max(starts)) if at_once and hop < 0 else hop % len(starts)
+        while hop and starts[hop] == starts[hop - 1] and not at_once:
             hop -= 1
-        start, arrival = starts[hop], starts[hop - 1] if hop else float(on.ready[number])
+        start, arrival = starts[hop], starts[hop - 1] if hop and not at_once else float(on.ready[number])
         seconds = float(on.end[number] - on.start[number])
         if start > arrival:
             path.append(PathSegment(number, start, seconds, "busy", start - arrival))

@@ -24,7 +24,7 @@ from taskflow.optimizer.evaluate.folded import FoldedResources, simulate_arrays
 from taskflow.partition import Grid
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks import TaskGraph, on_grid
+from taskflow.tasks import TaskGraph, on_grid, together
 from taskflow.tasks.lower import NotAlikeError, StepPart, lower
 
 
@@ -127,14 +127,15 @@ def repeated_seconds(of: Repetition, strategy: Strategy, costs: Costs, rule: Upd
 
     The compiled twin is optimizer/evaluate/_core.pyx; tests/optimizer/test_repetition.py holds them equal."""
     tasks = lower(of.graph, of.expand(strategy), rule, part=of.part)
-    places = of.places(tasks)
+    places = [(place, together(task, place, of.machine)) for task, place in zip(tasks, of.places(tasks))]
     numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
     seconds = np.array([on_grid(costs.task(task)) for task in tasks])
     offset = np.cumsum([0, *(len(task.after) for task in tasks)])
     after = np.array([before for task in tasks for before in task.after], np.int64)
     _, end, _ = simulate_arrays(
-        of.size, list(numbers), seconds, np.array([numbers[place] for place in places]), offset, after, lambda: None
-    )
+        of.size, [place for place, _ in numbers], [at_once for _, at_once in numbers], seconds,
+        np.array([numbers[place] for place in places]), offset, after, lambda: None,
+    )  # fmt: skip
     return float(end.max(initial=0.0))
 
 

@@ -68,11 +68,12 @@ public:
         proposed_ = current_, proposed_fragments_ = fragments_;
     }
     void add_route(int source, int target, const std::vector<int>& resources, double latency, double bandwidth, int cls) {
-        model_.route_of[size_t(source) * model_.processors + target] = add_route(resources, latency, bandwidth, cls);
+        model_.route_of[size_t(source) * model_.processors + target] = add_route(resources, false, latency, bandwidth, cls);
     }
     void add_group(const std::vector<int32_t>& members, const std::vector<int>& resources) {
         const int number = int(model_.groups.size());
-        model_.groups[members] = {add_route(resources, 0, 1, 0), number};
+        const bool copies = std::any_of(resources.begin(), resources.end(), [this](int r) { return r < model_.processors; });
+        model_.groups[members] = {add_route(resources, !copies, 0, 1, 0), number};
     }
     SyncTables& sync_tables() { return model_.sync_tables; }
     int add_region(const std::vector<int>& lo, const std::vector<int>& hi) { return model_.geometry.add_region(lo, hi); }
@@ -145,8 +146,8 @@ public:
     Times& times() { return times_; }
 
 private:
-    int add_route(const std::vector<int>& resources, double latency, double bandwidth, int cls) {
-        const int number = model_.routes.add(resources);
+    int add_route(const std::vector<int>& resources, bool together, double latency, double bandwidth, int cls) {
+        const int number = model_.routes.add(resources, together);
         model_.route_latency.push_back(latency), model_.route_bandwidth.push_back(bandwidth);
         model_.route_class.push_back(cls);
         if (int(model_.recent_.size()) <= cls) model_.recent_.resize(cls + 1);

@@ -60,7 +60,9 @@ def _course(evaluator: Evaluator, table: dict[str, np.ndarray]) -> TimelineArray
     for row in np.flatnonzero(table["kind"] == KINDS.index(Kind.COLLECTIVE)):
         group = evaluator.groups[table["source"][row]]  # type: ignore[attr-defined]
         resource[place[row] : place[row + 1]] = evaluator.occupied(group)  # type: ignore[attr-defined]
-    return TimelineArrays(ready, start, end, place, starts, resource)
+    together = table["kind"] == KINDS.index(Kind.COLLECTIVE)
+    together[np.repeat(np.arange(len(ready)), np.diff(place))[resource < count]] = False
+    return TimelineArrays(ready, start, end, place, starts, resource, together)
 
 
 def _needed(on: TimelineArrays, table: dict[str, np.ndarray]) -> Needed:  # type: ignore[type-arg]

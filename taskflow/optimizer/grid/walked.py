@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any
 
 from taskflow.optimizer.grid.shortened import Walk
 
@@ -21,13 +20,16 @@ OWN, OTHER, APART = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Travel:
-    """A collective of weights or gradients. ``links``: of each of the groups that it is for, which it occupies one after
-    another; ``copies``: seconds of the device's copy from its share (a gather), or to it."""
+    """A collective of weights or gradients. ``links``: those that it occupies, of each of the groups that it is for;
+    ``copies``: seconds of the device's copy from its share (a gather), or to it."""
 
     seconds: float
     copies: float
     links: tuple[tuple[int, ...], ...]
 
+
+_Sent = tuple[tuple[int, ...], float, int, float]
+"""Of a collective under way: links, seconds, number (-1: nobody waits for it), and seconds of a copy afterwards."""
 
 Walked = tuple[tuple[float, float], list[tuple[float, float]]]
 """Seconds of a forward and a backward pass of the kept layers, and of each run those of one block more."""
@@ -48,13 +50,13 @@ def walked(
         for number in step.sends:
             if reads[number] > 0:
                 device.left[number] = 1
-                device.send(end, [read_links, reads[number], number, 0.0, 0])
+                device.send(end, (read_links, reads[number], number, 0.0))
         for number in step.reduces:
             travels = reduces[walk.collectives[number]]  # type: ignore[index]
             device.left[number] = len(travels)
             for travel in travels:
                 for place, links in enumerate(travel.links):
-                    device.send(end, [links, travel.seconds, -1 if place else number, 0.0 if place else travel.copies, 0])
+                    device.send(end, (links, travel.seconds, -1 if place else number, 0.0 if place else travel.copies))
         for gather in step.begins:
             device.gather(gather, end, gathers[walk.collectives[gather]])  # type: ignore[index]
     return _added_up(walk, ends)
@@ -79,9 +81,7 @@ class _Device:
         self.left, self.done = [0] * collectives, [0.0] * collectives
         self.free = [0.0, 0.0, 0.0]  # when links are
         self.at = 0.0  # when the device is
-        self.travels: list[tuple[float, int, list[Any]]] = []
-        """Collectives, by the time at which they reached a link: links, seconds, number (-1: nobody waits for it), seconds of a
-        copy afterwards, and the place of the link."""
+        self.travels: list[tuple[float, int, _Sent]] = []  # collectives, by the time at which they reached their links
         self.copies: list[tuple[float, int, float, int, Travel | None]] = []
         """Copies, by the time at which they are ready: seconds, the number of a collective, and the gather that begins then; None
         if they are the end of a reduction."""
@@ -118,8 +118,8 @@ class _Device:
             heappush(self.copies, (ready, self.count, travel.copies, number, travel))
             self.count += 1
 
-    def send(self, ready: float, what: list[Any]) -> None:
-        """Let a collective reach its first link."""
+    def send(self, ready: float, what: _Sent) -> None:
+        """Let a collective reach its links."""
         heappush(self.travels, (ready, self.count, what))
         self.count += 1
 
@@ -133,29 +133,21 @@ class _Device:
                 self.done[number] = self.at
             else:
                 for links in travel.links:
-                    self.send(self.at, [links, travel.seconds, number, 0.0, 0])
+                    self.send(self.at, (links, travel.seconds, number, 0.0))
 
     def _travel(self) -> None:
-        """Let the collective that reached its next link first occupy it, and the ones after that it finds free."""
+        """Let the collective that reached its links first occupy them."""
         if not self.travels or (self.copies and self.copies[0][0] < self.travels[0][0]):
             self._copy(self.copies[0][0], True)
             return
-        at, count, what = heappop(self.travels)
-        links, seconds, number, copies, place = what
-        free = self.free
-        while True:
-            start = max(at, free[links[place]])
-            free[links[place]] = start + seconds
-            place += 1
-            if place == len(links):
-                break
-            if start > at:  # others come in between
-                what[4] = place
-                heappush(self.travels, (start, count, what))
-                return
+        at, _, (links, seconds, number, copies) = heappop(self.travels)
+        free, end = self.free, 0.0
+        for link in links:
+            free[link] = max(at, free[link]) + seconds
+            end = max(end, free[link])
         if copies:
-            heappush(self.copies, (start + seconds, self.count, copies, number, None))
+            heappush(self.copies, (end, self.count, copies, number, None))
             self.count += 1
         elif number >= 0:
             self.left[number] -= 1
-            self.done[number] = max(start + seconds, self.done[number])
+            self.done[number] = max(end, self.done[number])

@@ -17,7 +17,7 @@ cdef extern from "evaluate/simulation/full.h" namespace "taskflow" nogil:
 
     cdef cppclass Routes:
         void begin(int processors)
-        int add(const vector[int]& occupied)
+        int add(const vector[int]& occupied, cbool together)
 
     cdef cppclass Times:
         vector[double] starts, end, busy
@@ -45,7 +45,7 @@ cdef cbool _go_on(void* asker) noexcept with gil:
         return False
 
 
-def simulate_arrays(int processors, list occupied, const double[::1] seconds, const int64_t[::1] place,
+def simulate_arrays(int processors, list occupied, list together, const double[::1] seconds, const int64_t[::1] place,
                     const int64_t[::1] after_offset, const int64_t[::1] after, checkpoint):
     """As `arrays.simulate_arrays`."""
     cdef Tasks tasks
@@ -61,12 +61,12 @@ def simulate_arrays(int processors, list occupied, const double[::1] seconds, co
     asker.checkpoint = checkpoint
     check.ask, check.asker = _go_on, <void*>asker
     routes.begin(processors)
-    for one in occupied:
+    for one, at_once in zip(occupied, together):
         if len(one) == 1 and one[0] < processors:
             resource.push_back(one[0])
         else:
             stops = one
-            resource.push_back(-1 - routes.add(stops))
+            resource.push_back(-1 - routes.add(stops, at_once))
     tasks.clear()
     tasks.after_offset.resize(n + 1)
     tasks.cost.resize(n)
@@ -86,4 +86,5 @@ def simulate_arrays(int processors, list occupied, const double[::1] seconds, co
         if asker.error is not None:
             raise asker.error from None
         raise
-    return np.array(times.starts)[np.array(times.place, np.int64)], np.array(times.end), np.array(times.busy)
+    first = np.minimum.reduceat(times.starts, np.array(times.place, np.int64)) if n else np.zeros(0)
+    return first, np.array(times.end), np.array(times.busy)

@@ -14,12 +14,13 @@ Array = np.ndarray[Any, Any]
 
 
 def simulate_arrays(
-    processors: int, occupied: Sequence[tuple[int, ...]], seconds: Array, place: Array, after_offset: Array, after: Array,
-    checkpoint: Callable[[], object],
+    processors: int, occupied: Sequence[tuple[int, ...]], together: Sequence[bool], seconds: Array, place: Array,
+    after_offset: Array, after: Array, checkpoint: Callable[[], object],
 ) -> tuple[Array, Array, Array]:
-    """Return when each task begins (to occupy its first resource) and ends, and the busy seconds of each resource. Task t takes
+    """Return when each task begins (to occupy something) and ends, and the busy seconds of each resource. Task t takes
     ``seconds[t]`` (`tasks.simulate.on_grid`) and occupies ``occupied[place[t]]``: processors by number, and links, whose
-    numbers follow those of the ``processors``. It waits for ``after[after_offset[t]:after_offset[t + 1]]``."""
+    numbers follow those of the ``processors``. With ``together[place[t]]`` it reaches all of them when it is ready. It waits for
+    ``after[after_offset[t]:after_offset[t + 1]]``."""
     count = len(seconds)
     waits = np.diff(after_offset).tolist()
     followers: list[list[int]] = [[] for _ in range(count)]
@@ -38,16 +39,17 @@ def simulate_arrays(
         if not done % 256:
             checkpoint()
         stops, cost = occupied[place[task]], float(seconds[task])
-        begun, begins = going.get(task, 0), at
+        begun, at_once, starts = going.get(task, 0), together[place[task]], [at]
         first = begun == 0
-        while begun < len(stops) and begins == at:
+        while begun < len(stops) and (at_once or starts[-1] == at):
             r = stops[begun]
-            begins = max(at, float(free[r]))
-            free[r] = begins + cost
+            starts.append(max(at, float(free[r])))
+            free[r] = starts[-1] + cost
             busy[r] += cost
-            if first:
-                began[task], first = begins, False
             begun += 1
+        begins = max(starts)
+        if first:
+            began[task] = min(starts[1:], default=at)
         if begun < len(stops):
             going[task] = begun
             heapq.heappush(queue, (begins, task))

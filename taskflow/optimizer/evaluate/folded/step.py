@@ -22,7 +22,7 @@ from taskflow.optimizer.evaluate.folded.replicas import Replicas, replicas
 from taskflow.optimizer.evaluate.folded.template import StepTemplate, WholeStep, expand, kept, make_template
 from taskflow.partition import weighted_cuts
 from taskflow.rules import UpdateRule
-from taskflow.tasks import Collective, Compute, Kind, Task, TaskGraph, on_grid
+from taskflow.tasks import Collective, Compute, Kind, Task, TaskGraph, on_grid, together
 from taskflow.tasks.lower import NotAlikeError, StepPart, lower
 
 try:
@@ -167,7 +167,7 @@ def _folded(
     occupies = FoldedResources(machine, found.images, costs.around)
     for task in template.tasks:
         occupies.join(task)
-    routes: dict[tuple[int, ...], int] = {}
+    routes: dict[tuple[tuple[int, ...], bool], int] = {}
     numbers: dict[int, int] = {}
     count = len(machine.processors)
     place = np.empty(len(template.tasks), np.int64)
@@ -178,12 +178,13 @@ def _folded(
         if not i % 256:
             checkpoint()
         stops = tuple(r if r < count else count + numbers.setdefault(r, len(numbers)) for r in occupies.of(task))
-        place[i] = routes.setdefault(stops, len(routes))
+        place[i] = routes.setdefault((stops, together(task, stops, machine)), len(routes))
         seconds[i] = on_grid(paced(task))
     cost = seconds[whole.origin]
     began, end, busy = simulate_arrays(
-        count, list(routes), cost, place[whole.origin], whole.after_offset, whole.after, checkpoint
-    )
+        count, [stops for stops, _ in routes], [at_once for _, at_once in routes], cost, place[whole.origin],
+        whole.after_offset, whole.after, checkpoint,
+    )  # fmt: skip
     by_number = np.zeros(max([count, *(r + 1 for r in numbers)]))
     by_number[:count] = busy[:count]
     for r, dense in numbers.items():

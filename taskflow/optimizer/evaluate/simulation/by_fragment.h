@@ -202,16 +202,17 @@ private:
             const uint32_t task = uint32_t(key);
             Event& event = events_[task];
             const double cost = event.cost, at = Queue::long_time(key);
-            double start = at, end;
+            double start = at;
             uint32_t stop = event.stop;
             int32_t where;
-            do {  // a copy goes on to the next link of its route at once if it starts at once
+            do {  // a copy goes on to the next link of its route at once if it starts at once, and a collective in any case
                 where = stops[stop++];
-                Resource& resource = resources_[where ^ (where >> 31)];
-                start = resource.free > start ? resource.free : start;
-                end = resource.free = start + cost;
-                if (end + (resource.left -= cost) > stop_) return std::numeric_limits<double>::infinity();
-            } while (where >= 0 && start == at);
+                Resource& resource = resources_[(where ^ (where >> 31)) & ~Routes::TOGETHER];
+                const double begin = resource.free > at ? resource.free : at;
+                resource.free = begin + cost;
+                if (begin + cost + (resource.left -= cost) > stop_) return std::numeric_limits<double>::infinity();
+                start = begin > start ? begin : start;
+            } while (where >= 0 && (start == at || where & Routes::TOGETHER));
             if (where >= 0) {  // others come in between
                 event.stop = stop;
                 queue_.push(Queue::long_key(start, uint64_t(key)));
@@ -219,10 +220,10 @@ private:
             }
             const uint32_t first = event.first, last = (&event)[1].first;
             if (first == last) continue;
-            follow(first, last, end);
+            follow(first, last, start + cost);
             stops = routes_->stops.data();  // a layer that joined in may have brought new routes
         }
-        // On everything in turn the last one ends last; copies end last on the last of their links.
+        // On everything in turn the last one ends last; copies and collectives end last on one of their links.
         double makespan = 0;
         for (const Resource& resource : resources_) makespan = std::max(makespan, resource.free);
         return makespan;

@@ -58,20 +58,23 @@ struct Tasks {  // in program order
 struct Routes {
     std::vector<int32_t> offset{0}, resources;  // by route; resources are counted on after the processors
     int total_resources = 0;
-    // All that a task occupies, one after another, from `stop(resource)` on; ~ the last one.
+    std::vector<uint8_t> together;  // by route: whether a task reaches all of it when it is ready, and not one after another
+    // All that a task occupies, in order, from `stop(resource)` on; ~ the last one. With TOGETHER: it reaches the next one at the
+    // same time.
+    static constexpr int32_t TOGETHER = 1 << 30;
     std::vector<int32_t> stops;
 
     void begin(int processors) {
         total_resources = processors;
         for (int k = 0; k < processors; ++k) stops.push_back(~k);
     }
-    int add(const std::vector<int>& occupied) {
+    int add(const std::vector<int>& occupied, bool at_once) {
         for (int k : occupied) {
-            resources.push_back(k), stops.push_back(k);
+            resources.push_back(k), stops.push_back(at_once ? k | TOGETHER : k);
             total_resources = std::max(total_resources, k + 1);
         }
         if (!occupied.empty()) stops.back() = ~stops.back();
-        offset.push_back(int32_t(resources.size()));
+        offset.push_back(int32_t(resources.size())), together.push_back(at_once);
         return int(offset.size()) - 2;
     }
     // Of a task's resource as in `Tasks`; ``processors``: how many.
@@ -201,17 +204,21 @@ public:
                 times.starts[times.place[t]] = start;
                 times.order[taken++] = t;
             } else {
-                // A copy goes on to the next link when it starts on one; `waits`, no longer needed, says how far it is.
+                // A copy goes on to the next link when it starts on one, and a collective at once; `waits`, no longer needed, says
+                // how far it is.
                 const uint32_t from = uint32_t(routes.offset[-1 - r]), hops = uint32_t(routes.offset[-r]) - from;
                 if (!event.waits) times.order[taken++] = t;
+                const bool together = routes.together[-1 - r];
                 const double at = start = Queue::time(key);
                 do {
                     const int32_t link = routes.resources[from + event.waits];
-                    if (free_[link] > start) start = free_[link];
-                    end = free_[link] = start + cost;
-                    if (end + (left_[link] -= cost) > stop) return std::numeric_limits<double>::infinity();
-                    times.starts[times.place[t] + event.waits] = start;
-                } while (++event.waits < hops && start == at);
+                    const double begin = free_[link] > at ? free_[link] : at;
+                    free_[link] = begin + cost;
+                    if (begin + cost + (left_[link] -= cost) > stop) return std::numeric_limits<double>::infinity();
+                    times.starts[times.place[t] + event.waits] = begin;
+                    if (begin > start) start = begin;
+                } while (++event.waits < hops && (together || start == at));
+                end = start + cost;
                 if (event.waits < hops) {  // others come in between
                     if (limited && end + tail_[t] > stop) return std::numeric_limits<double>::infinity();
                     queue_.push(Queue::key(start, t));

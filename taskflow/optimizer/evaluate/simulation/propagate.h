@@ -1,9 +1,9 @@
 // Algorithm 2 of the paper: start from the times of an earlier task graph and propagate what changes.
 //
 // The times that Algorithm 1 gives are the only ones with ready = the last predecessor's end, arrival at the first thing that a
-// task occupies = ready and at the next one = its start on the one before, start = the later of arrival and the end of the
-// stay before it there, and the stays on every resource in order of (arrival, number); this holds if all costs are
-// positive. So it does not matter where propagation starts from: when nothing changes any more, the times are those of
+// task occupies = ready and at the next one = its start on the one before (or ready, if it reaches them together), start = the
+// later of arrival and the end of the stay before it there, and the stays on every resource in order of (arrival, number); this
+// holds if all costs are positive. So it does not matter where propagation starts from: when nothing changes any more, the times are those of
 // Algorithm 1, bit for bit.
 // The definition is tasks/simulate.py; tests/optimizer/test_core_delta.py holds them equal.
 #pragma once
@@ -120,7 +120,7 @@ private:
         }
         for (uint32_t t = 0; t < n; ++t)
             for (uint32_t k = 0, e = times_->place[t]; k < stays(t); ++k, ++e)
-                if (!k || arrival_[e] < 0) arrival_[e] = ready[t];
+                if (!k || arrival_[e] < 0 || together(t)) arrival_[e] = ready[t];
         merged_.clear();
         for (uint32_t o : old.order)
             if (map_[o] != NOBODY) merged_.push_back(map_[o]);
@@ -142,6 +142,10 @@ private:
     uint32_t stays(uint32_t t) const {
         const int32_t r = now_->resource[t];
         return r >= 0 ? 1 : uint32_t(routes_->offset[-r] - routes_->offset[-1 - r]);
+    }
+    bool together(uint32_t t) const {
+        const int32_t r = now_->resource[t];
+        return r < 0 && routes_->together[-1 - r];
     }
     // Lists of stays in the order of arrival, and what starts follow from it.
     void occupy() {
@@ -187,11 +191,13 @@ private:
         queue_.push(Queue::key(std::min(times_->ready[t], latest(t)), t));
     }
     void check(uint32_t t) {
-        double at = times_->ready[t];
+        const double ready = times_->ready[t];
+        const bool at_once = together(t);
+        double at = ready;
         bool right = latest(t) == at;
         for (uint32_t e = times_->place[t], last = e + stays(t); e < last && right; ++e) {
-            right = arrival_[e] == at && begins(e) == times_->starts[e];
-            at = times_->starts[e];
+            right = arrival_[e] == (at_once ? ready : at) && begins(e) == times_->starts[e];
+            at = std::max(at, times_->starts[e]);
         }
         if (!right || at != times_->start[t] || at + now_->cost[t] != times_->end[t]) enqueue(t);
     }
@@ -199,12 +205,15 @@ private:
     void update(uint32_t t) {
         const double ready = latest(t);
         if (ready != times_->ready[t]) times_->ready[t] = ready, moved_[t] = 1;
+        const bool at_once = together(t);
         double at = ready;
         for (uint32_t e = times_->place[t], last = e + stays(t); e < last; ++e) {
-            if (arrival_[e] != at) arrival_[e] = at, move(e);
-            at = begins(e);
-            if (at == times_->starts[e]) continue;
-            times_->starts[e] = at;
+            const double arrives = at_once ? ready : at;
+            if (arrival_[e] != arrives) arrival_[e] = arrives, move(e);
+            const double begin = begins(e);
+            at = std::max(at, begin);
+            if (begin == times_->starts[e]) continue;
+            times_->starts[e] = begin;
             enqueue_at(next_[e]);
         }
         const double end = at + now_->cost[t];
