@@ -147,10 +147,12 @@ def resources(task: Task, machine: Machine) -> tuple[int, ...]:
     return message_resources(task.source, task.processor, machine) if task.kind is Kind.COPY else (task.processor,)
 
 
-def together(task: Task, occupied: Sequence[int], machine: Machine) -> bool:
-    """Return whether a task reaches all of ``occupied`` (its `resources`) when it is ready, and not one after another: collectives
-    do, unless processors copy by themselves."""
-    return task.kind is Kind.COLLECTIVE and min(occupied, default=0) >= len(machine.processors)
+def together(kind: Kind, occupied: Sequence[int], machine: Machine) -> bool:
+    """Return whether a task of this kind reaches all of ``occupied`` (its `resources`) when it is ready, and not one after another: collectives
+    do where the machine says how its library performs, unless processors copy by themselves."""
+    if kind is not Kind.COLLECTIVE or getattr(machine, "collectives", None) is None:
+        return False
+    return min(occupied, default=0) >= len(machine.processors)
 
 
 def link_names(task: Task, machine: Machine) -> dict[int, str]:
@@ -188,8 +190,8 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
     A copy reaches the next link of its route when it starts on the previous one. Each link serves copies in the order in which
     they reach it, and is busy with each for all of the copy's duration. (If a copy acquired its whole route at once, it would
     keep other links idle while it waits for one. In an all-to-all hardly two copies would then run at a time.) A collective
-    reaches all of its links when it is ready (`together`), since its members all begin then, and ends when the last link is
-    done with it.
+    of a library reaches all of its links when it is ready (`together`), since its members all begin then, and ends when the last
+    link is done with it. Elsewhere it goes around its ring as a copy goes over its route.
     """
     rank = priority or (lambda task: 0)
     waits, followers = [len(task.after) for task in graph.tasks], _followers(graph)
@@ -208,7 +210,7 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
         ends = type(task.work) if task.kind.travels else None, task.processors
         if ends not in occupies:
             occupied = resources(task, machine)
-            occupies[ends] = occupied, together(task, occupied, machine)
+            occupies[ends] = occupied, together(task.kind, occupied, machine)
         occupied, at_once = occupies[ends]
         if number not in crossing:
             order.append(number)

@@ -25,7 +25,7 @@ class _Clock:
     def __init__(self, graph: TaskGraph, turns: Timeline, machine: Machine, cost: Cost) -> None:
         self.graph, self.cost = graph, cost
         self.occupied = [resources(task, machine) for task in graph.tasks]
-        self.together = [together(task, there, machine) for task, there in zip(graph.tasks, self.occupied)]
+        self.together = [together(task.kind, there, machine) for task, there in zip(graph.tasks, self.occupied)]
         self.spans: dict[int, Span] = {}
         self.sent: dict[int, float] = {}
         self.posted: dict[int, float] = {}

@@ -112,7 +112,7 @@ def test_a_collective_reaches_all_of_its_links_when_it_is_ready() -> None:
         (0.25, 10.25), (0.25, 12.25), (0.5, 13.25), (0.75, 21.25), (0.75, 23.25),
     ]
     assert sorted(spans[14].starts) == [10.25] * 4 + [12.25] * 4 and spans[14].start == 12.25
-    assert together(emit.graph.tasks[14], ring(machine, range(4)).resources, machine)
+    assert together(Kind.COLLECTIVE, ring(machine, range(4)).resources, machine)
 
 
 def test_where_processors_copy_a_collective_goes_around_its_ring() -> None:
@@ -130,7 +130,7 @@ def test_where_processors_copy_a_collective_goes_around_its_ring() -> None:
         emit.fill("other", other, 1.0)
     costs = [0.5, 0.5, 4.0, 8.0, 0.5, 2.0]
     timeline = simulate(emit.graph, machine, lambda task: costs[task.number])
-    assert not together(emit.graph.tasks[2], occupied, machine)
+    assert not together(Kind.COLLECTIVE, occupied, machine)
     assert timeline.spans[2].ready == 0.5 and dict(zip(occupied, timeline.spans[2].starts))[order[0]] == 8.5
     assert (timeline.spans[5].ready, timeline.spans[5].end) == (1.0, 3.0)
 

@@ -63,7 +63,7 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
         void add_loss(int node, int output, int list)
         void add_carry(int node, int output, int becomes_node, int becomes_output)
         void add_route(int source, int target, const vector[int]& resources, double latency, double bandwidth, int cls)
-        void add_group(const vector[int32_t]& members, const vector[int]& resources)
+        void add_group(const vector[int32_t]& members, const vector[int]& resources, cbool together)
         int add_region(const vector[int]& lo, const vector[int]& hi) except +
         int add_list(const vector[int]& regions)
         int add_cut(int pieces, const vector[int]& inputs, const vector[int]& weights, const vector[int]& outputs,
@@ -135,11 +135,11 @@ cdef void ask_group(void* asker, const int32_t* members, int count) noexcept wit
     cdef vector[int32_t] group
     group.assign(members, members + count)
     try:
-        resources = core.group(tuple(group))
+        resources, together = core.group(tuple(group))
     except BaseException as error:
         core.fail(error)
-        resources = (0,)
-    core.step.get().add_group(group, resources)
+        resources, together = (0,), False
+    core.step.get().add_group(group, resources, together)
 
 
 cdef cbool ask_to_go_on(void* asker) noexcept with gil:
@@ -183,7 +183,7 @@ cdef class Core:
         """``cost(kind, cut, piece, processor, flops, nbytes, node)`` gives seconds (of a copy, ``cut`` and ``piece`` are the sender
         and the receiver and ``flops`` its runs, read << 32 | written; of a collective ``cut`` is its halves, of other tasks within
         a processor their runs, which are all 1 without ``by_runs``); ``route(source, target)`` gives
-        (resources, latency seconds, bytes a second, class), ``group(processors)`` the resources of a collective's ring. The
+        (resources, latency seconds, bytes a second, class), ``group(processors)`` the resources of a collective, and whether it reaches them together. The
         processors of the nth group that is asked for are n where its cost is asked for. ``checkpoint()`` is called every 20 ms of an
         evaluation, which ends with what it raises. ``table(way, giving, size, itemsize)`` gives (low, high, root, number of the
         pattern) of each chunk of a bundle, as `SyncTable` has them."""

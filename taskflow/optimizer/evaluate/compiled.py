@@ -24,7 +24,7 @@ from taskflow.optimizer.evaluate.repetition import Repetition
 from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks import Kind, Span, TaskGraph, Timeline, message_resources
+from taskflow.tasks import Kind, Span, TaskGraph, Timeline, message_resources, together
 
 KINDS = (
     Kind.FORWARD, Kind.BACKWARD, Kind.COPY, Kind.MOVE, Kind.SUM, Kind.FILL, Kind.NORM, Kind.CLIP, Kind.UPDATE,
@@ -173,9 +173,10 @@ class CompiledEvaluator(Evaluator):
         route = self._route_classes.setdefault(self.costs.route_class(source, target), len(self._route_classes))
         return numbers, latency, rate, route
 
-    def _group(self, members: tuple[int, ...]) -> list[int]:
+    def _group(self, members: tuple[int, ...]) -> tuple[list[int], bool]:
         self.groups.append(members)
-        return self._numbers(self.occupied(members))
+        occupied = self.occupied(members)
+        return self._numbers(occupied), together(Kind.COLLECTIVE, occupied, self.machine)
 
     def occupied(self, group: tuple[int, ...]) -> tuple[int, ...]:
         """Return what a collective among a group occupies, numbered as `resources` has it. Processors of other repetitions are

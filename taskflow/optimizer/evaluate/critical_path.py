@@ -71,7 +71,7 @@ def course(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> TimelineAr
         np.array([span.ready for span in spans]), np.array([span.start for span in spans]), np.array([span.end for span in spans]),
         np.concatenate([[0], np.cumsum([len(starts) for starts in each], dtype=np.int64)]),
         np.array([start for starts in each for start in starts]), np.array([r for there in occupied for r in there], np.int64),
-        np.array([together(task, there, machine) for task, there in zip(tasks, occupied)], np.bool_),
+        np.array([together(task.kind, there, machine) for task, there in zip(tasks, occupied)], np.bool_),
     )  # fmt: skip
 
 

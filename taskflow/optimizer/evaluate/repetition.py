@@ -127,7 +127,7 @@ def repeated_seconds(of: Repetition, strategy: Strategy, costs: Costs, rule: Upd
 
     The compiled twin is optimizer/evaluate/_core.pyx; tests/optimizer/test_repetition.py holds them equal."""
     tasks = lower(of.graph, of.expand(strategy), rule, part=of.part)
-    places = [(place, together(task, place, of.machine)) for task, place in zip(tasks, of.places(tasks))]
+    places = [(place, together(task.kind, place, of.machine)) for task, place in zip(tasks, of.places(tasks))]
     numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
     seconds = np.array([on_grid(costs.task(task)) for task in tasks])
     offset = np.cumsum([0, *(len(task.after) for task in tasks)])

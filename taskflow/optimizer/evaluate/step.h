@@ -70,10 +70,9 @@ public:
     void add_route(int source, int target, const std::vector<int>& resources, double latency, double bandwidth, int cls) {
         model_.route_of[size_t(source) * model_.processors + target] = add_route(resources, false, latency, bandwidth, cls);
     }
-    void add_group(const std::vector<int32_t>& members, const std::vector<int>& resources) {
+    void add_group(const std::vector<int32_t>& members, const std::vector<int>& resources, bool together) {
         const int number = int(model_.groups.size());
-        const bool copies = std::any_of(resources.begin(), resources.end(), [this](int r) { return r < model_.processors; });
-        model_.groups[members] = {add_route(resources, !copies, 0, 1, 0), number};
+        model_.groups[members] = {add_route(resources, together, 0, 1, 0), number};
     }
     SyncTables& sync_tables() { return model_.sync_tables; }
     int add_region(const std::vector<int>& lo, const std::vector<int>& hi) { return model_.geometry.add_region(lo, hi); }

@@ -11,7 +11,7 @@ import numpy as np
 
 from taskflow.optimizer.evaluate.critical_path import Needed, TimelineArrays, walk
 from taskflow.optimizer.evaluate.evaluator import Evaluator, Usage
-from taskflow.tasks import Kind, message_resources
+from taskflow.tasks import Kind, message_resources, together
 
 try:
     from taskflow.optimizer.evaluate.compiled import KINDS, TRAVELLING, CompiledEvaluator
@@ -60,9 +60,10 @@ def _course(evaluator: Evaluator, table: dict[str, np.ndarray]) -> TimelineArray
     for row in np.flatnonzero(table["kind"] == KINDS.index(Kind.COLLECTIVE)):
         group = evaluator.groups[table["source"][row]]  # type: ignore[attr-defined]
         resource[place[row] : place[row + 1]] = evaluator.occupied(group)  # type: ignore[attr-defined]
-    together = table["kind"] == KINDS.index(Kind.COLLECTIVE)
-    together[np.repeat(np.arange(len(ready)), np.diff(place))[resource < count]] = False
-    return TimelineArrays(ready, start, end, place, starts, resource, together)
+    at_once = np.zeros(len(ready), np.bool_)
+    for row in np.flatnonzero(table["kind"] == KINDS.index(Kind.COLLECTIVE)):
+        at_once[row] = together(Kind.COLLECTIVE, resource[place[row] : place[row + 1]].tolist(), machine)
+    return TimelineArrays(ready, start, end, place, starts, resource, at_once)
 
 
 def _needed(on: TimelineArrays, table: dict[str, np.ndarray]) -> Needed:  # type: ignore[type-arg]

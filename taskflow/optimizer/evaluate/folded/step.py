@@ -178,7 +178,7 @@ def _folded(
         if not i % 256:
             checkpoint()
         stops = tuple(r if r < count else count + numbers.setdefault(r, len(numbers)) for r in occupies.of(task))
-        place[i] = routes.setdefault((stops, together(task, stops, machine)), len(routes))
+        place[i] = routes.setdefault((stops, together(task.kind, stops, machine)), len(routes))
         seconds[i] = on_grid(paced(task))
     cost = seconds[whole.origin]
     began, end, busy = simulate_arrays(
