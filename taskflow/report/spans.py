@@ -100,7 +100,8 @@ def spans_at(evaluator: Evaluator) -> Spans:
     return _apart(Spans(
         _categories(kinds, new), table["processor"].astype(np.int64), table["source"].astype(np.int64),
         np.asarray(start, np.float64), np.asarray(end, np.float64), table["nbytes"].astype(np.int64),
-        np.where(np.diff(place, append=len(starts)) > 0, np.minimum.reduceat(np.append(starts, np.inf), place), start), np.arange(len(kinds)),
+        np.where(np.diff(place, append=len(starts)) > 0, np.minimum.reduceat(np.append(starts, np.inf), place), start),
+        np.arange(len(kinds)),
     ), {task: evaluator.groups[table["source"][task]] for task in collectives})  # fmt: skip
 
 

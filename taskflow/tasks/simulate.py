@@ -148,8 +148,8 @@ def resources(task: Task, machine: Machine) -> tuple[int, ...]:
 
 
 def together(kind: Kind, occupied: Sequence[int], machine: Machine) -> bool:
-    """Return whether a task of this kind reaches all of ``occupied`` (its `resources`) when it is ready, and not one after another: collectives
-    do where the machine says how its library performs, unless processors copy by themselves."""
+    """Return whether a task of this kind reaches all of ``occupied`` (its `resources`) when it is ready, and not one after
+    another: collectives do where the machine says how its library performs, unless processors copy by themselves."""
     if kind is not Kind.COLLECTIVE or getattr(machine, "collectives", None) is None:
         return False
     return min(occupied, default=0) >= len(machine.processors)

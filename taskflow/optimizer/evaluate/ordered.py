@@ -30,8 +30,8 @@ MOST_TIMELINE = 500_000
 
 class OrderedEvaluator(PythonEvaluator):
     """Evaluator like `PythonEvaluator`. But of strategies with more than `MOST_WHOLE` pieces only distinct parts are lowered,
-    if replicas and micro-batches are alike (`folded_step`). Their seconds equal those of the whole step, except where
-    collectives wait while they go around their ring: there replicas would differ a little."""
+    if replicas and micro-batches are alike (`folded_step`). Their seconds equal those of the whole step, or differ a little
+    where collectives wait for links (docs/decisions/55-folded-steps.md)."""
 
     step: FoldedStep | None = None
     """The current strategy's step, if it is folded."""
