@@ -10,7 +10,7 @@ class Core:
         self, processors: int, classes: list[int], rates: bool, by_runs: bool, flops: list[float], nbytes: list[float],
         overhead: list[float], cost: Callable[[int, int, int, int, int, int, int], float],
         route: Callable[[int, int], tuple[list[int], float, float, int]],
-        group: Callable[[tuple[int, ...]], list[int]], checkpoint: Callable[[], object],
+        group: Callable[[tuple[int, ...]], tuple[list[int], bool]], checkpoint: Callable[[], object],
         table: Callable[[int, tuple[bool, ...], int, int], list[tuple[int, int, int, int]]],
     ) -> None: ...
     def repeat(self, times: int) -> None: ...
