@@ -4,6 +4,7 @@ proposals change who reads them, or the way they are summed."""
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from math import inf
 from random import Random
@@ -17,7 +18,7 @@ from test_core_walks import decide
 
 from taskflow.cli.main import main
 from taskflow.machine import load_machine
-from taskflow.mapper import DataParallel, OpConfig, Strategy, SyncAlgorithm, map_graph
+from taskflow.mapper import DataParallel, OpConfig, Strategy, SyncAlgorithm, choose, map_graph
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.algorithms.guided import guided
@@ -34,19 +35,27 @@ from taskflow.tasks.topic import Purpose
 core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 
 
-def pair(random: Random, clip: float | None = None):
+def pair(random: Random, clip: float | None, seed: int):
     graph, processors = network(), random.randint(2, 7)
-    machine = shared(processors)
+    machine = with_library(processors, seed)
     costs = random.choice((Roofline(machine), Odd(2)))
     rule = random.choice((SGD(0.1), SGD(0.1), None))
     return PythonEvaluator(graph, machine, costs, rule, clip), core.CompiledEvaluator(graph, machine, costs, rule, clip)
+
+
+def with_library(processors: int, seed: int):
+    """A machine on which links are shared. With every other seed it says how its library performs, so that collectives reach all of
+    their links together."""
+    if seed % 2 == 0:
+        return shared(processors)
+    return replace(load_machine("k80", processors), collectives=load_machine("h100", 1).collectives)
 
 
 def test_any_strategy() -> None:
     forward = backward = 0
     for seed in range(24):
         random = Random(seed)
-        reference, compiled = pair(random, random.choice((None, 1.0)))
+        reference, compiled = pair(random, random.choice((None, 1.0)), seed)
         for _ in range(2):
             strategy = near_strategy(reference.graph, len(reference.machine.processors), random, SyncAlgorithm.COLLECTIVE)
             assert compiled.set(strategy) == reference.set(strategy)
@@ -73,7 +82,7 @@ def walk(seed: int, moves: int) -> None:
     simulate a proposal against an evaluator that starts anew, and that now and then against the definition."""
     random = Random(seed)
     graph, processors = network(), random.randint(2, 7)
-    machine = shared(processors)
+    machine = with_library(processors, seed)
     costs = random.choice((Roofline(machine), Odd(2)))
     ways = [core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None, a) for a in ("full", "delta")]
     here, team = ways[0], random.sample(range(processors), random.randint(2, processors))
@@ -203,3 +212,20 @@ def test_plans_show_how_they_sum() -> None:
     for node in graph:
         assert rows[node.name]["sums"] == ("collective" if node.operator.kind == "moments" or node.name == "loss" else None), node
     assert "partial values: collective" in CliRunner().invoke(main, ["strategy", "show", *asked]).stdout
+
+
+def test_collectives_that_reach_their_links_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ways to simulate against the definition, on a plan whose seconds are others if links are reached one after another."""
+    graph, machine = build("GPT-2", preset="small"), load_machine("h100", 16)
+    costs = make_evaluator(graph, machine, rule=SGD(0.1)).costs
+    start, plan = (choose(name, graph, machine)[0] for name in ("data", "megatron"))
+    reference = PythonEvaluator(graph, machine, costs, SGD(0.1), None)
+    wanted = reference.set(plan)
+    for algorithm in ("full", "delta"):
+        compiled = core.CompiledEvaluator(graph, machine, costs, SGD(0.1), None, algorithm)
+        compiled.set(start)
+        assert compiled.propose(dict(plan.configs), inf, dict(plan.syncs), plan.sums) == wanted
+        compiled.accept()
+        assert compiled.reference is None and compiled.timeline() == reference.timeline()
+    monkeypatch.setattr(sys.modules["taskflow.tasks.simulate"], "together", lambda *arguments: False)
+    assert PythonEvaluator(graph, machine, costs, SGD(0.1), None).set(plan) != wanted
