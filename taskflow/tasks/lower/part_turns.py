@@ -58,6 +58,7 @@ def part_turns(state: Lowering, stage: Sequence[Divided], pipeline: Pipeline, wh
     ahead: set[int] = set()  # places before which values are exchanged in the forward pass,
     back: set[int] = set()  # and before which gradients are in the backward pass
     for at, (node, _) in enumerate(stage):
+        state.checkpoint()
         for index, tensor in enumerate(node.inputs):
             source = place.get(tensor.node)
             if source is None or at in together or source in together:

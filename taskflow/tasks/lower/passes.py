@@ -121,10 +121,12 @@ def _emit(
 ) -> None:
     if one.kind is PassKind.FORWARD:
         for node, pieces in stage:
+            state.checkpoint()
             forward(state, node, pieces[one.micro_batch])
         return
     gives = _gives(one, halves)
     for node, pieces in reversed(stage):
+        state.checkpoint()
         if node.number in state.active and (node.parameters or gives is not Gives.WEIGHTS):
             backward(state, node, pieces[one.micro_batch], gives)
             scatter_gradients(state, ending.get(node.number, ()))
@@ -140,6 +142,7 @@ def _in_turns(
     """Emit the same for a micro-batch whose parts take turns."""
     ahead, gives = one.kind is PassKind.FORWARD, _gives(one, halves)
     for at, part, last in of.of(ahead):
+        state.checkpoint()
         node, pieces = stage[at][0], of.pieces[at][one.micro_batch][part]
         if ahead:
             forward(state, node, pieces)
