@@ -30,7 +30,9 @@ class _Lives:
 def folded_use(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None) -> tuple[MemoryUse, ...]:
     """Return the memory of every processor, as `memory_use` does for a whole step; ``buffers`` are `live_bytes`."""
     tasks = step.lowered
+    checkpoint()
     weights, state, _ = kept_bytes(tasks, step.template.buffer_copies)
+    checkpoint()
     packed = [0] * tasks.processors
     repeats = np.bincount(step.whole.origin, minlength=len(tasks)).tolist()
     for task, repeat in zip(tasks, repeats):
