@@ -162,7 +162,7 @@ def _folded(
     for i, task in enumerate(tasks.tasks if len(fewer.copies) else ()):  # costs know the nodes of the whole graph
         if isinstance(task.work, Compute):
             tasks.tasks[i] = _of_whole(task, task.work, fewer.whole[task.work.node.number])
-    template = make_template(tasks, micro_batches, fewer.labels, fewer.copies)
+    template = make_template(tasks, micro_batches, fewer.labels, fewer.copies, checkpoint)
     whole = expand(template, [] if pipeline is None else pipeline.passes(), checkpoint)
     occupies = FoldedResources(machine, found.images, costs.around)
     for task in template.tasks:

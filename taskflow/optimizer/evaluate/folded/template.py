@@ -133,12 +133,16 @@ def kept(micro_batches: int) -> tuple[int, ...]:
     return tuple(range(micro_batches)) if micro_batches <= LOWERED else (*range(LOWERED - 1), micro_batches - 1)
 
 
+CHECKED = 1024  # tasks between two looks at the clock
+
+
 def make_template(
-    graph: TaskGraph, micro_batches: int, labels: Mapping[str, Label] = NO_LABELS, copies: Sequence[int] = ()
+    graph: TaskGraph, micro_batches: int, labels: Mapping[str, Label] = NO_LABELS, copies: Sequence[int] = (),
+    checkpoint: Callable[[], object] = lambda: None,
 ) -> StepTemplate:
     """Return the template of a step that was lowered in part (`StepPart`, with `kept`), perhaps with fewer layers
     (`FewerLayers`). Raises NotAlikeError if its micro-batches or layers differ in more than they may."""
-    return _Maker(graph, micro_batches, labels, copies).template()
+    return _Maker(graph, micro_batches, labels, copies, checkpoint).template()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +156,11 @@ class _Place:
 
 
 class _Maker:
-    def __init__(self, graph: TaskGraph, micro_batches: int, labels: Mapping[str, Label], copies: Sequence[int]) -> None:
-        self.graph, self.micro_batches = graph, micro_batches
+    def __init__(
+        self, graph: TaskGraph, micro_batches: int, labels: Mapping[str, Label], copies: Sequence[int],
+        checkpoint: Callable[[], object],
+    ) -> None:
+        self.graph, self.micro_batches, self.checkpoint = graph, micro_batches, checkpoint
         self.labels, self.copies = labels, copies
         self.makers: dict[int, int] = {}  # buffer -> the first task that writes it
         for task in graph:
@@ -204,6 +211,8 @@ class _Maker:
         fills: list[tuple[int, int]] = []
         for task in self.graph.tasks[first:last]:
             local = task.number - first
+            if not local % CHECKED:
+                self.checkpoint()
             for key, before in self._waits(task, class_):
                 tasks, befores = found.setdefault(key, ([], []))
                 tasks.append(local)
@@ -213,6 +222,7 @@ class _Maker:
             elif class_ is not None and isinstance(task.work, Filling) and task.processor not in ends:
                 fills.append((task.processor, local))
         waits = tuple(Waits(*key, np.array(t, np.int64), np.array(b, np.int64)) for key, (t, b) in found.items())
+        self.checkpoint()
         layout = lay_out(self.graph.tasks[first:last], self.labels, self.copies)
         at = self.place[first] if first < last else _Place(None, NONE, 0)
         turns = turns_of(self.turns.get((at.key, at.class_), ()), first, layout, self.most_turns)
