@@ -133,9 +133,6 @@ def kept(micro_batches: int) -> tuple[int, ...]:
     return tuple(range(micro_batches)) if micro_batches <= LOWERED else (*range(LOWERED - 1), micro_batches - 1)
 
 
-CHECKED = 1024  # tasks between two looks at the clock
-
-
 def make_template(
     graph: TaskGraph, micro_batches: int, labels: Mapping[str, Label] = NO_LABELS, copies: Sequence[int] = (),
     checkpoint: Callable[[], object] = lambda: None,
@@ -211,8 +208,6 @@ class _Maker:
         fills: list[tuple[int, int]] = []
         for task in self.graph.tasks[first:last]:
             local = task.number - first
-            if not local % CHECKED:
-                self.checkpoint()
             for key, before in self._waits(task, class_):
                 tasks, befores = found.setdefault(key, ([], []))
                 tasks.append(local)
