@@ -43,7 +43,7 @@ def report(done: subprocess.CompletedProcess[str]) -> dict:
 
 
 @pytest.mark.parametrize(("name", "mappers"), [
-    ("nmt", ("data", "search")), ("transformer", ("data", "expert")),
+    ("nmt", ("data", "search")), pytest.param("transformer", ("data", "expert"), marks=pytest.mark.slow),
     *(pytest.param(name, ("data", "expert", "search"), marks=pytest.mark.slow) for name in EXAMPLES),
 ])
 def test_the_loss_falls_the_same_under_every_mapper(folder: Path, name: str, mappers: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.cli.main import main
@@ -59,7 +60,7 @@ def test_a_search_for_torch_finds_what_can_be_exported(tmp_path: Path) -> None:
     compile((tmp_path / "parallel.py").read_text(), "parallel.py", "exec")
 
 
-@pytest.mark.parametrize("target", ["torch", "jax"])
+@pytest.mark.parametrize("target", fast_among(["torch", "jax"], ["jax"]))
 def test_a_search_for_a_framework_keeps_to_a_user_s_constraints(target: str, tmp_path: Path) -> None:
     """Four devices of which samples may go to two."""
     pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")

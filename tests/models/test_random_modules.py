@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast_and_slow import fast_among
 from language_model import random_strategy, undivided
 
 import taskflow
@@ -175,7 +176,7 @@ def compare(seed: int) -> None:
         np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-4, err_msg=f"module {seed}, {names}, {run.strategy.name}")
 
 
-@pytest.mark.parametrize("first", range(0, 60, SEEDS))
+@pytest.mark.parametrize("first", fast_among(range(0, 60, SEEDS), range(0, 30, SEEDS)))
 def test_trains_as_in_pytorch(first: int) -> None:
     for seed in range(first, first + SEEDS):
         compare(seed)

@@ -45,7 +45,7 @@ def both(graph: OperatorGraph, plan: str, clip: float | None = 1.0) -> tuple[Fol
 
 
 @pytest.mark.parametrize(("plan", "batch", "layers"), [
-    SHARES[0], SHARES[1], SHARES[11], *(pytest.param(*case, marks=pytest.mark.slow) for case in SHARES[2:11]),
+    SHARES[11], *(pytest.param(*case, marks=pytest.mark.slow) for case in SHARES[:11]),
 ])
 def test_tasks_wait_for_what_they_wait_for_in_the_whole_step(plan: str, batch: int, layers: int) -> None:
     step, evaluator = both(network(SMALL, batch, layers), plan)

@@ -179,7 +179,7 @@ def test_devices_with_half_of_the_memory_get_less() -> None:
 
 
 @pytest.mark.parametrize("machine", [
-    two_kinds(), two_kinds(3, 1, compute=2.0),
+    two_kinds(), pytest.param(two_kinds(3, 1, compute=2.0), marks=pytest.mark.slow),
     pytest.param(two_kinds(link=20.0), marks=pytest.mark.slow),
     pytest.param(two_kinds(compute=1.0, memory=0.5), marks=pytest.mark.slow),
 ])

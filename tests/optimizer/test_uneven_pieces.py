@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 from core_cases import Odd, shared
+from fast_and_slow import fast_among
 from random_networks import network
 from unequal_machines import two_kinds
 
@@ -93,7 +94,7 @@ def test_even_is_the_way_back() -> None:
 
 
 # ---- times -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", fast_among(range(30), range(12)))
 def test_core_and_twin_agree_on_shares_and_shifts(seed: int) -> None:
     core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
     graph, _, rule, clip = network(seed)

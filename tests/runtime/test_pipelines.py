@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from beside_one_processor import STEPS, compare, compare_network, same, trained
+from beside_one_processor import STEPS, Result, compare, compare_network, same, trained
 from language_model import feeds as words
 from language_model import model, undivided
 from pipelines import GPT, HYBRIDS, fitting, hybrid, random_pipeline, rank_case, rank_cases, small, tokens
@@ -56,7 +57,7 @@ def any_network(seed: int, count: int) -> int:
     return compare_network(seed, plan, "network", count)
 
 
-@pytest.mark.parametrize(("seed", "count"), [(0, 4), (1, 4), *(pytest.param(s, 5, marks=pytest.mark.slow) for s in range(4))])
+@pytest.mark.parametrize(("seed", "count"), [(0, 4), *(pytest.param(s, 5, marks=pytest.mark.slow) for s in range(4))])
 def test_a_decoder_in_any_order(seed: int, count: int) -> None:
     assert decoder(seed, count) == count
 
@@ -171,17 +172,20 @@ def test_random_networks_in_any_order() -> None:
     assert sum(any_network(seed, 2) for seed in range(24)) >= 24
 
 
+@cache
+def alone(name: str, dtype: str) -> Result:
+    """Losses and weights of one processor."""
+    graph = small(name, dtype, 2)
+    return trained(graph, undivided(graph), [some_words(graph, step) for step in range(STEPS)], SGD(0.1, momentum=0.9), 1.0)
+
+
 @pytest.mark.parametrize("text", [text for texts in HYBRIDS.values() for text in texts])
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_plans_of_groups_train_as_one_processor_does(text: str, dtype: str) -> None:
-    def graph() -> OperatorGraph:
-        return small(text.split()[0], dtype, 2)
-
-    batches = [some_words(graph(), step) for step in range(STEPS)]
-    rule = SGD(0.1, momentum=0.9)
-    same(
-        trained(graph(), hybrid(text)[1], batches, rule, 1.0), trained(graph(), undivided(graph()), batches, rule, 1.0), text, dtype
-    )
+    name = text.split()[0]
+    graph = small(name, dtype, 2)
+    batches = [some_words(graph, step) for step in range(STEPS)]
+    same(trained(graph, hybrid(text)[1], batches, SGD(0.1, momentum=0.9), 1.0), alone(name, dtype), text, dtype)
 
 
 @pytest.mark.slow
@@ -263,7 +267,8 @@ def test_gradients_accumulate_and_weights_travel_once_a_step() -> None:
 @pytest.mark.mpi
 @needs_mpi
 @pytest.mark.parametrize(("ranks", "cases"), [
-    (2, rank_cases(2, random=2, shares=2, hybrids=3)), (3, rank_cases(3, random=1, shares=1, hybrids=1)),
+    (2, rank_cases(2, random=1, shares=1, hybrids=1)), (3, rank_cases(3, random=1, shares=1, hybrids=1)),
+    pytest.param(2, rank_cases(2, random=2, shares=2, hybrids=3), marks=pytest.mark.slow),
     pytest.param(3, rank_cases(3, random=2, shares=2, hybrids=3), marks=pytest.mark.slow),
     *(pytest.param(n, rank_cases(n, random=8, shares=6), marks=pytest.mark.slow) for n in (2, 3, 4, 8)),
 ])

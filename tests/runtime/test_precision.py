@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fast_and_slow import fast_among
 from language_model import undivided
 from pipelines import GPT, decoder, fitting, random_pipeline, tokens
 
@@ -124,7 +125,7 @@ def of_one(dtype: str, rule: UpdateRule) -> list[float]:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", fast_among(range(10), range(4)))
 def test_losses_do_not_depend_on_the_strategy(dtype: str, seed: int) -> None:
     random, rule = Random(seed), (RULE, SGD(0.05, momentum=0.9))[seed % 2]
     losses, graph = of_one(dtype, rule), decoder(dtype)
@@ -146,7 +147,7 @@ def test_planned_memory_is_what_is_allocated(dtype: str) -> None:
         assert use.state == (4 + 2 * 4) * graph.parameter_count
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", fast_among(range(10), range(4)))
 def test_a_loss_scale_changes_no_update_under_any_strategy(seed: int) -> None:
     """Every seed of the gradients has the scale: a step of SGD moves the weights as far as on one processor."""
     graph, rule, scaling = decoder("float16"), SGD(1.0), LossScaling.fixed(1024.0)
