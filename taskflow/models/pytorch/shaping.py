@@ -151,9 +151,12 @@ def narrow(name: str, input: Tensor, dim: int, start: int, length: int) -> Any:
     return ops.narrow(input, dim, start, length, name=name)
 
 
-@stands_for("select")
-def select(name: str, input: Tensor, dim: int, index: int) -> Any:
+@stands_for("select", raw=True)
+def select(name: str, input: Any, dim: int, index: int) -> Any:
     """One element of a dimension."""
+    if isinstance(input, Stacked) and dim in (0, -len(input.shape)):
+        return input.parts[index]
+    input = tensor_of(input, graph_of(input), name)
     if input.shape[dim] == 1:
         return squeeze(name, input, dim)
     return ops.select(input, dim, index, name=name)
