@@ -72,7 +72,9 @@ class Pipeline:
 
     def all_parts(self, graph: OperatorGraph, configs: Mapping[str, OpConfig]) -> frozenset[int]:
         """Return the numbers of the operators that take all parts of a micro-batch together: they are not cut into parts, or read
-        some of another part."""
+        some of another part. All do if nothing is split."""
+        if self.split == 1:
+            return frozenset(range(len(graph)))
         fine, found = Pipeline(self.parts, {}), set[int]()
         known: dict[tuple[object, ...], bool] = {}
         for node in graph:

@@ -67,4 +67,5 @@ def split_gain(evaluator: Evaluator) -> SplitGain | None:
 
 def _is(evaluator: Evaluator, plan: HybridPlan) -> bool:
     """True if the evaluator's strategy is what its name says."""
-    return map_graph(HybridParallel(plan), evaluator.graph, evaluator.machine).configs == evaluator.strategy.configs
+    strategy = evaluator.strategy
+    return replace(map_graph(HybridParallel(plan), evaluator.graph, evaluator.machine), name=strategy.name) == strategy

@@ -42,8 +42,8 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     end_pass(state)
     for node in reversed(late):
         _begin_gradients(state, node)
-    together = pipeline.all_parts(state.graph, state.strategy.configs) if pipeline.split > 1 else frozenset()
-    in_turns = [part_turns(state, stage, pipeline, together) if pipeline.split > 1 else None for stage in stages]
+    together = pipeline.all_parts(state.graph, state.strategy.configs)
+    turns = [part_turns(state, stage, pipeline, together) for stage in stages]
     ending = [layers_ending(state, [node for node, _ in reversed(stage)]) for stage in stages]
     for one in pipeline.passes():
         if state.part is not None:
@@ -53,10 +53,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
             state.last.clear()  # whoever repeats passes chains them
         state.checkpoint()
         first = len(state.emit.graph)
-        if (of := in_turns[one.stage]) is None:
-            _emit(state, one, stages[one.stage], pipeline.schedule.weights_apart, ending[one.stage])
-        else:
-            _in_turns(state, one, stages[one.stage], of, pipeline.schedule.weights_apart, ending[one.stage])
+        _emit(state, one, stages[one.stage], turns[one.stage], pipeline.schedule.weights_apart, ending[one.stage])
         end_pass(state)
         state.emit.graph.passes.append((one, first, len(state.emit.graph)))
     state.ended.update(state.last)
@@ -117,33 +114,13 @@ def _by_micro_batch(state: Lowering, pipeline: Pipeline, node: Node) -> list[lis
 
 
 def _emit(
-    state: Lowering, one: Pass, stage: Sequence[Divided], halves: bool, ending: Mapping[int, Sequence[str]]
+    state: Lowering, one: Pass, stage: Sequence[Divided], turns: PartTurns, halves: bool, ending: Mapping[int, Sequence[str]]
 ) -> None:
-    if one.kind is PassKind.FORWARD:
-        for node, pieces in stage:
-            state.checkpoint()
-            forward(state, node, pieces[one.micro_batch])
-        return
-    gives = _gives(one, halves)
-    for node, pieces in reversed(stage):
+    ahead = one.kind is PassKind.FORWARD
+    gives = Gives.WEIGHTS if one.kind is PassKind.WEIGHTS else Gives.INPUTS if halves else Gives.ALL
+    for at, part, last in turns.of(ahead):
         state.checkpoint()
-        if node.number in state.active and (node.parameters or gives is not Gives.WEIGHTS):
-            backward(state, node, pieces[one.micro_batch], gives)
-            scatter_gradients(state, ending.get(node.number, ()))
-
-
-def _gives(one: Pass, halves: bool) -> Gives:
-    return Gives.WEIGHTS if one.kind is PassKind.WEIGHTS else Gives.INPUTS if halves else Gives.ALL
-
-
-def _in_turns(
-    state: Lowering, one: Pass, stage: Sequence[Divided], of: PartTurns, halves: bool, ending: Mapping[int, Sequence[str]]
-) -> None:
-    """Emit the same for a micro-batch whose parts take turns."""
-    ahead, gives = one.kind is PassKind.FORWARD, _gives(one, halves)
-    for at, part, last in of.of(ahead):
-        state.checkpoint()
-        node, pieces = stage[at][0], of.pieces[at][one.micro_batch][part]
+        node, pieces = stage[at][0], turns.pieces[at][one.micro_batch][part]
         if ahead:
             forward(state, node, pieces)
         elif node.number in state.active and (node.parameters or gives is not Gives.WEIGHTS):
