@@ -29,7 +29,7 @@ from taskflow.mapper.expert import Expert
 from taskflow.mapper.fitting import fitted
 from taskflow.mapper.hybrid import HybridParallel, samples, stages_of
 from taskflow.mapper.joined_parts import joined_parts
-from taskflow.mapper.layers import LAYER, described_by_layers, layer_numbers
+from taskflow.mapper.layers import described_by_layers, layer_numbers, numbered_layer
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
@@ -44,7 +44,6 @@ from taskflow.mapper.units import blocks_of, gather_units
 
 __all__ = [
     "BLOCK",
-    "LAYER",
     "MAPPERS",
     "SUMS",
     "CopyRequest",
@@ -97,6 +96,7 @@ __all__ = [
     "load",
     "map_graph",
     "node_size",
+    "numbered_layer",
     "parse_config",
     "parse_plan",
     "parse_ranges",

@@ -27,9 +27,7 @@ def fitted(plan: HybridPlan, samples: int, devices: int) -> HybridPlan:
                 f"plan {plan}: {samples} samples a step cannot be taken in micro-batches of the {total} that shares= adds up to: "
                 f"{total} does not divide {samples}"
             )
-        for share in plan.shares:
-            _check_parts(plan, share)
-        return replace(plan, data=data, micro_batch=None)
+        return _with_parts(plan, replace(plan, data=data, micro_batch=None))
     if plan.micro_batch is None and samples % data:
         equal, more = divmod(samples, data)
         unequal = f"; for unequal replicas write shares={','.join(str(equal + (i < more)) for i in range(data))}" if equal else ""
@@ -43,17 +41,17 @@ def fitted(plan: HybridPlan, samples: int, devices: int) -> HybridPlan:
             f"plan {plan}: {samples} samples a step cannot be taken in micro-batches of d x mb = {data} x {micro_batch} = "
             f"{together}: {together} does not divide {samples}"
         )
-    _check_parts(plan, micro_batch)
-    return replace(plan, data=data, micro_batch=micro_batch)
+    return _with_parts(plan, replace(plan, data=data, micro_batch=micro_batch))
 
 
-def _check_parts(plan: HybridPlan, each: int) -> None:
-    """ValueError if the samples of a micro-batch that a replica takes cannot be split into equal parts."""
-    if each % plan.split:
+def _with_parts(plan: HybridPlan, fit: HybridPlan) -> HybridPlan:
+    """``fit``. ValueError, about the ``plan`` as it was given, if a replica's samples do not divide into its parts."""
+    if each := fit.undivided:
         raise ValueError(
             f"plan {plan}: split={plan.split} divides what a replica takes of a micro-batch, which is {each} "
             f"sample{'s' * (each > 1)}: {plan.split} does not divide {each}"
         )
+    return fit
 
 
 MOST_SHARES = 16  # that an error writes down

@@ -231,10 +231,14 @@ class HybridPlan:
         return sum(self.shares) or (self.data or 1) * (self.micro_batch or 1)
 
     @property
+    def undivided(self) -> int:
+        """Return what a replica takes of a micro-batch, in samples, if ``split`` does not divide it; 0 if it divides it for all."""
+        return next((each for each in self.shares or (self.micro_batch or 1,) if each % self.split), 0)
+
+    @property
     def may_split(self) -> bool:
         """True if each replica's samples divide into ``split`` parts, and if parts have exchanges within layers to hide."""
-        divides = not any(each % self.split for each in self.shares or (self.micro_batch or 1,))
-        return divides and (self.split == 1 or max(self.tensor, self.context, self.experts) > 1)
+        return not self.undivided and (self.split == 1 or max(self.tensor, self.context, self.experts) > 1)
 
     def __str__(self) -> str:
         said = [f"t{self.tensor}", *["nosp"] * (not self.sequence_parallel), *["regather"] * self.regather]

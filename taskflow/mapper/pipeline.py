@@ -6,7 +6,7 @@ pieces of all micro-batches are pieces like any others, and results are those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, pairwise, product
 
@@ -85,13 +85,9 @@ class Pipeline:
                 source = graph.nodes[tensor.node]
                 key = (*_cut_like(node, configs), index, *_cut_like(source, configs), tensor.index)
                 if key not in known:
-                    known[key] = True
-                    if fine.micro_batch(source, configs[source.name], 0) is not None:
-                        apart = _apart(source, configs, fine, tensor.index)
-                        try:
-                            _one_micro_batch(node, configs[node.name], fine, index, source, apart)
-                        except ValueError:
-                            known[key] = False
+                    known[key] = fine.micro_batch(source, configs[source.name], 0) is None or _reads_its_own(
+                        node, configs[node.name], fine, index, _apart(source, configs, fine, tensor.index)
+                    )
                 if not known[key]:
                     found.add(node.number)
         return frozenset(found)
@@ -119,12 +115,12 @@ class Pipeline:
             found -= {tensor.node for tensor in node.inputs if node.number not in found}
         return frozenset(found)
 
-    def first(self, graph: OperatorGraph, configs: Mapping[str, OpConfig]) -> frozenset[int]:
+    def first(self, graph: OperatorGraph, last: Iterable[int]) -> frozenset[int]:
         """Return the numbers of the operators that run for all micro-batches before the first pass: inputs of integers, and what
-        is made of these alone, where an operator of `last` reads it."""
+        is made of these alone, where one of the ``last`` reads it."""
         found: set[int] = set()
         given = _given(graph)
-        left = [tensor.node for number in self.last(graph, configs) for tensor in graph.nodes[number].inputs]
+        left = [tensor.node for number in last for tensor in graph.nodes[number].inputs]
         while left:
             number = left.pop()
             if number in given and number not in found:
@@ -273,7 +269,12 @@ def verify_pipeline(graph: OperatorGraph, configs: Mapping[str, OpConfig], pipel
                 continue
             if of_source not in found:
                 found[of_source] = _apart(source, configs, pipeline, tensor.index)
-            _one_micro_batch(node, configs[node.name], pipeline, index, source, found[of_source])
+            if not _reads_its_own(node, configs[node.name], pipeline, index, found[of_source]):
+                raise ValueError(
+                    f"pipeline: operator {node.name} ({node.operator.kind}) takes several of the {pipeline.micro_batches} "
+                    f"micro-batches of {source.name} together, so that they cannot go through one after the other; cut both by "
+                    "samples alike, or use one micro-batch (batch normalisation takes its statistics over the whole batch)"
+                )
             if len(_RIGHT) > MOST_RIGHT:
                 _RIGHT.clear()
             _RIGHT.add(both)
@@ -314,27 +315,20 @@ def _together(node: Node, config: OpConfig, pipeline: Pipeline) -> list[tuple[in
     ]
 
 
-def _one_micro_batch(
-    node: Node, config: OpConfig, pipeline: Pipeline, index: int, source: Node, apart: _Apart | None
-) -> None:
-    """ValueError unless each piece reads no samples of an input but those of its own micro-batch."""
+def _reads_its_own(node: Node, config: OpConfig, pipeline: Pipeline, index: int, apart: _Apart | None) -> bool:
+    """True if each piece reads no samples of an input but those of its own micro-batch. ``apart``: how those of the input lie."""
     together = _together(node, config, pipeline)
     if together and apart is not None and all(
         read.empty or apart.holds(read, mine)
         for mine, read in ((mine, node.reads(piece).inputs[index]) for mine, piece in together)
     ):
-        return  # nor does a part of them
+        return True  # and so does a part of them
     for number, piece in _outer(node, config):
         read = node.reads(piece).inputs[index]
         mine = pipeline.micro_batch(node, config, number)
-        if read.empty:
-            continue
-        if mine is None or apart is None or not apart.holds(read, mine):
-            raise ValueError(
-                f"pipeline: operator {node.name} ({node.operator.kind}) takes several of the {pipeline.micro_batches} "
-                f"micro-batches of {source.name} together, so that they cannot go through one after the other; cut both by "
-                "samples alike, or use one micro-batch (batch normalisation takes its statistics over the whole batch)"
-            )
+        if not read.empty and (mine is None or apart is None or not apart.holds(read, mine)):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

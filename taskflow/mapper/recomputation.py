@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper.layers import LAYER, layer_numbers
+from taskflow.mapper.layers import layer_numbers, numbered_layer
 from taskflow.operators.operator import Work
 
 
@@ -41,8 +41,8 @@ def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
         return frozenset()
     layers: dict[str, list[Node]] = {}
     for node in graph:
-        if node.inputs and (match := LAYER.match(node.name)):
-            layers.setdefault(match[0], []).append(node)
+        if node.inputs and (block := numbered_layer(node.name)):
+            layers.setdefault(block, []).append(node)
     if not layers:
         raise ValueError(f"plan: recompute={rule} needs layers with numbers in their names, as h.3; {graph.name} has none")
     inner = [node for nodes in layers.values() for node in nodes[:-1]]

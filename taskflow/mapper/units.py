@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper.layers import LAYER
+from taskflow.mapper.layers import numbered_layer
 from taskflow.mapper.strategy import Strategy
 
 
@@ -13,9 +13,8 @@ def blocks_of(graph: OperatorGraph) -> dict[str, str]:
     readers: dict[str, set[str]] = {}
     for node in graph:
         if node.parameters:
-            match = LAYER.match(node.name)
             for layer in {parameter.layer for parameter in node.parameters}:
-                readers.setdefault(layer, set()).add(match[0] if match else "")
+                readers.setdefault(layer, set()).add(numbered_layer(node.name))
     return {layer: next(iter(of)) for layer, of in readers.items() if len(of) == 1 and "" not in of}
 
 

@@ -14,8 +14,6 @@ from taskflow.regions import Rect
 def even_cuts(size: int, degree: int) -> tuple[int, ...]:
     """Return the ``degree + 1`` positions that cut ``size`` points into pieces whose sizes differ by at most one, larger ones
     first."""
-    if size < 0:
-        return (*(0,) * degree, size)  # which `Grid` refuses
     whole, extra = divmod(size, degree)
     at = extra * (whole + 1)
     rest = range(at, size + 1, whole) if whole else (at,) * (degree - extra + 1)
@@ -83,6 +81,8 @@ def _degrees_or_fail(shape: Sequence[int], degrees: Sequence[int], who: str) -> 
         raise ValueError(f"{who}: {len(shape)} dimensions need {len(shape)} entries, got {len(degrees)}")
     if any(d < 1 for d in degrees):
         raise ValueError(f"{who}: every degree must be at least 1, got {tuple(degrees)}")
+    if any(size < 0 for size in shape):
+        raise ValueError(f"{who}: no size may be negative, got {tuple(shape)}")
 
 
 class Tile(Grid):

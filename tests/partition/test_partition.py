@@ -142,5 +142,5 @@ def test_refusals_say_what_was_required_and_given() -> None:
         Replicate((4,), 0)
     with pytest.raises(ValueError, match=r"cuts of dimension 1 .* rising order, got \(0, 3, 2\)"):
         Grid(((0, 4), (0, 3, 2)))
-    with pytest.raises(ValueError, match="cuts of dimension 0"):
-        Tile((-1,), (1,))
+    with pytest.raises(ValueError, match=r"Tile: no size may be negative, got \(4, -1\)"):
+        Tile((4, -1), (1, 1))

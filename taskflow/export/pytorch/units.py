@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import LAYER
+from taskflow.mapper import numbered_layer
 from taskflow.models.pytorch import OperatorSite
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
@@ -36,7 +36,7 @@ def units_of(
 
 def _block(module: Any, path: str, paths: set[str]) -> str:
     """The block that a module is in; itself if it is in none, or in one that is not called."""
-    block = match[0] if (match := LAYER.match(path)) else path
+    block = numbered_layer(path)
     return block if block and _called(module, block, paths) == block else path
 
 

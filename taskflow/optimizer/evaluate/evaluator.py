@@ -219,7 +219,10 @@ class PythonEvaluator(Evaluator):
         return usage(self._tasks, self._timeline, self.machine)
 
     def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
-        return (self._tasks, self._timeline) if self.at(strategy) else super().evaluated(strategy)
+        if not self.at(strategy):
+            return super().evaluated(strategy)
+        timeline = self.timeline()  # which may have to make both
+        return self._tasks, timeline
 
 
 def _go_on() -> None:

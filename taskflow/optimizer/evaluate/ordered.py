@@ -82,11 +82,6 @@ class OrderedEvaluator(PythonEvaluator):
             self._timed = self.strategy
         return super().timeline()
 
-    def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
-        if self.at(strategy):
-            self.timeline()
-        return super().evaluated(strategy)
-
     def usage(self) -> Usage:
         if self.step is None:
             return super().usage()
@@ -106,13 +101,18 @@ class OrderedEvaluator(PythonEvaluator):
         return self.step if self.at(strategy) else self._fold(strategy)
 
     def _fold(self, strategy: Strategy) -> FoldedStep | None:
-        if _pieces(strategy) <= MOST_WHOLE or self.rule is None:
+        if is_small(_pieces(strategy)) or self.rule is None:
             return None
         try:
             with paused_collector():
                 return folded_step(self.graph, strategy, self.machine, self.costs, self.rule, self.clip_norm, self.checkpoint)
         except NotAlikeError:
             return None
+
+
+def is_small(pieces: int) -> bool:
+    """True if a strategy of so many pieces is lowered as a whole, whether or not it could be folded."""
+    return pieces <= MOST_WHOLE
 
 
 def _admit(strategy: Strategy) -> None:

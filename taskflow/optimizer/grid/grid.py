@@ -14,7 +14,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
 from taskflow.mapper import HybridPlan, Strategy, layer_numbers, node_size, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
-from taskflow.optimizer.evaluate import MOST_WHOLE, Evaluator, TooManyTasksError
+from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.fit import fitted, refitted
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
@@ -263,7 +263,7 @@ def _varied(plans: Sequence[PricedPlan], refused: Callable[[], int] = lambda: 0)
     how many plans have not fitted the memory so far; such a plan does not count as one of its kind, and those that need as much
     in closed form come last."""
     seen: Counter[object] = Counter()
-    left, lacking = [(one, _kind(one.layered.plan)) for one in plans], inf
+    left, lacking = [(one, _arrangement(one.layered.plan)) for one in plans], inf
     for small, fresh in ((True, True), (True, False), (False, True), (False, False)):
         later = []  # what comes in none of these turns will not come in it later either
         for one, kind in left:
@@ -279,7 +279,8 @@ def _varied(plans: Sequence[PricedPlan], refused: Callable[[], int] = lambda: 0)
         left = later
 
 
-def _kind(plan: HybridPlan) -> object:
+def _arrangement(plan: HybridPlan) -> object:
+    """How a plan arranges devices; those of `_varied` that do so alike are of one kind."""
     return plan.tensor, plan.context, plan.pipeline, plan.experts, plan.devices, plan.zero == 3
 
 
@@ -369,7 +370,7 @@ class PlanTrial:
         alike = plan.pipeline * plan.virtual + layered.changes  # runs of layers that are alike
         whole = len(self.evaluator.graph) * plan.tensor * plan.context * (plan.data or len(plan.shares) or 1) * micro_batches
         whole, devices = whole * plan.split, devices * plan.split
-        if whole <= MOST_WHOLE:  # not folded
+        if is_small(whole):
             return STARTING + whole
         nodes = len(self.evaluator.graph) * min(1.0, KEPT * alike / max(1, self._layers))
         simulated = len(self.evaluator.graph) * devices * micro_batches // SIMULATED_PIECES

@@ -131,17 +131,13 @@ class _LayeredSearch:
             plan = trial.best.plan
             one = replace(trial.best, plan=replace(plan, split=2 * plan.split))
             count = samples(self.grid.graph) // plan.together
-            if one in self.halved or not one.plan.may_split or not trial.room_for(one, count, self.end - self.deadline.elapsed):
+            if one in self.halved or not one.plan.may_split:
                 return
-            if trial.simulated >= self.most or trial.over():
-                raise BudgetExhausted
             before = trial.seconds
-            self.halved.add(one)
-            try:
-                trial.of(one)
-            except (ValueError, TooManyTasksError):  # the network cannot be cut so
+            if self._took(trial, one, count, self.end) is None:
                 return
-            if not self._noted(trial, before):
+            self.halved.add(one)
+            if trial.seconds >= before:
                 return
 
     def _part(self, share: float) -> float:
@@ -154,7 +150,7 @@ class _LayeredSearch:
         left = list(plans)
         ratios: dict[object, float] = {}
         for _ in range(MOST_DESCENDED):
-            expected = [one.seconds * ratios.get(_kind(one.layered), 1.0) for one in left]
+            expected = [one.seconds * ratios.get(_mispriced_as(one.layered), 1.0) for one in left]
             if (least := min(expected, default=inf)) >= trial.seconds:
                 return
             near = [i for i, seconds in enumerate(expected) if seconds <= min(NEARLY * least, trial.seconds)]
@@ -162,22 +158,33 @@ class _LayeredSearch:
                 near, key=lambda i: (trial.work(left[i].layered, left[i].micro_batches), expected[i])
             ))  # fmt: skip
             for _ in range(MOST_FITTED):
-                if one is None or not trial.room_for(one.layered, one.micro_batches, self._room(trial, one, end)):
+                if one is None:
                     break
-                if trial.simulated >= self.most or trial.over():
-                    raise BudgetExhausted
-                before = trial.seconds
-                try:
-                    took = trial.of(one.layered)
-                except (ValueError, TooManyTasksError):
+                before, until = trial.seconds, self.end if trial.promises(one.seconds) else end
+                if (took := self._took(trial, one.layered, one.micro_batches, until)) is None:
                     break
-                ratios[_kind(one.layered)] = max(took / one.seconds, ratios.get(_kind(one.layered), 0.0))
-                self._noted(trial, before)
+                ratios[_mispriced_as(one.layered)] = max(took / one.seconds, ratios.get(_mispriced_as(one.layered), 0.0))
                 one = self._with_all_memory(trial, one) if took <= before else None
 
-    def _room(self, trial: PlanTrial, one: PricedPlan, end: float) -> float:
-        """Seconds that the simulation of a plan may take: until ``end``, or all that is left if it promises much."""
-        return (self.end if trial.promises(one.seconds) else end) - self.deadline.elapsed
+    def _took(self, trial: PlanTrial, one: LayeredPlan, micro_batches: int, end: float) -> float | None:
+        """Simulate a plan, and tell of it. Return its seconds; None if simulating it would probably take until after ``end``, or
+        the network cannot be cut so. BudgetExhausted when time or proposals end."""
+        if trial.simulated >= self.most or trial.over():
+            raise BudgetExhausted
+        if not trial.room_for(one, micro_batches, end - self.deadline.elapsed):
+            return None
+        before = trial.seconds
+        try:
+            seconds = trial.of(one)
+        except (ValueError, TooManyTasksError):
+            return None
+        self._tell("layers", trial.seconds, trial.simulated)
+        if trial.seconds < before:
+            self.accepted += 1
+            if isinstance(self.lacks, MemoryCheck) and trial.last is not None:
+                self.spare = min(self.lacks.spare(trial.last))
+            self.history.append(Improvement(self.before + trial.simulated, self.deadline.elapsed, trial.seconds))
+        return seconds
 
     def _with_all_memory(self, trial: PlanTrial, one: PricedPlan) -> PricedPlan | None:
         """Return the plan that differs from the one just simulated in that each rank uses all of its memory, as far as is known
@@ -187,17 +194,6 @@ class _LayeredSearch:
             return None
         return self.grid.refitted(one, lambda: room.spare(last))
 
-    def _noted(self, trial: PlanTrial, before: float) -> bool:
-        """Tell of a simulation; whether it gave a better plan."""
-        self._tell("layers", trial.seconds, trial.simulated)
-        if trial.seconds >= before:
-            return False
-        self.accepted += 1
-        if isinstance(self.lacks, MemoryCheck) and trial.last is not None:
-            self.spare = min(self.lacks.spare(trial.last))
-        self.history.append(Improvement(self.before + trial.simulated, self.deadline.elapsed, trial.seconds))
-        return True
-
     def _from(self, trial: PlanTrial, plan: LayeredPlan) -> None:
         """Climb from a plan until none of its neighbours is faster. Raises BudgetExhausted when time or proposals run out."""
         random = Random(f"layered {self.options.seed}")
@@ -205,17 +201,10 @@ class _LayeredSearch:
         while True:
             better = None
             for one, count in self._promising(plan, tried, random):
-                if trial.simulated >= self.most or trial.over():
-                    raise BudgetExhausted
                 tried.add(one)
-                if not trial.room_for(one, count, self.end - self.deadline.elapsed):
-                    continue
                 before = trial.seconds
-                try:
-                    trial.of(one)
-                except (ValueError, TooManyTasksError):  # the network cannot be cut so
-                    continue
-                if self._noted(trial, before):
+                self._took(trial, one, count, self.end)
+                if trial.seconds < before:
                     better = one
                     break
             if better is None:
@@ -254,8 +243,8 @@ class _LayeredSearch:
             self.options.progress(Progress("guided", phase, best, self.deadline.elapsed, proposals, self.accepted))
 
 
-def _kind(layered: LayeredPlan) -> object:
-    """Plans of one kind are expected to be mispriced alike."""
+def _mispriced_as(layered: LayeredPlan) -> object:
+    """What plans share whose prices are expected to be off alike."""
     plan = layered.plan
     return max(layered.zeros(1)), plan.pipeline > 1, plan.schedule, plan.context > 1, plan.tensor > 1, plan.split
 

@@ -27,7 +27,7 @@ def forward_and_backward(state: Lowering, pipeline: Pipeline) -> None:
     late = [state.graph.nodes[number] for number in sorted(pipeline.last(state.graph, state.strategy.configs))]
     if late and state.part is not None:
         raise NotAlikeError(f"{late[0].name} comes after all micro-batches")
-    early = pipeline.first(state.graph, state.strategy.configs) if late else frozenset()
+    early = pipeline.first(state.graph, [node.number for node in late]) if late else frozenset()
     stages: list[list[Divided]] = [[] for _ in range(pipeline.count)]  # pieces by micro-batch
     for node in state.graph:
         pieces = _by_micro_batch(state, pipeline, node)

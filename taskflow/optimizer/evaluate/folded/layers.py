@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import LAYER, Strategy, gather_units
+from taskflow.mapper import Strategy, gather_units, numbered_layer
 from taskflow.operators.tensor import Tensor
 
 KEPT = 4
@@ -41,10 +41,10 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
     layers: dict[tuple[int, str], dict[str, list[Node]]] = {}  # by stage and by name without number
     apart = _constants_of_others(graph)
     for node in graph:
-        if (match := LAYER.match(node.name)) and node.number not in apart:
+        if (block := numbered_layer(node.name)) and node.number not in apart:
             stage = 0 if strategy.pipeline is None else strategy.pipeline.stage(node.name)
-            family = match[0].rstrip("0123456789")
-            layers.setdefault((stage, family), {}).setdefault(match[0], []).append(node)
+            family = block.rstrip("0123456789")
+            layers.setdefault((stage, family), {}).setdefault(block, []).append(node)
     groups = [group for of in layers.values() for group in _groups(graph, strategy, list(of.values()))]
     if not groups:
         return None
@@ -72,13 +72,12 @@ def _constants_of_others(graph: OperatorGraph) -> set[int]:
     the name of the first layer that reads them."""
     found: set[int] = set()
     for node in graph:
-        own = LAYER.match(node.name)
+        own = numbered_layer(node.name)
         for tensor in node.inputs:
             of = graph.nodes[tensor.node]
             if of.inputs or of.parameters or of.operator.kind == "input":
                 continue
-            named = LAYER.match(of.name)
-            if named and (own is None or own[0] != named[0]):
+            if numbered_layer(of.name) not in ("", own):
                 found.add(of.number)
     return found
 
