@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.kernels.gpu.channels import ChannelsOnGPU
 from taskflow.kernels.gpu.launching import check_output, flag, whole
-from taskflow.kernels.gpu.norms import NormsOnGPU
 from taskflow.kernels.kernel_set import Array, Padding, Pair
 
 PATCH_BYTES = 256 << 20
 """The most memory for patches; more samples than fit go one group after the other."""
 
 
-class ImagesOnGPU(NormsOnGPU):
+class ImagesOnGPU(ChannelsOnGPU):
     """Kernels with one thread for each element of the result."""
 
     __slots__ = ()

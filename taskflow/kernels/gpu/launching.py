@@ -17,6 +17,7 @@ from taskflow.kernels.kernel_set import Array, KernelSet
 
 THREADS = 256  # of a block; MOST_THREADS in base.cu
 MOST_BLOCKS = 4096
+MANY_BLOCKS = 512  # enough to keep any GPU busy
 NULL = np.uint64(0)
 
 

@@ -78,15 +78,6 @@ extern "C" __global__ void lstm_cell_backward(
     }
 }
 
-extern "C" __global__ void channel_affine(
-    Int count, Int channels, Int positions, const REAL *x, const REAL *scale, const REAL *offset, REAL *out, int add
-) {
-    EACH(i, count) {
-        Int c = i / positions % channels;
-        put(out, i, x[i] * scale[c] + offset[c], add);
-    }
-}
-
 extern "C" __global__ void add_bias(Int count, Int channels, Int positions, const REAL *bias, REAL *out) {
     EACH(i, count) out[i] += bias[i / positions % channels];
 }

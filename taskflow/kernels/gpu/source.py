@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-FILES = ("base.cu", "pointwise.cu", "random.cu", "rows.cu", "norms.cu", "images.cu")
+FILES = ("base.cu", "pointwise.cu", "random.cu", "rows.cu", "losses.cu", "channels.cu", "images.cu")
 REALS = {"float32": "float", "float64": "double"}
 _KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(\s*([^)]*)\)')
 

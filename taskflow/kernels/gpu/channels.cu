@@ -1,5 +1,38 @@
-// A channel's few numbers between the passes of batch normalisation over whole images: one thread a channel, in double precision.
+// Channels of (N, C, P): what batch normalisation does with whole images, and between that with a channel's few numbers.
 
+// Over channels of (N, C, P), in double precision: out (parts, 2, C). what 0: sums of x and its square; 1: of dy and dy x.
+extern "C" __global__ void channel_totals(
+    int what, Int samples, Int channels, Int positions, Int parts, const REAL *x, const REAL *dy, double *out
+) {
+    EACH_BLOCK(b, parts * channels) {
+        Int c = b % channels, s = b / channels, each = samples * positions;
+        Int last = each * (s + 1) / parts;
+        double first = 0, second = 0;
+        for (Int i = each * s / parts + threadIdx.x; i < last; i += blockDim.x) {
+            Int at = (i / positions * channels + c) * positions + i % positions;
+            double value = (double)x[at], other = what == 1 ? (double)dy[at] : value;
+            first += other;
+            second += other * value;
+        }
+        first = block_sum(first);
+        second = block_sum(second);
+        if (threadIdx.x == 0) {
+            out[2 * s * channels + c] = first;
+            out[(2 * s + 1) * channels + c] = second;
+        }
+    }
+}
+
+extern "C" __global__ void channel_affine(
+    Int count, Int channels, Int positions, const REAL *x, const REAL *scale, const REAL *offset, REAL *out, int add
+) {
+    EACH(i, count) {
+        Int c = i / positions % channels;
+        put(out, i, x[i] * scale[c] + offset[c], add);
+    }
+}
+
+// Few numbers: one thread a channel, in double precision.
 struct Channel {
     double mean, inverse, scale;  // mean, 1 / standard deviation, weight / standard deviation
     int varies;
