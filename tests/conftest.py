@@ -27,9 +27,12 @@ with suppress(ImportError):  # benchmarks/gpu.py runs tests/gpu where there is n
     settings.load_profile("any machine")
 
 
+# The search for unreachable cycles begins more rarely. With Python's own numbers it takes an eighth of the time of collecting the
+# tests, and a quarter to a third of the processor time of those that lower steps. Programs that tests start have those.
+gc.set_threshold(50_000, 10, 10)
+
+
 def pytest_collection_finish() -> None:
-    """Let the search for unreachable cycles pass over what stays, which are all tests, and begin more rarely. With Python's own
-    numbers it takes a quarter to a third of the processor time of tests that lower steps. Programs that tests start have those."""
+    """Let that search pass over what stays, which are all tests."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 10)

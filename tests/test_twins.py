@@ -76,7 +76,8 @@ def test_a_compiled_file_names_its_definition_and_their_test(path: Path) -> None
 def test_their_tests_use_compiled_code(test: str) -> None:
     """By its module, which they skip without, or by a name that means the fast one where there is one."""
     compiled = (
-        "evaluate.compiled", "native.kernels", "kernels.busy", "onednn", "bounds.partial_plan", "make_evaluator", "test_core_equal",
+        "evaluate.compiled", "native.kernels", "kernels.busy", "onednn", "bounds.partial_plan", "tasks._places", "make_evaluator",
+        "test_core_equal",
     )
     assert any(name in (ROOT / test).read_text() for name in compiled)
 

@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-import numpy as np
+try:
+    from taskflow.tasks._places import places
+except ImportError:  # it was not compiled
+    from taskflow.tasks.places import places
 
 ALIGNMENT = 64  # bytes: a cache line
 NEAR = 1.02  # an arena of so many times what lives at once is good enough
@@ -44,8 +47,10 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     plan = _by_time(lifetimes)
     if plan.nbytes <= NEAR * plan.peak_bytes:
         return plan
-    others = [_by_size(lifetimes, key, plan.peak_bytes) for key in (_size, _area)]
-    return min((plan, *others), key=lambda other: other.nbytes)
+    for key in (_size, _area):
+        if plan.nbytes > plan.peak_bytes:
+            plan = _by_size(lifetimes, key, plan) or plan
+    return plan
 
 
 def peak_of(lifetimes: Sequence[Lifetime]) -> int:
@@ -82,25 +87,19 @@ def _by_time(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     return MemoryPlan(offsets, top, peak)
 
 
-def _by_size(lifetimes: Sequence[Lifetime], key: Callable[[Lifetime], int], peak_bytes: int) -> MemoryPlan:
+def _by_size(lifetimes: Sequence[Lifetime], key: Callable[[Lifetime], int], best: MemoryPlan) -> MemoryPlan | None:
     """The largest by ``key`` first, each at the lowest place that is free while it lives; of very many buffers the rest, which
-    matter little, by time behind them."""
+    matter little, by time behind them. None as soon as that is known to need no less than the ``best`` so far."""
     ordered = sorted(lifetimes, key=lambda x: (-key(x), x.first, x.buffer))
     many, rest = ordered[:MANY], _by_time(ordered[MANY:])
-    first, last, low, high = (np.zeros(len(many), np.int64) for _ in range(4))
-    for i, life in enumerate(many):
-        meets = np.flatnonzero((first[:i] <= life.last) & (last[:i] >= life.first))
-        meets = meets[np.argsort(low[meets], kind="stable")]
-        # Between what lies there: from the end of all before to the start of the next.
-        starts = np.concatenate(([0], np.maximum.accumulate(high[meets])))
-        stops = np.append(low[meets], np.iinfo(np.int64).max)
-        place = starts[np.argmax(stops - starts >= _rounded(life))]
-        first[i], last[i], low[i], high[i] = life.first, life.last, place, place + _rounded(life)
-    top = int(high.max(initial=0))
-    offsets = {life.buffer: int(place) for life, place in zip(many, low)}
-    return MemoryPlan(
-        offsets | {buffer: top + offset for buffer, offset in rest.offsets.items()}, top + rest.nbytes, peak_bytes
-    )
+    sizes = [_rounded(life) for life in many]
+    found = places(sizes, [life.first for life in many], [life.last for life in many], best.nbytes - rest.nbytes)
+    if found is None:
+        return None
+    offsets = {life.buffer: place for life, place in zip(many, found)}
+    top = max(map(sum, zip(found, sizes)), default=0)
+    offsets.update((buffer, top + offset) for buffer, offset in rest.offsets.items())
+    return MemoryPlan(offsets, top + rest.nbytes, best.peak_bytes)
 
 
 def _rounded(life: Lifetime) -> int:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from taskflow.tasks import memory
 from taskflow.tasks.memory import ALIGNMENT, NEAR, Lifetime, MemoryPlan, peak_of, plan_memory
+from taskflow.tasks.places import places
 
 POSITIONS = 30
 
@@ -120,6 +121,20 @@ def test_large_buffers_leave_no_holes(many: int, monkeypatch: pytest.MonkeyPatch
     assert plan.nbytes <= NEAR * plan.peak_bytes or many < len(lives)
     for a, b in combinations(lives, 2):
         assert a.last < b.first or b.last < a.first or not overlap(a, b, plan)
+
+
+@settings(max_examples=200, deadline=None)
+@given(schedules(), st.floats(0, 1.1))
+def test_the_compiled_places_are_those_of_the_definition(lives: list[Lifetime], part: float) -> None:
+    compiled = pytest.importorskip("taskflow.tasks._places", reason="it was not compiled")
+    given = [x.nbytes for x in lives], [x.first for x in lives], [x.last for x in lives]
+    most = 1 + int(part * sum(given[0]))
+    assert compiled.places(*given, most) == places(*given, most)
+
+
+def test_a_place_is_the_lowest_that_is_free() -> None:
+    assert places([4, 2, 2, 3, 1], [0, 0, 5, 5, 0], [4, 9, 9, 9, 9], 11) == [0, 4, 0, 6, 9]
+    assert places([4, 2, 2, 3, 1], [0, 0, 5, 5, 0], [4, 9, 9, 9, 9], 10) is None
 
 
 @pytest.mark.parametrize("lives", [[], [Lifetime(3, 0, 0, 0)]])
