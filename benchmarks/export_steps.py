@@ -151,7 +151,7 @@ class Predictor:
         self.folder = tempfile.TemporaryDirectory()
         self.model = choose_costs(
             "measured", graph, machine, self.rule, ranks=2, folder=Path(self.folder.name), seconds=SECONDS
-        )
+        )  # with a thread for each of two ranks, as torchrun's have
 
     def alone(self) -> float:
         """Of the whole batch on one processor."""

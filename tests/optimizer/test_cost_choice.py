@@ -70,7 +70,8 @@ def test_a_plan_for_two_cores_is_measured_as_two_ranks_would(tmp_path: Path, mon
     monkeypatch.setenv("TASKFLOW_CACHE", str(tmp_path))
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     found = between(SMALL, PAIR, RULE)
-    for ranks, company, threads in ((None, 1, 4), (2, 1, None)):
+    for ranks, company, own, threads in ((None, 1, 2, 4), (2, 1, 2, None), (2, 1, 8, 4)):
+        monkeypatch.setattr("taskflow.optimizer.cost.choose._threads", lambda kernels, own=own: own)
         costs = model_of(choose_costs("measured", SMALL, PAIR, RULE, ranks=ranks))
         assert (costs._company.count, costs._threads) == (company, threads)
         assert costs.between == found and found.code and found.age.share > 0
@@ -78,6 +79,18 @@ def test_a_plan_for_two_cores_is_measured_as_two_ranks_would(tmp_path: Path, mon
     assert in_turn._company.count == 0 and in_turn.between == between(SMALL, host(1), RULE)
     crowded = model_of(choose_costs("measured", SMALL, host(16), RULE))
     assert (crowded._company.count, crowded._threads) == (7, 1)
+
+
+def test_ranks_have_no_more_threads_than_there_are_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a process of its own has, that asks for two ranks: their threads would wait for each other's."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    with blas_threads(2):
+        costs = model_of(choose_costs("measured", SMALL, PAIR, RULE, ranks=2, folder=tmp_path))
+        assert costs._threads == costs.kernels.threads == 1
+        if openblas() is not None:
+            assert costs._clock is time.thread_time
+        own = model_of(choose_costs("measured", SMALL, PAIR, RULE, ranks=1, folder=tmp_path))
+        assert own._threads is None
 
 
 def test_a_benchmark_measures_as_users_do_but_anew(stopwatch: Stopwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

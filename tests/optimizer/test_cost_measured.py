@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -157,6 +158,7 @@ def test_median_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*times: float, seconds: float = 1.0) -> tuple[Measurement, int]:
         clock = Clock(list(times))
         monkeypatch.setattr(cost_bench, "perf_counter", clock)
+        monkeypatch.setattr(cost_bench, "interruptions", lambda: 0)
         return measure(clock.action, seconds), clock.runs
 
     steady, runs = measured(0.1)
@@ -171,6 +173,36 @@ def test_median_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert busy.repeats > 15  # so it went on, at most to four times the seconds
     once, _ = measured(5.0, *[0.1] * 1000)
     assert once.seconds == pytest.approx(0.1)  # the first run, which warms up, does not count
+
+
+def test_runs_in_which_others_had_the_core_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But where all were such runs, those of the fewest turns do; it is not kept for another day."""
+    turns = [0]
+    monkeypatch.setattr(cost_bench, "interruptions", lambda: turns[0])
+
+    def measured(*runs: tuple[float, int], tick: Callable[[], float] | None = None) -> Measurement:
+        clock = Clock([seconds for seconds, _ in runs])
+        monkeypatch.setattr(cost_bench, "perf_counter", clock)
+        if tick is thread_time:
+            monkeypatch.setattr(cost_bench, "thread_time", clock)
+
+        def action() -> None:
+            turns[0] += runs[clock.runs % len(runs)][1]
+            clock.action()
+
+        return measure(action, 0.2, clock=clock if tick else None)
+
+    found = measured((0.001, 0), (0.017, 4), (0.018, 4), (0.021, 5), (0.009, 2))
+    assert found.seconds == pytest.approx(0.001) and found.interruptions == 0 and not found.disturbed
+    beset = measured((0.017, 4), (0.018, 4), (0.021, 5), (0.009, 2))
+    assert beset.seconds == pytest.approx(0.009) and beset.interruptions == 2 and beset.disturbed
+    assert not measured((0.5, 1), (0.51, 2)).disturbed  # a task so long that turns count little
+    alone = measured((0.001, 0), (0.017, 4), (0.017, 4), tick=thread_time)  # processor time: all count
+    assert alone.seconds == pytest.approx(0.017) and alone.interruptions == 0
+    store = CostStore(tmp_path, {"a": "b"})
+    store.put("calm", found)
+    store.put("beset", beset)
+    assert store.get("beset") == beset and set(CostStore(tmp_path, {"a": "b"}).entries) == {"calm"}
 
 
 def test_what_runs_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

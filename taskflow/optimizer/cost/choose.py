@@ -11,6 +11,7 @@ from taskflow.kernels import KernelSet
 from taskflow.machine import Cluster, Machine
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.cost.measured import SECONDS, MeasuredCosts, between, kernels_for
+from taskflow.optimizer.cost.measured.blas_threads import openblas
 from taskflow.optimizer.cost.model import CostModel
 from taskflow.rules import UpdateRule
 
@@ -26,8 +27,10 @@ def choose_costs(
     ``measured`` (`MeasuredCosts`, with caches in the state in which a step of this graph leaves them).
 
     ``ranks``: the number of ranks of this job. Tasks are measured on one of them, with its threads, while as many processes as
-    there are other ranks do the same work. None: this process plans for a machine in which each processor will be a rank. Then
-    as many contending processes run as other processors share its node, and the cores are divided among them. The other
+    there are other ranks on a node do the same work. With more threads than cores, the threads of one rank would wait for those
+    of another, and a task take anything up to a hundred times as long; so a rank has at most its share of the cores. None: this
+    process plans for a machine in which each processor will be a rank. Then as many contending processes run as other
+    processors share its node, and the cores are divided among them. The other
     arguments are for comparing measurements: ``kernels``; ``folder`` (default: the cache folder), where measurements are kept;
     ``seconds`` for each; ``company``, the number of contending processes.
 
@@ -41,10 +44,18 @@ def choose_costs(
     if name == ANALYTIC:
         return AnalyticCosts(machine)
     neighbours = max(Counter(p.node for p in machine.processors if p.kind == "cpu").values(), default=0)
-    threads = max(1, (os.cpu_count() or 1) // neighbours) if ranks is None and neighbours else None
+    here = neighbours if ranks is None else min(ranks, neighbours or ranks)  # ranks on a node
+    share = max(1, (os.cpu_count() or 1) // max(1, here))
+    threads = share if here and (ranks is None or _threads(kernels or kernels_for(machine)) > share) else None
     kernels = kernels_for(machine, kernels, threads)  # says what is wrong before a step is lowered
     if company is None:
-        company = max(0, (neighbours if ranks is None else ranks) - 1)
+        company = max(0, here - 1)
     # Processors that share a rank do in turn, and with the memory of all, what so many processors as there are ranks would do.
     found = between(graph, machine if ranks is None else machine.prefix(min(ranks, len(machine.processors))), rule)
     return MeasuredCosts(machine, kernels, folder=folder, seconds=seconds, between=found, company=company, threads=threads)
+
+
+def _threads(kernels: KernelSet) -> int:
+    """Threads of this process's larger kernels and matrix products, whichever have more; 1 where the device does the work."""
+    library = openblas() if kernels.device.waits else None
+    return max(kernels.threads, int(library.get_threads()) if library is not None else 1)

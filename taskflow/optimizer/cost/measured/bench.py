@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median, quantiles
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,11 @@ from taskflow.optimizer.cost.phases import weight_type
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Kind
+
+try:
+    from resource import RUSAGE_SELF, getrusage
+except ImportError:  # not a Unix
+    getrusage = None  # type: ignore[assignment]
 
 NAME = "measured"
 LEAST_REPEATS, MOST_REPEATS = 5, 200
@@ -74,35 +79,45 @@ def measure(
     least: int = LEAST_REPEATS,
 ) -> Measurement:
     """Measure ``action``: run it once to warm up, then for about ``seconds``, between ``least`` and 200 times; up to four times
-    as long on a busy machine, where runs differ much.
+    as long on a busy machine, where runs differ much. Of runs in which the system gave this process's cores to others
+    (`interruptions`), those count that were interrupted least: ``least`` of them, and all that were not interrupted more often.
+    A clock of this thread's processor time (`thread_time`) stands still meanwhile; with it all runs count.
 
     ``around``: the preparation before each run. ``clock``: times the runs (default: wall-clock time). ``timed``: a function
     that runs an action and returns its seconds, where a clock on the host cannot measure it (`ArrayDevice.timed`).
     """
     tick = clock or perf_counter
 
-    def once() -> float:
+    def once() -> tuple[int, float]:
         if timed is not None:
-            return timed(action)
-        began = tick()
+            return 0, timed(action)
+        before, began = interruptions(), tick()
         action()
-        return tick() - began
+        took = tick() - began
+        return 0 if tick is thread_time else interruptions() - before, took
 
     action()
-    short = once() < SHORT_SECONDS
-    times: list[float] = []
+    short = once()[1] < SHORT_SECONDS
+    runs: list[tuple[int, float]] = []
     start = perf_counter()
     for patience in range(1, PATIENCE + 1):
-        while len(times) < least or perf_counter() < start + patience * seconds:
-            if len(times) == MOST_REPEATS:
+        while len(runs) < least or perf_counter() < start + patience * seconds:
+            if len(runs) == MOST_REPEATS:
                 break
             around.pass_by(short)
-            times.append(once())
+            runs.append(once())
+        most = sorted(runs)[least - 1][0]
+        times = [took for often, took in runs if often <= most]
         low, _, high = quantiles(times, n=4, method="inclusive")
         middle = max(median(times), 1e-9)
         if high - low <= CALM * middle:
             break
-    return Measurement(middle, (high - low) / middle, len(times))
+    return Measurement(middle, (high - low) / middle, len(times), most)
+
+
+def interruptions() -> int:
+    """Return how often so far the system has taken a core from one of this process's threads; 0 where it does not say."""
+    return getrusage(RUSAGE_SELF).ru_nivcsw if getrusage is not None else 0
 
 
 def piece_action(

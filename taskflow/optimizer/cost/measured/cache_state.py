@@ -50,7 +50,8 @@ class Age:
     def mix(self, young: Measurement, old: Measurement) -> Measurement:
         """Interpolate between the seconds of a task with only young bytes and those of one with old bytes."""
         seconds = (1 - self.share) * young.seconds + self.share * old.seconds
-        return Measurement(seconds, max(young.spread, old.spread), young.repeats + old.repeats)
+        interruptions = max(young.interruptions, old.interruptions)
+        return Measurement(seconds, max(young.spread, old.spread), young.repeats + old.repeats, interruptions)
 
 
 FRESH = Age(0.0, 0.0)

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep, thread_time
 
+import numpy as np
+
 from taskflow.cache import cache_folder
 from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Device, Machine
@@ -67,10 +69,11 @@ class MeasuredCosts(RememberedCosts):
     at the same time. This many processes (at most one for each other core) run the same task beside the measured one.
     ``threads``: of a large task (default: those that this process has). With one thread, the processor time of a run is
     measured, which other programs do not disturb; on a GPU, the time between two events. A measurement made while the core was
-    slower than usual (`SpeedProbe`) is repeated, for at most two seconds plus half of the time spent on measuring. One task is
-    measured at a time, whichever threads ask. `close` ends the contending processes. Raises ValueError for a machine whose
-    processors are neither CPU cores nor, with the GPU's kernels, of kind "gpu" or of this card's name: other devices cannot be
-    measured here; DeviceMissing for a machine of kind "gpu" without a GPU.
+    slower than usual (`SpeedProbe`), or of several threads while other programs had their cores, is repeated, for at most two
+    seconds plus half of the time spent on measuring. One task is measured at a time, whichever threads ask. `close` ends the
+    contending processes. Raises ValueError for a machine whose processors are neither CPU cores nor, with the GPU's kernels, of
+    kind "gpu" or of this card's name: other devices cannot be measured here; DeviceMissing for a machine of kind "gpu" without a
+    GPU.
     """
 
     def __init__(
@@ -98,7 +101,6 @@ class MeasuredCosts(RememberedCosts):
         """How many tasks were run to be measured; the others were known."""
         self.disturbed = 0
         """Of how many of these there was no undisturbed measurement."""
-        """How long that took."""
 
     measures = True
 
@@ -111,7 +113,8 @@ class MeasuredCosts(RememberedCosts):
         of = self._store.identity
         if not self.kernels.device.waits:
             return f"measured {of['processor']}, {of['precision']}, cuBLAS {of['cublas']}, cuDNN {of['cudnn']}"
-        return f"measured {of['processor']}, {of['kernels']} kernels, {of['blas']} {of['blas_core']}"
+        beset = f"; {self.disturbed} of {self.measured} tasks disturbed by other programs" if self.disturbed else ""
+        return f"measured {of['processor']}, {of['kernels']} kernels, {of['blas']} {of['blas_core']}{beset}"
 
     @property
     def identity(self) -> Mapping[str, str]:
@@ -208,35 +211,42 @@ class MeasuredCosts(RememberedCosts):
         return known
 
     def _measure(self, key: str, make: Make, kind: str | None) -> Measurement:
-        action, fresh = make()
-        twin, _ = make()
-        around = self._interlude.around(kind, fresh, twin)
-        while (value := self._try(make, action, around)) is None:
-            may_measure()
-            sleep(REST_SECONDS)
+        tries: list[Measurement] = []
+        with np.errstate(all="ignore"):  # random numbers have no square roots; that is of no interest here
+            action, fresh = make()
+            twin, _ = make()
+            around = self._interlude.around(kind, fresh, twin)
+            while (value := self._try(make, action, around, tries)) is None:
+                may_measure()
+                sleep(REST_SECONDS)
         self.measured += 1
         self._store.put(key, value)
         return value
 
-    def _try(self, make: Make, action: Callable[[], object], around: Surroundings) -> Measurement | None:
-        """None if it was disturbed and there is patience."""
+    def _try(
+        self, make: Make, action: Callable[[], object], around: Surroundings, tries: list[Measurement]
+    ) -> Measurement | None:
+        """None if it was disturbed and there is patience; it is then added to ``tries``, if it was made. Without patience, the
+        fastest of all tries: whatever disturbs makes a task slower."""
         timed = None if self.kernels.device.waits else self.kernels.device.timed
         age, began = self.between.age, perf_counter()
         with self._company.beside(make) if self._company.count else nullcontext():
-            slow = self._slow()
+            slow, value = self._slow(), None
             if not slow or self._patience <= 0:
                 value = measure(action, self._seconds, around, self._clock, timed)
-                slow = slow or self._slow()
+                slow = slow or value.disturbed or self._slow()
                 if age.share and (not slow or self._patience <= 0):
                     waits = replace(around, idle=age.seconds)
                     value = age.mix(value, measure(action, self._seconds, waits, self._clock, least=OLD_REPEATS))
-                    slow = slow or self._slow()
+                    slow = slow or value.disturbed or self._slow()
         if slow and self._patience > 0:
             self._patience -= perf_counter() - began + REST_SECONDS
+            tries += [value] if value is not None else []
             return None
         self._patience += PATIENCE * (perf_counter() - began)
         self.disturbed += slow
-        return value
+        assert value is not None
+        return min([value, *tries], key=lambda made: made.seconds) if slow else value
 
     def _slow(self) -> bool:
         return self._yardstick is not None and self._yardstick.slow()

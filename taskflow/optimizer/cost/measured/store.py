@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,24 @@ from typing import Any
 from taskflow.optimizer.cost.measured.identity import digest
 
 FORMAT, VERSION = "taskflow-costs", 1
+TURN_SECONDS = 4e-3  # that a program has a core before another gets it, by Linux's default; a few at least
+TURNS = 0.1  # of a task: more of it in other programs' turns disturbs
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """Result of a measurement. ``seconds``: the median of ``repeats`` runs. ``spread``: the distance of the quartiles divided
-    by the median."""
+    by the median. ``interruptions``: how many turns of other programs were in each of these runs, at most."""
 
     seconds: float
     spread: float
     repeats: int
+    interruptions: int = field(default=0, compare=False)
+
+    @property
+    def disturbed(self) -> bool:
+        """True if other programs' turns are a part of the seconds that counts."""
+        return self.interruptions * TURN_SECONDS > TURNS * self.seconds
 
 
 class CostStore:
@@ -39,7 +47,8 @@ class CostStore:
         return self.entries.get(key)
 
     def put(self, key: str, value: Measurement) -> None:
-        """Add a measurement, also to the file, where it joins what other processes have added meanwhile."""
+        """Add a measurement, also to the file, where it joins what other processes have added meanwhile. One that is `disturbed`
+        is not kept there: it is measured anew next time."""
         self.entries[key] = value
         if self.path is None:
             return
@@ -62,7 +71,7 @@ class CostStore:
         """Atomic: readers see the old file or the whole new one."""
         content = {
             "format": FORMAT, "version": VERSION, "identity": self.identity,
-            "entries": {key: [m.seconds, m.spread, m.repeats] for key, m in self.entries.items()},
+            "entries": {key: [m.seconds, m.spread, m.repeats] for key, m in self.entries.items() if not m.disturbed},
         }  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".new")
