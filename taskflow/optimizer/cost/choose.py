@@ -10,8 +10,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.kernels import KernelSet
 from taskflow.machine import Cluster, Machine
 from taskflow.optimizer.cost.analytic import AnalyticCosts
-from taskflow.optimizer.cost.measured import SECONDS, MeasuredCosts, between, kernels_for
-from taskflow.optimizer.cost.measured.blas_threads import openblas
+from taskflow.optimizer.cost.measured import SECONDS, MeasuredCosts, between, kernels_for, openblas
 from taskflow.optimizer.cost.model import CostModel
 from taskflow.rules import UpdateRule
 
