@@ -158,6 +158,7 @@ def random_shares(graph: OperatorGraph, strategy: Strategy, random: Random) -> S
         return Sync(
             SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero,
             shard_group=random.choice((0, 0, 2, 3)), prefetch=random.choice((BLOCK, BLOCK, 0, 1, 3)),
+            replicas=random.choice((0, 0, 1, 2)),
         )
 
     syncs, one = dict(strategy.syncs), shares(3)

@@ -189,7 +189,9 @@ class Sync:
     scatter in each backward pass. 3 (FSDP): so are weights; an all-gather collects them for each pass that reads them.
     ``shard_group``: the number of neighbouring holders (by their numbers) that have all shares between them (hybrid sharding,
     HSDP). Groups have equal sizes, at most this one. Between groups, the shares' gradients are all-reduced. 0: all holders
-    form one group. ``prefetch``: with stage 3, how many layers ahead weights are gathered; or `BLOCK`. Then the layers of a
+    form one group. ``replicas``: how many replicas hold the layer. Weights that k times as many processors hold (a tensor-parallel
+    group has those of a normalisation on each of its devices) are in k groups, each with one neighbour of every replica, as
+    FSDP shares them; ``shard_group`` then counts within these. 0: replicas do not matter. ``prefetch``: with stage 3, how many layers ahead weights are gathered; or `BLOCK`. Then the layers of a
     block are gathered together, while the block before computes, and their gradients are summed together (`gather_units`).
     FSDP2 does so with `fully_shard` of each block. ``overlap``: whether a collective sums gradients during the backward pass,
     as soon as they are ready. If not, it waits until each holder's backward pass is over (Megatron-LM without
@@ -202,11 +204,12 @@ class Sync:
     shard_group: int = 0
     prefetch: int | str = BLOCK
     overlap: bool = True
+    replicas: int = 0
 
     def __post_init__(self) -> None:
         if self.zero != 3:
             object.__setattr__(self, "prefetch", BLOCK)  # one spelling of what gathers nothing
-        for what in ("chunks", "shard_group", *(("prefetch",) if self.prefetch != BLOCK else ())):
+        for what in ("chunks", "shard_group", "replicas", *(("prefetch",) if self.prefetch != BLOCK else ())):
             if not isinstance(value := getattr(self, what), int) or value < 0:
                 or_block = f", or {BLOCK!r}" if what == "prefetch" else ""
                 raise ValueError(f"Sync: {what} must be an integer, 0 or more{or_block}, got {value!r}")
@@ -231,6 +234,8 @@ class Sync:
             raise ValueError(
                 f"Sync: shard_group {self.shard_group} needs zero 2 or 3, and two holders or more; for one use place 'every'"
             )
+        if self.replicas and self.zero == 1:
+            raise ValueError(f"Sync: replicas {self.replicas} say who shares weights with zero 2 or 3; got zero 1")
 
     @property
     def in_blocks(self) -> bool:
@@ -245,7 +250,8 @@ class Sync:
     def __str__(self) -> str:
         where = self.place.value if self.zero == 1 else f"zero{self.zero}"
         words = [self.travel.value, where] + [str(self.chunks)] * bool(self.chunks)
-        words += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch{self.prefetch}"] * (self.prefetch != BLOCK)
+        words += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"replicas{self.replicas}"] * bool(self.replicas)
+        words += [f"prefetch{self.prefetch}"] * (self.prefetch != BLOCK)
         words += ["after"] * (not self.overlap)
         return "/".join(words)
 

@@ -49,8 +49,8 @@ def parse_config(text: str, node: Node, processors: int) -> OpConfig:
 
 
 _STAGES = {"zero2": 2, "zero3": 3, "fsdp": 3}
-_SYNC_NUMBER = re.compile(r"(hsdp|prefetch|)(\d+)|(block)")
-_SYNC_FIELDS = {"": "chunks", "hsdp": "shard_group", "prefetch": "prefetch"}
+_SYNC_NUMBER = re.compile(r"(hsdp|replicas|prefetch|)(\d+)|(block)")
+_SYNC_FIELDS = {"": "chunks", "hsdp": "shard_group", "replicas": "replicas", "prefetch": "prefetch"}
 
 
 def parse_sync(text: str, who: str) -> Sync:
@@ -68,8 +68,8 @@ def parse_sync(text: str, who: str) -> Sync:
     ):
         raise ValueError(
             f"{who}: write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS, such as ring/every or owner/spread/8, or for shares of gradients "
-            f"or weights collective/zero2 or collective/zero3, which hsdpN and prefetchN or block may follow, or after another "
-            f"collective /after, with TRAVEL one of "
+            f"or weights collective/zero2 or collective/zero3, which hsdpN, replicasN and prefetchN or block may follow, or after "
+            f"another collective /after, with TRAVEL one of "
             f"{', '.join(travels)} and PLACE one of {', '.join(places)}; got {text!r}"
         )
     said: dict[str, Any] = {

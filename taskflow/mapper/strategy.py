@@ -239,7 +239,9 @@ def _from_file(file: StrategyFile) -> Strategy:
         for name, entry in file.operators.items()
     }
     syncs = {
-        layer: Sync(entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap)
+        layer: Sync(
+            entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap, entry.replicas
+        )
         for layer, entry in file.syncs.items()
     }
     pipeline = None
@@ -254,6 +256,7 @@ def _from_file(file: StrategyFile) -> Strategy:
 
 def _sync_entry(sync: Sync) -> dict[str, Any]:
     shares: dict[str, Any] = {"zero": sync.zero, "shard_group": sync.shard_group} if sync.zero > 1 else {}
+    shares |= {"replicas": sync.replicas} if sync.replicas else {}
     shares |= {"prefetch": sync.prefetch} if sync.zero == 3 else {}
     shares |= {} if sync.overlap else {"overlap": False}
     return {"travel": sync.travel.value, "place": sync.place.value, "chunks": sync.chunks, **shares}

@@ -190,6 +190,24 @@ def test_messages_are_those_of_the_paper() -> None:
     assert within and all(set(t.processors) in ({0, 1}, {2, 3}) for t in within)
 
 
+def test_weights_that_a_tensor_parallel_group_holds_alike_are_shared_within_replicas() -> None:
+    """As FSDP shares them: gathered among neighbours of different replicas; what is added up crosses the group in shares."""
+    graph, of_weights = gpt(replace(GPT, batch=8), "float64"), (Purpose.UNSHARDED, Purpose.WEIGHT_GRADIENTS)
+
+    def groups(plan: str, kind: type[AllGather | ReduceScatter | AllReduce]) -> set[tuple[int, ...]]:
+        tasks = lower(graph, choose(plan, graph, taskflow.host(8))[0], SGD(0.1))
+        return {t.processors for t in tasks if isinstance(t.work, kind) and t.topic.purpose in of_weights}
+
+    for half in (AllGather, ReduceScatter):
+        assert groups("t2 d4 mb1 zero3", half) == {(0, 2, 4, 6), (1, 3, 5, 7)}
+        assert groups("t2 d4 mb1 hsdp2", half) == {(0, 2), (1, 3), (4, 6), (5, 7)}
+        of_positions = {(0, 4), (1, 5), (2, 6), (3, 7)}  # a table that t and c cut; others are shared by c, too
+        assert groups("t2 c2 d2 mb1 zero3", half) == {(0, 2, 4, 6), (1, 3, 5, 7)} | of_positions
+    assert groups("t2 d4 mb1 zero3", AllReduce) >= {(0, 1), (2, 3), (4, 5), (6, 7)}
+    said = {str(sync) for sync in choose("t2 d4 mb1 zero3", graph, taskflow.host(8))[0].syncs.values()}
+    assert said == {"collective/zero3/replicas4/block"} or said == {"collective/zero3/replicas4"}
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 def test_weights_are_gathered_so_many_layers_ahead(prefetch: int) -> None:
     """The all-gather of a layer waits for the layer that many and one before it, and so do no more layers live at once."""
@@ -258,7 +276,7 @@ def test_searches_refuse_shares_with_a_sentence() -> None:
 
 
 def test_ways_are_written_and_read() -> None:
-    for text in ("collective/zero2", "collective/zero3", "collective/zero2/hsdp4", "collective/zero3/hsdp2/prefetch0"):
+    for text in ("collective/zero2", "collective/zero3", "collective/zero2/hsdp4", "collective/zero3/hsdp2/replicas4/prefetch0"):
         assert str(parse_sync(text, "fc")) == text
     assert parse_sync("collective/fsdp", "fc") == parse_sync("collective/zero3", "fc") == parse_sync("collective/zero3/block", "fc")
     assert str(parse_sync("collective/zero3/prefetch1", "fc")) == "collective/zero3/prefetch1"
@@ -267,6 +285,7 @@ def test_ways_are_written_and_read() -> None:
         ("collective/zero4", "fc: write TRAVEL/PLACE"), ("collective/zero3/hsdp2/hsdp4", "fc: write TRAVEL/PLACE"),
         ("collective/zero3/block/prefetch2", "fc: write TRAVEL/PLACE"),
         ("collective/spread/hsdp2", "shard_group 2 needs zero 2 or 3"), ("collective/zero3/hsdp1", "two holders or more"),
+        ("collective/spread/replicas2", "replicas 2 say who shares weights with zero 2 or 3"),
     ):
         with pytest.raises(ValueError, match=message):
             parse_sync(text, "fc")

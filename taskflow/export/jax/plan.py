@@ -143,6 +143,8 @@ class _Expression:
                 sync = self.strategy.sync(parameter.layer)
                 zero = sync.zero if sync.zero > 1 else int(sync.place is UpdatePlacement.SHARDED)
                 free = [j for j, lies in enumerate(lying) if lies.axis is None]
+                if zero and sync.replicas:
+                    free = self._of_replicas(free, sync.replicas)
                 if zero and sync.shard_group:
                     free = self._within(free, sync.shard_group, node)
                 state = self._shared(spec, parameter.shape, free) if zero and free else spec
@@ -164,6 +166,14 @@ class _Expression:
                 self.assignments[node.name] = (*known[:j], None, *known[j + 1 :])
                 lying.append(WHOLE)
         return lying
+
+    def _of_replicas(self, free: Sequence[int], replicas: int) -> list[int]:
+        """The slowest of the mesh dimensions, by which replicas differ; tensor-parallel groups have the fastest."""
+        found: list[int] = []
+        for j in free:
+            if prod(self.mesh.sizes[i] for i in (*found, j)) <= replicas:
+                found.append(j)
+        return found
 
     def _within(self, free: list[int], group: int, node: Node) -> list[int]:
         """The fastest of the mesh dimensions within a group. Notes a difference if there is none."""

@@ -143,24 +143,23 @@ class ShardedPasses:
     def _travels_of(
         self, walk: Walk, layered: LayeredPlan, groups: WeightGroups
     ) -> tuple[dict[str, list[Travel]], dict[str, list[Travel]], tuple[float, float]]:
-        """By layer with weights, its gathers and its reductions: one for each group of devices that hold some. And the seconds
+        """By layer with weights, its gathers and its reductions: one for weights that as many devices hold. And the seconds
         that a forward and a backward pass wait for these, for each layer of the network, if they hide behind nothing."""
         table, several = self.tables.of(layered.plan), self._several(layered).tolist()
         holders, nbytes, wide = table.weight_holders, table.weight_bytes, table.weight_elements * self.wide
-        everywhere, of_expert = groups.inner * groups.experts, groups.inner // groups.tensor * groups.experts
+        of_expert = groups.inner // groups.tensor * groups.experts
         gathers: dict[str, list[Travel]] = {}
         reduces: dict[str, list[Travel]] = {}
         for layer in dict.fromkeys(one for one in walk.collectives if isinstance(one, str)):
-            of_step: dict[int, list[int]] = {}
+            held_by: dict[int, list[int]] = {}  # weights that as many of a replica's devices hold go together
             for place in self._places[layer]:
                 if several[place]:
-                    count = int(holders[place])
-                    step = 1 if count == everywhere else groups.expert_step if count < of_expert else groups.tensor
-                    sizes = of_step.setdefault(step, [0, 0])
+                    sizes = held_by.setdefault(int(holders[place]), [0, 0])
                     sizes[0] += int(nbytes[place])
                     sizes[1] += int(wide[place])
-            gathers[layer] = [self._travel(groups, step, sizes[0], READS) for step, sizes in of_step.items()]
-            reduces[layer] = [self._travel(groups, step, sizes[1], ADDS) for step, sizes in of_step.items()]
+            steps = {count: groups.expert_step if count < of_expert else groups.tensor for count in held_by}
+            gathers[layer] = [self._travel(groups, steps[count], sizes[0], READS) for count, sizes in held_by.items()]
+            reduces[layer] = [self._travel(groups, steps[count], sizes[1], ADDS) for count, sizes in held_by.items()]
         layers = len(walk.ends[1])
         each = sum(travel.seconds for name in walk.gathers for travel in gathers[name]) / (2 * layers + 1)
         summed = sum(travel.seconds for name in walk.reductions for travel in reduces[name]) / layers
@@ -172,8 +171,6 @@ class ShardedPasses:
             copy = self.launch + arrays * nbytes / groups.members(step) / self.memory
             links: tuple[tuple[int, ...], ...] = ((OWN,),)
             if groups.meets and groups.tensor > 1:
-                links = ((OWN, OTHER),) if step == 1 else ((OWN,), (OTHER,))
-            elif step == 1 and groups.tensor > 1:
-                links = ((OWN, APART),)
+                links = (OWN,), (OTHER,)
             self._one[key] = Travel(groups.seconds(step, nbytes, 1), copy, links)
         return self._one[key]

@@ -64,7 +64,7 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout)
             for node in graph:
                 for unit in {layout.unit(p) for p in node.parameters}:
                     using.setdefault(unit, []).append(node.name)
-        classes = _by_stages(strategy, bundle, using[bundle.unit])
+        classes = _by_replicas(_by_stages(strategy, bundle, using[bundle.unit]), sync.replicas)
         most = min(sync.shard_group or len(classes[0]), len(classes[0]))
         size = next(n for n in range(most, 0, -1) if len(classes[0]) % n == 0)
         if size > 1:
@@ -72,6 +72,13 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout)
             cuts = tuple(even_cuts(bundle.size, size))
             found[bundle.name] = Shards(sync.zero, groups, cuts, sync.ahead, sync.in_blocks and bool(layout.units))
     return found
+
+
+def _by_replicas(classes: Sequence[Sequence[int]], replicas: int) -> list[list[int]]:
+    """Of each class of holders, those at the same place of each replica (`Sync.replicas`): a class of ``replicas`` or fewer is left as
+    it is."""
+    apart = len(classes[0]) // replicas if replicas and len(classes[0]) % replicas == 0 else 1
+    return [list(holders[place::apart]) for holders in classes for place in range(apart)]
 
 
 def _by_stages(strategy: Strategy, bundle: Bundle, operators: Sequence[str]) -> list[list[int]]:
