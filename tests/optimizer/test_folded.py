@@ -98,6 +98,17 @@ def test_steps_with_shares_of_gradients_and_weights_are_folded(name: str, plan: 
         assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
 
 
+def test_a_replica_sends_its_loss_to_a_processor_that_it_does_not_use() -> None:
+    evaluator = whole(network("gpt", 8))
+    strategy = map_graph(HybridParallel("d1 mb2"), evaluator.graph, load_machine("h100", 1))
+    moved = replace(strategy, processors=16, configs={
+        name: replace(config, processors=tuple([p + 2 for p in config.processors])) for name, config in strategy.configs.items()
+    })
+    step, seconds = fold(evaluator, moved), evaluator.set(moved)
+    assert step.replicas.count == 1 and any(0 in task.processors for task in evaluator.lowered())
+    assert step.makespan == pytest.approx(seconds, rel=1e-12) and step.tasks == evaluator.tasks
+
+
 @pytest.mark.parametrize(("plan", "batch", "layers"), [
     ("p2 d8 mb1 schedule=zbv", 40, 4),
     pytest.param("p2 d8 mb1 schedule=zbv", 48, 8, marks=pytest.mark.slow),

@@ -21,6 +21,8 @@ class FoldedResources:
         """``around`` says what a collective among processors of a machine occupies."""
         self._machine, self._first, self._around = machine, len(machine.processors), around
         self._count = len(next(iter(images.values())))
+        if self._count == 1:  # a replica may send its loss to a processor that it does not use otherwise
+            images = {processor: (processor,) for processor in range(self._first)} | images
         self._place = {image: (of, k) for of in images.values() for k, image in enumerate(of)}
         self._known = {image: p for p, of in images.items() for image in of}
         self._least: dict[int, int] = {}  # link -> one that is used alike, at last the least
@@ -50,6 +52,8 @@ class FoldedResources:
                     self._join_ways(of, f"ways of {member} and its images to the network")
 
     def _join(self, source: int, target: int) -> None:
+        if source not in self._place or target not in self._place:
+            raise NotAlikeError(f"{source} sends to {target}, of which one is of no replica")
         (a, i), (b, j) = self._place[source], self._place[target]
         ends = list(zip((*a[i:], *a[:i]), (*b[j:], *b[:j])))
         self._joined.update(ends)
