@@ -190,11 +190,11 @@ class Sync:
     ``shard_group``: the number of neighbouring holders (by their numbers) that have all shares between them (hybrid sharding,
     HSDP). Groups have equal sizes, at most this one. Between groups, the shares' gradients are all-reduced. 0: all holders
     form one group. ``replicas``: how many replicas hold the layer. Weights that k times as many processors hold (a tensor-parallel
-    group has those of a normalisation on each of its devices) are in k groups, each with one neighbour of every replica, as
-    FSDP shares them; ``shard_group`` then counts within these. 0: replicas do not matter. ``prefetch``: with stage 3, how many layers ahead weights are gathered; or `BLOCK`. Then the layers of a
-    block are gathered together, while the block before computes, and their gradients are summed together (`gather_units`).
-    FSDP2 does so with `fully_shard` of each block. ``overlap``: whether a collective sums gradients during the backward pass,
-    as soon as they are ready. If not, it waits until each holder's backward pass is over (Megatron-LM without
+    group has those of a normalisation on each of its devices) are in k groups, each with one processor of every replica, as FSDP
+    shares them; ``shard_group`` counts within these. 0: replicas do not matter. ``prefetch``: with stage 3, how many layers
+    ahead weights are gathered; or `BLOCK`. Then the layers of a block are gathered together, while the block before computes, and
+    their gradients are summed together (`gather_units`). FSDP2 does so with `fully_shard` of each block. ``overlap``: whether a
+    collective sums gradients during the backward pass, as soon as they are ready. If not, it waits until each holder's backward pass is over (Megatron-LM without
     --overlap-grad-reduce)."""
 
     travel: SyncAlgorithm = SyncAlgorithm.OWNER

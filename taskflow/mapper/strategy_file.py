@@ -41,7 +41,7 @@ class SyncEntry(Entry, frozen=True, kw_only=True):
     zero: Annotated[Stage, Meta(description="Stage of ZeRO of a collective with a spread update.")] = 1
     shard_group: Annotated[Whole, Meta(description="Holders that have all shares together, with zero 2 or 3. 0: all.")] = 0
     replicas: Annotated[
-        Whole, Meta(description="Replicas of the layer, with zero 2 or 3: weights that more hold are shared within replicas. 0: by all.")
+        Whole, Meta(description="Replicas of the layer, with zero 2 or 3, which share its weights. 0: all holders share them.")
     ] = 0
     prefetch: Annotated[
         Whole | Literal["block"], Meta(description="Layers gathered ahead, with zero 3; block: a block of layers, one ahead.")

@@ -94,7 +94,8 @@ class AnyGrid(Protocol):
 def unusual(plan: HybridPlan) -> int:
     """Return how many unusual features a plan has. If time is short, plans with more of them are left out. Weights by shares are
     usual where there are no stages."""
-    return (plan.zero == 2 or (plan.zero == 3 and plan.pipeline > 1)) + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
+    shares = plan.zero == 2 or (plan.zero == 3 and plan.pipeline > 1)
+    return shares + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
 
 
 def priced_plans(

@@ -75,8 +75,8 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout)
 
 
 def _by_replicas(classes: Sequence[Sequence[int]], replicas: int) -> list[list[int]]:
-    """Of each class of holders, those at the same place of each replica (`Sync.replicas`): a class of ``replicas`` or fewer is left as
-    it is."""
+    """Of each class of holders, those at the same place of each replica (`Sync.replicas`). A class of ``replicas`` or fewer is left
+    as it is."""
     apart = len(classes[0]) // replicas if replicas and len(classes[0]) % replicas == 0 else 1
     return [list(holders[place::apart]) for holders in classes for place in range(apart)]
 
