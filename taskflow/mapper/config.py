@@ -185,17 +185,17 @@ class Sync:
     weights follows (ZeRO's stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models",
     arXiv 1910.02054).
 
-    ``zero``: the stage of ZeRO, for a COLLECTIVE that is SHARDED. 2: gradients are also kept as shares only, after a reduce-
-    scatter in each backward pass. 3 (FSDP): so are weights; an all-gather collects them for each pass that reads them.
+    ``zero``: the stage of ZeRO, for a COLLECTIVE that is SHARDED. 2: gradients are also kept as shares only, after a
+    reduce-scatter in each backward pass. 3 (FSDP): so are weights; an all-gather collects them for each pass that reads them.
     ``shard_group``: the number of neighbouring holders (by their numbers) that have all shares between them (hybrid sharding,
-    HSDP). Groups have equal sizes, at most this one. Between groups, the shares' gradients are all-reduced. 0: all holders
-    form one group. ``replicas``: how many replicas hold the layer. Weights that k times as many processors hold (a tensor-parallel
-    group has those of a normalisation on each of its devices) are in k groups, each with one processor of every replica, as FSDP
-    shares them; ``shard_group`` counts within these. 0: replicas do not matter. ``prefetch``: with stage 3, how many layers
-    ahead weights are gathered; or `BLOCK`. Then the layers of a block are gathered together, while the block before computes, and
-    their gradients are summed together (`gather_units`). FSDP2 does so with `fully_shard` of each block. ``overlap``: whether a
-    collective sums gradients during the backward pass, as soon as they are ready. If not, it waits until each holder's backward pass is over (Megatron-LM without
-    --overlap-grad-reduce)."""
+    HSDP). Groups have equal sizes, at most this one. Between groups, the shares' gradients are all-reduced. 0: all holders form
+    one group. ``replicas``: how many replicas hold the layer. Weights that k times as many processors hold (a tensor-parallel
+    group has those of a normalisation on each of its devices) are in k groups, each with one processor of every replica, as
+    FSDP shares them; ``shard_group`` counts within these. 0: replicas do not matter. ``prefetch``: with stage 3, how many
+    layers ahead weights are gathered; or `BLOCK`. Then the layers of a block are gathered together, while the block before
+    computes, and their gradients are summed together (`gather_units`). FSDP2 does so with `fully_shard` of each block.
+    ``overlap``: whether a collective sums gradients during the backward pass, as soon as they are ready. If not, it waits until
+    each holder's backward pass is over (Megatron-LM without --overlap-grad-reduce)."""
 
     travel: SyncAlgorithm = SyncAlgorithm.OWNER
     place: UpdatePlacement = UpdatePlacement.SHARDED
