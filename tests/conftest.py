@@ -5,6 +5,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start: some test what it does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -27,12 +29,20 @@ with suppress(ImportError):  # benchmarks/gpu.py runs tests/gpu where there is n
     settings.load_profile("any machine")
 
 
-# The search for unreachable cycles begins more rarely. With Python's own numbers it takes an eighth of the time of collecting the
-# tests, and a quarter to a third of the processor time of those that lower steps. Programs that tests start have those.
-gc.set_threshold(50_000, 10, 10)
+# The search for unreachable cycles goes through what is alive, which is least between tests: it comes there, and within a test only
+# where very many objects stay. With Python's own numbers it takes a quarter to a third of the processor time of tests that lower
+# steps. Programs that tests start have those.
+gc.set_threshold(2_000_000, 10, 10)
+MANY_OBJECTS = 100_000  # that have stayed since the last search
 
 
 def pytest_collection_finish() -> None:
     """Let that search pass over what stays, which are all tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    if gc.get_count()[0] > MANY_OBJECTS:
+        gc.collect()

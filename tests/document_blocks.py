@@ -43,6 +43,8 @@ SLOW = (
 )
 """Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise, and tests/cli
 and tests/export the others."""
+AS_README = ("docs/index.md", "docs/guide/training.md")
+"""Pages of which those commands do that start the language model's program: README.md starts it as often, and in all its ways."""
 SLOW_PYTHON = ("runtime.calibrate", 'costs="measured"')
 """So do blocks of Python with one of these: tests/machine and tests/optimizer measure otherwise."""
 SLOW_PAGES = ("docs/guide/cluster.md", "docs/guide/export.md", "docs/guide/gpus.md", "docs/guide/machines.md")
@@ -80,7 +82,8 @@ class Command:
 
     @property
     def slow(self) -> bool:
-        return any(word in self.text for word in SLOW) or self.page in [ROOT / name for name in SLOW_PAGES]
+        again = "rnnlm.py" in self.text and self.page in [ROOT / name for name in AS_README]
+        return again or any(word in self.text for word in SLOW) or self.page in [ROOT / name for name in SLOW_PAGES]
 
 
 def blocks(page: Path) -> list[Block]:

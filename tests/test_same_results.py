@@ -129,7 +129,9 @@ def test_searches_find_the_same_plans(case: tuple[Any, ...], recorded: dict[str,
     assert searched(case) == recorded["searches"][words(case)]
 
 
-@pytest.mark.parametrize("case", SIMULATIONS, ids=words)
+@pytest.mark.parametrize("case", [
+    pytest.param(case, marks=[pytest.mark.slow] if case[4] in ("expert", "model") else []) for case in SIMULATIONS
+], ids=words)
 def test_simulated_times_are_the_same(case: tuple[Any, ...], recorded: dict[str, dict[str, list[Any]]]) -> None:
     assert simulated(case) == recorded["simulations"][words(case)]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast_and_slow import fast_among
 from language_model import random_strategy, undivided
 
 from taskflow.models import MODELS, build, find
@@ -180,7 +181,7 @@ def test_building_the_largest_graphs_takes_well_under_a_second(name: str) -> Non
     assert min(taken) < 0.5
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", fast_among(MODELS, set(MODELS) - {"Inception-v3", "GPT-3"}))
 def test_losses_are_the_same_under_any_strategy(name: str) -> None:
     sizes: dict[str, Any] = {"blocks": (1, 1, 1, 1)} if name == "ResNet-101" else {}
     losses: list[list[float | None]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 
@@ -94,8 +94,9 @@ def alone(name: str, dtype: str) -> tuple[list[Any], dict[str, Any]]:
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("count", fast_among([2, 60], [2]))
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "dtype"), fast_among(
+    list(product(NETWORKS, TYPES)), [*((name, "float64") for name in NETWORKS), ("Llama", "float32")]
+))
 def test_drawn_plans_train_as_one_processor_does(name: str, dtype: str, count: int) -> None:
     batches = [words(network(name, dtype), step) for step in range(STEPS)]
     for text, _, strategy in plans(name, dtype, count)[2 if count > 2 else 0 :]:

@@ -162,7 +162,7 @@ def test_memory_is_planned() -> None:
 @pytest.mark.mpi
 @needs_mpi
 @pytest.mark.parametrize(("ranks", "plans"), [
-    (2, ("c2 ring", "c2 ring mb2 recompute=full")), (4, ("c4 ring mb2", "c2 ring p2 mb1")),
+    pytest.param(2, ("c2 ring", "c2 ring mb2 recompute=full"), marks=pytest.mark.slow), (4, ("c4 ring mb2", "c2 ring p2 mb1")),
 ])
 def test_ranks_train_as_virtual_processors_do(ranks: int, plans: tuple[str, ...]) -> None:
     found = rows(ranks, "train_ring.py", *plans, limit=200)

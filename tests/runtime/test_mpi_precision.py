@@ -20,7 +20,7 @@ EVERY_CASE = tuple(range(len(CASES)))
 
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("ranks", "numbers"), [
-    (2, (0, 2, 4)), (3, (1, 3)), *(pytest.param(n, EVERY_CASE, marks=pytest.mark.slow) for n in (2, 3)),
+    (3, EVERY_CASE), pytest.param(2, EVERY_CASE, marks=pytest.mark.slow),
 ])
 def test_ranks_have_the_numbers_of_virtual_processors(ranks: int, numbers: tuple[int, ...]) -> None:
     found = rows(ranks, "train_precisions.py", *map(str, numbers), limit=60 * len(numbers) + 40)

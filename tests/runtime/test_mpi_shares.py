@@ -22,7 +22,7 @@ def reference() -> list[dict[str, Any]]:
     return trained(1, 4, "ring/spread")
 
 
-@pytest.mark.parametrize(("ranks", "processors"), [(4, 4), (3, 5)])
+@pytest.mark.parametrize(("ranks", "processors"), [pytest.param(4, 4, marks=pytest.mark.slow), (3, 5)])
 def test_the_same_numbers_and_a_share_of_the_state(ranks: int, processors: int, reference: list[dict[str, Any]]) -> None:
     found = trained(ranks, processors, "collective/spread")
     whole = 8 * model().parameter_count

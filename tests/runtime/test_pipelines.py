@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from beside_one_processor import STEPS, Result, compare, compare_network, same, trained
+from fast_and_slow import fast_among
 from language_model import feeds as words
 from language_model import model, undivided
 from pipelines import GPT, HYBRIDS, fitting, hybrid, random_pipeline, rank_case, rank_cases, small, tokens
@@ -63,7 +64,7 @@ def test_a_decoder_in_any_order(seed: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["Llama", "MoE", "Mixtral", "Transformer"])
+@pytest.mark.parametrize("name", fast_among(["Llama", "MoE", "Mixtral", "Transformer"], ["Llama", "MoE", "Transformer"]))
 def test_networks_of_today_in_any_order(name: str, count: int) -> None:
     def graph() -> OperatorGraph:
         return small(name, "float64", 3 if name != "Transformer" else 1)
@@ -267,7 +268,7 @@ def test_gradients_accumulate_and_weights_travel_once_a_step() -> None:
 @pytest.mark.mpi
 @needs_mpi
 @pytest.mark.parametrize(("ranks", "cases"), [
-    (2, rank_cases(2, random=1, shares=1, hybrids=1)), (3, rank_cases(3, random=1, shares=1, hybrids=1)),
+    (3, rank_cases(3, random=1, shares=1, hybrids=1)),
     pytest.param(2, rank_cases(2, random=2, shares=2, hybrids=3), marks=pytest.mark.slow),
     pytest.param(3, rank_cases(3, random=2, shares=2, hybrids=3), marks=pytest.mark.slow),
     *(pytest.param(n, rank_cases(n, random=8, shares=6), marks=pytest.mark.slow) for n in (2, 3, 4, 8)),

@@ -125,7 +125,7 @@ def of_one(dtype: str, rule: UpdateRule) -> list[float]:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("seed", fast_among(range(10), range(4)))
+@pytest.mark.parametrize("seed", fast_among(range(10), range(2)))
 def test_losses_do_not_depend_on_the_strategy(dtype: str, seed: int) -> None:
     random, rule = Random(seed), (RULE, SGD(0.05, momentum=0.9))[seed % 2]
     losses, graph = of_one(dtype, rule), decoder(dtype)
@@ -135,7 +135,7 @@ def test_losses_do_not_depend_on_the_strategy(dtype: str, seed: int) -> None:
     np.testing.assert_allclose(losses, of_one("float32", rule), rtol=0, atol=rounding(dtype, run))
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", fast_among(TYPES, ["bfloat16"]))
 def test_planned_memory_is_what_is_allocated(dtype: str) -> None:
     graph = decoder(dtype)
     for seed in range(3):
@@ -147,7 +147,7 @@ def test_planned_memory_is_what_is_allocated(dtype: str) -> None:
         assert use.state == (4 + 2 * 4) * graph.parameter_count
 
 
-@pytest.mark.parametrize("seed", fast_among(range(10), range(4)))
+@pytest.mark.parametrize("seed", fast_among(range(10), range(2)))
 def test_a_loss_scale_changes_no_update_under_any_strategy(seed: int) -> None:
     """Every seed of the gradients has the scale: a step of SGD moves the weights as far as on one processor."""
     graph, rule, scaling = decoder("float16"), SGD(1.0), LossScaling.fixed(1024.0)

@@ -55,7 +55,7 @@ def any_network(seed: int, count: int) -> int:
     return compare_network(seed, plan, "shares network", count)
 
 
-@pytest.mark.parametrize(("seed", "count"), [(0, 3), (3, 3), *(pytest.param(s, 6, marks=pytest.mark.slow) for s in range(4))])
+@pytest.mark.parametrize(("seed", "count"), [(3, 3), *(pytest.param(s, 6, marks=pytest.mark.slow) for s in range(4))])
 def test_a_decoder_by_shares(seed: int, count: int) -> None:
     assert decoder(seed, count) == count
 
