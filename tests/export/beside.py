@@ -41,22 +41,6 @@ def check(folder: Path, name: str, text: str, ranks: int) -> list[float]:
     return [ours for ours, _ in rows[0]["losses"]]
 
 
-def alone(name: str, steps: int = 5) -> list[float]:
-    """The losses of PyTorch alone."""
-    torch.manual_seed(0)
-    module, generator = networks.MODULES[name](), torch.Generator().manual_seed(1)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for _ in range(steps):
-        inputs, labels = networks.batch_of(name, generator)
-        optimizer.zero_grad()
-        loss = networks.loss(module(*inputs), labels)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def in_taskflow(name: str, graph: taskflow.OperatorGraph, strategy: taskflow.Strategy) -> list[float]:
     """The losses of 5 steps of the same network, with the same weights and batches, under a plan in taskflow's runtime."""
     torch.manual_seed(0)

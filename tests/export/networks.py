@@ -234,3 +234,19 @@ def batch_of(name: str, generator: Any) -> tuple[list[Any], Any]:
 def loss(output: Any, target: Any) -> Any:
     """Mean cross-entropy over samples and positions."""
     return F.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def trained_alone(name: str, steps: int) -> tuple[list[float], nn.Module]:
+    """The losses of so many steps of PyTorch alone, and the module after them."""
+    torch.manual_seed(0)
+    module, generator = MODULES[name](), torch.Generator().manual_seed(1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for _ in range(steps):
+        inputs, labels = batch_of(name, generator)
+        optimizer.zero_grad()
+        found = loss(module(*inputs), labels)
+        found.backward()
+        optimizer.step()
+        losses.append(found.item())
+    return losses, module

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 sys.path.insert(0, str(Path(__file__).parent))
 import networks  # noqa: E402
-from beside import TOLERANCE, alone, check, in_taskflow  # noqa: E402
+from beside import TOLERANCE, check, in_taskflow  # noqa: E402
 
 import taskflow  # noqa: E402
 from taskflow.export import exported  # noqa: E402
@@ -158,7 +158,7 @@ def test_the_nearest_plan_is_expressible_and_trains_here_as_pytorch_alone(name: 
     graph, nearest, _ = plan_for(name, plan, ranks, nearest=True)
     again = exported(graph, nearest, "torch", "parallel.py")
     assert not again.differences and any(config.copies > 1 for config in nearest.configs.values())
-    assert in_taskflow(name, graph, nearest) == pytest.approx(alone(name), rel=TOLERANCE)
+    assert in_taskflow(name, graph, nearest) == pytest.approx(networks.trained_alone(name, 5)[0], rel=TOLERANCE)
 
 
 CASES = [

@@ -16,23 +16,18 @@ import torch.distributed as dist  # noqa: E402
 
 torch.set_num_threads(1)
 name, steps = sys.argv[1], int(sys.argv[3])
-torch.manual_seed(0)
-alone = networks.MODULES[name]()
+wanted, alone = networks.trained_alone(name, steps)
 torch.manual_seed(0 if int(os.environ["RANK"]) == 0 else 1)  # the others get rank 0's
 model = importlib.import_module(sys.argv[2]).parallelize(networks.MODULES[name](), "cpu")
-ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, alone))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 generator = torch.Generator().manual_seed(1)
 losses = []
-for _ in range(steps):
+for expected in wanted:
     inputs, labels = networks.batch_of(name, generator)
-    theirs.zero_grad()
-    expected = networks.loss(alone(*inputs), labels)
-    expected.backward()
-    theirs.step()
-    ours.zero_grad()
-    losses.append((model.step(networks.loss, inputs, labels), expected.item()))
-    ours.step()
-weights, wanted = model.state_dict(), alone.state_dict()
-worst = max((weights[key] - wanted[key]).abs().max().item() for key in weights if weights[key].is_floating_point())
+    optimizer.zero_grad()
+    losses.append((model.step(networks.loss, inputs, labels), expected))
+    optimizer.step()
+weights, theirs = model.state_dict(), alone.state_dict()
+worst = max((weights[key] - theirs[key]).abs().max().item() for key in weights if weights[key].is_floating_point())
 Path(f"rank{dist.get_rank()}.json").write_text(json.dumps({"losses": losses, "weights": len(weights), "worst": worst}))
 dist.destroy_process_group()

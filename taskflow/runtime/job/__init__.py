@@ -1,5 +1,9 @@
 """Ranks of a job: how they start, wait, fail together, and are watched.
 
+``launch.py`` reads what the launcher says, and ``polling.py`` is how a rank waits. ``failure.py`` ends the job when a rank raises.
+``arrivals.py`` names one that never connects, ``chain.py`` one that hangs. ``watcher.py`` names one that is killed: it is a
+process beside the job, which ``lifeline.py`` starts.
+
 Names are loaded when they are first used: ``import taskflow`` needs ``launch`` before numpy is imported.
 """
 

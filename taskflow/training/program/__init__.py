@@ -1,4 +1,9 @@
-"""Training program: its options, its plan, its loop, and its output."""
+"""Training program: what ``taskflow train NAME`` and the programs in ``examples/`` have in common.
+
+``example.py`` makes a command of a function. ``options.py`` has the command-line options of all programs (``--mapper``,
+``--watchdog``, ``--trace``, ...), ``plan.py`` the plan that ``--mapper`` names, ``loop.py`` the steps, ``progress.py`` the output,
+and ``resume.py`` checkpoints.
+"""
 
 from taskflow.training.program.example import Preset, RunConfig, Training, example
 from taskflow.training.program.images import DATA, load_images, workers_option
