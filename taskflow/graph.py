@@ -77,6 +77,7 @@ class OperatorGraph:
         self.carries: list[tuple[Tensor, Tensor]] = []  # (state, the tensor that it becomes in the next step)
         self._names: dict[str, int] = {}
         self._shared: set[int] = set()  # nodes without samples: all samples share what they make
+        self._perhaps: set[int] = set()  # nodes made of constants whose first size is that of the samples, until they are read
 
     def apply(
         self,
@@ -111,16 +112,44 @@ class OperatorGraph:
             for i, spec in enumerate(outputs)
         )
         dims = operator.dims(specs)
-        if (parameters or operator.kind == "constant" or inputs) and self._is_shared(inputs, dims):
+        constant = parameters or operator.kind == "constant" or inputs
+        if constant and self._is_shared(inputs, dims):
             self._shared.add(number)
-            dims = tuple(replace(dim, soap=Soap.ATTRIBUTE) if dim.soap is Soap.SAMPLE else dim for dim in dims)
+            dims = _without_samples(dims)
+        elif constant and all(tensor.node in self._shared | self._perhaps for tensor in inputs):
+            self._perhaps.add(number)
         node = Node(number, name, operator, tuple(inputs), tensors, tuple(parameters), specs, dims)
         self.nodes.append(node)
+        if number not in self._perhaps and self._perhaps:
+            self._decide(node)
         return tensors
+
+    def _decide(self, node: Node) -> None:
+        """Take the sample dimension from what is made of constants and happens to be as large as there are samples, if ``node``
+        reads all of it for a part of its samples, as it does a table of positions."""
+        part = next((i for i, dim in enumerate(node.dims) if dim.soap is Soap.SAMPLE and dim.size > 1), None)
+        whole: list[int] = []
+        for k, tensor in enumerate(node.inputs):
+            if part is None or tensor.node not in self._perhaps:
+                continue
+            if node.axis(part, lambda piece, k=k: node.reads(piece).inputs[k]) == 0:  # type: ignore[misc]
+                self._perhaps.discard(tensor.node)
+            else:
+                whole.append(tensor.node)
+        while whole:
+            number = whole.pop()
+            if number in self._perhaps:
+                self._perhaps.discard(number)
+                self._shared.add(number)
+                self.nodes[number] = replace(self.nodes[number], dims=_without_samples(self.nodes[number].dims))
+                whole += [tensor.node for tensor in self.nodes[number].inputs]
+                # What is made of nothing else has none either.
+                whole += [n for n in self._perhaps if n > number and all(t.node in self._shared for t in self.nodes[n].inputs)]
 
     def _is_shared(self, inputs: Sequence[Tensor], dims: Sequence[Dim]) -> bool:
         """True for an operator without samples, such as a table of positions: it is made of constants and weights alone, and is not
-        repeated for each sample. Then its first dimension is no dimension of samples."""
+        repeated for each sample. Then its first dimension is no dimension of samples. One that is as large as there are samples
+        is taken for samples until somebody reads it (`_decide`)."""
         if any(tensor.node not in self._shared for tensor in inputs):
             return False
         first = self.nodes[0] if self.nodes else None
@@ -202,3 +231,7 @@ class OperatorGraph:
         count = self._names.get(name, 0)
         self._names[name] = count + 1
         return name if count == 0 else self._fresh(f"{name}_{count}")
+
+
+def _without_samples(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+    return tuple(replace(dim, soap=Soap.ATTRIBUTE) if dim.soap is Soap.SAMPLE else dim for dim in dims)

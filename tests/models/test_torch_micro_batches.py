@@ -57,6 +57,20 @@ class Positions(nn.Module):
         return self.scores(self.table(tokens) + shared)
 
 
+class Table(nn.Module):
+    """With a table of positions, as many as there are samples, and zeros to begin with, of which each sample has its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.places, self.scores = nn.Embedding(WORDS, WIDTH), nn.Embedding(BATCH, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.register_buffer("numbers", torch.arange(BATCH))
+
+    def forward(self, tokens: Any) -> Any:
+        place, x = torch.tanh(self.places(self.numbers)), self.table(tokens)
+        begin = torch.zeros(tokens.shape[0], WIDTH)
+        return self.scores(x + place + (begin + x.mean(1))[:, None])
+
+
 def check(module: Any, inputs: Mapping[str, Any], plan: str, devices: int) -> taskflow.OperatorGraph:
     """Train three steps in PyTorch and here."""
     graph = from_torch(module, keywords=inputs)
@@ -116,3 +130,13 @@ def test_hugging_face_s_networks_train_in_micro_batches_as_in_pytorch(name: str,
     generator = torch.Generator().manual_seed(2)
     inputs = {key: torch.randint(3, 200, value.shape, generator=generator) for key, value in inputs.items()}
     check(module, inputs, plan, devices)
+
+
+@pytest.mark.parametrize("plan, devices", [("p2 mb2", 2), ("d2 mb2", 2)])
+def test_as_many_positions_as_samples_are_no_samples(plan: str, devices: int) -> None:
+    torch.manual_seed(0)
+    graph = check(Table(), {"tokens": torch.randint(WORDS, (BATCH, BATCH))}, plan, devices)
+    without = {node.name for node in graph if sample_dim(node) is None}
+    assert without >= {"numbers", "places", "tanh"} and "add" not in without
+    (begin,) = (node for node in graph if node.operator.kind == "constant" and node.outputs[0].shape == (BATCH, WIDTH))
+    assert sample_dim(begin) == 0
