@@ -71,6 +71,23 @@ class Table(nn.Module):
         return self.scores(x + place + (begin + x.mean(1))[:, None])
 
 
+class Together(nn.Module):
+    """Attention as in timm: one product for queries, keys and values, which are taken apart behind a permutation. ``how``: taken."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.table, self.scores, self.how = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS), how
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.table(tokens)
+        n, s, w = x.shape
+        three = self.qkv(x).reshape(n, s, 3, 4, w // 4).permute(2, 0, 3, 1, 4)
+        q, k, v = three.unbind(0) if self.how == "unbind" else three if self.how == "iter" else (three[0], three[1], three[-1])
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.scores(x + y.transpose(1, 2).flatten(2))
+
+
 def check(module: Any, inputs: Mapping[str, Any], plan: str, devices: int) -> taskflow.OperatorGraph:
     """Train three steps in PyTorch and here."""
     graph = from_torch(module, keywords=inputs)
@@ -140,3 +157,19 @@ def test_as_many_positions_as_samples_are_no_samples(plan: str, devices: int) ->
     assert without >= {"numbers", "places", "tanh"} and "add" not in without
     (begin,) = (node for node in graph if node.operator.kind == "constant" and node.outputs[0].shape == (BATCH, WIDTH))
     assert sample_dim(begin) == 0
+
+
+@pytest.mark.parametrize("how, plan, devices", [("unbind", "p2 mb2", 2), ("iter", "d2 zero3 mb2", 2), ("item", "mb2", 1)])
+def test_queries_keys_and_values_of_one_product_have_samples_first(how: str, plan: str, devices: int) -> None:
+    torch.manual_seed(0)
+    graph = check(Together(how), tokens(), plan, devices)
+    assert all(tensor.shape[0] in (BATCH, 3 * WIDTH) for node in graph for tensor in node.outputs if tensor.shape)
+
+
+def test_what_is_permuted_is_the_same_where_it_is_used_whole() -> None:
+    class Whole(nn.Module):
+        def forward(self, x: Any) -> Any:
+            y = x.permute(2, 0, 3, 1)
+            return (y * 2).sum(0) + y[1] + y.movedim(0, 1)[:, 0]
+
+    from_torch(Whole(), (BATCH, 5, 3, 2), loss="mse_loss")  # compared with the module

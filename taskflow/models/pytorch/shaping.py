@@ -18,6 +18,7 @@ from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
 
 MOST_CHOSEN = 4_000_000  # zeros and ones of an index by numbers
+MOST_PARTS = 4  # such as queries, keys and values of one product, that are kept apart
 MOST_COPIES = 64  # of a tensor that is repeated by joining it with itself
 
 
@@ -101,8 +102,18 @@ def turned(name: str, input: Tensor) -> Any:
 
 @stands_for("permute")
 def permute(name: str, input: Tensor, *dims: Any) -> Any:
-    """Permute dimensions."""
+    """Permute dimensions. A few queries, keys and values that come before the samples stay apart (`Stacked`): whoever takes one of
+    them has samples first."""
     wanted = [d % input.ndim for d in _sizes(dims)]
+    first = wanted[0] if wanted else 0
+    if not first or not 1 < input.shape[first] <= MOST_PARTS or input.ndim < 4:
+        return _permuted(name, input, wanted)
+    rest = [dim - (dim > first) for dim in wanted[1:]]
+    parts = range(input.shape[first])
+    return Stacked(tuple(_permuted(name, ops.select(input, first, i, name=f"{name}.part"), rest) for i in parts))
+
+
+def _permuted(name: str, input: Tensor, wanted: Sequence[int]) -> Tensor:
     now = list(range(input.ndim))
     for i, dim in enumerate(wanted):
         j = now.index(dim)
@@ -137,9 +148,12 @@ def split(name: str, input: Tensor, split_size_or_sections: Any, dim: int = 0) -
     return ops.split(input, sizes if isinstance(sizes, int) else [whole_number(size) for size in sizes], dim, name=name)
 
 
-@stands_for("unbind")
-def unbind(name: str, input: Tensor, dim: int = 0) -> Any:
+@stands_for("unbind", raw=True)
+def unbind(name: str, input: Any, dim: int = 0) -> Any:
     """Every element of a dimension by itself."""
+    if isinstance(input, Stacked) and dim in (0, -len(input.shape)):
+        return input.parts
+    input = tensor_of(input, graph_of(input), name)
     at = dim % input.ndim
     shape = (*input.shape[:at], *input.shape[at + 1 :])
     return tuple(ops.reshape(part, shape, name=f"{name}.one") for part in ops.split(input, 1, at, name=name))
@@ -209,7 +223,7 @@ def _mesh(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
         if numbers.size != x.shape[dim] or (numbers != np.arange(numbers.size)).any():
             x = _chosen(f"{name}.{dim}", x, [slice(None)] * dim + [Fixed(torch.from_numpy(numbers), 0)])
     rest = list(range(len(axes), x.ndim))
-    x = permute(f"{name}.turned", x, *sorted(range(len(axes)), key=axes.__getitem__), *rest)
+    x = _permuted(f"{name}.turned", x, [*sorted(range(len(axes)), key=axes.__getitem__), *rest])
     return ops.reshape(x, (*whole, *x.shape[len(axes) :]), name=name)
 
 
