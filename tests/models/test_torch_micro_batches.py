@@ -72,7 +72,7 @@ class Table(nn.Module):
 
 
 class Together(nn.Module):
-    """Attention as in timm: one product for queries, keys and values, which are taken apart behind a permutation. ``how``: taken."""
+    """Attention as in timm: one product for queries, keys and values, taken apart behind a permutation. ``how``: by what."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
