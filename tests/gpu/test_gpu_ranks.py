@@ -47,7 +47,7 @@ def reference() -> dict[str, Any]:
     (3, "mpi-host", "host", "collective/zero3"), (4, "mpi-host", "recorded", "collective/zero2"),
     (4, "nccl", "nccl", "collective/zero3/hsdp2"),
 ], [
-    (2, "mpi-host", "recorded", ""), (3, "mpi-host", "host", "collective/every"), (2, "nccl", "nccl", "ring/spread"),
+    (2, "mpi-host", "recorded", ""), (2, "nccl", "nccl", "ring/spread"),
     (2, "nccl", "nccl", "collective/spread"), (3, "mpi-host", "host", "collective/zero3"),
     (4, "nccl", "nccl", "collective/zero3/hsdp2"),
 ]))
