@@ -47,8 +47,10 @@ AS_README = ("docs/index.md", "docs/guide/training.md")
 """Pages of which those commands do that start the language model's program: README.md starts it as often, and in all its ways."""
 SLOW_PYTHON = ("runtime.calibrate", 'costs="measured"')
 """So do blocks of Python with one of these: tests/machine and tests/optimizer measure otherwise."""
-SLOW_PAGES = ("docs/guide/cluster.md", "docs/guide/export.md", "docs/guide/gpus.md", "docs/guide/machines.md")
-"""Pages of which all commands do: tests/cli and tests/export start such commands otherwise."""
+SLOW_PAGES = (
+    "docs/guide/cluster.md", "docs/guide/export.md", "docs/guide/gpus.md", "docs/guide/machines.md", "docs/guide/pytorch.md",
+)
+"""Pages of which all commands do: tests/cli, tests/models and tests/export start such commands otherwise."""
 
 
 @dataclass(frozen=True)
