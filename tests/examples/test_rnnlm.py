@@ -154,7 +154,7 @@ ON_RANKS = [
 ]
 
 
-@pytest.mark.parametrize("arguments,message", MISTAKES)
+@pytest.mark.parametrize("arguments,message", fast_among(MISTAKES, [MISTAKES[i] for i in (0, 3, 5, 6, 7)]))
 def test_mistakes_are_named_in_one_line(folder: Path, arguments: list[str], message: str) -> None:
     (folder / "text.json").write_text("this is no JSON")
     refused(start(folder, "--steps", "1", *arguments), message)
