@@ -17,7 +17,15 @@ from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, Evaluator, TooManyTasksError
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
-from taskflow.optimizer.grid import change_that_fits, has_grid, joined, layered_search, make_grid, may_be_whole
+from taskflow.optimizer.grid import (
+    change_that_fits,
+    has_grid,
+    joined,
+    layered_search,
+    least_held,
+    make_grid,
+    may_be_whole,
+)
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Progress, SearchResult
@@ -42,6 +50,7 @@ ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], SearchResult]] = {
 TIME_SHARE, LEAST_SHARE = 0.6, 0.1
 """Of a budget in seconds: for plans with an order, and for those without one if data parallelism cannot fit."""
 LATE_CHANGE = 0.5  # seconds beyond the budget for what would fit where nothing does
+CHANGE_SHARE = 0.5  # of the time that is left where no plan with an order fits, at most, for what would fit
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound from costs that the search has measured
 BOUND_SHARE = 0.5  # of the time that is left after plans with an order, at most, for their bound
 DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
@@ -135,8 +144,8 @@ def search(
             found = _searched(evaluator, options, searcher, threads())
     except NothingFits as error:
         late = Deadline(max(0.0, deadline.left) + LATE_CHANGE)
-        change = change_that_fits(graph, machine, evaluator.rule, over=lambda: late.expired)
-        raise NothingFits(f"{error}; {change}") from None if change else error
+        change = error.change or change_that_fits(graph, machine, evaluator.rule, over=lambda: late.expired)
+        raise NothingFits(error.said, change) from None
     finally:
         if isinstance(costs, str):
             evaluator.costs.close()
@@ -175,6 +184,12 @@ def _with_layers(
     Also returns seconds that no plan takes less than."""
     graph, machine = evaluator.graph, evaluator.machine
     large = not options.rivals
+    have, held = sum(processor.memory_bytes for processor in machine.processors), least_held(graph, evaluator.rule)
+    if options.fits is not None and held > have:
+        raise NothingFits(
+            f"search: found no plan for {graph.name}: weights and the update rule's state take {held / 1e9:,.0f} GB, and all "
+            f"devices of {machine.name} together have {have / 1e9:,.0f} GB"
+        )
     grid = make_grid(graph, machine, evaluator.rule)
     layered = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) and not large else 1 - LEAST_SHARE)
     first, deadline = layered.result, options.deadline or Deadline(options.budget.seconds)
@@ -193,11 +208,17 @@ def _with_layers(
             raise NothingFits(f"search: no plan was found in time that fits the memory ({layered.grid})")
         left_out = (*first.left_out, f"plans without an order (more than {MOST_PROCESSORS} devices)")
         return replace(first, left_out=left_out), least
+    change = ""
+    if first is None and isfinite(options.budget.seconds):  # while there is time: plans without an order hardly fit either
+        late = Deadline(CHANGE_SHARE * deadline.left)
+        change = change_that_fits(graph, machine, evaluator.rule, over=lambda: late.expired)
     left = max(1, options.budget.proposals - layered.proposals)  # what people write is looked at in any case
     options = replace(options, budget=replace(options.budget, proposals=left), answered=first is not None)
     try:
         second = _searched(evaluator, options, searcher, workers())
-    except (NothingFits, TooManyTasksError):
+    except (NothingFits, TooManyTasksError) as error:
+        if first is None and isinstance(error, NothingFits):
+            raise NothingFits(error.said, change) from None
         if first is None:
             raise
         stopped = "interrupted" if deadline.stopped else first.stopped

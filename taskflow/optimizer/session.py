@@ -21,7 +21,11 @@ BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
 
 
 class NothingFits(ValueError):
-    """Error: no plan was found that fits the memory (there may be some)."""
+    """Error: no plan was found that fits the memory (there may be some). ``change``: what would fit (`change_that_fits`)."""
+
+    def __init__(self, said: str, change: str = "") -> None:
+        super().__init__(f"{said}; {change}" if change else said)
+        self.said, self.change = said, change
 
 
 class SearchSession:

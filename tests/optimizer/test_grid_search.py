@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from taskflow.cli.main import main
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import HybridPlan, PipelineSchedule, Strategy, layer_numbers
+from taskflow.mapper import HybridPlan, PipelineSchedule, Strategy, choose, layer_numbers
 from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
@@ -32,12 +32,15 @@ from taskflow.optimizer.grid import (
     change_that_fits,
     descend,
     layers_of_stages,
+    least_held,
     neighbours,
     plan_memory,
     plan_strategy,
     quick_neighbours,
 )
+from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
+from taskflow.tasks.lower import lower
 
 RULE = Adam()
 
@@ -297,6 +300,20 @@ def test_more_devices_are_the_change_where_no_plan_fits() -> None:
                 _needs(HybridPlan(tensor=2, data=1, micro_batch=1, recompute="full"), 2))  # fmt: skip
     with pytest.raises(ValueError, match=r"found no plan .* devices would do: plan 't\d+ p\d+ d\d+ mb\d+"):
         search(network(), machine(2, int(least * 0.7)), rule=RULE, budget="10p")
+
+
+def test_what_no_devices_can_hold_is_said_at_once() -> None:
+    """Weights of 16 bits, those of 32 that are updated, and two arrays of Adam's; one device keeps as much."""
+    held = least_held(network(), RULE)
+    assert held == (2 + 4 + 2 * 4) * sum(parameter.spec.rect.volume for parameter in network().parameters)
+    tasks = lower(network(), choose("data", network(), load_machine("h100", 1))[0], RULE)
+    (use,) = memory_use(tasks, range(len(tasks)))
+    assert held == use.weights + use.state
+    with pytest.raises(ValueError, match=r"weights and the update rule's state take .* GB; \d+ devices would do: plan") as raised:
+        search(network(), machine(2, int(held * 0.45)), rule=RULE, budget="60s")
+    assert "larger budget" not in str(raised.value)
+    with pytest.raises(ValueError, match="larger budget"):
+        search(network(), machine(2, int(held * 0.55)), rule=RULE, budget="10p")
 
 
 @pytest.mark.parametrize("change", [lambda graph: graph.carries.append((graph.losses[0], graph.losses[0]))])

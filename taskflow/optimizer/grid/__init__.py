@@ -7,7 +7,7 @@ the network and the machine; and the search that continues from the best of them
 memory. ``layered_search`` changes single choices (``neighbours``) of the best. ``changes`` finds what would fit if nothing does.
 """
 
-from taskflow.optimizer.grid.changes import change_that_fits
+from taskflow.optimizer.grid.changes import change_that_fits, least_held
 from taskflow.optimizer.grid.descent import descend
 from taskflow.optimizer.grid.fit import fit, fitted
 from taskflow.optimizer.grid.grid import (
@@ -61,6 +61,7 @@ __all__ = [
     "kendall",
     "layered_search",
     "layers_of_stages",
+    "least_held",
     "make_grid",
     "may_be_whole",
     "neighbours",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from taskflow.floats import sum_bytes
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
 from taskflow.mapper import HybridPlan, node_size, samples
@@ -53,6 +54,16 @@ def change_that_fits(
     if least is None:
         return ""
     return f"the plan that needs least is '{least[0]}' ({_said(least[1], grid.memory_bytes)}); use a smaller network"
+
+
+def least_held(graph: OperatorGraph, rule: UpdateRule | None) -> int:
+    """Return the bytes that all devices together hold between steps at least: each weight once, with the update rule's state."""
+    total = 0
+    for parameter in graph.parameters if rule is not None else ():
+        size = parameter.spec.dtype.itemsize
+        wide = sum_bytes(size)
+        total += parameter.spec.rect.volume * (size + wide * rule.buffers + (wide if wide > size else 0))  # and float32 weights
+    return total
 
 
 def _said(nbytes: float, have: int) -> str:
