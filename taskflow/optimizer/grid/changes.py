@@ -58,11 +58,12 @@ def change_that_fits(
 
 def least_held(graph: OperatorGraph, rule: UpdateRule | None) -> int:
     """Return the bytes that all devices together hold between steps at least: each weight once, with the update rule's state."""
-    total = 0
-    for parameter in graph.parameters if rule is not None else ():
+    total, buffers = 0, rule.buffers if rule is not None else 0
+    for parameter in graph.parameters:
         size = parameter.spec.dtype.itemsize
         wide = sum_bytes(size)
-        total += parameter.spec.rect.volume * (size + wide * rule.buffers + (wide if wide > size else 0))  # and float32 weights
+        updated = wide if rule is not None and wide > size else 0  # beside weights of 16 bits
+        total += parameter.spec.rect.volume * (size + updated + wide * buffers)
     return total
 
 
