@@ -35,11 +35,12 @@ def test_every_byte_that_is_sent_is_accounted_for(name: str, plan: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_what_queries_keys_and_values_read_is_gathered_once() -> None:
-    """Of Hugging Face's Mixtral, whose normalisation is code and no layer, so that its readers have to see to it."""
+@pytest.mark.parametrize("name,left", [("mixtral", 294_912 + 2 * (24_576 - 2_048)), ("gpt2", 4 * 8_192 + 6_144)])
+def test_what_queries_keys_and_values_read_is_gathered_once(name: str, left: int) -> None:
+    """Of Hugging Face's Mixtral, whose normalisation is code and no layer, so that its readers have to see to it. What is left is
+    what the nearest plan sends and PyTorch does not (docs/benchmarks.md): a gather more would show."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
-    row = benchmark("export_bytes").case("mixtral", "t2", 2)
-    assert 0.95 < sum(row.counted.values()) / row.predicted <= 1
+    assert benchmark("export_bytes").case(name, "t2", 2).left == left
 
 
 def test_a_rank_of_eight_has_the_shapes_that_are_planned() -> None:

@@ -41,6 +41,13 @@ def test_fewer_micro_batches_than_stages_run_as_gpipe() -> None:
     assert "schedule='Schedule1F1B'" in plan_for("llama", "p2 mb4", 2)[2]
 
 
+def test_the_nearest_plan_in_micro_batches_is_a_plan() -> None:
+    """Micro-batches add up the loss, so that it has no copies, though each rank has all of the scores."""
+    graph, nearest, _ = plan_for("cnn", "t2 mb2", 2, nearest=True)
+    nearest.verify(graph)
+    assert nearest["loss"].copies == 1 and len(nearest["loss"].processors) == 4
+
+
 @pytest.mark.parametrize("name,path", [("llama", "blocks.#"), ("gpt", "h.#")])
 def test_blocks_are_computed_again_one_by_one(name: str, path: str) -> None:
     """Not the list of them, whose forward nobody calls, nor all at once, which would keep as much as none."""

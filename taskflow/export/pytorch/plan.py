@@ -15,7 +15,7 @@ from taskflow.export.pytorch.shares import bytes_of_shares
 from taskflow.export.pytorch.stages import StageText, stages_of_module
 from taskflow.export.pytorch.units import patterns, units_of
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import BLOCK, PipelineSchedule, Strategy, gather_units, samples, writes_together
+from taskflow.mapper import BLOCK, PipelineSchedule, Strategy, gather_units, sample_dim, samples, writes_together
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
 
 SCHEDULES = {  # (schedule, whether a rank has several stages): the class of torch.distributed.pipelining
@@ -74,7 +74,8 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     classes = {path: type(origin.module.get_submodule(path)).__name__ for path in leaves}
     found = express(graph, mesh, data, sites, result, cuts, classes)
     pipeline = strategy.pipeline
-    everywhere = replace(mesh, copied=frozenset(_on_all(graph, mesh, found.assignments)))
+    in_turn = strategy.pipeline is not None and strategy.pipeline.micro_batches > 1
+    everywhere = replace(mesh, copied=frozenset(_on_all(graph, found.assignments, in_turn)))
     configs = {node.name: everywhere.config(node, found.assignments[node.name], pipeline) for node in graph}
     sharing = sharing_of(graph, strategy)
     again, kept = recomputed_modules(graph, strategy, sites, origin.module)
@@ -117,11 +118,12 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     return plan
 
 
-def _on_all(graph: OperatorGraph, mesh: Mesh, assignments: Mapping[str, Assignment]) -> Iterator[str]:
-    """Yield the operators that all ranks compute along a mesh dimension along which they are not cut: all that can have copies."""
+def _on_all(graph: OperatorGraph, assignments: Mapping[str, Assignment], in_turn: bool) -> Iterator[str]:
+    """Yield the operators that all ranks compute along a mesh dimension along which they are not cut: all that can have copies.
+    ``in_turn``: whether samples are cut into micro-batches."""
     states = {tensor.node for pair in graph.carries for tensor in pair}
     for node in graph:
-        cut = {dim for dim in assignments[node.name] if dim is not None}
+        cut = {dim for dim in (*assignments[node.name], sample_dim(node) if in_turn else None) if dim is not None}
         if node.number not in states and not any(writes_together(node, dim) for dim in cut):
             yield node.name
 
