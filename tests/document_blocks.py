@@ -39,10 +39,10 @@ TEXTS_NOT_COMPARED = {
 
 SLOW = (
     "alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", "/gpt.py", " train ", " profile ",
-    " --devices 64 ", "machine measure", " --to torch ", "torchrun ",
+    " --devices 64 ", "machine measure", " --to torch ", "torchrun ", "mixed.json", "plan.json softmax", "plan.json --what-if",
 )
-"""Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise, and tests/cli
-and tests/export the others."""
+"""Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise,
+tests/optimizer searches machines of two kinds, and tests/cli and tests/export start the others."""
 AS_README = ("docs/index.md", "docs/guide/training.md")
 """Pages of which those commands do that start the language model's program: README.md starts it as often, and in all its ways."""
 SLOW_PYTHON = ("runtime.calibrate", 'costs="measured"')

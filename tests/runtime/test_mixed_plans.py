@@ -42,7 +42,7 @@ def alone(name: str, dtype: str) -> list[float]:
 
 @pytest.mark.parametrize(("name", "plan", "devices"), fast_among(
     [(name, *plan) for name in MODELS for plan in PLANS],
-    [*(("gpt", *plan) for plan in PLANS), *(("llama", *PLANS[i]) for i in (1, 5))],
+    [*(("gpt", *PLANS[i]) for i in (0, 2, 4, 6, 7)), *(("llama", *PLANS[i]) for i in (1, 5))],
 ))
 def test_losses_are_those_of_one_processor(name: str, plan: str, devices: int) -> None:
     np.testing.assert_allclose(losses(name, "float64", plan, devices), alone(name, "float64"), rtol=1e-10)

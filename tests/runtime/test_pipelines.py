@@ -180,7 +180,10 @@ def alone(name: str, dtype: str) -> Result:
     return trained(graph, undivided(graph), [some_words(graph, step) for step in range(STEPS)], SGD(0.1, momentum=0.9), 1.0)
 
 
-@pytest.mark.parametrize("text", [text for texts in HYBRIDS.values() for text in texts])
+@pytest.mark.parametrize("text", fast_among(
+    TEXTS := [text for texts in HYBRIDS.values() for text in texts],
+    [*TEXTS[::2], "NMT p2 d2 mb1 zero2", "MoE d2 e2 mb3 split=3", "MoE d2 e2 p2 mb1", "RNNLM p2 mb3 schedule=zb-h1"],
+))
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 def test_plans_of_groups_train_as_one_processor_does(text: str, dtype: str) -> None:
     name = text.split()[0]
