@@ -133,7 +133,8 @@ class Strategy:
         pieces = sum(len(config.processors) for config in self.configs.values())
         used = len({p for config in self.configs.values() for p in config.processors})
         order = f"; {self.pipeline}" if self.pipeline is not None else ""
-        again = f"; {len(self.recompute)} operators recomputed" if self.recompute else ""
+        many = len(self.recompute)
+        again = f"; {many} operator{'s' * (many > 1)} recomputed" if many else ""
         return (
             f"{self.name}: {len(self.configs)} operators in {pieces} pieces on {used} of {self.processors} processors{order}{again}"
         )

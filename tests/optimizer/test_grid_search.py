@@ -27,7 +27,9 @@ from taskflow.optimizer.grid import (
     GridResult,
     LayeredPlan,
     PlanGrid,
+    PlanMemory,
     PlanTrial,
+    PricedPlan,
     best_of_grid,
     change_that_fits,
     descend,
@@ -37,6 +39,7 @@ from taskflow.optimizer.grid import (
     plan_memory,
     plan_strategy,
     quick_neighbours,
+    varied,
 )
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import Adam
@@ -279,6 +282,22 @@ def test_half_an_eighth_or_one_of_each_stages_layers_changes() -> None:
     plan = LayeredPlan(HybridPlan(pipeline=2, data=1, micro_batch=1, recompute="full"))
     found = {one.recompute.count("light") for one in quick_neighbours(plan, grid.sums, 8) if one.recompute}
     assert found == {0, 2, 4, 8}
+
+
+def test_plans_for_which_there_is_no_time_leave_their_turn_to_others_of_their_kind() -> None:
+    memory = PlanMemory(1.0, 1.0, 1.0, 1.0)
+    deep = [HybridPlan(pipeline=2, data=1, micro_batch=1, virtual=virtual) for virtual in (8, 4, 2, 1)]
+    plans = [PricedPlan(LayeredPlan(plan), 4, 1.0, memory) for plan in (*deep, HybridPlan(data=2, micro_batch=1))]
+
+    def order(most: int) -> list[tuple[int, int]]:
+        found, simulated = [], 0
+        for one in varied(plans, lambda: simulated):
+            found.append((one.layered.plan.pipeline, one.layered.plan.virtual))
+            simulated += one.layered.plan.virtual <= most
+        return found
+
+    assert order(8) == [(2, 8), (2, 4), (1, 1), (2, 2), (2, 1)]  # two of a kind, then others
+    assert order(2) == [(2, 8), (2, 4), (2, 2), (2, 1), (1, 1)]
 
 
 # ---- where nothing fits ----------------------------------------------------------------------------------------------

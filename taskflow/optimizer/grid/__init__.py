@@ -18,6 +18,7 @@ from taskflow.optimizer.grid.grid import (
     best_of_grid,
     has_no_order,
     kendall,
+    varied,
 )
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole, whole_fits
@@ -70,5 +71,6 @@ __all__ = [
     "plan_strategy",
     "quick_neighbours",
     "rank_memories",
+    "varied",
     "whole_fits",
 ]

@@ -35,6 +35,8 @@ SECONDS_A_PIECE = 1e-3
 """That a piece takes to be lowered and simulated, before any has been: about four tasks, of which a million takes a minute and
 more."""
 STARTING = 300  # pieces that are lowered in the time that each plan takes in any case
+PLACES = 4
+"""Devices that are given their places in the time that one piece is lowered in."""
 SIMULATED_PIECES = 60
 """Pieces of one replica that are simulated in the time that one is lowered in."""
 BLOCKS = 30
@@ -42,7 +44,7 @@ BLOCKS = 30
 PRICING = 0.5  # of the time that is left, at most, until plans are simulated
 SURE = 0.8
 """Of the memory: a plan that is estimated at no more, and has no shares of gradients, is likely to fit and is soon simulated."""
-NEAR = 1.5  # times the best price: so good is the plan that is simulated first where one takes long
+NEAR = 2.5  # times the best price: so good is the plan that is simulated first where one takes long
 LACKING = 4  # times as many plans are simulated, at most, as long as none of them fits the memory
 MUCH_FASTER = 0.9  # times the best seconds so far: a plan with such a price may take longer to simulate than its share of the time
 LONGEST = 0.8  # of the time that is left, at most, for that
@@ -254,14 +256,17 @@ def _order(
             yield one
     plans, counts[0] = grid.plans(part())  # of what the first plan has left
     counts[1] = len(plans)
-    yield from (one for one in _varied(plans, lambda: trial.refused) if one.layered != first)
+    yield from varied([one for one in plans if one.layered != first], lambda: trial.simulated, lambda: trial.refused)
 
 
-def _varied(plans: Sequence[PricedPlan], refused: Callable[[], int] = lambda: 0) -> Iterator[PricedPlan]:
+def varied(
+    plans: Sequence[PricedPlan], simulated: Callable[[], int], refused: Callable[[], int] = lambda: 0
+) -> Iterator[PricedPlan]:
     """The plans by price, but only the first `ALIKE` for each choice of t, c, p and e, with and without ZeRO's stage 3, then the
-    others. Prices of plans that differ only in micro-batches or other sharding are soon too close to tell apart. ``refused``:
-    how many plans have not fitted the memory so far; such a plan does not count as one of its kind, and those that need as much
-    in closed form come last."""
+    others. Prices of plans that differ only in micro-batches or other sharding are soon too close to tell apart. ``simulated``:
+    how many plans have been so far; one for which there is no time does not count as one of its kind, so that others, of fewer
+    stages or micro-batches, have their turn. ``refused``: how many have not fitted the memory; such a plan does not count either,
+    and those that need as much in closed form come last."""
     seen: Counter[object] = Counter()
     left, lacking = [(one, _arrangement(one.layered.plan)) for one in plans], inf
     for small, fresh in ((True, True), (True, False), (False, True), (False, False)):
@@ -270,17 +275,17 @@ def _varied(plans: Sequence[PricedPlan], refused: Callable[[], int] = lambda: 0)
             if (small and one.memory.nbytes >= lacking) or (fresh and seen[kind] >= ALIKE):
                 later.append((one, kind))
                 continue
-            before = refused()
+            before = simulated(), refused()
             yield one
-            if refused() == before:
-                seen[kind] += 1
+            if refused() == before[1]:
+                seen[kind] += simulated() - before[0]
             else:
                 lacking = min(lacking, one.memory.nbytes)
         left = later
 
 
 def _arrangement(plan: HybridPlan) -> object:
-    """How a plan arranges devices; those of `_varied` that do so alike are of one kind."""
+    """How a plan arranges devices; those of `varied` that do so alike are of one kind."""
     return plan.tensor, plan.context, plan.pipeline, plan.experts, plan.devices, plan.zero == 3
 
 
@@ -356,8 +361,9 @@ class PlanTrial:
     def work(self, layered: LayeredPlan, micro_batches: int) -> int:
         """Return about how many pieces are lowered."""
         plan = layered.plan
+        starting = STARTING + len(self.evaluator.machine.processors) // PLACES
         if has_no_order(layered, micro_batches):  # for the compiled evaluator
-            return STARTING
+            return starting
         devices = plan.tensor * plan.context
         if plan.shares:  # unequal replicas are not folded
             devices *= len(plan.shares)
@@ -371,10 +377,10 @@ class PlanTrial:
         whole = len(self.evaluator.graph) * plan.tensor * plan.context * (plan.data or len(plan.shares) or 1) * micro_batches
         whole, devices = whole * plan.split, devices * plan.split
         if is_small(whole):
-            return STARTING + whole
+            return starting + whole
         nodes = len(self.evaluator.graph) * min(1.0, KEPT * alike / max(1, self._layers))
         simulated = len(self.evaluator.graph) * devices * micro_batches // SIMULATED_PIECES
-        return STARTING + int(nodes * devices * min(micro_batches, LOWERED)) + simulated + blocks
+        return starting + int(nodes * devices * min(micro_batches, LOWERED)) + simulated + blocks
 
     def _checkpoint(self) -> None:
         if (self.best is not None and self.over()) or self.ended():
