@@ -290,10 +290,9 @@ def test_plans_for_which_there_is_no_time_leave_their_turn_to_others_of_their_ki
     plans = [PricedPlan(LayeredPlan(plan), 4, 1.0, memory) for plan in (*deep, HybridPlan(data=2, micro_batch=1))]
 
     def order(most: int) -> list[tuple[int, int]]:
-        found, simulated = [], 0
-        for one in varied(plans, lambda: simulated):
+        found: list[tuple[int, int]] = []
+        for one in varied(plans, lambda: sum(virtual <= most for _, virtual in found)):
             found.append((one.layered.plan.pipeline, one.layered.plan.virtual))
-            simulated += one.layered.plan.virtual <= most
         return found
 
     assert order(8) == [(2, 8), (2, 4), (1, 1), (2, 2), (2, 1)]  # two of a kind, then others
