@@ -2,34 +2,31 @@
 
 Degrees and micro-batches are gone through one by one (`_shapes`), and the least of their bounds counts. Of one shape:
 
-- A device computes the kernels of its layers for each micro-batch (`LayerWork`) and updates its share of their weights.
-- A rank begins when the first micro-batch has passed the ranks before it. If a rank has one stage, those have all layers
-  before its own; if it has several, at least one layer each.
-- At the moment when a rank keeps the most micro-batches, what it keeps of them, the weights, their gradients (if there are
-  several micro-batches) and the update rule's state fit its memory. Weights and state count as if all were shared as widely as
-  possible (ZeRO's stage 3).
+- A device computes the kernels of its layers for each micro-batch (`LayerWork`). It waits for exchanges within layers unless
+  parts of a micro-batch take turns.
+- The links of its rank carry gradients and weights as often as ZeRO's stage wants (`layer_kinds`).
+- A step takes as long as each path through the passes of a schedule (`Places`).
+- At moments when a rank keeps the most micro-batches, what it keeps of them, the weights, their gradients and the update rule's
+  state fit its memory. State counts as if shared as widely as possible.
 
-What a rank computes again follows from its memory by duality. Let a byte cost u seconds a micro-batch. Each layer takes the level
-of recomputation with the least seconds and bytes at this price, and what all layers cost, less the memory's price, is at most
-what the rank takes. This holds for any u, and any mixture of levels. So there is a sum over layers for each of some prices,
-and the largest counts.
-
-Communication counts nowhere, nor do copies and the time until a message arrives.
+Which layer is where, computes what again and has which stage of ZeRO is chosen by a linear program (`LeastProgram`), in which
+layers may be divided. If ranks have one stage each, whole layers count, too: ranks take layers in order, each as many as it can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
-from taskflow.mapper import HybridPlan, PipelineSchedule, samples
-from taskflow.optimizer.grid.least_work import LayerWork, LayerWorks
-from taskflow.optimizer.grid.memory import MOST_ROUNDS, kept_at_once
+from taskflow.mapper import HybridPlan, samples
+from taskflow.optimizer.grid.least_options import delays, layer_kinds, pass_seconds
+from taskflow.optimizer.grid.least_places import Kind, kind_of, kinds_of, places_of
+from taskflow.optimizer.grid.least_program import LeastProgram
+from taskflow.optimizer.grid.least_work import LayerWorks
 from taskflow.optimizer.grid.plans import PlanAxes, powers
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
@@ -43,12 +40,13 @@ CLOSE = 1e-4  # of the seconds, to which the least for contiguous stages is foun
 class _LayerSums:
     """What layers of a shape take at several prices of a byte. ``each``: the prices. ``device`` (prices, layers + 1): sums over
     the first layers of the seconds of a micro-batch, with what is computed again at that price and the update. ``weights``
-    (layers + 1): of bytes of weights, gradients and state. ``begins``: as of `LayerWork`."""
+    (layers + 1): of bytes of weights, gradients and state. ``waits`` (layers + 1): seconds of a step in which a rank does nothing
+    because layers before its first are with others."""
 
     each: Array
     device: Array
     weights: Array
-    begins: Array
+    waits: Array
 
 
 def least_of_plans(sums: PlanSums, memory_bytes: int, over: Callable[[], bool] = lambda: False) -> float:
@@ -60,31 +58,40 @@ def least_of_plans(sums: PlanSums, memory_bytes: int, over: Callable[[], bool] =
         if over():
             return 0.0
         with suppress(ValueError):  # the network cannot be cut so
-            work = works.of(plan)
+            ahead, back = pass_seconds(works, plan)
             passes = samples(sums.graph) // plan.together / plan.pipeline
-            left.append((passes * float(work.forward.sum() + work.backward.sum()), len(left), plan))
+            left.append((passes * float(ahead.sum() + back.min(axis=0).sum()), len(left), plan))
     for quick, _, shape in sorted(left, key=lambda one: one[:2]):
         if quick >= found:
             break
-        for plan in _scheduled(shape, samples(sums.graph) // shape.together, sums.layers):
+        for kind in kinds_of(shape, samples(sums.graph) // shape.together, sums.layers):
             if over():
                 return 0.0
-            found = min(found, least_of(works, plan, memory_bytes, found))
+            found = min(found, least_of(works, shape, memory_bytes, found, kind))
     return found
 
 
-def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float = inf) -> float:
-    """Return the seconds that plans with these degrees, micro-batch, v and schedule take at least; ``most`` if that is less. Raises
-    ValueError if the network cannot be cut so."""
-    count = samples(works.sums.graph) // plan.together
-    layers = _priced(plan, count, works.of(plan), 1 / _memory_rate(works.sums))
-    alive = np.array(_alive(plan.schedule, plan.pipeline, plan.virtual, min(count, MOST_ROUNDS * plan.pipeline)))
-    found = _of_all(plan, count, layers, alive, memory_bytes)
-    if found >= most or plan.virtual > 1 or plan.pipeline == 1:
-        return min(found, most)
+def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float = inf, kind: Kind | None = None) -> float:
+    """Return the seconds that plans with these degrees and micro-batch take at least, with a ``kind`` of schedule, or with the
+    plan's own; ``most`` if that is less. Raises ValueError if the network cannot be cut so."""
+    count, kind = samples(works.sums.graph) // plan.together, kind or kind_of(plan)
+    update = 1 / _memory_rate(works.sums)
     if plan.pipeline > max(1, works.sums.layers):
-        return min(most, max(found, works.of_stages(plan, count)))
-    return _of_stages(count, layers, alive, memory_bytes, found, most)
+        return min(most, works.of_stages(plan, count))
+    found = 0.0
+    if kind in (Kind.ALONE, Kind.IN_TURN, Kind.APART):
+        layers = _priced(plan, count, works, update, kind)
+        alive = np.array([float(min(count, plan.pipeline - rank)) for rank in range(plan.pipeline)])
+        found = _of_all(plan, count, layers, alive, memory_bytes)
+        if found < most and plan.pipeline > 1:
+            found = _of_stages(count, layers, alive, memory_bytes, found, most)
+    if found >= most:
+        return most
+    places = places_of(kind, plan.pipeline, count)
+    options = layer_kinds(works, plan, count, update if places.updates else 0.0, places.adding)
+    least = float(((options.forward + options.backward).min(axis=0) * options.many).sum())
+    scale = most if most < inf else max(found, count * least / plan.pipeline)
+    return min(most, max(found, LeastProgram(options, places, memory_bytes, scale).solve(most)))
 
 
 def least_unordered_bytes(sums: PlanSums) -> float:
@@ -118,56 +125,34 @@ def _shapes(sums: PlanSums) -> Iterator[HybridPlan]:
                         yield HybridPlan(tensor=t, context=c, pipeline=p, data=d, experts=e, micro_batch=batch // (d * count))
 
 
-def _scheduled(plan: HybridPlan, count: int, layers: int) -> Iterator[HybridPlan]:
-    """The shapes of all schedules. No other keeps less than these, or begins earlier."""
-    yield plan
-    p = plan.pipeline
-    if p == 1:
-        return
-    for v in range(2, layers // p + 1) if count % p == 0 else ():
-        yield replace(plan, virtual=v)
-    if 2 * p <= layers:
-        yield replace(plan, virtual=2, schedule=PipelineSchedule.ZERO_BUBBLE_V)
-
-
-def _priced(plan: HybridPlan, count: int, work: LayerWork, update: float) -> _LayerSums:
+def _priced(plan: HybridPlan, count: int, works: LayerWorks, update: float, kind: Kind) -> _LayerSums:
     """The sums over layers at the prices at which a layer changes its level, without a price, and at one that is too high."""
+    work, (ahead, back) = works.of(plan), pass_seconds(works, plan)
     share = max(1, (plan.data or 1) // plan.experts)
-    own = work.forward + work.backward + work.touched * update / share / count
-    held = (work.weights + work.state + (work.gradients if count > 1 else 0.0)) / share
-    saved, takes = work.kept.max(axis=1), work.again.max(axis=1)
+    own = ahead + (0.0 if kind is Kind.IN_TURN else work.touched * update / share / count)
+    held = (work.weights + work.state + (work.gradients if count > max(1, plan.pipeline) else 0.0)) / share
+    saved, takes = work.kept.max(axis=1), back.max(axis=1)
     slopes = {0.0}
     for i in range(len(saved)):
         for j in range(len(saved)):
             if saved[i] > saved[j] and takes[j] > takes[i]:
                 slopes.add(float((takes[j] - takes[i]) / (saved[i] - saved[j])))
     whole = max(1.0, float(work.kept.sum() + held.sum()))
-    slopes.add(MANY * max(max(slopes), float(own.sum()) / whole))
+    slopes.add(MANY * max(max(slopes), float((own + back[0]).sum()) / whole))
     each = np.array(sorted(slopes))
-    least = np.array([(work.again + price * work.kept).min(axis=0) for price in each])
+    least = np.array([(back + price * work.kept).min(axis=0) for price in each])
     device = np.cumsum(np.pad(own + least, ((0, 0), (1, 0))), axis=1)
-    return _LayerSums(each, device, np.cumsum(np.pad(held, (1, 0))), work.begins)
-
-
-@lru_cache(maxsize=4096)
-def _alive(schedule: PipelineSchedule, ranks: int, chunks: int, micro_batches: int) -> tuple[float, ...]:
-    """By rank, how many micro-batches of its layers it keeps at least at one moment. Of several stages a rank, moments are
-    weighted alike, and the layers are where that gives the fewest."""
-    if chunks == 1:
-        return tuple(float(min(micro_batches, ranks - rank)) for rank in range(ranks))
-    found = []
-    for rank in range(ranks):
-        moments = kept_at_once(HybridPlan(pipeline=ranks, virtual=chunks, schedule=schedule), micro_batches, rank)
-        found.append(float(max(1.0, moments.mean(axis=0).min(), moments.min(axis=1).max())))
-    return tuple(found)
+    through, last = delays(work, ahead, back)
+    waits = through if kind is Kind.APART else through + last
+    return _LayerSums(each, device, np.cumsum(np.pad(held, (1, 0))), np.cumsum(np.pad(waits, (1, 0))))
 
 
 def _of_all(plan: HybridPlan, count: int, layers: _LayerSums, alive: Array, memory: float) -> float:
     """Seconds that the ranks together need, divided by their number: at least what the slowest one takes."""
     device = layers.device[:, -1] + layers.each * layers.weights[-1] / alive.max()
     waiting = 0.0
-    if plan.pipeline <= len(layers.begins):  # a rank has no layer before those of the ranks before it
-        waiting = float(np.minimum.accumulate(layers.begins[::-1])[::-1][: plan.pipeline].sum())
+    if plan.pipeline < len(layers.waits):  # a rank has no layer before those of the ranks before it
+        waiting = float(layers.waits[: plan.pipeline].sum())
     seconds = (count * (device - layers.each * memory * (1 / alive).sum()) + waiting) / plan.pipeline
     return float(seconds.max())
 
@@ -190,7 +175,7 @@ def _enough(count: int, layers: _LayerSums, alive: Array, memory: float, seconds
     later by at most what it need not compute; so each takes as many as it can, and may leave none to the next."""
     last, at = layers.device.shape[1] - 1, 0
     for one in alive:
-        left = (seconds - layers.begins[at]) / count
+        left = (seconds - layers.waits[at]) / count
         sums = layers.device + (layers.each / one)[:, None] * layers.weights
         room = sums[:, at] + left + layers.each * memory / one
         at = max(at, min(int(np.searchsorted(row, limit, "right")) - 1 for row, limit in zip(sums, room)))

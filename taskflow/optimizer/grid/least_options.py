@@ -1,0 +1,102 @@
+"""Options of layers for bounds: what each computes again, and how its weights are shared, with what that takes and needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from taskflow.mapper import HybridPlan, node_size
+from taskflow.optimizer.grid.least_program import LayerKinds
+from taskflow.optimizer.grid.least_work import LayerWork, LayerWorks
+from taskflow.optimizer.grid.tables import Array
+from taskflow.optimizer.grid.weight_groups import WeightGroups
+
+FINE = 1e10  # parts of a second, to which seconds that differ by rounding alone are made equal
+
+
+def layer_kinds(works: LayerWorks, plan: HybridPlan, count: int, update: float, adding: float) -> LayerKinds:
+    """Return the layers of a network with their options, for one device of each rank. ``update``: seconds of an updated byte;
+    ``adding``: the part of the micro-batches whose gradients are added to earlier ones. Raises ValueError if the network cannot
+    be cut so."""
+    work = works.of(plan)
+    ahead, back = pass_seconds(works, plan)
+    shared = _shared(works, plan, work, count)
+    more = work.touched * update / max(1, (plan.data or 1) // plan.experts) / count
+    levels, ways = len(back), len(shared)
+
+    def of_levels(values: Array) -> Array:
+        return np.repeat(values, ways, axis=0)
+
+    def of_ways(i: int) -> Array:
+        return np.tile(np.array([way[i] for way in shared]), (levels, 1))
+
+    same = np.ones((levels * ways, 1))
+    backward = of_levels(back + more) + of_ways(3) * adding
+    through, last = delays(work, ahead, back)
+    each = np.stack([
+        same * ahead, backward, same * through, same * last, of_levels(work.kept),
+        of_ways(0), of_ways(1), of_ways(2),
+    ])  # fmt: skip
+    alike, many = np.unique(each.reshape(-1, each.shape[2]).T, axis=0, return_counts=True)
+    return LayerKinds(many.astype(float), *alike.T.reshape(len(each), levels * ways, -1))
+
+
+def pass_seconds(works: LayerWorks, plan: HybridPlan) -> tuple[Array, Array]:
+    """Return the seconds of a micro-batch by layer, forward, and (levels, layers) backward: the least of a micro-batch as a whole, in which
+    exchanges are waited for, and of parts that take turns, in which only those are that are computed again."""
+    work, size = works.of(plan), plan.micro_batch or 1
+    ahead, back = work.passes[0], np.maximum(work.passes[1], work.backward + work.again + work.waits)
+    if plan.tensor * plan.context * plan.experts == 1:
+        return ahead, back
+    for parts in (k for k in range(2, size + 1) if size % k == 0):
+        try:
+            part = works.of(replace(plan, micro_batch=size // parts))
+        except ValueError:  # the network cannot be cut so
+            continue
+        ahead = np.minimum(ahead, parts * part.forward)
+        back = np.minimum(back, parts * (part.backward + part.again + part.waits))
+        if works.whole:
+            ahead, back = np.minimum(ahead, work.forward), np.minimum(back, work.backward + work.again)
+    return ahead, back
+
+
+def delays(work: LayerWork, ahead: Array, back: Array) -> tuple[Array, Array]:
+    """Return by how many seconds each layer delays the first micro-batch, and the last one's gradients: no more than its passes
+    take."""
+    found = []
+    for ends, most in ((work.begins, ahead), (work.ends, back.min(axis=0))):
+        rises = np.diff(ends, append=ends[-1])
+        found.append(np.maximum(0.0, np.floor(np.minimum(rises, most) * FINE) / FINE))
+    return found[0], found[1]
+
+
+def _shared(works: LayerWorks, plan: HybridPlan, work: LayerWork, count: int) -> list[tuple[Array, Array, Array, Array]]:
+    """Bytes of weights with the rule's state, and of gradients, by layer, and the seconds for which a step's collectives of them
+    occupy a link, and seconds of adding gradients up: with whole weights and gradients, with shares of gradients, and with shares
+    of both."""
+    share = max(1, (plan.data or 1) // plan.experts)
+    state, whole = work.state / share, work.whole
+    groups = _groups(works, plan)
+    once, sums, gathers, none = (np.zeros(len(state)) for _ in range(4))
+    for name, (weights, gradients) in work.moved.items() if groups is not None else ():
+        step = {"all": 1, "tensor": plan.tensor, "expert": plan.tensor * plan.context * plan.experts}[name]
+        found = np.array([
+            (groups.seconds(step, g, 2), groups.seconds(step, g, 1), groups.seconds(step, w, 1)) for w, g in zip(weights, gradients)
+        ])  # fmt: skip
+        once = np.maximum(once, np.minimum(found[:, 0], found[:, 1] + found[:, 2]))
+        sums, gathers = np.maximum(sums, found[:, 1]), np.maximum(gathers, found[:, 2])
+    return [
+        (whole[0] + state, whole[1], once, work.adds),
+        (whole[0] + state, work.gradients / share, count * sums + gathers, none),
+        (work.weights / share + state, work.gradients / share, count * (sums + 2 * gathers), none),
+    ]
+
+
+def _groups(works: LayerWorks, plan: HybridPlan) -> WeightGroups | None:
+    """The groups of the first rank's devices that hold the same weights; None if those of other ranks lie otherwise in nodes."""
+    machine = works.sums.tables.machine
+    devices, node = plan.tensor * plan.context * (plan.data or 1), node_size(machine)
+    if devices % node and node % devices:
+        return None
+    return WeightGroups(machine, range(devices), plan)

@@ -1,0 +1,167 @@
+"""Places: where a layer may be in a pipeline, and what it costs there, for bounds.
+
+A rank's passes are one after the other. So a step takes at least as long as each path of this form: the first micro-batch goes
+through the stages before one, the stage's rank runs all of its passes from that micro-batch's on, and the last micro-batch's
+gradients go back through the stages before. A rank with several stages has two places: its last stage, and all others together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+
+from taskflow.mapper import HybridPlan, PassKind, PipelineSchedule, rank_passes
+from taskflow.optimizer.grid.memory import MOST_ROUNDS
+from taskflow.optimizer.grid.tables import Array
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Places:
+    """``rank``: of each place. ``forward``, ``backward`` (paths, places): how many passes of a place a path has on its rank;
+    ``fill``, ``drain``: through how many of them it goes before and afterwards. ``kept``, ``summed`` (moments, places): how many
+    micro-batches of a place are kept at a moment, and whether gradients of earlier ones are; ``own``: whether a place is on the
+    moment's rank. ``updates``: whether paths end with a rank's own tasks, so that its updates come after them; ``adding``: of a
+    place's passes on its own rank's paths, the part that adds gradients to earlier ones."""
+
+    rank: Array
+    forward: Array
+    backward: Array
+    fill: Array
+    drain: Array
+    kept: Array
+    summed: Array
+    own: Array
+    updates: bool
+    adding: float
+
+
+class Kind(Enum):
+    """Kinds of schedules. ALONE: of one rank. IN_TURN: 1F1B, or GPipe with one stage a rank, which keeps no less. APART: ZB-H1.
+    INTERLEAVED and GPIPE: with several stages a rank. V: ZBV."""
+
+    ALONE = "alone"
+    IN_TURN = "1f1b"
+    APART = "zb-h1"
+    INTERLEAVED = "interleaved"
+    GPIPE = "gpipe"
+    V = "zbv"
+
+
+@lru_cache(maxsize=4096)
+def places_of(kind: Kind, ranks: int, count: int) -> Places:
+    """Return the places of a kind of schedule for ``count`` micro-batches."""
+    if kind is Kind.V:
+        return _of_v(ranks, count)
+    if kind in (Kind.INTERLEAVED, Kind.GPIPE):
+        return _of_several(ranks, count, kind is Kind.GPIPE)
+    before = np.tri(ranks, k=-1)
+    own, eye = count * np.eye(ranks), np.eye(ranks)
+    moments: list[tuple[Array, float, Array]] = []
+    for rank in range(ranks):
+        alive = min(count, ranks - rank)
+        again = count > (ranks if kind is Kind.APART else alive)  # so many are kept once more after a first gradient
+        moments.append((alive * eye[rank], float(again), eye[rank]))
+        if not again and count > 1 and kind is not Kind.APART:
+            moments.append(((alive - 1) * eye[rank], 1.0, eye[rank]))
+        elif not again and count > 1:
+            moments.append((0 * eye[rank], 1.0, eye[rank]))
+    return Places(
+        np.arange(ranks), own, own, before, before * (kind is not Kind.APART), np.array([one for one, _, _ in moments]),
+        np.array([summed * of for _, summed, of in moments]), np.array([of for _, _, of in moments]), kind is not Kind.IN_TURN,
+        1 - 1 / count,
+    )
+
+
+def _of_several(ranks: int, count: int, together: bool) -> Places:
+    """Of several stages a rank. Groups of as many micro-batches as ranks go through all of a rank's stages but the last, before
+    any goes through that; with GPipe all micro-batches do (``together``). Places: the last stages, then the others."""
+    group = count if together else ranks
+    places = 2 * ranks
+    rank = np.tile(np.arange(ranks), 2)
+    through, fill = np.zeros((2 * ranks, places)), np.zeros((2 * ranks, places))
+    kept, summed, own = [], [], []
+    for one in range(ranks):
+        last, other = one, ranks + one
+        through[one, [last, other]] = count, count - group
+        fill[one, :one], fill[one, ranks:] = 1, 1
+        through[ranks + one, [last, other]] = count
+        here = (rank == one).astype(float)
+        alive = np.zeros(places)
+        alive[other], alive[last] = group, group if together else min(ranks, 2 * (ranks - 1 - one) + 1)
+        steady = not together and count >= 3 * ranks
+        kept.append(alive)
+        summed.append(here * steady)
+        own.append(here)
+        if not steady and count > 1:
+            kept.append(np.zeros(places))
+            summed.append(here)
+            own.append(here)
+    adding = 0.0 if count == group else 1 - 1 / (count - group)
+    return Places(rank, through, through, fill, fill, np.array(kept), np.array(summed), np.array(own), False, adding)
+
+
+def _of_v(ranks: int, count: int) -> Places:
+    """Of ZBV: the stages that go forth, then those that go back, found in the passes of a few micro-batches. Paths end with a
+    rank's own passes, as gradients of weights may be computed while those of inputs go back."""
+    few = min(count, MOST_ROUNDS * ranks)
+    schedule, stages = PipelineSchedule.ZERO_BUBBLE_V, 2 * ranks
+    rank = np.array([schedule.rank(stage, ranks) for stage in range(stages)])
+    forward, backward, fill = (np.zeros((stages, stages)) for _ in range(3))
+    kept: list[Array] = []
+    summed: list[Array] = []
+    own: list[Array] = []
+    for one in range(ranks):
+        passes = rank_passes(schedule, ranks, 2, few, one)
+        mine = schedule.stages(one, ranks, 2)
+        for stage in mine:
+            at = next(i for i, which in enumerate(passes) if which.kind is PassKind.FORWARD and which.stage == stage)
+            fill[stage, :stage] = 1
+            for of, counts in ((PassKind.FORWARD, forward), (PassKind.BACKWARD, backward)):
+                for other in mine:
+                    before = sum(which.kind is of and which.stage == other for which in passes[:at])
+                    weights = sum(which.kind is PassKind.WEIGHTS and which.stage == other for which in passes[:at])
+                    counts[stage, other] = count - (max(before, weights) if of is PassKind.BACKWARD else before)
+        now, seen = np.zeros(stages), np.zeros(stages)
+        rows: set[tuple[float, ...]] = set()
+        for which in passes:
+            if which.kind is PassKind.FORWARD:
+                now[which.stage] += 1
+            rows.add((*now, *seen))
+            if which.kind is PassKind.BACKWARD:
+                now[which.stage] -= 1
+            elif which.kind is PassKind.WEIGHTS:
+                seen[which.stage] = 1
+        best = [row for row in rows if not any(row != other and all(a <= b for a, b in zip(row, other)) for other in rows)]
+        for row in sorted(best):
+            kept.append(np.array(row[:stages]))
+            summed.append(np.array(row[stages:]))
+            own.append((rank == one).astype(float))
+    least = max(1.0, float(backward[backward > 0].min()))
+    return Places(
+        rank, forward, backward, fill, fill * 0, np.array(kept), np.array(summed), np.array(own), True, 1 - 1 / least
+    )
+
+
+def kind_of(plan: HybridPlan) -> Kind:
+    """Return the kind of a plan's schedule."""
+    if plan.pipeline == 1:
+        return Kind.ALONE
+    if plan.schedule.weights_apart:
+        return Kind.V if plan.virtual > 1 else Kind.APART
+    if plan.virtual == 1:
+        return Kind.IN_TURN
+    return Kind.GPIPE if plan.schedule is PipelineSchedule.GPIPE else Kind.INTERLEAVED
+
+
+def kinds_of(plan: HybridPlan, count: int, layers: int) -> list[Kind]:
+    """Return the kinds of schedules that a plan's ranks can have."""
+    p = plan.pipeline
+    if p == 1:
+        return [Kind.ALONE]
+    found = [Kind.IN_TURN, Kind.APART]
+    if 2 * p <= layers:
+        found += [Kind.GPIPE, Kind.V] + [Kind.INTERLEAVED] * (count % p == 0)
+    return found
