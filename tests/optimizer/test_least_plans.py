@@ -7,6 +7,7 @@ from functools import cache
 from math import inf
 from random import Random
 
+import numpy as np
 import pytest
 
 from taskflow.graph import OperatorGraph
@@ -19,6 +20,8 @@ from taskflow.optimizer.bounds import work_bound
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.grid import LayeredPlan, PlanGrid, grid_plans, neighbours, plan_strategy
 from taskflow.optimizer.grid.least import least_of, least_of_plans, least_unordered_bytes
+from taskflow.optimizer.grid.least_places import Kind, places_of
+from taskflow.optimizer.grid.least_program import LayerKinds, LeastProgram
 from taskflow.optimizer.grid.least_work import LayerWorks
 from taskflow.rules import Adam
 
@@ -49,7 +52,9 @@ def with_memory(machine: Cluster, nbytes: int) -> Cluster:
     return replace(machine, kinds=tuple(replace(kind, memory_bytes=nbytes) for kind in machine.kinds))
 
 
-MACHINES = {"h100": load_machine("h100", 4), "slow": slow("h100", 4), "eight": slow("a100", 8, 1e5)}
+MACHINES = {
+    "h100": load_machine("h100", 4), "slow": slow("h100", 4), "eight": slow("a100", 8, 1e5), "two nodes": slow("h100", 16),
+}
 
 
 @cache
@@ -71,7 +76,12 @@ def changed(layered: LayeredPlan, grid: PlanGrid, random: Random) -> LayeredPlan
     if 1 < count <= layers and random.random() < 0.5:
         ends = [0, *sorted(random.sample(range(1, layers), count - 1)), layers]
         plan = replace(plan, stages=tuple(b - a for a, b in zip(ends, ends[1:])))
+    parts = replace(plan, split=random.choice((1, 2, 4)))
+    if parts.may_split and (plan.micro_batch or 1) % parts.split == 0 and random.random() < 0.3:
+        plan = parts
     layered = replace(layered, plan=plan)
+    if random.random() < 0.4:
+        layered = replace(layered, zero=tuple(random.choices(range(4), k=layers)))
     if random.random() < 0.5:
         levels = random.choices(list(grid.sums.masks), k=layers)
         layered = replace(layered, recompute=tuple(levels), plan=replace(plan, recompute="none"))
@@ -111,6 +121,33 @@ def test_a_rank_that_others_leave_nothing_to_makes_no_plan_impossible() -> None:
     strategy = plan_strategy(LayeredPlan(plan, ("full", "full", "linear", "full")), grid.graph, grid.machine)
     seconds = evaluator.set(strategy)
     assert 0 < least_of(works, plan, max(MemoryCheck(evaluator).peaks(strategy)[0])) <= seconds * ROUNDED
+
+
+def test_exchanges_and_links_count() -> None:
+    """Where links are slow, tensor parallelism waits for them, and so do sums of gradients in every pass."""
+    graph, machine = decoder("llama"), load_machine("h100", 4)
+    grid = PlanGrid(graph, machine, RULE)
+    works, slower = LayerWorks(grid.sums), LayerWorks(PlanGrid(graph, slow_links(machine), RULE).sums)
+    for plan, memory in (
+        (HybridPlan(tensor=4, data=1, micro_batch=1), 10**10), (HybridPlan(data=4, micro_batch=1), 10**10),
+        (HybridPlan(pipeline=2, data=2, virtual=2, micro_batch=1), 10**10),
+    ):
+        assert least_of(slower, plan, memory) > 2 * least_of(works, plan, memory)
+
+
+def slow_links(machine: Cluster) -> Cluster:
+    return replace(machine, collectives=replace(machine.collectives, start_seconds=0.1)) if machine.collectives else machine
+
+
+def test_two_stages_a_rank_have_bubbles_or_keep_more() -> None:
+    """Its ranks begin earlier than those of 1F1B, but keep more; so it gains less where memory is short."""
+    _, works, _, _ = grid_of("llama", "slow")
+    plan = HybridPlan(pipeline=2, data=2, virtual=2, micro_batch=1)
+    work = works.of(plan)
+    held = float(work.whole.sum() + work.state.sum()) / 2 + float(work.kept[-1].sum())
+    bounds = [least_of(works, plan, nbytes) for nbytes in (10**10, int(0.6 * held), int(0.5 * held))]
+    assert bounds[0] <= bounds[1] * ROUNDED and 1.01 * bounds[1] < bounds[2]
+    assert bounds[0] < least_of(works, replace(plan, virtual=1), 10**10)
 
 
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])
@@ -166,3 +203,28 @@ def test_the_search_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlanGrid, "least", lambda grid, over: interrupted(over))
     stopped = search(graph, machine, budget="30p", use=evaluator)
     assert stopped.stopped == "interrupted" and stopped.seconds == found.seconds
+
+
+def test_the_program_finds_the_least() -> None:
+    """Against HiGHS, where it is installed: random layers, places and memories."""
+    optimize = pytest.importorskip("scipy.optimize")
+    random = np.random.default_rng(0)
+    for kind, ranks in ((Kind.ALONE, 1), (Kind.IN_TURN, 4), (Kind.APART, 3), (Kind.V, 3), (Kind.INTERLEAVED, 4), (Kind.GPIPE, 2)):
+        places = places_of(kind, ranks, 12)
+        forward, backward, through, back, kept, weights, gradients, busy = random.random((8, 4, 2))
+        layers = LayerKinds(np.array([5.0, 1.0]), forward, backward, through, back, 9 * kept, weights, gradients, 9 * busy)
+        waits = random.random(len(places.forward))
+        for memory in (60.0, 400.0):
+            program = LeastProgram(layers, places, memory, 20.0, waits)
+            found = program.solve(inf)
+            rows = np.einsum("irs,ioj->rsoj", program.rows, program.each).reshape(program.rows.shape[1], -1)
+            timed = np.arange(len(rows)) < program.timed
+            exact = optimize.linprog(
+                np.append(np.zeros(rows.shape[1]), 1.0), np.column_stack([rows, -timed.astype(float)]), program.limits,
+                np.column_stack([np.tile(np.eye(2), rows.shape[1] // 2), np.zeros(2)]), layers.many,
+            )
+            if memory < 100 and exact.status == 2:  # nothing fits
+                assert found > 1000
+                continue
+            assert exact.status == 0 and found == pytest.approx(20.0 * exact.fun, rel=1e-5)
+            assert program.seconds(random.random(len(rows))) <= found * ROUNDED  # any weights make a bound

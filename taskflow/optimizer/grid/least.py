@@ -27,7 +27,7 @@ from taskflow.optimizer.grid.least_options import delays, layer_kinds, pass_seco
 from taskflow.optimizer.grid.least_places import Kind, kind_of, kinds_of, places_of
 from taskflow.optimizer.grid.least_program import LeastProgram
 from taskflow.optimizer.grid.least_work import LayerWorks
-from taskflow.optimizer.grid.plans import PlanAxes, powers
+from taskflow.optimizer.grid.plans import powers
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
 
@@ -54,7 +54,7 @@ def least_of_plans(sums: PlanSums, memory_bytes: int, over: Callable[[], bool] =
     were looked at."""
     works, found = LayerWorks(sums), inf
     left: list[tuple[float, int, HybridPlan]] = []
-    for plan in _shapes(sums):
+    for plan in _shapes(works):
         if over():
             return 0.0
         with suppress(ValueError):  # the network cannot be cut so
@@ -91,7 +91,14 @@ def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float
     options = layer_kinds(works, plan, count, update if places.updates else 0.0, places.adding)
     least = float(((options.forward + options.backward).min(axis=0) * options.many).sum())
     scale = most if most < inf else max(found, count * least / plan.pipeline)
-    return min(most, max(found, LeastProgram(options, places, memory_bytes, scale).solve(most)))
+    waits = np.cumsum(np.append(0.0, np.add(*delays(works.of(plan), *pass_seconds(works, plan)))))
+    program = LeastProgram(options, places, memory_bytes, scale, waits[places.ahead])
+    key = kind, plan.pipeline, len(places.kept)
+    if key in works.weights and program.seconds(works.weights[key]) >= most:  # of a shape before
+        return most
+    found = max(found, program.solve(most))
+    works.weights[key] = program.weights
+    return min(most, found)
 
 
 def least_unordered_bytes(sums: PlanSums) -> float:
@@ -109,10 +116,10 @@ def _memory_rate(sums: PlanSums) -> float:
     return device.memory_bytes_per_second * device.reaches("memory", 0.8)
 
 
-def _shapes(sums: PlanSums) -> Iterator[HybridPlan]:
+def _shapes(works: LayerWorks) -> Iterator[HybridPlan]:
     """All degrees and micro-batches that searches may look at, and more: any divisors as p and micro-batches."""
-    graph, machine = sums.graph, sums.tables.machine
-    axes, batch = PlanAxes(graph, machine), samples(graph)
+    graph, axes = works.sums.graph, works.axes
+    batch = samples(graph)
     devices, operators = axes.devices, sum(bool(node.inputs) for node in graph)
     for t in powers(axes.node):
         for c in powers(axes.node // t):

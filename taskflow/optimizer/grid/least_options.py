@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -38,13 +39,21 @@ def layer_kinds(works: LayerWorks, plan: HybridPlan, count: int, update: float, 
         same * ahead, backward, same * through, same * last, of_levels(work.kept),
         of_ways(0), of_ways(1), of_ways(2),
     ])  # fmt: skip
-    alike, many = np.unique(each.reshape(-1, each.shape[2]).T, axis=0, return_counts=True)
-    return LayerKinds(many.astype(float), *alike.T.reshape(len(each), levels * ways, -1))
+    alike = Counter(column.tobytes() for column in np.ascontiguousarray(each.reshape(-1, each.shape[2]).T))
+    columns = np.array([np.frombuffer(one) for one in alike])
+    return LayerKinds(np.array(list(alike.values()), float), *columns.T.reshape(len(each), levels * ways, -1))
 
 
 def pass_seconds(works: LayerWorks, plan: HybridPlan) -> tuple[Array, Array]:
-    """Return the seconds of a micro-batch by layer, forward, and (levels, layers) backward: the least of a micro-batch as a whole, in which
-    exchanges are waited for, and of parts that take turns, in which only those are that are computed again."""
+    """Return the seconds of a micro-batch by layer, forward, and (levels, layers) backward: the least of a micro-batch as a
+    whole, in which exchanges are waited for, and of parts that take turns, which wait only for those that are made again."""
+    key = plan.tensor, plan.context, plan.experts, plan.micro_batch or 1
+    if key not in works.pass_seconds:
+        works.pass_seconds[key] = _pass_seconds(works, plan)
+    return works.pass_seconds[key]
+
+
+def _pass_seconds(works: LayerWorks, plan: HybridPlan) -> tuple[Array, Array]:
     work, size = works.of(plan), plan.micro_batch or 1
     ahead, back = work.passes[0], np.maximum(work.passes[1], work.backward + work.again + work.waits)
     if plan.tensor * plan.context * plan.experts == 1:
@@ -79,7 +88,9 @@ def _shared(works: LayerWorks, plan: HybridPlan, work: LayerWork, count: int) ->
     state, whole = work.state / share, work.whole
     groups = _groups(works, plan)
     once, sums, gathers, none = (np.zeros(len(state)) for _ in range(4))
-    for name, (weights, gradients) in work.moved.items() if groups is not None else ():
+    for name, (weights, gradients) in work.moved.items():
+        if groups is None:
+            break
         step = {"all": 1, "tensor": plan.tensor, "expert": plan.tensor * plan.context * plan.experts}[name]
         found = np.array([
             (groups.seconds(step, g, 2), groups.seconds(step, g, 1), groups.seconds(step, w, 1)) for w, g in zip(weights, gradients)

@@ -24,7 +24,8 @@ class Places:
     ``fill``, ``drain``: through how many of them it goes before and afterwards. ``kept``, ``summed`` (moments, places): how many
     micro-batches of a place are kept at a moment, and whether gradients of earlier ones are; ``own``: whether a place is on the
     moment's rank. ``updates``: whether paths end with a rank's own tasks, so that its updates come after them; ``adding``: of a
-    place's passes on its own rank's paths, the part that adds gradients to earlier ones."""
+    place's passes on its own rank's paths, the part that adds gradients to earlier ones. ``ahead``: by path, how many of the
+    network's first layers lie at least before it, both ways, besides those in ``fill`` and ``drain``."""
 
     rank: Array
     forward: Array
@@ -36,6 +37,7 @@ class Places:
     own: Array
     updates: bool
     adding: float
+    ahead: Array
 
 
 class Kind(Enum):
@@ -71,7 +73,7 @@ def places_of(kind: Kind, ranks: int, count: int) -> Places:
     return Places(
         np.arange(ranks), own, own, before, before * (kind is not Kind.APART), np.array([one for one, _, _ in moments]),
         np.array([summed * of for _, summed, of in moments]), np.array([of for _, _, of in moments]), kind is not Kind.IN_TURN,
-        1 - 1 / count,
+        1 - 1 / count, np.zeros(ranks, np.int64),
     )
 
 
@@ -100,49 +102,56 @@ def _of_several(ranks: int, count: int, together: bool) -> Places:
             summed.append(here)
             own.append(here)
     adding = 0.0 if count == group else 1 - 1 / (count - group)
-    return Places(rank, through, through, fill, fill, np.array(kept), np.array(summed), np.array(own), False, adding)
+    return Places(
+        rank, through, through, fill, fill, np.array(kept), np.array(summed), np.array(own), False, adding,
+        np.concatenate([np.zeros(ranks, np.int64), np.arange(ranks)]),
+    )
 
 
 def _of_v(ranks: int, count: int) -> Places:
-    """Of ZBV: the stages that go forth, then those that go back, found in the passes of a few micro-batches. Paths end with a
-    rank's own passes, as gradients of weights may be computed while those of inputs go back."""
-    few = min(count, MOST_ROUNDS * ranks)
+    """Of ZBV: the stages that go forth, then those that go back. Paths end with a rank's own passes, as gradients of weights may
+    be computed while those of inputs go back."""
+    rank, before, fill, kept, summed = _v(ranks, min(count, MOST_ROUNDS * ranks))
+    forward, backward = (np.where(rank[:, None] == rank[None, :], count - some, 0.0) for some in before)
+    least = max(1.0, float(backward[backward > 0].min(initial=count)))
+    own = (rank[None, :] == kept[:, -1:]).astype(float)
+    none = np.zeros(2 * ranks, np.int64)
+    return Places(rank, forward, backward, fill, fill * 0, kept[:, :-1], summed, own, True, 1 - 1 / least, none)
+
+
+@lru_cache(maxsize=256)
+def _v(ranks: int, count: int) -> tuple[Array, Array, Array, Array, Array]:
+    """Found in the passes: the rank of each stage; (2, stages, stages) how many forward passes, or gradients of weights or inputs,
+    of another stage of its rank come before its first; the stages before each; and moments, with the rank in a last column."""
     schedule, stages = PipelineSchedule.ZERO_BUBBLE_V, 2 * ranks
     rank = np.array([schedule.rank(stage, ranks) for stage in range(stages)])
-    forward, backward, fill = (np.zeros((stages, stages)) for _ in range(3))
-    kept: list[Array] = []
-    summed: list[Array] = []
-    own: list[Array] = []
+    before = np.zeros((2, stages, stages))
+    kept: list[tuple[float, ...]] = []
+    summed: list[tuple[float, ...]] = []
     for one in range(ranks):
-        passes = rank_passes(schedule, ranks, 2, few, one)
         mine = schedule.stages(one, ranks, 2)
-        for stage in mine:
-            at = next(i for i, which in enumerate(passes) if which.kind is PassKind.FORWARD and which.stage == stage)
-            fill[stage, :stage] = 1
-            for of, counts in ((PassKind.FORWARD, forward), (PassKind.BACKWARD, backward)):
-                for other in mine:
-                    before = sum(which.kind is of and which.stage == other for which in passes[:at])
-                    weights = sum(which.kind is PassKind.WEIGHTS and which.stage == other for which in passes[:at])
-                    counts[stage, other] = count - (max(before, weights) if of is PassKind.BACKWARD else before)
+        numbers = {kind: np.zeros(stages) for kind in PassKind}
         now, seen = np.zeros(stages), np.zeros(stages)
         rows: set[tuple[float, ...]] = set()
-        for which in passes:
+        for which in rank_passes(schedule, ranks, 2, count, one):
             if which.kind is PassKind.FORWARD:
+                if not numbers[which.kind][which.stage]:
+                    before[0, which.stage] = numbers[PassKind.FORWARD]
+                    before[1, which.stage] = np.maximum(numbers[PassKind.BACKWARD], numbers[PassKind.WEIGHTS])
                 now[which.stage] += 1
-            rows.add((*now, *seen))
+            numbers[which.kind][which.stage] += 1
+            rows.add((*now[mine].tolist(), *seen[mine].tolist()))
             if which.kind is PassKind.BACKWARD:
                 now[which.stage] -= 1
             elif which.kind is PassKind.WEIGHTS:
                 seen[which.stage] = 1
-        best = [row for row in rows if not any(row != other and all(a <= b for a, b in zip(row, other)) for other in rows)]
-        for row in sorted(best):
-            kept.append(np.array(row[:stages]))
-            summed.append(np.array(row[stages:]))
-            own.append((rank == one).astype(float))
-    least = max(1.0, float(backward[backward > 0].min()))
-    return Places(
-        rank, forward, backward, fill, fill * 0, np.array(kept), np.array(summed), np.array(own), True, 1 - 1 / least
-    )
+        for row in sorted(rows):
+            if not any(row != other and all(a <= b for a, b in zip(row, other)) for other in rows):
+                whole = np.zeros((2, stages))
+                whole[:, mine] = np.array(row).reshape(2, 2)
+                kept.append((*whole[0].tolist(), float(one)))
+                summed.append(tuple(whole[1].tolist()))
+    return rank, before, np.tri(stages, k=-1), np.array(kept), np.array(summed)
 
 
 def kind_of(plan: HybridPlan) -> Kind:

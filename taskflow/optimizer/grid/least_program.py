@@ -16,8 +16,8 @@ from taskflow.optimizer.grid.least_places import Places
 from taskflow.optimizer.grid.tables import Array
 
 LACKS = 1e3  # times ``scale`` that a step would take if it needed all of the memory once more
-EVERY = 40  # exchanges of the basis, after which it is worked out anew, and the bound
-MOST = 400  # exchanges
+EVERY = 25  # exchanges of the basis, after which it is worked out anew, and the bound
+MOST = 2_000  # exchanges
 TINY = 1e-9
 
 
@@ -40,9 +40,10 @@ class LayerKinds:
 
 
 class LeastProgram:
-    """The conditions of some places for some layers. ``scale``: seconds, about as many as the bound."""
+    """The conditions of some places for some layers. ``scale``: seconds, about as many as the bound. ``waits``: seconds
+    that are added to each path (`Places.ahead`)."""
 
-    def __init__(self, kinds: LayerKinds, places: Places, memory: float, scale: float) -> None:
+    def __init__(self, kinds: LayerKinds, places: Places, memory: float, scale: float, waits: Array) -> None:
         self.many, self.memory, self.scale = kinds.many, memory, scale
         of_rank = (places.rank[None, :] == np.arange(places.rank.max() + 1)[:, None]).astype(float)
         paths, ranks, moments = len(places.forward), len(of_rank), len(places.kept)
@@ -54,20 +55,23 @@ class LeastProgram:
         for i, of in enumerate((places.kept, places.own, places.summed)):
             rows[4 + i, self.timed :] = of / memory
         self.rows = rows
+        self.limits = np.concatenate([-waits / scale, np.zeros(ranks), np.ones(moments)])
+        self._flat = np.ascontiguousarray(rows.transpose(1, 0, 2).reshape(rows.shape[1], -1))
         self.each = np.stack([
             kinds.forward, kinds.backward, kinds.through, kinds.back, kinds.kept, kinds.weights, kinds.gradients, kinds.busy
         ])  # fmt: skip
+        self._each = self.each.reshape(len(self.each), -1)
 
     def seconds(self, weights: Array) -> float:
         """Return the bound that weights on the conditions make."""
         least = float((self._costs(weights).min(axis=(0, 1)) * self.many).sum())
         timed = float(weights[: self.timed].sum())
-        return self.scale * (least - float(weights[self.timed :].sum())) / timed if timed > 0 else 0.0
+        return self.scale * (least - float(weights @ self.limits)) / timed if timed > 0 else 0.0
 
     def _costs(self, weights: Array) -> Array:
         """(places, options, kinds): what a layer costs."""
-        found: Array = np.tensordot(np.tensordot(weights, self.rows, (0, 1)), self.each, (0, 0))
-        return found
+        found: Array = (weights @ self._flat).reshape(len(self.rows), -1).T @ self._each
+        return found.reshape(-1, *self.each.shape[1:])
 
     def _column(self, place: int, option: int, kind: int) -> Array:
         found: Array = np.append(self.rows[:, :, place].T @ self.each[:, option, kind], np.zeros(len(self.many)))
@@ -75,12 +79,12 @@ class LeastProgram:
         return found
 
     def solve(self, enough: float) -> float:
-        """Return the best bound, or one that is ``enough``."""
+        """Return the best bound, or one that is ``enough``; ``weights`` are then those that make it."""
         count, kinds = self.rows.shape[1], len(self.many)
         size, memory = count + kinds, np.arange(count + kinds)
         timed, kept = (memory < self.timed).astype(float), ((memory >= self.timed) & (memory < count)).astype(float)
         # Limits differ a little, so that no two conditions are met at once.
-        limits = np.concatenate([kept[:count] + 1e-7 * (1 + np.random.default_rng(0).random(count)), self.many])
+        limits = np.concatenate([self.limits + 1e-7 * (1 + np.random.default_rng(0).random(count)), self.many])
         # Basis: slacks, then all layers in the first place with the option that costs least, and what makes that possible.
         columns = np.eye(size)
         costs = np.zeros(size)
@@ -100,7 +104,7 @@ class LeastProgram:
             prices = costs @ inverse
             weights = -prices[:count]
             if number % EVERY == EVERY - 1:
-                best = max(best, self.seconds(np.maximum(weights, 0.0)))
+                best = max(best, self._tried(weights))
                 if best >= enough:
                     return best
             reduced = self._costs(weights) - prices[count:]
@@ -130,5 +134,8 @@ class LeastProgram:
             others[out] = 0.0
             inverse -= np.outer(others, inverse[out])
             columns[:, out], costs[out] = column, price
-        self.exchanges = number
-        return max(best, self.seconds(np.maximum(weights, 0.0)))
+        return max(best, self._tried(weights))
+
+    def _tried(self, weights: Array) -> float:
+        self.weights: Array = np.maximum(weights, 0.0)
+        return self.seconds(self.weights)

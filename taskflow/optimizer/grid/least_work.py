@@ -61,11 +61,20 @@ class LayerWorks:
         self._varies = np.array(varies, bool)
         self._varying = self._varies[self.tables.output_node]
         layers = [int(sums.layer_of[node.number]) for node in graph if node.inputs]
-        self.whole = not PlanAxes(graph, self.tables.machine).divided  # some operators may take all parts of a micro-batch at once
+        self.axes = PlanAxes(graph, self.tables.machine)
+        self.whole = not self.axes.divided  # some operators may take all parts of a micro-batch at once
         self._in_order = layers == sorted(layers)  # a layer's tasks follow one another
         trained = gradient_flow(graph)[2]
         self._trained = np.array([parameter.name in trained for node in graph for parameter in node.parameters], bool)
         self._known: dict[tuple[int, int, int, int], LayerWork] = {}
+        self.weights: dict[object, Array] = {}  # on conditions of bounds (`LeastProgram`), which made a good one of some plan
+        self.pass_seconds: dict[tuple[int, int, int, int], tuple[Array, Array]] = {}  # (`pass_seconds`)
+        self._pairs: dict[tuple[str, bytes], Array] = {}
+        self._needed = [[x.node for x in node.inputs] for node in graph], [  # forward; and backward, in reversed time
+            [x.node for x, wants in zip(node.inputs, wanted) if wants and active]
+            for node, wanted, active in zip(graph, self.tables.wanted, self.tables.active.tolist())
+        ]
+        self._index_layers()
 
     def of(self, plan: HybridPlan) -> LayerWork:
         """Return the work for a plan's t, c, e and ``micro_batch``. Raises ValueError if the network cannot be cut so."""
@@ -103,14 +112,12 @@ class LayerWorks:
         passes = np.array([by_layer(seconds[:, 0]), by_layer(seconds[:, 1])])
         waits = np.zeros((len(masks), self.layers))
         if self._in_order and plan.experts == 1 and table.read_seconds.any():
-            passes = self._with_exchanges(table, seconds)
-            waits = np.array([self._waits(table, again, seconds[:, 0]) for again in masks])
-        wanted = [[True] * len(node.inputs) for node in sums.graph]
+            passes = self._with_exchanges(plan, table, seconds)
+            waits = np.array([self._waits(table, level, seconds[:, 0]) for level in self.sums.masks])
         return LayerWork(
-            by_layer(seconds[:, 0]), by_layer(seconds[:, 1]), passes, self._begins(seconds[:, 0], layer, self.layers, wanted),
-            self._begins(seconds[:, 1], layer, self.layers, [
-                [bool(active) and wants for wants in wanted] for wanted, active in zip(self.tables.wanted, self.tables.active)
-            ]),
+            by_layer(seconds[:, 0]), by_layer(seconds[:, 1]), passes,
+            self._begins(seconds[:, 0], layer, self.layers, self._needed[0]),
+            self._begins(seconds[:, 1], layer, self.layers, self._needed[1]),
             np.array([by_layer(seconds[:, 0] * again) for again in masks]),
             np.array([self._kept(table, again) for again in masks]), weights, gradients, state, touched, whole, moved,
             waits, by_layer(np.maximum(0.0, table.seconds[:, 2] - table.alone[:, 2])),
@@ -120,8 +127,7 @@ class LayerWorks:
         """Return the seconds that the slowest stage takes at least, if there are fewer layers than stages: these are the same then
         in all plans."""
         stage, seconds = self.sums.stages(LayeredPlan(plan)), self._seconds(plan)
-        wanted = [[True] * len(node.inputs) for node in self.sums.graph]
-        begins = self._begins(seconds[:, 0], stage, plan.pipeline, wanted)
+        begins = self._begins(seconds[:, 0], stage, plan.pipeline, self._needed[0])
         takes: Array = begins + micro_batches * np.bincount(stage, seconds.sum(axis=1), plan.pipeline)
         return float(takes.max())
 
@@ -147,63 +153,94 @@ class LayerWorks:
         chosen: Array = both[int(np.argmax(both.sum(axis=(1, 2))))]
         return chosen
 
-    def _with_exchanges(self, table: NodeTable, seconds: Array) -> Array:
+    def _with_exchanges(self, plan: HybridPlan, table: NodeTable, seconds: Array) -> Array:
         """(2, layers): seconds of a layer's tasks forward and backward, one after the other, each once what it waits for within the
         layer has come: a collective begins when the task ends that makes the last part of what it moves."""
-        tables, layer = self.tables, self.sums.layer_of
-        active, reads, place = tables.active.tolist(), table.read_seconds.tolist(), 0
-        sources: list[list[int]] = [[] for _ in seconds]
-        readers: list[list[int]] = [[] for _ in seconds]
-        incoming: list[list[tuple[int, float]]] = [[] for _ in seconds]  # of each node: source, seconds
-        returning: list[list[tuple[int, float]]] = [[] for _ in seconds]  # of each node: reader, seconds
-        for node in self.sums.graph:
-            for tensor in node.inputs:
-                ahead, back = reads[place]
-                place += 1
-                if layer[tensor.node] == layer[node.number]:
-                    sources[node.number].append(tensor.node)
-                    if active[node.number]:
-                        readers[tensor.node].append(node.number)
-                    if ahead > 0:
-                        incoming[node.number].append((tensor.node, ahead))
-                    if back > 0 and active[node.number]:
-                        returning[tensor.node].append((node.number, back))
-        found = np.zeros((2, self.layers))
-        both = (range(len(seconds)), incoming, sources), (range(len(seconds))[::-1], returning, readers)
-        for i, (order, waits, before) in enumerate(both):
-            ends, now = [0.0] * len(seconds), [0.0] * self.layers
-            for number in order:
-                own, takes = int(layer[number]), float(seconds[number, i])
-                ready = max((ends[other] + moves for other, moves in waits[number] if ends[other] > 0), default=0.0)
-                if takes > 0:
-                    ends[number] = now[own] = max(now[own], ready) + takes
-                else:  # perhaps no task of the chain
-                    ends[number] = max(ready, *(ends[other] for other in before[number]), 0.0)
-            found[i] = now
-        return found
+        which = self.tables.group_cuts(plan.tensor, plan.context, plan.experts).which
+        known: dict[object, tuple[float, float]] = {}
+        found = []
+        for nodes, edges in self._edges:
+            key = tuple(edges), which[nodes].tobytes()
+            if key not in known:
+                places = np.array([place for place, _, _ in edges], np.int64) + self._first_read[nodes[0]]
+                known[key] = self._through(nodes, edges, seconds[nodes].tolist(), table.read_seconds[places].tolist())
+            found.append(known[key])
+        return np.array(found).T
 
-    def _waits(self, table: NodeTable, again: Array, seconds: Array) -> Array:
+    def _through(
+        self, nodes: Array, edges: Sequence[tuple[int, int, int]], seconds: Sequence[Sequence[float]],
+        moves: Sequence[Sequence[float]],
+    ) -> tuple[float, float]:
+        """The two of a layer whose nodes are numbered from its first. ``moves``: seconds of each edge, forward and backward."""
+        active, found = self.tables.active[nodes].tolist(), []
+        for back in (0, 1):
+            before: list[list[tuple[int, float]]] = [[] for _ in seconds]
+            for (_, source, reader), takes in zip(edges, moves):
+                if not back:
+                    before[reader].append((source, takes[0]))
+                elif active[reader]:
+                    before[source].append((reader, takes[1]))
+            ends, now = [0.0] * len(seconds), 0.0
+            for number in reversed(range(len(seconds))) if back else range(len(seconds)):
+                takes_own = seconds[number][back]
+                if takes_own > 0:
+                    ready = max((ends[other] + moved for other, moved in before[number] if moved > 0 < ends[other]), default=0.0)
+                    ends[number] = now = max(now, ready) + takes_own
+                else:  # perhaps no task of the chain
+                    ends[number] = max((ends[other] + moved for other, moved in before[number]), default=0.0)
+            found.append(now)
+        return found[0], found[1]
+
+    def _index_layers(self) -> None:
+        """Of each layer the nodes, and what they read of each other: the place among the reads of the layer, source and reader, all
+        numbered from its first."""
+        graph, of = self.sums.graph, self.sums.layer_of.tolist()
+        nodes: list[list[int]] = [[] for _ in range(self.layers)]
+        edges: list[list[tuple[int, int, int]]] = [[] for _ in range(self.layers)]
+        self._first_read: list[int] = []
+        place = 0
+        for node in graph:
+            own = of[node.number]
+            nodes[own].append(node.number)
+            self._first_read.append(place)
+            first = nodes[own][0]
+            for tensor in node.inputs:
+                if of[tensor.node] == own:
+                    edges[own].append((place - self._first_read[first], nodes[own].index(tensor.node), len(nodes[own]) - 1))
+                place += 1
+        self._edges = [(np.array(of_layer, np.int64), tuple(some)) for of_layer, some in zip(nodes, edges)]
+
+    def _waits(self, table: NodeTable, level: str, seconds: Array) -> Array:
         """By layer, the seconds between operators that are computed again, of which one reads what an exchange brings from the one
         before it. Only those count that are neighbours, and are computed at once for whatever backward task wants them first."""
-        found = np.zeros(self.layers)
-        batches = [self._batches(table, again, alone) for alone in (True, False)]
+        saves = table.saved > 0
+        key = level, saves.tobytes()
+        if key not in self._pairs:
+            self._pairs[key] = self._neighbours(self.sums.masks[level], saves)
+        places, sources, readers = self._pairs[key]
+        moves = table.read_seconds[places, 0] * (seconds[sources] > 0) * (seconds[readers] > 0)
+        return np.bincount(self.sums.layer_of[readers], moves, self.layers)
+
+    def _neighbours(self, again: Array, saves: Array) -> Array:
+        """(3, pairs): places of reads, with sources and readers, of all such neighbours."""
+        batches = [self._batches(again, saves, alone) for alone in (True, False)]
         last: dict[int, int] = {}  # by layer, the operator before
-        place = 0
+        pairs, place = [], 0
         for node in self.sums.graph:
             own = int(self.sums.layer_of[node.number])
             for tensor in node.inputs:
-                ahead = float(table.read_seconds[place, 0])
+                if again[node.number] and last.get(own) == tensor.node:
+                    of = [(some.get(node.number, -1), some.get(tensor.node, -2)) for some in batches]
+                    if all(one == other for one, other in of):
+                        pairs.append((place, tensor.node, node.number))
                 place += 1
-                if ahead > 0 and again[node.number] and last.get(own) == tensor.node and seconds[tensor.node] > 0:
-                    both = [of.get(node.number, -1) for of in batches] == [of.get(tensor.node, -2) for of in batches]
-                    found[own] += ahead * (both and seconds[node.number] > 0)
             if again[node.number]:
                 last[own] = node.number
-        return found
+        return np.array(pairs, np.int64).reshape(-1, 3).T
 
-    def _batches(self, table: NodeTable, again: Array, alone: bool) -> dict[int, int]:
-        """Of each operator that is computed again, for which backward task of its layer that is, as in ``tasks.lower.recompute``. If
-        not ``alone``, what other layers read comes first."""
+    def _batches(self, again: Array, saves: Array, alone: bool) -> dict[int, int]:
+        """Of each operator that is computed again, for which backward task of its layer that is, as in
+        ``tasks.lower.recompute``. If not ``alone``, what other layers read comes first."""
         tables, graph, layer = self.tables, self.sums.graph, self.sums.layer_of
         found: dict[int, int] = {}
 
@@ -225,7 +262,7 @@ class LayerWorks:
         for node in reversed(graph.nodes):
             if tables.active[node.number]:
                 keeps = node.operator.keeps(node.specs)
-                if again[node.number] and (keeps.outputs or table.saved[node.number] > 0):
+                if again[node.number] and (keeps.outputs or saves[node.number]):
                     compute(node.number, node.number)
                 elif keeps.inputs:
                     for tensor in node.inputs:
@@ -233,23 +270,21 @@ class LayerWorks:
                             compute(tensor.node, node.number)
         return found
 
-    def _begins(self, seconds: Array, layer: Array, count: int, wanted: Sequence[Sequence[bool]]) -> Array:
+    def _begins(self, seconds: Array, layer: Array, count: int, needed: Sequence[Sequence[int]]) -> Array:
         """By layer, the seconds until what its first operator that needs an earlier layer reads is there, less what may be done
         before that. A layer's operators are run one after the other, those of different layers perhaps beside each other.
-        ``wanted``: which inputs are waited for. With backward seconds, the time of a step runs backwards. The result does not fall
-        along the layers."""
-        ends = np.zeros(len(seconds))
-        at, before, found = np.zeros(count), np.zeros(count), np.full(count, -1.0)
-        for node in self.sums.graph:
-            number = node.number
-            own = layer[number]
-            needs = [x.node for x, waits in zip(node.inputs, wanted[number]) if waits]
-            there = max((ends[x] for x in needs), default=0.0)
-            if found[own] < 0 and any(layer[x] < own for x in needs):
+        ``needed``: by operator, the others that it waits for. With backward seconds, the time of a step runs backwards. The
+        result does not fall along the layers."""
+        each, of, ends = seconds.tolist(), layer.tolist(), [0.0] * len(seconds)
+        at, before, found = [0.0] * count, [0.0] * count, [-1.0] * count
+        for number, needs in enumerate(needed):
+            own, takes = of[number], each[number]
+            there = max([ends[other] for other in needs]) if needs else 0.0
+            if found[own] < 0 and needs and min([of[other] for other in needs]) < own:
                 found[own] = max(0.0, there - before[own])
-            before[own] += seconds[number]
-            at[own] = ends[number] = max(at[own], there) + seconds[number]
-        begins: Array = np.minimum.accumulate(np.maximum(found, 0.0)[::-1])[::-1]
+            before[own] += takes
+            at[own] = ends[number] = max(at[own], there) + takes
+        begins: Array = np.minimum.accumulate(np.maximum(np.array(found), 0.0)[::-1])[::-1]
         return begins
 
     def _kept(self, table: NodeTable, again: Array) -> Array:
