@@ -154,8 +154,8 @@ class LayerWorks:
         return chosen
 
     def _with_exchanges(self, plan: HybridPlan, table: NodeTable, seconds: Array) -> Array:
-        """(2, layers): seconds of a layer's tasks forward and backward, one after the other, each once what it waits for within the
-        layer has come: a collective begins when the task ends that makes the last part of what it moves."""
+        """(2, layers): seconds of a layer's tasks forward and backward, one after the other. Each waits for what comes from within
+        the layer. A collective begins when the task ends that makes the last part of what it moves."""
         which = self.tables.group_cuts(plan.tensor, plan.context, plan.experts).which
         known: dict[object, tuple[float, float]] = {}
         found = []
