@@ -81,9 +81,9 @@ def delays(work: LayerWork, ahead: Array, back: Array) -> tuple[Array, Array]:
 
 
 def _shared(works: LayerWorks, plan: HybridPlan, work: LayerWork, count: int) -> list[tuple[Array, Array, Array, Array]]:
-    """Bytes of weights with the rule's state, and of gradients, by layer, and the seconds for which a step's collectives of them
-    occupy a link, and seconds of adding gradients up: with whole weights and gradients, with shares of gradients, and with shares
-    of both."""
+    """By layer, bytes of weights with the rule's state, bytes of gradients, and seconds for which a step's collectives of them
+    occupy a link. The last are seconds of adding gradients up. Three ways: with whole weights and gradients, with shares of
+    gradients, and with shares of both."""
     share = max(1, (plan.data or 1) // plan.experts)
     state, whole = work.state / share, work.whole
     groups = _groups(works, plan)

@@ -1,7 +1,7 @@
 """Places: where a layer may be in a pipeline, and what it costs there, for bounds.
 
-A rank's passes are one after the other. So a step takes at least as long as each path of this form: the first micro-batch goes
-through the stages before one, the stage's rank runs all of its passes from that micro-batch's on, and the last micro-batch's
+A rank's passes are one after the other. So a step takes at least as long as each path of this form. The first micro-batch goes
+through the stages before one. The stage's rank runs all of its passes from that micro-batch's on. The last micro-batch's
 gradients go back through the stages before. A rank with several stages has two places: its last stage, and all others together.
 """
 
@@ -121,8 +121,9 @@ def _of_v(ranks: int, count: int) -> Places:
 
 @lru_cache(maxsize=256)
 def _v(ranks: int, count: int) -> tuple[Array, Array, Array, Array, Array]:
-    """Found in the passes: the rank of each stage; (2, stages, stages) how many forward passes, or gradients of weights or inputs,
-    of another stage of its rank come before its first; the stages before each; and moments, with the rank in a last column."""
+    """Found in the passes. The rank of each stage. (2, stages, stages): how many passes of another stage of its rank come before a
+    stage's first, forward, and gradients of weights or inputs. The stages before each. Moments: what is kept, with the rank in a
+    last column, and of which stages gradients are there."""
     schedule, stages = PipelineSchedule.ZERO_BUBBLE_V, 2 * ranks
     rank = np.array([schedule.rank(stage, ranks) for stage in range(stages)])
     before = np.zeros((2, stages, stages))

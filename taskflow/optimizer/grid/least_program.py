@@ -23,10 +23,10 @@ TINY = 1e-9
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LayerKinds:
-    """Layers that are alike, and their options. ``many``: how many there are of each. Others (options, kinds): seconds of a
-    micro-batch ``forward`` and ``backward``; ``through`` and ``back``: seconds by which the layer delays the first micro-batch, and
-    the last one's gradients; bytes that a micro-batch keeps, and of weights and gradients; seconds of a step for which links are
-    ``busy``."""
+    """Layers that are alike, and their options. ``many``: how many there are of each. Other arrays are by option and kind.
+    ``forward``, ``backward``: seconds of a micro-batch. ``through``, ``back``: seconds by which the layer delays the first
+    micro-batch, and the last one's gradients. ``kept``: bytes that a micro-batch keeps. ``weights`` (with the rule's state),
+    ``gradients``: bytes. ``busy``: seconds of a step for which links are."""
 
     many: Array
     forward: Array
