@@ -20,7 +20,7 @@ from taskflow.optimizer.bounds import work_bound
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.grid import LayeredPlan, PlanGrid, grid_plans, neighbours, plan_strategy
 from taskflow.optimizer.grid.least import least_of, least_of_plans, least_unordered_bytes
-from taskflow.optimizer.grid.least_places import Kind, places_of
+from taskflow.optimizer.grid.least_places import ScheduleKind, places_of
 from taskflow.optimizer.grid.least_program import LayerKinds, LeastProgram
 from taskflow.optimizer.grid.least_work import LayerWorks
 from taskflow.rules import Adam
@@ -209,7 +209,8 @@ def test_the_program_finds_the_least() -> None:
     """Against HiGHS, where it is installed: random layers, places and memories."""
     optimize = pytest.importorskip("scipy.optimize")
     random = np.random.default_rng(0)
-    for kind, ranks in ((Kind.ALONE, 1), (Kind.IN_TURN, 4), (Kind.APART, 3), (Kind.V, 3), (Kind.INTERLEAVED, 4), (Kind.GPIPE, 2)):
+    for kind in ScheduleKind:
+        ranks = 1 if kind is ScheduleKind.ALONE else 4
         places = places_of(kind, ranks, 12)
         forward, backward, through, back, kept, weights, gradients, busy = random.random((8, 4, 2))
         layers = LayerKinds(np.array([5.0, 1.0]), forward, backward, through, back, 9 * kept, weights, gradients, 9 * busy)

@@ -5,7 +5,7 @@ Degrees and micro-batches are gone through one by one (`_shapes`), and the least
 - A device computes the kernels of its layers for each micro-batch (`LayerWork`). It waits for exchanges within layers unless
   parts of a micro-batch take turns.
 - The links of its rank carry gradients and weights as often as ZeRO's stage wants (`layer_kinds`).
-- A step takes as long as each path through the passes of a schedule (`Places`).
+- A step takes as long as each path through the passes of a schedule (`LayerPlaces`).
 - At moments when a rank keeps the most micro-batches, what it keeps of them, the weights, their gradients and the update rule's
   state fit its memory. State counts as if shared as widely as possible.
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from taskflow.mapper import HybridPlan, samples
 from taskflow.optimizer.grid.least_options import delays, layer_kinds, pass_seconds
-from taskflow.optimizer.grid.least_places import Kind, kind_of, kinds_of, places_of
+from taskflow.optimizer.grid.least_places import ScheduleKind, kind_of, kinds_of, places_of
 from taskflow.optimizer.grid.least_program import LeastProgram
 from taskflow.optimizer.grid.least_work import LayerWorks
 from taskflow.optimizer.grid.plans import powers
@@ -71,7 +71,7 @@ def least_of_plans(sums: PlanSums, memory_bytes: int, over: Callable[[], bool] =
     return found
 
 
-def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float = inf, kind: Kind | None = None) -> float:
+def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float = inf, kind: ScheduleKind | None = None) -> float:
     """Return the seconds that plans with these degrees and micro-batch take at least, with a ``kind`` of schedule, or with the
     plan's own; ``most`` if that is less. Raises ValueError if the network cannot be cut so."""
     count, kind = samples(works.sums.graph) // plan.together, kind or kind_of(plan)
@@ -79,7 +79,7 @@ def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float
     if plan.pipeline > max(1, works.sums.layers):
         return min(most, works.of_stages(plan, count))
     found = 0.0
-    if kind in (Kind.ALONE, Kind.IN_TURN, Kind.APART):
+    if kind in (ScheduleKind.ALONE, ScheduleKind.IN_TURN, ScheduleKind.APART):
         layers = _priced(plan, count, works, update, kind)
         alive = np.array([float(min(count, plan.pipeline - rank)) for rank in range(plan.pipeline)])
         found = _of_all(plan, count, layers, alive, memory_bytes)
@@ -132,11 +132,11 @@ def _shapes(works: LayerWorks) -> Iterator[HybridPlan]:
                         yield HybridPlan(tensor=t, context=c, pipeline=p, data=d, experts=e, micro_batch=batch // (d * count))
 
 
-def _priced(plan: HybridPlan, count: int, works: LayerWorks, update: float, kind: Kind) -> _LayerSums:
+def _priced(plan: HybridPlan, count: int, works: LayerWorks, update: float, kind: ScheduleKind) -> _LayerSums:
     """The sums over layers at the prices at which a layer changes its level, without a price, and at one that is too high."""
     work, (ahead, back) = works.of(plan), pass_seconds(works, plan)
     share = max(1, (plan.data or 1) // plan.experts)
-    own = ahead + (0.0 if kind is Kind.IN_TURN else work.touched * update / share / count)
+    own = ahead + (0.0 if kind is ScheduleKind.IN_TURN else work.touched * update / share / count)
     held = (work.weights + work.state + (work.gradients if count > max(1, plan.pipeline) else 0.0)) / share
     saved, takes = work.kept.max(axis=1), back.max(axis=1)
     slopes = {0.0}
@@ -150,7 +150,7 @@ def _priced(plan: HybridPlan, count: int, works: LayerWorks, update: float, kind
     least = np.array([(back + price * work.kept).min(axis=0) for price in each])
     device = np.cumsum(np.pad(own + least, ((0, 0), (1, 0))), axis=1)
     through, last = delays(work, ahead, back)
-    waits = through if kind is Kind.APART else through + last
+    waits = through if kind is ScheduleKind.APART else through + last
     return _LayerSums(each, device, np.cumsum(np.pad(held, (1, 0))), np.cumsum(np.pad(waits, (1, 0))))
 
 

@@ -1,4 +1,4 @@
-"""Places: where a layer may be in a pipeline, and what it costs there, for bounds.
+"""LayerPlaces: where a layer may be in a pipeline, and what it costs there, for bounds.
 
 A rank's passes are one after the other. So a step takes at least as long as each path of this form. The first micro-batch goes
 through the stages before one. The stage's rank runs all of its passes from that micro-batch's on. The last micro-batch's
@@ -19,7 +19,7 @@ from taskflow.optimizer.grid.tables import Array
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Places:
+class LayerPlaces:
     """``rank``: of each place. ``forward``, ``backward`` (paths, places): how many passes of a place a path has on its rank;
     ``fill``, ``drain``: through how many of them it goes before and afterwards. ``kept``, ``summed`` (moments, places): how many
     micro-batches of a place are kept at a moment, and whether gradients of earlier ones are; ``own``: whether a place is on the
@@ -40,7 +40,7 @@ class Places:
     ahead: Array
 
 
-class Kind(Enum):
+class ScheduleKind(Enum):
     """Kinds of schedules. ALONE: of one rank. IN_TURN: 1F1B, or GPipe with one stage a rank, which keeps no less. APART: ZB-H1.
     INTERLEAVED and GPIPE: with several stages a rank. V: ZBV."""
 
@@ -53,33 +53,33 @@ class Kind(Enum):
 
 
 @lru_cache(maxsize=4096)
-def places_of(kind: Kind, ranks: int, count: int) -> Places:
+def places_of(kind: ScheduleKind, ranks: int, count: int) -> LayerPlaces:
     """Return the places of a kind of schedule for ``count`` micro-batches."""
-    if kind is Kind.V:
+    if kind is ScheduleKind.V:
         return _of_v(ranks, count)
-    if kind in (Kind.INTERLEAVED, Kind.GPIPE):
-        return _of_several(ranks, count, kind is Kind.GPIPE)
+    if kind in (ScheduleKind.INTERLEAVED, ScheduleKind.GPIPE):
+        return _of_several(ranks, count, kind is ScheduleKind.GPIPE)
     before = np.tri(ranks, k=-1)
     own, eye = count * np.eye(ranks), np.eye(ranks)
     moments: list[tuple[Array, float, Array]] = []
     for rank in range(ranks):
         alive = min(count, ranks - rank)
-        again = count > (ranks if kind is Kind.APART else alive)  # so many are kept once more after a first gradient
+        again = count > (ranks if kind is ScheduleKind.APART else alive)  # so many are kept once more after a first gradient
         moments.append((alive * eye[rank], float(again), eye[rank]))
-        if not again and count > 1 and kind is not Kind.APART:
+        if not again and count > 1 and kind is not ScheduleKind.APART:
             moments.append(((alive - 1) * eye[rank], 1.0, eye[rank]))
         elif not again and count > 1:
             moments.append((0 * eye[rank], 1.0, eye[rank]))
-    return Places(
-        np.arange(ranks), own, own, before, before * (kind is not Kind.APART), np.array([one for one, _, _ in moments]),
-        np.array([summed * of for _, summed, of in moments]), np.array([of for _, _, of in moments]), kind is not Kind.IN_TURN,
-        1 - 1 / count, np.zeros(ranks, np.int64),
+    return LayerPlaces(
+        np.arange(ranks), own, own, before, before * (kind is not ScheduleKind.APART), np.array([one for one, _, _ in moments]),
+        np.array([summed * of for _, summed, of in moments]), np.array([of for _, _, of in moments]),
+        kind is not ScheduleKind.IN_TURN, 1 - 1 / count, np.zeros(ranks, np.int64),
     )
 
 
-def _of_several(ranks: int, count: int, together: bool) -> Places:
+def _of_several(ranks: int, count: int, together: bool) -> LayerPlaces:
     """Of several stages a rank. Groups of as many micro-batches as ranks go through all of a rank's stages but the last, before
-    any goes through that; with GPipe all micro-batches do (``together``). Places: the last stages, then the others."""
+    any goes through that; with GPipe all micro-batches do (``together``). LayerPlaces: the last stages, then the others."""
     group = count if together else ranks
     places = 2 * ranks
     rank = np.tile(np.arange(ranks), 2)
@@ -102,13 +102,13 @@ def _of_several(ranks: int, count: int, together: bool) -> Places:
             summed.append(here)
             own.append(here)
     adding = 0.0 if count == group else 1 - 1 / (count - group)
-    return Places(
+    return LayerPlaces(
         rank, through, through, fill, fill, np.array(kept), np.array(summed), np.array(own), False, adding,
         np.concatenate([np.zeros(ranks, np.int64), np.arange(ranks)]),
     )
 
 
-def _of_v(ranks: int, count: int) -> Places:
+def _of_v(ranks: int, count: int) -> LayerPlaces:
     """Of ZBV: the stages that go forth, then those that go back. Paths end with a rank's own passes, as gradients of weights may
     be computed while those of inputs go back."""
     rank, before, fill, kept, summed = _v(ranks, min(count, MOST_ROUNDS * ranks))
@@ -116,7 +116,7 @@ def _of_v(ranks: int, count: int) -> Places:
     least = max(1.0, float(backward[backward > 0].min(initial=count)))
     own = (rank[None, :] == kept[:, -1:]).astype(float)
     none = np.zeros(2 * ranks, np.int64)
-    return Places(rank, forward, backward, fill, fill * 0, kept[:, :-1], summed, own, True, 1 - 1 / least, none)
+    return LayerPlaces(rank, forward, backward, fill, fill * 0, kept[:, :-1], summed, own, True, 1 - 1 / least, none)
 
 
 @lru_cache(maxsize=256)
@@ -155,23 +155,23 @@ def _v(ranks: int, count: int) -> tuple[Array, Array, Array, Array, Array]:
     return rank, before, np.tri(stages, k=-1), np.array(kept), np.array(summed)
 
 
-def kind_of(plan: HybridPlan) -> Kind:
+def kind_of(plan: HybridPlan) -> ScheduleKind:
     """Return the kind of a plan's schedule."""
     if plan.pipeline == 1:
-        return Kind.ALONE
+        return ScheduleKind.ALONE
     if plan.schedule.weights_apart:
-        return Kind.V if plan.virtual > 1 else Kind.APART
+        return ScheduleKind.V if plan.virtual > 1 else ScheduleKind.APART
     if plan.virtual == 1:
-        return Kind.IN_TURN
-    return Kind.GPIPE if plan.schedule is PipelineSchedule.GPIPE else Kind.INTERLEAVED
+        return ScheduleKind.IN_TURN
+    return ScheduleKind.GPIPE if plan.schedule is PipelineSchedule.GPIPE else ScheduleKind.INTERLEAVED
 
 
-def kinds_of(plan: HybridPlan, count: int, layers: int) -> list[Kind]:
+def kinds_of(plan: HybridPlan, count: int, layers: int) -> list[ScheduleKind]:
     """Return the kinds of schedules that a plan's ranks can have."""
     p = plan.pipeline
     if p == 1:
-        return [Kind.ALONE]
-    found = [Kind.IN_TURN, Kind.APART]
+        return [ScheduleKind.ALONE]
+    found = [ScheduleKind.IN_TURN, ScheduleKind.APART]
     if 2 * p <= layers:
-        found += [Kind.GPIPE, Kind.V] + [Kind.INTERLEAVED] * (count % p == 0)
+        found += [ScheduleKind.GPIPE, ScheduleKind.V] + [ScheduleKind.INTERLEAVED] * (count % p == 0)
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taskflow.optimizer.grid.least_places import Places
+from taskflow.optimizer.grid.least_places import LayerPlaces
 from taskflow.optimizer.grid.tables import Array
 
 LACKS = 1e3  # times ``scale`` that a step would take if it needed all of the memory once more
@@ -41,9 +41,9 @@ class LayerKinds:
 
 class LeastProgram:
     """The conditions of some places for some layers. ``scale``: seconds, about as many as the bound. ``waits``: seconds
-    that are added to each path (`Places.ahead`)."""
+    that are added to each path (`LayerPlaces.ahead`)."""
 
-    def __init__(self, kinds: LayerKinds, places: Places, memory: float, scale: float, waits: Array) -> None:
+    def __init__(self, kinds: LayerKinds, places: LayerPlaces, memory: float, scale: float, waits: Array) -> None:
         self.many, self.memory, self.scale = kinds.many, memory, scale
         of_rank = (places.rank[None, :] == np.arange(places.rank.max() + 1)[:, None]).astype(float)
         paths, ranks, moments = len(places.forward), len(of_rank), len(places.kept)
