@@ -27,6 +27,7 @@ from taskflow.optimizer.space import Constraints, SpaceOptions
 
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
 TRIES = 2
+PIPELINES = ("pipeline", "virtual")  # choices of pipelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ class Expressible:
         return self.may_have(plan) and self._can(self._small(plan))
 
     def may_have(self, plan: HybridPlan) -> bool:
-        """True if the framework can have each choice of a plan by itself. Of pipelines, the first `TRIES` say it for all."""
+        """True if the framework can have each choice of a plan by itself. Of pipelines one that it can have, or the first `TRIES`
+        if it can have none of these, say it for all: code around stages is recorded for each, which takes seconds."""
         for name in ("tensor", "context", "experts", "zero", "recompute", "pipeline", "virtual"):
             one = self._alone(plan, name)
             if one is None:
@@ -136,6 +138,8 @@ class Expressible:
             if self.refused[name] >= TRIES and name not in self.had:
                 return False
             new = one not in self.known
+            if new and name in PIPELINES and name in self.had:
+                continue
             if not self._can(one):
                 self.refused[name] += new
                 return False

@@ -16,7 +16,9 @@ from fast_and_slow import fast_among
 import taskflow
 from taskflow.cli.main import main
 from taskflow.export import constraints_for, exported
+from taskflow.export.restrict import Expressible
 from taskflow.machine import save as save_machine
+from taskflow.mapper import HybridPlan
 from taskflow.models import build
 from taskflow.optimizer import Budget, Deadline
 
@@ -95,6 +97,21 @@ def test_a_search_for_torch_finds_plans_with_an_order_where_no_other_fits(tmp_pa
     assert out["differences"] == [] and out["iteration_seconds"] == found["iteration_seconds"]
     text = (tmp_path / "parallel.py").read_text()
     assert "again=(" in text or "micro_batches=" in text
+
+
+def test_one_pipeline_is_looked_at_for_all_until_a_plan_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To record the code around stages takes seconds; a grid is listed by one pipeline, and a plan asked in turn."""
+    looked: list[int] = []
+
+    def nearest(graph: taskflow.OperatorGraph, strategy: taskflow.Strategy, target: str) -> taskflow.Strategy:
+        looked.append(strategy.pipeline.ranks if strategy.pipeline is not None else 1)
+        return strategy
+
+    monkeypatch.setattr("taskflow.export.restrict.nearest_plan", nearest)
+    takes = Expressible(build("GPT-2", 16, preset="small", layers=8), "megatron")
+    plans = [HybridPlan(pipeline=p, data=1, micro_batch=1) for p in (2, 4, 8)]
+    assert all(takes.may_have(plan) for plan in plans) and looked == [2]
+    assert takes(plans[1]) and looked == [2, 4]
 
 
 def test_what_cannot_be_expressed_is_not_written_but_said(tmp_path: Path) -> None:
