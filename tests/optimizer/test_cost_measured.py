@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from time import perf_counter, thread_time
@@ -22,6 +23,7 @@ from taskflow.machine import host, load_machine, transfer_seconds
 from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_space
+from taskflow.optimizer.cost.measured import before_measuring, nothing_new
 from taskflow.optimizer.cost.measured import bench as cost_bench
 from taskflow.optimizer.cost.measured.bench import Surroundings, measure
 from taskflow.optimizer.cost.measured.cache_eviction import OTHERS, CacheEvictor
@@ -176,7 +178,7 @@ def test_median_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_runs_in_which_others_had_the_core_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But where all were such runs, those of the fewest turns do; it is not kept for another day."""
+    """But where all were such runs, those of the fewest turns do; on another day it is doubtful."""
     turns = [0]
     monkeypatch.setattr(cost_bench, "interruptions", lambda: turns[0])
 
@@ -202,7 +204,34 @@ def test_runs_in_which_others_had_the_core_do_not_count(tmp_path: Path, monkeypa
     store = CostStore(tmp_path, {"a": "b"})
     store.put("calm", found)
     store.put("beset", beset)
-    assert store.get("beset") == beset and set(CostStore(tmp_path, {"a": "b"}).entries) == {"calm"}
+    assert store.get("beset") == beset and not store.doubtful("beset")
+    later = CostStore(tmp_path, {"a": "b"})
+    assert later.doubtful("beset") and later.entries["beset"].interruptions == 2 and not later.doubtful("calm")
+    later.put("beset", found)
+    store.put("more", found)  # does not bring back what was beset
+    assert not any(map(CostStore(tmp_path, {"a": "b"}).doubtful, ("calm", "beset", "more")))
+
+
+def test_what_was_disturbed_is_measured_anew_where_that_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = count()
+
+    def costs(calm: bool) -> MeasuredCosts:
+        monkeypatch.setattr(cost_bench, "interruptions", (lambda: 0) if calm else (lambda: 100 * next(turns)))
+        made = MeasuredCosts(host(1), folder=tmp_path, seconds=1e-3)
+        made._clock, made._patience = perf_counter, -1e9  # timed by the clock, and not for long
+        return made
+
+    first = costs(calm=False)
+    seconds = first.memory_seconds(Kind.SUM, 3000, 1000)
+    assert first.measured == first.disturbed > 0
+    second = costs(calm=True)
+    with before_measuring(nothing_new):
+        assert second.memory_seconds(Kind.SUM, 3000, 1000) == seconds and second.measured == 0
+    second.memory_seconds(Kind.SUM, 3000, 1000)
+    assert second.measured == first.measured and second.disturbed == 0
+    third = costs(calm=True)
+    third.memory_seconds(Kind.SUM, 3000, 1000)
+    assert third.measured == 0
 
 
 def test_what_runs_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,6 +371,7 @@ def test_it_never_answers_for_another_device(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys
+from itertools import count
 from pathlib import Path
 from statistics import median
 from time import thread_time

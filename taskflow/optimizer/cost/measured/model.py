@@ -24,7 +24,7 @@ from taskflow.optimizer.cost.measured.blas_threads import blas_threads
 from taskflow.optimizer.cost.measured.cache_eviction import CacheEvictor
 from taskflow.optimizer.cost.measured.cache_state import FRESH, TYPICAL, CacheState
 from taskflow.optimizer.cost.measured.contention import ContendingProcesses
-from taskflow.optimizer.cost.measured.guard import may_measure
+from taskflow.optimizer.cost.measured.guard import NotMeasured, may_measure
 from taskflow.optimizer.cost.measured.identity import identity
 from taskflow.optimizer.cost.measured.noise import SpeedProbe
 from taskflow.optimizer.cost.measured.store import CostStore, Measurement
@@ -198,13 +198,19 @@ class MeasuredCosts(RememberedCosts):
         return self._known(key, partial(memory_action, kind, nbytes, rule, self.kernels, run)).seconds
 
     def _known(self, key: str, make: Make, kind: str | None = None) -> Measurement:
-        """Measurement of a task of an operator of this ``kind``, or of none. Taken now, if there is none yet and it may be
-        (`before_measuring`)."""
-        if (known := self._store.get(key)) is not None:
+        """Measurement of a task of an operator of this ``kind``, or of none. Taken now, if there is none yet, or a doubtful one,
+        and it may be (`before_measuring`)."""
+        if (known := self._store.get(key)) is not None and not self._store.doubtful(key):
             return known
-        may_measure()
+        try:
+            may_measure()
+        except NotMeasured:
+            if known is None:
+                raise
+            return known
         with self._one, blas_threads(self._threads):
-            if (known := self._store.get(key)) is None:  # another thread may have measured it meanwhile
+            known = self._store.get(key)
+            if known is None or self._store.doubtful(key):  # another thread may have measured it meanwhile
                 note(f"measuring tasks, {self.measured} so far")
                 known = self._measure(key, make, kind)
                 note(f"{self.measured} tasks measured")

@@ -41,18 +41,25 @@ class CostStore:
         self.identity = identity
         self.path = None if folder is None else folder / f"costs-{digest(identity)}.json"
         self.entries = self._read()
+        self._own: set[str] = set()  # keys of what this process has measured
 
     def get(self, key: str) -> Measurement | None:
         """Return the measurement under this key; None if there is none."""
         return self.entries.get(key)
 
+    def doubtful(self, key: str) -> bool:
+        """True if another process left this measurement, and it is `disturbed`: it is to be made anew, if that may be."""
+        return key not in self._own and self.entries[key].disturbed
+
     def put(self, key: str, value: Measurement) -> None:
-        """Add a measurement, also to the file, where it joins what other processes have added meanwhile. One that is `disturbed`
-        is not kept there: it is measured anew next time."""
+        """Add a measurement, also to the file, where it joins what other processes have added meanwhile."""
         self.entries[key] = value
+        self._own.add(key)
         if self.path is None:
             return
-        self.entries = {**self._read(), **self.entries}
+        found = self._read()
+        better = {one for one, entry in found.items() if not entry.disturbed and one in self.entries and self.entries[one].disturbed}
+        self.entries = {**found, **{one: entry for one, entry in self.entries.items() if one not in better}}
         with contextlib.suppress(OSError):  # a folder that cannot be written: measure again next time
             self._write(self.path)
 
@@ -71,7 +78,9 @@ class CostStore:
         """Atomic: readers see the old file or the whole new one."""
         content = {
             "format": FORMAT, "version": VERSION, "identity": self.identity,
-            "entries": {key: [m.seconds, m.spread, m.repeats] for key, m in self.entries.items() if not m.disturbed},
+            "entries": {
+                key: [m.seconds, m.spread, m.repeats, *[m.interruptions] * m.disturbed] for key, m in self.entries.items()
+            },
         }  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".new")
@@ -86,8 +95,8 @@ class CostStore:
 
 
 def _measurement(entry: Any) -> Measurement:
-    seconds, spread, repeats = entry
-    value = Measurement(float(seconds), float(spread), int(repeats))
+    seconds, spread, repeats, *interruptions = entry
+    value = Measurement(float(seconds), float(spread), int(repeats), int(*interruptions))
     if not (isfinite(value.seconds) and value.seconds > 0 and isfinite(value.spread) and value.repeats > 0):
         raise ValueError(f"not a measurement: {entry}")
     return value
