@@ -58,8 +58,8 @@ class CostStore:
         if self.path is None:
             return
         found = self._read()
-        better = {one for one, entry in found.items() if not entry.disturbed and one in self.entries and self.entries[one].disturbed}
-        self.entries = {**found, **{one: entry for one, entry in self.entries.items() if one not in better}}
+        calm = {one for one, entry in found.items() if not entry.disturbed}
+        self.entries = {**found, **{one: own for one, own in self.entries.items() if one not in calm or not own.disturbed}}
         with contextlib.suppress(OSError):  # a folder that cannot be written: measure again next time
             self._write(self.path)
 
