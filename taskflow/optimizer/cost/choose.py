@@ -45,7 +45,9 @@ def choose_costs(
     neighbours = max(Counter(p.node for p in machine.processors if p.kind == "cpu").values(), default=0)
     here = neighbours if ranks is None else min(ranks, neighbours or ranks)  # ranks on a node
     share = max(1, (os.cpu_count() or 1) // max(1, here))
-    threads = share if here and (ranks is None or _threads(kernels or kernels_for(machine)) > share) else None
+    # One rank alone has the threads of this process, whatever they are.
+    many = here > 1 and _threads(kernels or kernels_for(machine)) > share
+    threads = share if here and (ranks is None or many) else None
     kernels = kernels_for(machine, kernels, threads)  # says what is wrong before a step is lowered
     if company is None:
         company = max(0, here - 1)
