@@ -86,8 +86,7 @@ def test_what_cannot_be_sent_or_run_is_measured_alone():
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="company needs another core")
-def test_measurements_in_company_are_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taskflow.optimizer.cost.measured.bench.interruptions", lambda: 0)  # whatever else runs here
+def test_measurements_in_company_are_kept_apart(tmp_path: Path) -> None:
     alone = MeasuredCosts(host(2), folder=tmp_path, seconds=1e-3)
     beside = MeasuredCosts(host(2), folder=tmp_path, seconds=1e-3, company=1)
     for costs in (alone, beside):
