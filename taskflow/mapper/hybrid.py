@@ -195,7 +195,7 @@ def sync_of(zero: int, plan: HybridPlan, overlap: bool = True) -> Sync:
     return Sync(
         SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero, shard_group=plan.shard_group if zero > 1 else 0,
         prefetch=plan.prefetch, overlap=overlap,
-        replicas=(plan.data or 1) * plan.context if zero > 1 and plan.tensor > 1 else 0,
+        replicas=plan.sharers if zero > 1 and plan.tensor > 1 else 0,
     )
 
 

@@ -231,6 +231,11 @@ class HybridPlan:
         return sum(self.shares) or (self.data or 1) * (self.micro_batch or 1)
 
     @property
+    def sharers(self) -> int:
+        """Return how many devices share a layer's weights under ZeRO: one of each replica, times those that share its sequences."""
+        return (self.data or 1) * self.context
+
+    @property
     def undivided(self) -> int:
         """Return what a replica takes of a micro-batch, in samples, if ``split`` does not divide it; 0 if it divides it for all."""
         return next((each for each in self.shares or (self.micro_batch or 1,) if each % self.split), 0)

@@ -143,10 +143,10 @@ class _Expression:
                 sync = self.strategy.sync(parameter.layer)
                 zero = sync.zero if sync.zero > 1 else int(sync.place is UpdatePlacement.SHARDED)
                 free = [j for j, lies in enumerate(lying) if lies.axis is None]
-                if zero and sync.replicas:
-                    free = self._of_replicas(free, sync.replicas)
+                if zero and 0 < sync.replicas < prod(self.mesh.sizes[j] for j in free):
+                    free = self._within(free, sync.replicas, node)
                 if zero and sync.shard_group:
-                    free = self._within(free, sync.shard_group, node)
+                    free = self._within(free[::-1], sync.shard_group, node)
                 state = self._shared(spec, parameter.shape, free) if zero and free else spec
                 if zero and free and state == spec:
                     whole.append(parameter.name)
@@ -167,24 +167,17 @@ class _Expression:
                 lying.append(WHOLE)
         return lying
 
-    def _of_replicas(self, free: Sequence[int], replicas: int) -> list[int]:
-        """The slowest of the mesh dimensions, by which replicas differ; tensor-parallel groups have the fastest."""
+    def _within(self, free: Sequence[int], many: int, node: Node) -> list[int]:
+        """The first of the mesh dimensions, as many as ``many`` devices need, in ascending order. Replicas are the slowest, and
+        neighbours the fastest. Notes a difference if there are none."""
         found: list[int] = []
         for j in free:
-            if prod(self.mesh.sizes[i] for i in (*found, j)) <= replicas:
+            if prod(self.mesh.sizes[i] for i in found) < many:
                 found.append(j)
-        return found
-
-    def _within(self, free: list[int], group: int, node: Node) -> list[int]:
-        """The fastest of the mesh dimensions within a group. Notes a difference if there is none."""
-        found: list[int] = []
-        for j in reversed(free):
-            if prod(self.mesh.sizes[i] for i in found) < group:
-                found.insert(0, j)
-        if prod(self.mesh.sizes[i] for i in found) != group:
+        if prod(self.mesh.sizes[i] for i in found) != many:
             axes = ", ".join(f"{name} {size}" for name, size in zip(self.names, self.mesh.sizes))
-            self._differs(node, f"shares within {group} devices are no dimension of the mesh ({axes})")
-        return found
+            self._differs(node, f"shares within {many} devices are no dimension of the mesh ({axes})")
+        return sorted(found)
 
     def _shared(self, spec: Spec, shape: Sequence[int], free: Sequence[int]) -> Spec:
         """A spec that is also sharded along further mesh dimensions: on the largest axis that they divide."""

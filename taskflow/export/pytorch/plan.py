@@ -74,7 +74,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     classes = {path: type(origin.module.get_submodule(path)).__name__ for path in leaves}
     found = express(graph, mesh, data, sites, result, cuts, classes)
     pipeline = strategy.pipeline
-    in_turn = strategy.pipeline is not None and strategy.pipeline.micro_batches > 1
+    in_turn = pipeline is not None and pipeline.micro_batches > 1
     everywhere = replace(mesh, copied=frozenset(_on_all(graph, found.assignments, in_turn)))
     configs = {node.name: everywhere.config(node, found.assignments[node.name], pipeline) for node in graph}
     sharing = sharing_of(graph, strategy)

@@ -88,17 +88,17 @@ def _shared(works: LayerWorks, plan: HybridPlan, work: LayerWork, count: int) ->
     state, whole = work.state / share, work.whole
     groups = _groups(works, plan)
     once, sums, gathers, none = (np.zeros(len(state)) for _ in range(4))
-    for name, (weights, gradients) in work.moved.items():
+    for name, moved in work.moved.items():
         if groups is None:
             break
         step = {"all": 1, "tensor": plan.tensor, "expert": plan.tensor * plan.context * plan.experts}[name]
         shares = max(step, plan.tensor)  # of what a tensor-parallel group holds alike: among replicas
+        sizes, alike = np.unique(moved, axis=1, return_inverse=True)  # of many layers there are a few kinds
         found = np.array([
-            (*(groups.seconds(step, g, halves) for halves in (2, 1)), groups.seconds(step, w, 1), groups.seconds(shares, g, 1),
-             groups.seconds(shares, w, 1)) for w, g in zip(weights, gradients)
-        ])  # fmt: skip
-        once = np.maximum(once, np.minimum(found[:, 0], found[:, 1] + found[:, 2]))
-        sums, gathers = np.maximum(sums, found[:, 3]), np.maximum(gathers, found[:, 4])
+            (min(groups.seconds(step, g, 2), groups.seconds(step, g, 1) + groups.seconds(step, w, 1)),
+             groups.seconds(shares, g, 1), groups.seconds(shares, w, 1)) for w, g in sizes.T
+        ])[alike.ravel()]  # fmt: skip
+        once, sums, gathers = np.maximum((once, sums, gathers), found.T)
     return [
         (whole[0] + state, whole[1], once, work.adds),
         (whole[0] + state, work.gradients / share, count * sums + gathers, none),

@@ -202,7 +202,7 @@ class PlanSums:
         replicas = (plan.data or 1) // plan.experts
         holders = np.maximum(1, table.weight_holders * replicas)
         zero = np.array(layered.zero)[self.layer_of[node]] if layered.zero else np.full(len(node), plan.zero)
-        within = np.minimum(holders, (plan.data or 1) * plan.context)  # what several of a replica hold is shared within replicas
+        within = np.minimum(holders, plan.sharers)  # what several of a replica hold is shared within replicas
         share = np.where(zero > 1, np.minimum(within, plan.shard_group) if plan.shard_group else within, holders)
         wide = self.wide
         buffers = self.rule.buffers if self.rule else 0
