@@ -35,8 +35,8 @@ from taskflow.mapper.notation import parse_plan
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.trust import MEASURED, Features
+from taskflow.optimizer.trust.expected_error import expected
 from taskflow.optimizer.trust.measured import VTRAIN
-from taskflow.optimizer.trust.nearest import expected
 from taskflow.rules import Adam
 
 VOCABULARY = 51_200

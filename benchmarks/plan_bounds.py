@@ -23,7 +23,7 @@ from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.bounds import work_bound
 from taskflow.optimizer.grid import PlanGrid
-from taskflow.optimizer.grid.least import least_of_plans, least_unordered_bytes
+from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
 from taskflow.rules import Adam
 
 LARGE = ("llama-8B-8", "llama-8B-64", "llama-70B-64", "llama-70B-512", "gpt-175B-1024", "nmt-64")

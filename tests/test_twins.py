@@ -18,7 +18,7 @@ BOUND = re.compile(r"There is no twin: .+?; (tests/\S+\.py) holds it\.")
 PARTS = ("tasks/lower/", "regions/", "partition/")
 """Parts of one definition, each with a header for its twin. `PythonEvaluator` calls them, and names the twin for all."""
 OF_ALL = "optimizer/evaluate/evaluator.py"
-NAMES_BACK = {"tasks/lower/sync_table.py"}  # although it is a part
+NAMES_BACK = {"tasks/lower/gradient_sync.py"}  # although it is a part
 NAMED_BY_ITS_DEFINITION_ALONE = {"optimizer/evaluate/folded/_arrays.pyx"}
 
 

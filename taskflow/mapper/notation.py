@@ -12,7 +12,7 @@ from typing import Any
 
 from taskflow.graph import Node
 from taskflow.mapper.config import BLOCK, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
-from taskflow.mapper.schedules import PipelineSchedule
+from taskflow.mapper.pipeline_schedules import PipelineSchedule
 
 _WEIGHT = r"(?:\d+\.?\d*(?:e[+-]?\d+)?)"
 _SIZES = rf"{_WEIGHT}(?::{_WEIGHT})+"

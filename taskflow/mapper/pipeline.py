@@ -12,7 +12,7 @@ from itertools import chain, pairwise, product
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import OpConfig
-from taskflow.mapper.schedules import Pass, PassKind, PipelineSchedule, rank_passes
+from taskflow.mapper.pipeline_schedules import Pass, PassKind, PipelineSchedule, rank_passes
 from taskflow.operators.operator import Soap
 from taskflow.partition import even_cuts, weighted_cuts
 from taskflow.regions import Rect

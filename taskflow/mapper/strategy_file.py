@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.mapper.config import Exchange, SyncAlgorithm, UpdatePlacement
-from taskflow.mapper.schedules import PipelineSchedule
+from taskflow.mapper.pipeline_schedules import PipelineSchedule
 from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
 
 FORMAT = "taskflow-strategy"

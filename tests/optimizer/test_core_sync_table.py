@@ -1,4 +1,4 @@
-"""The compiled core's synchronisation against tasks/lower/sync_table.py, row by row: kind, holders, flops, bytes, and what each
+"""The compiled core's synchronisation against tasks/lower/gradient_sync.py, row by row: kind, holders, flops, bytes, and what each
 row waits for."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlace
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.tasks.lower.emit import apart, distance
-from taskflow.tasks.lower.sync_table import SyncPhase, SyncStep, SyncTask, first_root, make_sync_table, sync_tasks
+from taskflow.tasks.lower.gradient_sync import SyncPhase, SyncStep, SyncTask, first_root, make_sync_table, sync_tasks
 from taskflow.tasks.task import Kind
 
 core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")

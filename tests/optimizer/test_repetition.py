@@ -25,8 +25,8 @@ from taskflow.optimizer.search import search
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.rules import SGD, Adam, UpdateRule
+from taskflow.tasks.lower.gradient_sync import SyncStep, make_sync_table
 from taskflow.tasks.lower.sync_part import first_repetition
-from taskflow.tasks.lower.sync_table import SyncStep, make_sync_table
 
 core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 RULE = SGD(0.1, momentum=0.9)

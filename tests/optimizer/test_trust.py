@@ -16,8 +16,8 @@ from taskflow.mapper import DataParallel, map_graph
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.optimizer.trust import MEASURED, Features, features, trust
+from taskflow.optimizer.trust.expected_error import FAR, LEAST, NEAREST, expected
 from taskflow.optimizer.trust.measured import VTRAIN
-from taskflow.optimizer.trust.nearest import FAR, LEAST, NEAREST, expected
 
 
 def test_features_are_those_of_the_notation() -> None:

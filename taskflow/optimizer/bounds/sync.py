@@ -72,7 +72,7 @@ def bundles_of(graph: OperatorGraph, users: Sequence[tuple[Node, OpConfig]], tra
 def layer_sync(
     prices: Prices, rule: UpdateRule, sync: Sync, bundles: Sequence[HeldBundle], first: int, image: Sequence[int] = ()
 ) -> list[Row]:
-    """Return the tasks of a layer's synchronisation, as in `tasks.lower.sync_table`. ``first``: the layer's place among all
+    """Return the tasks of a layer's synchronisation, as in `tasks.lower.gradient_sync`. ``first``: the layer's place among all
     layers, which determines where sums are computed (`ParameterLayout.rank`). ``image``: as they would be on renumbered
     processors (stated in the old numbers). Moves within a processor and clipping are left out."""
     rows: list[Row] = []

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "evaluate/simulation/by_fragment.h"
-#include "evaluate/simulation/propagate.h"
+#include "evaluate/simulation/delta.h"
 
 namespace taskflow {
 

@@ -3,8 +3,9 @@ the network and the machine; and the search that continues from the best of them
 
 ``plans`` lists them. ``tables`` has one device's part of each operator, and ``stages`` adds these up by stages. From the sums,
 ``memory`` and ``price`` compute a plan's memory and time in closed form, and ``grid`` simulates the best plans.
-``fit`` chooses recomputation and stages that use the
-memory. ``layered_search`` changes single choices (``neighbours``) of the best. ``changes`` finds what would fit if nothing does.
+``fit`` chooses recomputation and stages that use the memory. ``plan_bound``, with ``bound_*``, has the least time that any of
+these plans takes. ``layered_search`` changes single choices (``neighbours``) of the best. ``changes`` finds what would fit if
+nothing does.
 """
 
 from taskflow.optimizer.grid.changes import change_that_fits, least_held

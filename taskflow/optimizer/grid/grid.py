@@ -18,9 +18,9 @@ from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.fit import fitted, refitted
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
-from taskflow.optimizer.grid.least import least_of_plans, least_unordered_bytes
 from taskflow.optimizer.grid.memory import PlanMemory, plan_memory
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
+from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
 from taskflow.optimizer.grid.plans import grid_plans
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, unusual

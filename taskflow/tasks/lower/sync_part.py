@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from taskflow.tasks.lower.sync_table import ChunkPattern, RowStage, SyncTable
+from taskflow.tasks.lower.gradient_sync import ChunkPattern, RowStage, SyncTable
 
 
 def first_repetition(table: SyncTable, holders: int) -> SyncTable:

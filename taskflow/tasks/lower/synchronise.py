@@ -1,7 +1,7 @@
 """Synchronisation: gradient sums, clipping, updates and the sending of new weights, which keep the replicas of a parameter
 equal.
 
-sync_table.py says which tasks there are and what each waits for; here they get their buffers.
+gradient_sync.py says which tasks there are and what each waits for; here they get their buffers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from taskflow.mapper import PassKind, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks.lower.part import NotAlikeError
-from taskflow.tasks.lower.sharded import lowered_of, lowered_sharers, send_weights, sharded_bundles, sum_shares
-from taskflow.tasks.lower.state import Lowering
-from taskflow.tasks.lower.sync_table import (
+from taskflow.tasks.lower.gradient_sync import (
     SyncPhase,
     SyncStep,
     SyncTable,
@@ -32,6 +29,9 @@ from taskflow.tasks.lower.sync_table import (
     make_sync_table,
     sync_tasks,
 )
+from taskflow.tasks.lower.part import NotAlikeError
+from taskflow.tasks.lower.sharded import lowered_of, lowered_sharers, send_weights, sharded_bundles, sum_shares
+from taskflow.tasks.lower.state import Lowering
 from taskflow.tasks.lower.weight_gradients import collect_weight_gradients, flat_gradient
 from taskflow.tasks.task import Bundle, Clip, Kind, Norm, Part, Update
 from taskflow.tasks.topic import Purpose, Topic

@@ -8,7 +8,7 @@ import pytest
 
 from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.rules import SGD
-from taskflow.tasks.lower.sync_table import SyncStep, SyncTask, first_root, make_sync_table, routes, sync_tasks
+from taskflow.tasks.lower.gradient_sync import SyncStep, SyncTask, first_root, make_sync_table, routes, sync_tasks
 
 MESSAGES = [SyncAlgorithm.RING, SyncAlgorithm.TREE, SyncAlgorithm.OWNER]
 

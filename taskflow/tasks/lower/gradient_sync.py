@@ -193,7 +193,7 @@ def routes(travel: SyncAlgorithm, count: int) -> list[list[tuple[int, int]]]:
 def _unknown(way: SyncAlgorithm | UpdatePlacement) -> ValueError:
     return ValueError(
         f"make_sync_table: does not know how weights are synchronised by {type(way).__name__}.{way.name}; "
-        f"use another way, or write its rows in tasks/lower/sync_table.py"
+        f"use another way, or write its rows in tasks/lower/gradient_sync.py"
     )
 
 

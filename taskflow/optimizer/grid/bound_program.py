@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taskflow.optimizer.grid.least_places import LayerPlaces
+from taskflow.optimizer.grid.bound_places import LayerPlaces
 from taskflow.optimizer.grid.tables import Array
 
 LACKS = 1e3  # times ``scale`` that a step would take if it needed all of the memory once more

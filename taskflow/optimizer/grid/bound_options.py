@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from taskflow.mapper import HybridPlan, node_size
-from taskflow.optimizer.grid.least_program import LayerKinds
-from taskflow.optimizer.grid.least_work import LayerWork, LayerWorks
+from taskflow.optimizer.grid.bound_program import LayerKinds
+from taskflow.optimizer.grid.bound_work import LayerWork, LayerWorks
 from taskflow.optimizer.grid.tables import Array
 from taskflow.optimizer.grid.weight_groups import WeightGroups
 

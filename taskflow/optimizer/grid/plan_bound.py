@@ -23,10 +23,10 @@ from math import inf
 import numpy as np
 
 from taskflow.mapper import HybridPlan, samples
-from taskflow.optimizer.grid.least_options import delays, layer_kinds, pass_seconds
-from taskflow.optimizer.grid.least_places import ScheduleKind, kind_of, kinds_of, places_of
-from taskflow.optimizer.grid.least_program import LeastProgram
-from taskflow.optimizer.grid.least_work import LayerWorks
+from taskflow.optimizer.grid.bound_options import delays, layer_kinds, pass_seconds
+from taskflow.optimizer.grid.bound_places import ScheduleKind, kind_of, kinds_of, places_of
+from taskflow.optimizer.grid.bound_program import LeastProgram
+from taskflow.optimizer.grid.bound_work import LayerWorks
 from taskflow.optimizer.grid.plans import powers
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array

@@ -19,10 +19,10 @@ from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.bounds import work_bound
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.grid import LayeredPlan, PlanGrid, grid_plans, neighbours, plan_strategy
-from taskflow.optimizer.grid.least import least_of, least_of_plans, least_unordered_bytes
-from taskflow.optimizer.grid.least_places import ScheduleKind, places_of
-from taskflow.optimizer.grid.least_program import LayerKinds, LeastProgram
-from taskflow.optimizer.grid.least_work import LayerWorks
+from taskflow.optimizer.grid.bound_places import ScheduleKind, places_of
+from taskflow.optimizer.grid.bound_program import LayerKinds, LeastProgram
+from taskflow.optimizer.grid.bound_work import LayerWorks
+from taskflow.optimizer.grid.plan_bound import least_of, least_of_plans, least_unordered_bytes
 from taskflow.rules import Adam
 
 ROUNDED = 1 + 1e-9  # times are counted in multiples of 2**-40 seconds
