@@ -23,6 +23,7 @@ from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.bounds import work_bound
 from taskflow.optimizer.grid import PlanGrid
+from taskflow.optimizer.grid.bound_work import LayerWorks
 from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
 from taskflow.rules import Adam
 
@@ -43,10 +44,10 @@ def main(pairs: tuple[str, ...], as_json: bool) -> None:
         took, least = [], 0.0
         for _ in range(2):
             begin = process_time()
-            least = least_of_plans(grid.sums, grid.memory_bytes)
+            least = least_of_plans(LayerWorks(grid.sums), grid.memory_bytes)
             took.append(process_time() - begin)
         work = work_bound(make_evaluator(graph, machine, rule=Adam()))
-        fits = least_unordered_bytes(grid.sums) <= pair.devices * grid.memory_bytes
+        fits = least_unordered_bytes(LayerWorks(grid.sums)) <= pair.devices * grid.memory_bytes
         rows.append({"pair": name, "work": work, "by degrees": least, "fits": fits, "seconds": took})
     if as_json:
         print(json.dumps({"rows": rows}))

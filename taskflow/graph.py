@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from taskflow.operators.operator import Dim, Operator, Reads, Soap, Spec
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
+AXES = 1 << 16  # that are kept
 MOST_ROWS = 200  # of the table that a notebook shows
 
 
@@ -45,16 +47,36 @@ class Node:
         return self.operator.writes(self.specs, piece)
 
     def axis(self, dim: int, rect_of: Callable[[Rect], Rect]) -> int | None:
-        """Return the axis along which a Rect of a piece, such as its part of an input, shrinks when dimension ``dim`` is
-        halved."""
+        """Return the axis along which a Rect of a piece, such as its part of a weight, shrinks when dimension ``dim`` is halved."""
         high = list(self.space.hi)
         high[dim] = self.dims[dim].size // 2
         whole, half = rect_of(self.space), rect_of(Rect(self.space.lo, tuple(high)))
         return next((k for k, (a, b) in enumerate(zip(whole.shape, half.shape)) if b < a), None)
 
+    def read_axis(self, dim: int, index: int) -> int | None:
+        """Return the `axis` of what a piece reads of an input."""
+        return _read_axis(self.operator, self.specs, self.dims, dim, index)
+
+    def written_axis(self, dim: int, index: int) -> int | None:
+        """Return the `axis` of what a piece writes of an output."""
+        return _written_axis(self.operator, self.specs, self.dims, dim, index)
+
     def __str__(self) -> str:
         dims = " ".join(f"{d.name}:{d.size}{d.soap.value[0] if d.divisible else ''}" for d in self.dims)
         return f"{self.name} = {self.operator.kind}({', '.join(t.name for t in self.inputs)}) {dims}"
+
+
+# Networks have many operators that are alike, and every plan asks for the same axes again.
+@lru_cache(AXES)
+def _read_axis(operator: Operator, specs: tuple[Spec, ...], dims: tuple[Dim, ...], dim: int, index: int) -> int | None:
+    node = Node(0, operator.kind, operator, (), (), (), specs, dims)
+    return node.axis(dim, lambda piece: node.reads(piece).inputs[index])
+
+
+@lru_cache(AXES)
+def _written_axis(operator: Operator, specs: tuple[Spec, ...], dims: tuple[Dim, ...], dim: int, index: int) -> int | None:
+    node = Node(0, operator.kind, operator, (), (), (), specs, dims)
+    return node.axis(dim, lambda piece: node.writes(piece)[index])
 
 
 class OperatorGraph:
@@ -132,7 +154,7 @@ class OperatorGraph:
         for k, tensor in enumerate(node.inputs):
             if part is None or tensor.node not in self._perhaps:
                 continue
-            if node.axis(part, lambda piece, k=k: node.reads(piece).inputs[k]) == 0:  # type: ignore[misc]
+            if node.read_axis(part, k) == 0:
                 self._perhaps.discard(tensor.node)
             else:
                 whole.append(tensor.node)

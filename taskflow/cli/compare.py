@@ -26,8 +26,9 @@ from taskflow.cli.progress import working
 from taskflow.cli.search import restricted_search, run_search
 from taskflow.cli.tables import tell
 from taskflow.export import nearest_within
+from taskflow.machine import Cluster
 from taskflow.optimizer import Budget, Deadline
-from taskflow.optimizer.grid import SIMULATED, best_of_grid, has_grid, make_grid
+from taskflow.optimizer.grid import SIMULATED, best_of_grid, make_grid
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.runtime.job import INTERRUPTED, say_once
 
@@ -52,8 +53,8 @@ def compare_command(
 
     With --constraints, --pin, --pin-sync, --forbid or --limit the searches consider only plans that respect them. The other
     plans are repaired to respect them, and their names say so. The row "grid" is the best of a grid over degrees of tensor,
-    pipeline and data parallelism (and more), for networks that can have such plans. Ctrl-C ends the searches and shows the
-    results so far.
+    pipeline and data parallelism (and more); without one, a line says why. Ctrl-C ends the searches and shows the results so
+    far.
 
     \b
     Examples:
@@ -82,13 +83,12 @@ def compare_command(
             called = name if respects is plan else f"{name} (repaired)" if target is None else f"{name} (for {target})"
             rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
     interrupted, grid = False, None
-    if target is None and not constraints.rules:
-        try:
-            grid = grid_row(problem, limit, memory, quiet or as_json)
-        except KeyboardInterrupt:
-            interrupted = True
-        if grid is not None:
-            rows += [grid] if "iteration_seconds" in grid else []
+    try:
+        grid = no_grid(problem, target, bool(constraints.rules)) or grid_row(problem, limit, memory, quiet or as_json)
+    except KeyboardInterrupt:
+        interrupted = True
+    if isinstance(grid, dict) and "iteration_seconds" in grid:
+        rows.append(grid)
     for algorithm in () if interrupted else SEARCHES:
         alone = algorithm in ("placement", "optcnn")
         try:
@@ -114,30 +114,46 @@ def compare_command(
         if interrupted:
             break
     if as_json:
-        emit({**problem.header(), "strategies": rows, "constraints": [str(rule) for rule in constraints.rules]})
+        emit({
+            **problem.header(), "strategies": rows, "constraints": [str(rule) for rule in constraints.rules],
+            "no_grid": grid if isinstance(grid, str) else None,
+        })
     else:
         tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")
         if grid is not None:
-            tell(f"grid: {grid['grid_said']}")
+            tell(f"grid: {grid if isinstance(grid, str) else grid['grid_said']}")
     if interrupted:
         say_once(f"{command_path(click.get_current_context())}: interrupted; what the searches had found until then is above")
         sys.exit(INTERRUPTED)
 
 
-def grid_row(problem: Problem, limit: Budget, memory: bool, quiet: bool) -> dict[str, Any] | None:
-    """Return the row of the grid's best plan; None for networks that have no grid (`has_grid`). If no plan fits, the row holds
-    only the counts of what was tried."""
-    if not has_grid(problem.graph, problem.machine, problem.evaluator.rule) or problem.evaluator.costs.measures:
-        return None
+def no_grid(problem: Problem, target: str | None, constrained: bool) -> str:
+    """Return why there is no row for the grid; empty if there is one."""
+    if target is not None:
+        return f"none for a framework (`search --for {target}` looks at its grid)"
+    if constrained:
+        return "none under constraints"
+    if problem.evaluator.costs.measures:
+        return "none with measured costs, since its plans are priced for described machines"
+    if len(problem.machine.processors) < 2:
+        return "none on one device"
+    if problem.graph.carries:
+        return f"none, since {problem.graph.name} carries states from step to step"
+    return "" if isinstance(problem.machine, Cluster) else f"none, since {problem.machine.name} is not a described machine"
+
+
+def grid_row(problem: Problem, limit: Budget, memory: bool, quiet: bool) -> dict[str, Any]:
+    """Return the row of the grid's best plan. If none was found to fit in time, the row holds only the counts of what was
+    tried."""
     lacks = problem.room if memory else lambda strategy: ""
     with working("grid", not quiet):
         found = best_of_grid(
             problem.evaluator, lacks, deadline=Deadline(limit.seconds), most=int(min(SIMULATED, limit.proposals)),
-            grid=make_grid(problem.graph, problem.machine, problem.evaluator.rule),
+            grid=make_grid(problem.graph, problem.machine, problem.evaluator.rule), until=limit.seconds,
         )
     said = f"{found}" + (f", {found.refused} of them did not fit" if found.refused else "")
     counts = {"grid": found.as_json(), "grid_said": said}
     if found.strategy is None:
-        return counts
+        return {**counts, "grid_said": "; ".join([said, *found.left_out[:1]])}
     row = {**describe(problem, found.strategy), "name": f"grid: {found.best}"}
     return {**row, "search_seconds": found.search_seconds, "proposals": len(found.simulated), **counts}

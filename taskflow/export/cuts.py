@@ -68,7 +68,7 @@ def _alone(operator: Operator, specs: tuple[Spec, ...]) -> Node:
 @lru_cache(maxsize=1 << 14)
 def _written(operator: Operator, specs: tuple[Spec, ...], dim: int, output: int) -> Lies:
     node = _alone(operator, specs)
-    axis = node.axis(dim, lambda piece: node.writes(piece)[output])
+    axis = node.written_axis(dim, output)
     if axis is not None:
         return Lies(axis)
     return PARTIAL if node.dims[dim].soap is Soap.REDUCTION else WHOLE

@@ -128,10 +128,7 @@ def _proportions(weights: tuple[float, ...]) -> str:
 
 def writes_together(node: Node, dim: int) -> bool:
     """True if pieces along a dimension write the same elements of some output: partial values, which are added."""
-    return any(
-        node.axis(dim, lambda piece, k=tensor.index: node.writes(piece)[k]) is None  # type: ignore[misc]
-        for tensor in node.outputs
-    )
+    return any(node.written_axis(dim, tensor.index) is None for tensor in node.outputs)
 
 
 @lru_cache(maxsize=64)

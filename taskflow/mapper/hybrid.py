@@ -288,7 +288,7 @@ def _keys(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
 
 def _writing(node: Node, axis: int) -> int | None:
     """The dimension that cuts an operator's first output along an axis."""
-    return next((i for i in range(len(node.dims)) if node.axis(i, lambda piece: node.writes(piece)[0]) == axis), None)
+    return next((i for i in range(len(node.dims)) if node.written_axis(i, 0) == axis), None)
 
 
 def _along(node: Node, axes: Mapping[tuple[int, int], int], degree: int) -> int | None:
@@ -298,7 +298,7 @@ def _along(node: Node, axes: Mapping[tuple[int, int], int], degree: int) -> int 
             continue
         for i, dim in enumerate(node.dims):
             cut = dim.divisible and dim.soap not in (Soap.REDUCTION, Soap.SAMPLE) and dim.size >= degree
-            if cut and node.axis(i, lambda piece, k=index: node.reads(piece).inputs[k]) == lies:  # type: ignore[misc]
+            if cut and node.read_axis(i, index) == lies:
                 return i
     return None
 
@@ -306,7 +306,7 @@ def _along(node: Node, axes: Mapping[tuple[int, int], int], degree: int) -> int 
 def _say(node: Node, dim: int, axes: dict[tuple[int, int], int]) -> None:
     """Note along which axes an operator's outputs are cut if this dimension is."""
     for tensor in node.outputs:
-        axis = node.axis(dim, lambda piece, k=tensor.index: node.writes(piece)[k])  # type: ignore[misc]
+        axis = node.written_axis(dim, tensor.index)
         if axis is not None:
             axes[tensor.node, tensor.index] = axis
 

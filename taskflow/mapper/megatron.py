@@ -41,7 +41,7 @@ class Megatron(Mapper):
                 continue
             self._shared[operator.name] = dim
             for tensor in operator.outputs:
-                axis = operator.axis(dim, lambda piece, n=operator, k=tensor.index: n.writes(piece)[k])  # type: ignore[misc]
+                axis = operator.written_axis(dim, tensor.index)
                 if axis is not None:
                     axes[tensor.node, tensor.index] = axis
 
@@ -95,7 +95,7 @@ class Megatron(Mapper):
         for index, tensor in enumerate(node.inputs):
             lies = axes.get((tensor.node, tensor.index))
             for i in long if lies is not None else ():
-                if node.axis(i, lambda piece, k=index: node.reads(piece).inputs[k]) == lies:  # type: ignore[misc]
+                if node.read_axis(i, index) == lies:
                     return i
         words = bool(node.inputs) and not any(tensor.spec.differentiable for tensor in node.inputs)
         if not any(len(p.shape) > 1 for p in node.parameters) or not (words or node.operator.work is Work.CONTRACTION):

@@ -358,6 +358,38 @@ def test_compare_has_a_row_for_the_grid(everywhere: None) -> None:
     assert "plans, " in shown.output and " simulated" in shown.output
 
 
+@pytest.mark.parametrize("words", [("alexnet", "-m", "k80"), ("nmt", "--size", "small", "-m", "h100")])
+def test_small_and_convolutional_networks_have_a_row_for_the_grid(words: tuple[str, ...], everywhere: None) -> None:
+    ran = CliRunner().invoke(main, ["compare", *words, "-n", "2", "--batch", "8", "--budget", "1p", "--json"])
+    assert ran.exit_code == 0, ran.output
+    said = json.loads(ran.output)
+    assert said["no_grid"] is None
+    (row,) = [row for row in said["strategies"] if row["name"].startswith("grid: ")]
+    assert row["grid"]["simulated"] == 1 and row["iteration_seconds"] == row["grid"]["iteration_seconds"] > 0
+
+
+@pytest.mark.parametrize(("words", "reason"), [
+    (("-n", "1"), "none on one device"),
+    (("-n", "2", "--pin", "fc1=whole @ 0"), "none under constraints"),
+    (("-n", "2", "--for", "jax"), "none for a framework (`search --for jax` looks at its grid)"),
+])  # fmt: skip
+def test_without_a_row_for_the_grid_compare_says_why(words: tuple[str, ...], reason: str, everywhere: None) -> None:
+    place = ("--size", "small", "--batch", "4", "-m", "h100")
+    ran = CliRunner().invoke(main, ["compare", "mlp", *place, *words, "--budget", "1p"])
+    assert ran.exit_code == 0, ran.output
+    assert f"grid: {reason}" in ran.output and "grid: t" not in ran.output
+
+
+def test_a_plan_is_not_simulated_if_every_task_must_be_lowered_in_too_little_time() -> None:
+    """Of networks with operators that run after all micro-batches (`Pipeline.last`) no part stands for the whole."""
+    trials = [PlanTrial(make_evaluator(build(name, batch=64, **sizes), load_machine("h100", 32)), lambda one: "", lambda: False)
+              for name, sizes in (("NMT", {}), ("GPT-2", {"layers": 2}))]
+    plan = LayeredPlan(HybridPlan(data=32, micro_batch=1))
+    whole = [len(trial.evaluator.graph) * 32 * 2 for trial in trials]
+    assert trials[0].work(plan, 2) > whole[0] and trials[1].work(plan, 2) < whole[1]
+    assert trials[0].work(LayeredPlan(HybridPlan(data=32, micro_batch=2)), 1) < 1000  # without an order
+
+
 def test_a_plan_that_was_simulated_is_known_to_fit() -> None:
     """Where time ran out before the others were priced, "0 fit" would be wrong."""
     found = GridResult(None, None, 2.0, 1206, 0, ((1.0, 2.0), (1.0, 3.0)), 1, (), 0.5)

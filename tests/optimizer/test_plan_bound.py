@@ -164,7 +164,7 @@ def test_the_least_of_all_is_no_more_than_any_plan_of_the_grid(step: int) -> Non
         elif strategy.ordered:
             lacking += 1
     assert fitting and lacking
-    found = least_of_plans(grid.sums, memory)
+    found = least_of_plans(LayerWorks(grid.sums), memory)
     assert 1.05 * work_bound(evaluator) < found <= min(fitting) * ROUNDED
 
 
@@ -174,8 +174,8 @@ def test_memory_counts() -> None:
     plan = HybridPlan(data=4, micro_batch=2)
     bounds = [least_of(works, plan, nbytes) for nbytes in (10**10, 900_000, 700_000)]
     assert bounds == sorted(bounds) and bounds[0] < bounds[-1]
-    assert least_of_plans(grid.sums, 10_000) > 100 * least_of_plans(grid.sums, 10**10)
-    assert least_of_plans(grid.sums, 10**10, lambda: True) == 0.0
+    assert least_of_plans(LayerWorks(grid.sums), 10_000) > 100 * least_of_plans(LayerWorks(grid.sums), 10**10)
+    assert least_of_plans(LayerWorks(grid.sums), 10**10, lambda: True) == 0.0
 
 
 def test_plans_without_an_order_need_what_is_said() -> None:
@@ -184,7 +184,7 @@ def test_plans_without_an_order_need_what_is_said() -> None:
     needs = MemoryCheck(evaluator)
     strategy = map_graph(DataParallel(), graph, machine)
     evaluator.set(strategy)
-    assert 0 < least_unordered_bytes(grid.sums) <= sum(needs.peaks(strategy)[0])
+    assert 0 < least_unordered_bytes(LayerWorks(grid.sums)) <= sum(needs.peaks(strategy)[0])
     assert grid.least() == 0.0  # they fit, and are no plans in notation
 
 

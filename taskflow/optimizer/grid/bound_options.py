@@ -85,9 +85,22 @@ def _shared(works: LayerWorks, plan: HybridPlan, work: LayerWork, count: int) ->
     occupy a link. The last are seconds of adding gradients up. Three ways: with whole weights and gradients, with shares of
     gradients, and with shares of both."""
     share = max(1, (plan.data or 1) // plan.experts)
-    state, whole = work.state / share, work.whole
-    groups = _groups(works, plan)
-    once, sums, gathers, none = (np.zeros(len(state)) for _ in range(4))
+    state, whole, none = work.state / share, work.whole, np.zeros(len(work.state))
+    key = plan.tensor, plan.context, plan.data or 1, plan.experts
+    if key not in works.link_seconds:
+        works.link_seconds[key] = _link_seconds(works, plan, work)
+    once, sums, gathers = works.link_seconds[key]
+    return [
+        (whole[0] + state, whole[1], once, work.adds),
+        (whole[0] + state, work.gradients / share, count * sums + gathers, none),
+        (work.weights / share + state, work.gradients / share, count * (sums + 2 * gathers), none),
+    ]
+
+
+def _link_seconds(works: LayerWorks, plan: HybridPlan, work: LayerWork) -> Array:
+    """(3, layers): seconds for which links are busy with whole sums of gradients, with sums of which each device gets a share, and
+    with gathers of weights. These do not depend on micro-batches."""
+    groups, busy = _groups(works, plan), np.zeros((3, len(work.state)))
     for name, moved in work.moved.items():
         if groups is None:
             break
@@ -98,12 +111,8 @@ def _shared(works: LayerWorks, plan: HybridPlan, work: LayerWork, count: int) ->
             (min(groups.seconds(step, g, 2), groups.seconds(step, g, 1) + groups.seconds(step, w, 1)),
              groups.seconds(shares, g, 1), groups.seconds(shares, w, 1)) for w, g in sizes.T
         ])[alike.ravel()]  # fmt: skip
-        once, sums, gathers = np.maximum((once, sums, gathers), found.T)
-    return [
-        (whole[0] + state, whole[1], once, work.adds),
-        (whole[0] + state, work.gradients / share, count * sums + gathers, none),
-        (work.weights / share + state, work.gradients / share, count * (sums + 2 * gathers), none),
-    ]
+        busy = np.maximum(busy, found.T)
+    return busy
 
 
 def _groups(works: LayerWorks, plan: HybridPlan) -> WeightGroups | None:

@@ -131,8 +131,8 @@ def _v(ranks: int, count: int) -> tuple[Array, Array, Array, Array, Array]:
     summed: list[tuple[float, ...]] = []
     for one in range(ranks):
         mine = schedule.stages(one, ranks, 2)
-        numbers = {kind: np.zeros(stages) for kind in PassKind}
-        now, seen = np.zeros(stages), np.zeros(stages)
+        numbers = {kind: [0.0] * stages for kind in PassKind}
+        now, seen = [0.0] * stages, [0.0] * stages
         rows: set[tuple[float, ...]] = set()
         for which in rank_passes(schedule, ranks, 2, count, one):
             if which.kind is PassKind.FORWARD:
@@ -141,17 +141,18 @@ def _v(ranks: int, count: int) -> tuple[Array, Array, Array, Array, Array]:
                     before[1, which.stage] = np.maximum(numbers[PassKind.BACKWARD], numbers[PassKind.WEIGHTS])
                 now[which.stage] += 1
             numbers[which.kind][which.stage] += 1
-            rows.add((*now[mine].tolist(), *seen[mine].tolist()))
+            rows.add((now[mine[0]], now[mine[1]], seen[mine[0]], seen[mine[1]]))
             if which.kind is PassKind.BACKWARD:
                 now[which.stage] -= 1
             elif which.kind is PassKind.WEIGHTS:
                 seen[which.stage] = 1
-        for row in sorted(rows):
-            if not any(row != other and all(a <= b for a, b in zip(row, other)) for other in rows):
-                whole = np.zeros((2, stages))
-                whole[:, mine] = np.array(row).reshape(2, 2)
-                kept.append((*whole[0].tolist(), float(one)))
-                summed.append(tuple(whole[1].tolist()))
+        every = np.array(sorted(rows))
+        below = (every[:, None] <= every[None]).all(axis=2).sum(axis=1) > 1  # what others have all of
+        for row in every[~below]:
+            whole = np.zeros((2, stages))
+            whole[:, mine] = row.reshape(2, 2)
+            kept.append((*whole[0].tolist(), float(one)))
+            summed.append(tuple(whole[1].tolist()))
     return rank, before, np.tri(stages, k=-1), np.array(kept), np.array(summed)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from taskflow.mapper import HybridPlan, sample_dim, samples
 from taskflow.optimizer.grid.layered import LayeredPlan
-from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array, NodeTable, corner
 from taskflow.tasks.lower import gradient_flow
@@ -61,7 +60,7 @@ class LayerWorks:
         self._varies = np.array(varies, bool)
         self._varying = self._varies[self.tables.output_node]
         layers = [int(sums.layer_of[node.number]) for node in graph if node.inputs]
-        self.axes = PlanAxes(graph, self.tables.machine)
+        self.axes = sums.axes
         self.whole = not self.axes.divided  # some operators may take all parts of a micro-batch at once
         self._in_order = layers == sorted(layers)  # a layer's tasks follow one another
         trained = gradient_flow(graph)[2]
@@ -69,7 +68,9 @@ class LayerWorks:
         self._known: dict[tuple[int, int, int, int], LayerWork] = {}
         self.weights: dict[object, Array] = {}  # on conditions of bounds (`LeastProgram`), which made a good one of some plan
         self.pass_seconds: dict[tuple[int, int, int, int], tuple[Array, Array]] = {}  # (`pass_seconds`)
+        self.link_seconds: dict[tuple[int, int, int, int], Array] = {}  # of gradients and weights (`layer_kinds`)
         self._pairs: dict[tuple[str, bytes], Array] = {}
+        self._timed: dict[tuple[int, int, int, int], Array] = {}
         self._needed = [[x.node for x in node.inputs] for node in graph], [  # forward; and backward, in reversed time
             [x.node for x, wants in zip(node.inputs, wanted) if wants and active]
             for node, wanted, active in zip(graph, self.tables.wanted, self.tables.active.tolist())
@@ -123,19 +124,25 @@ class LayerWorks:
             waits, by_layer(np.maximum(0.0, table.seconds[:, 2] - table.alone[:, 2])),
         )
 
-    def of_stages(self, plan: HybridPlan, micro_batches: int) -> float:
+    def of_stages(self, plan: HybridPlan, micro_batches: int, enough: float) -> float:
         """Return the seconds that the slowest stage takes at least, if there are fewer layers than stages: these are the same then
-        in all plans."""
+        in all plans. Or return ``enough`` if it takes no less."""
         stage, seconds = self.sums.stages(LayeredPlan(plan)), self._seconds(plan)
-        begins = self._begins(seconds[:, 0], stage, plan.pipeline, self._needed[0])
-        takes: Array = begins + micro_batches * np.bincount(stage, seconds.sum(axis=1), plan.pipeline)
-        return float(takes.max())
+        takes: Array = micro_batches * np.bincount(stage, seconds.sum(axis=1), plan.pipeline)
+        if takes.max() < enough:
+            takes = takes + self._begins(seconds[:, 0], stage, plan.pipeline, self._needed[0])
+        return min(enough, float(takes.max()))
 
     def _seconds(self, plan: HybridPlan) -> Array:
         """(nodes, 2): seconds of the kernels of each node's forward and backward task. Where pieces are unequal, of the first
         or the last device of a group, whichever has more to do in all."""
+        key = plan.tensor, plan.context, plan.experts, plan.micro_batch or 1
+        if key not in self._timed:
+            self._timed[key] = self._make_seconds(*key)
+        return self._timed[key]
+
+    def _make_seconds(self, t: int, c: int, e: int, mb: int) -> Array:
         tables = self.tables
-        t, c, e, mb = plan.tensor, plan.context, plan.experts, plan.micro_batch or 1
         cuts, count = tables.group_cuts(t, c, e), samples(tables.graph) // (e * mb)
         found = np.zeros((2, len(cuts.first), 2))
         for i, (node, adds) in enumerate(cuts.first):
@@ -275,15 +282,19 @@ class LayerWorks:
         before that. A layer's operators are run one after the other, those of different layers perhaps beside each other.
         ``needed``: by operator, the others that it waits for. With backward seconds, the time of a step runs backwards. The
         result does not fall along the layers."""
-        each, of, ends = seconds.tolist(), layer.tolist(), [0.0] * len(seconds)
+        of, ends = layer.tolist(), [0.0] * len(seconds)
         at, before, found = [0.0] * count, [0.0] * count, [-1.0] * count
-        for number, needs in enumerate(needed):
-            own, takes = of[number], each[number]
-            there = max([ends[other] for other in needs]) if needs else 0.0
-            if found[own] < 0 and needs and min([of[other] for other in needs]) < own:
+        for number, (needs, own, takes) in enumerate(zip(needed, of, seconds.tolist())):
+            there = 0.0
+            for other in needs:
+                if ends[other] > there:
+                    there = ends[other]
+            if found[own] < 0 and any(of[other] < own for other in needs):
                 found[own] = max(0.0, there - before[own])
             before[own] += takes
-            at[own] = ends[number] = max(at[own], there) + takes
+            if at[own] > there:
+                there = at[own]
+            at[own] = ends[number] = there + takes
         begins: Array = np.minimum.accumulate(np.maximum(np.array(found), 0.0)[::-1])[::-1]
         return begins
 

@@ -16,12 +16,13 @@ from taskflow.mapper import HybridPlan, Strategy, layer_numbers, node_size, samp
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
+from taskflow.optimizer.grid.bound_work import LayerWorks
 from taskflow.optimizer.grid.fit import fitted, refitted
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.memory import PlanMemory, plan_memory
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
-from taskflow.optimizer.grid.plans import grid_plans
+from taskflow.optimizer.grid.plans import runs_after_micro_batches
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, unusual
 from taskflow.optimizer.grid.stages import PlanSums
@@ -135,7 +136,7 @@ class PlanGrid:
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""
         if not self._listed:
-            every = [one for one in grid_plans(self.graph, self.machine) if self.takes is None or self.takes(one[0])]
+            every = [one for one in self.sums.axes.plans() if self.takes is None or self.takes(one[0])]
             self._listed = sorted(every, key=lambda one: unusual(one[0]))
         return self._listed
 
@@ -156,9 +157,10 @@ class PlanGrid:
         """Return seconds that no plan takes less than; 0 if they are not known, or ``over`` returned true before. Infinite if none
         fits."""
         whole = sum(processor.memory_bytes for processor in self.machine.processors)
-        if least_unordered_bytes(self.sums) <= whole:
+        works = LayerWorks(self.sums)
+        if least_unordered_bytes(works) <= whole:
             return 0.0  # a plan without an order, of any cuts, may be faster than all in notation
-        return least_of_plans(self.sums, self.memory_bytes, over)
+        return least_of_plans(works, self.memory_bytes, over)
 
     def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
         """Yield the plans that differ in one choice."""
@@ -320,6 +322,7 @@ class PlanTrial:
         self._exchanges = 4 * sum(node.operator.kind == "dispatch" for node in evaluator.graph)  # there and back, twice
         self._clock = clock or Deadline()
         self._paced = False  # whether `pace` is of a plan that was simulated
+        self._unfolded = runs_after_micro_batches(evaluator.graph)  # then no part of a step stands for all of it
 
     def begin_at(self, found: GridResult) -> None:
         """Continue from the result of a grid."""
@@ -376,7 +379,7 @@ class PlanTrial:
         alike = plan.pipeline * plan.virtual + layered.changes  # runs of layers that are alike
         whole = len(self.evaluator.graph) * plan.tensor * plan.context * (plan.data or len(plan.shares) or 1) * micro_batches
         whole, devices = whole * plan.split, devices * plan.split
-        if is_small(whole):
+        if is_small(whole) or (micro_batches > 1 and self._unfolded):
             return starting + whole
         nodes = len(self.evaluator.graph) * min(1.0, KEPT * alike / max(1, self._layers))
         simulated = len(self.evaluator.graph) * devices * micro_batches // SIMULATED_PIECES

@@ -49,22 +49,22 @@ class _LayerSums:
     waits: Array
 
 
-def least_of_plans(sums: PlanSums, memory_bytes: int, over: Callable[[], bool] = lambda: False) -> float:
+def least_of_plans(works: LayerWorks, memory_bytes: int, over: Callable[[], bool] = lambda: False) -> float:
     """Return the seconds; infinite if no plan fits devices of ``memory_bytes``, and 0 if ``over`` returned true before all shapes
     were looked at."""
-    works, found = LayerWorks(sums), inf
+    graph, found = works.sums.graph, inf
     left: list[tuple[float, int, HybridPlan]] = []
     for plan in _shapes(works):
         if over():
             return 0.0
         with suppress(ValueError):  # the network cannot be cut so
             ahead, back = pass_seconds(works, plan)
-            passes = samples(sums.graph) // plan.together / plan.pipeline
+            passes = samples(graph) // plan.together / plan.pipeline
             left.append((passes * float(ahead.sum() + back.min(axis=0).sum()), len(left), plan))
     for quick, _, shape in sorted(left, key=lambda one: one[:2]):
         if quick >= found:
             break
-        for kind in kinds_of(shape, samples(sums.graph) // shape.together, sums.layers):
+        for kind in kinds_of(shape, samples(graph) // shape.together, works.sums.layers):
             if over():
                 return 0.0
             found = min(found, least_of(works, shape, memory_bytes, found, kind))
@@ -77,7 +77,7 @@ def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float
     count, kind = samples(works.sums.graph) // plan.together, kind or kind_of(plan)
     update = 1 / _memory_rate(works.sums)
     if plan.pipeline > max(1, works.sums.layers):
-        return min(most, works.of_stages(plan, count))
+        return works.of_stages(plan, count, most)
     found = 0.0
     if kind in (ScheduleKind.ALONE, ScheduleKind.IN_TURN, ScheduleKind.APART):
         layers = _priced(plan, count, works, update, kind)
@@ -101,11 +101,11 @@ def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float
     return min(most, found)
 
 
-def least_unordered_bytes(sums: PlanSums) -> float:
+def least_unordered_bytes(works: LayerWorks) -> float:
     """Return the bytes of all devices together that a plan without an order needs at least, however it is cut and placed: what a
     whole batch keeps from forward to backward, weights and state. 0 if that is not known."""
     try:
-        work = LayerWorks(sums).of(HybridPlan(micro_batch=samples(sums.graph), data=1))
+        work = works.of(HybridPlan(micro_batch=samples(works.sums.graph), data=1))
     except ValueError:  # the network cannot be cut so
         return 0.0
     return float(work.kept[0].sum() + work.weights.sum() + work.state.sum())

@@ -11,6 +11,7 @@ from taskflow.mapper import (
     HybridParallel,
     HybridPlan,
     Megatron,
+    Strategy,
     attends,
     layer_numbers,
     map_graph,
@@ -47,7 +48,7 @@ class PlanAxes:
         self.recompute = ["none"]
         if recomputed(graph, "selective"):
             self.recompute.append("selective")
-        if self.layers:
+        if self.layers and recomputed(graph, "full"):
             self.recompute.append("full")
 
     def plans(self) -> Iterator[tuple[HybridPlan, int]]:
@@ -110,14 +111,24 @@ def _experts(graph: OperatorGraph) -> list[int]:
 
 def _takes_micro_batches(graph: OperatorGraph, batch: int) -> bool:
     """True if micro-batches can go through the network one after the other."""
+    return _in_micro_batches(graph, batch) is not None
+
+
+def _in_micro_batches(graph: OperatorGraph, batch: int) -> Strategy | None:
+    """A strategy of one device with as few micro-batches as divide the batch; None if they cannot be had."""
     if batch < 2:
-        return False
+        return None
     count = next(k for k in range(2, batch + 1) if batch % k == 0)
     try:
-        map_graph(HybridParallel(HybridPlan(data=1, micro_batch=batch // count)), graph, host(1))
+        return map_graph(HybridParallel(HybridPlan(data=1, micro_batch=batch // count)), graph, host(1))
     except ValueError:
-        return False
-    return True
+        return None
+
+
+def runs_after_micro_batches(graph: OperatorGraph) -> bool:
+    """True if some operators run once all micro-batches are through (`Pipeline.last`), as losses that are sums over samples."""
+    strategy = _in_micro_batches(graph, samples(graph))
+    return strategy is not None and strategy.pipeline is not None and bool(strategy.pipeline.last(graph, strategy.configs))
 
 
 def has_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:

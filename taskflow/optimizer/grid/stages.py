@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from taskflow.floats import sum_bytes
 from taskflow.mapper import blocks_of, layer_numbers, recomputed, stages_of
 from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
 from taskflow.rules import UpdateRule
 
@@ -79,6 +81,11 @@ class PlanSums:
         sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
         self.touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
         self.wide = np.array([sum_bytes(size) for size in sizes], np.int64)
+
+    @cached_property
+    def axes(self) -> PlanAxes:
+        """The values of each degree, found when they are first needed."""
+        return PlanAxes(self.graph, self.tables.machine)
 
     def _needed_again(self, names: frozenset[str]) -> Array:
         found = np.zeros(len(self.graph), bool)
