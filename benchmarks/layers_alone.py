@@ -44,13 +44,14 @@ class LayersAlone:
     _parts: dict[object, dict[str, np.ndarray]] = field(default_factory=dict)
     _around: GraphTables | None = None
 
-    def seconds(self, sizes: Sizes, notation: str, sequence_parallel: bool = True) -> float:
+    def seconds(self, sizes: Sizes, notation: str) -> float:
         """Predicted seconds of a step under a plan of t, p, d and mb (1F1B, no interleaving) whose layers are recomputed or not.
 
-        Without ``sequence_parallel`` a group sums its activations by all-reduces, and each member does all of what lies
-        between shared layers and sends all of it to the next stage (Megatron-LM before Korthikanti et al., arXiv 2205.05198).
+        With ``nosp`` a group sums its activations by all-reduces, and each member does all of what lies between shared
+        layers and sends all of it to the next stage (Megatron-LM before Korthikanti et al., arXiv 2205.05198).
         """
         plan = parse_plan(notation)
+        sequence_parallel = plan.sequence_parallel
         t, p, d, mb = plan.tensor, plan.pipeline, plan.data or 1, plan.micro_batch or 1
         again = {"full": 1, "none": 0}[plan.recompute]
         count = sizes.batch // d // mb
@@ -78,6 +79,14 @@ class LayersAlone:
         travels = sum(k.latency_seconds for k in route) + sent / min((k.bytes_per_second for k in route), default=1.0)
         passes = passes_seconds(ahead, back, count, travels if p > 1 else 0.0, ranks=p)
         return float(passes + self._after(sizes, t, p, d, stages))
+
+    def layer_seconds(self, sizes: Sizes, mb: int, t: int) -> tuple[float, float]:
+        """Seconds of the device, with the sums of activations, and of the host for a layer's forward and backward pass, without
+        sequence parallelism."""
+        forward, backward = np.split(self._layer(sizes, mb, t, False)["layer"], 2)
+        sums = 4 * self._collective(range(t), mb * sizes.sequence * sizes.hidden * 2, 2) if t > 1 else 0.0
+        device, host = forward + backward
+        return float(device + sums), float(host)
 
     def _after(self, sizes: Sizes, t: int, p: int, d: int, stages: Sequence[int]) -> float:
         """The slowest stage's sum of gradients and its update. Groups whose members share cards of a node go one after another."""

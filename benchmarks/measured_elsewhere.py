@@ -1,16 +1,18 @@
 """Predicted against measured training steps of others: every row of the given files, and single published figures.
 
-    python benchmarks/measured_elsewhere.py --data DIR [--group one-node several-nodes] [--sample 5] [--whole] [--rows]
+    python benchmarks/measured_elsewhere.py --data DIR [--group several-nodes published] [--sample 5] [--whole] [--rows]
 
 --data has the files that are not part of the project (docs/guide/trust.md says where they come from): vtrain-one-node.csv,
 vtrain-several-nodes.csv, nccl-allreduce-a100.csv. Their networks are GPT as Megatron-LM has it (vocabulary 51,200, float16, Adam,
-layers recomputed, 1F1B); their GPUs are A100 of 80 GB, 8 a node, with 4 cards of 200 Gb/s for each node. Steps are put together
+layers recomputed, 1F1B); their GPUs are A100 of 80 GB, 8 a node, with 4 cards of 200 Gb/s for each node. Plans are predicted as
+they ran, without sequence parallelism (`nosp`), and as if their layers' passes were cut along the sequence. Steps are put together
 from one layer (`layers_alone`); with --whole they are evaluated as `taskflow simulate` does it, which takes minutes a row.
 
-For each group of rows: mean absolute error (per cent of the measured time), bias, largest error, and over all plans of one
-network, batch and number of GPUs Kendall's tau, the regret of the plan that is predicted to be fastest, and of how many it is
-at most 3 %. ``fitted`` are the rows (every other one) to which constants were fitted (the source entries of a100.json name
-them), ``held`` the others.
+For each group of rows: mean absolute error (per cent of the measured time), bias, largest error, and over all plans that were
+measured together Kendall's tau, the regret of the plan that is predicted to be fastest, and of how many it is at most 3 %.
+
+The rows of vtrain-one-node.csv are not predicted. They lie on lines to the nanosecond, as measured steps never do: they were
+computed from traces of single layers. What such a layer took is held against the costs of a layer (group `profiled`).
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
 
 import click
 from layers_alone import LayersAlone, Sizes
+from rich.console import Console
+from rich.table import Column, Table
 from several import Several
 
 from taskflow.machine import Cluster, collective, load_machine, ring_bytes
@@ -36,12 +41,14 @@ from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.trust import MEASURED, Features
 from taskflow.optimizer.trust.expected_error import expected
-from taskflow.optimizer.trust.measured import VTRAIN
+from taskflow.optimizer.trust.measured import BLOOM, VTRAIN, MeasuredPlan
 from taskflow.rules import Adam
 
 VOCABULARY = 51_200
-GROUPS = ("nccl", "one-node", "several-nodes", "published")
+GROUPS = ("nccl", "profiled", "several-nodes", "published")
 NEAR = 0.03  # regret that is as good as none
+CARD = 25e9  # bytes a second of a network card of 200 Gb/s
+OMNI_PATH = 12.5e9  # of 100 Gb/s, four a node (Le Scao et al., BLOOM, arXiv 2211.05100, section 3.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +66,25 @@ class Row:
     batch: int
     plan: str
     seconds: float
-    fitted: bool
     vocabulary: int = VOCABULARY
-    four_cards: bool = True
+    card: float = CARD  # bytes a second of each of four cards of a node; 0: a card for each GPU, as preset
 
 
 def published() -> list[Row]:
     """The single figures of `taskflow.optimizer.trust` that are from other sources than the files."""
-    return [
-        Row(
-            "published", m.source, m.device, m.devices, m.hidden, m.heads, m.layers, m.sequence, m.batch,
-            f"{m.plan} recompute=full", m.seconds, False, m.vocabulary, False,
-        )
-        for m in MEASURED if m.source != VTRAIN
-    ]  # fmt: skip
+    return [row(m) for m in MEASURED if m.source != VTRAIN]
 
 
-def four_cards(gpus: int) -> Cluster:
+def row(m: MeasuredPlan) -> Row:
+    """A measured plan of the package, on the cluster where it ran."""
+    card = CARD if m.source == VTRAIN else OMNI_PATH if m.source == BLOOM else 0.0
+    return Row(
+        "published", f"{m.source}, {m.session}", m.device, m.devices, m.hidden, m.heads, m.layers, m.sequence, m.batch,
+        f"{m.plan} recompute=full", m.seconds, m.vocabulary, card,
+    )  # fmt: skip
+
+
+def four_cards(gpus: int, card: float = CARD) -> Cluster:
     """A100 nodes with four network cards, each of which two neighbours reach over a PCIe switch."""
     machine = load_machine("a100", gpus)
     if gpus <= 8:
@@ -84,27 +93,34 @@ def four_cards(gpus: int) -> Cluster:
     nvlink, network = node.wires
     cards = [f"card{i}" for i in range(4)]
     wires = [nvlink]
-    for i, card in enumerate(cards):
+    for i, name in enumerate(cards):
         wires += [
-            replace(network, between=(f"gpu[{2 * i}{2 * i + 1}]", card), bytes_per_second=31.5e9, source="PCIe 4.0 x16"),
-            replace(network, between=(card, "network")),
+            replace(network, between=(f"gpu[{2 * i}{2 * i + 1}]", name), bytes_per_second=31.5e9, source="PCIe 4.0 x16"),
+            replace(network, between=(name, "network"), bytes_per_second=card),
         ]
     return replace(machine, nodes=(replace(node, switches=(*node.switches, *cards), wires=tuple(wires)),))
 
 
-def rows_of(data: Path, group: str) -> list[Row]:
-    """The rows of a file of measured steps."""
+def rows_of(data: Path, name: str) -> list[Row]:
+    """The rows of a file of steps."""
     found = []
-    with (data / f"vtrain-{group}.csv").open() as file:
-        for number, row in enumerate(csv.DictReader(file)):
+    with (data / f"vtrain-{name}.csv").open() as file:
+        for row in csv.DictReader(file):
             n = {key: int(row[key]) for key in row if key not in ("milliseconds", "parameters_billion")}
             of = f"{n['gpus']} GPUs, batch {n['global_batch']}, {n['layers']} x {n['hidden']}"
-            plan = f"t{n['tensor']} p{n['pipeline']} d{n['data']} mb{n['micro_batch']} recompute=full"
+            alone = "" if n["tensor"] == 1 else " nosp"
+            plan = f"t{n['tensor']}{alone} p{n['pipeline']} d{n['data']} mb{n['micro_batch']} recompute=full"
             found.append(Row(
-                group, of, "a100", n["gpus"], n["hidden"], n["heads"], n["layers"], n["sequence"], n["global_batch"], plan,
-                float(row["milliseconds"]) / 1e3, number % 2 == 0,
+                name, of, "a100", n["gpus"], n["hidden"], n["heads"], n["layers"], n["sequence"], n["global_batch"], plan,
+                float(row["milliseconds"]) / 1e3,
             ))  # fmt: skip
     return found
+
+
+def machine_of(row: Row) -> Cluster:
+    """The cluster of a row; at least a node of it."""
+    gpus = max(8, row.gpus)
+    return four_cards(gpus, row.card) if row.card else load_machine(row.machine, gpus)
 
 
 def whole(row: Row) -> float:
@@ -113,20 +129,25 @@ def whole(row: Row) -> float:
         "GPT-2", batch=row.batch, steps=row.sequence, vocabulary=row.vocabulary, hidden=row.hidden, heads=row.heads,
         layers=row.layers, dtype="float16",
     )
-    machine = four_cards(row.gpus) if row.four_cards else load_machine(row.machine, row.gpus)
+    machine = machine_of(row).prefix(row.gpus)
     return make_evaluator(graph, machine, rule=Adam()).set(map_graph(HybridParallel(row.plan), graph, machine))
 
 
-_MACHINES: dict[tuple[int, bool], LayersAlone] = {}
+_MACHINES: dict[tuple[int, float], LayersAlone] = {}
+
+
+def alone(row: Row) -> LayersAlone:
+    """Steps on a row's cluster, with the tables of rows before."""
+    key = (row.gpus, row.card)
+    if key not in _MACHINES:
+        _MACHINES[key] = LayersAlone(machine_of(row))
+    return _MACHINES[key]
 
 
 def by_layers(row: Row) -> float:
-    """The same, put together from one layer."""
-    key, gpus = (row.gpus, row.four_cards), max(8, row.gpus)
-    if key not in _MACHINES:
-        _MACHINES[key] = LayersAlone(four_cards(gpus) if row.four_cards else load_machine(row.machine, gpus))
+    """Seconds of a step, put together from one layer."""
     sizes = Sizes(row.hidden, row.heads, row.layers, row.sequence, row.batch, row.vocabulary)
-    return _MACHINES[key].seconds(sizes, row.plan)
+    return alone(row).seconds(sizes, row.plan)
 
 
 def tau(pairs: Sequence[tuple[float, float]]) -> float:
@@ -146,20 +167,94 @@ def summary(rows: Sequence[tuple[Row, float]]) -> dict:
     found = {
         "rows": len(rows), "mean_error": mean(map(abs, errors)), "bias": mean(errors), "largest_error": max(errors, key=abs),
     }
-    for name, fitted in (("fitted", True), ("held", False)):
-        part = [abs(e) for e, (row, _) in zip(errors, rows) if row.fitted == fitted]
-        if part:
-            found[f"mean_error_{name}"] = mean(part)
     tasks: dict[str, list[tuple[float, float]]] = {}
     for row, predicted in rows:
         tasks.setdefault(row.of, []).append((predicted, row.seconds))
     several = [pairs for pairs in tasks.values() if len(pairs) > 2]
-    if several and all(row.group != "published" for row, _ in rows):
+    if several:
         found |= {
             "tasks": len(several), "tau": median(map(tau, several)), "regret": median(map(regret, several)),
             "largest_regret": max(map(regret, several)), "near": sum(regret(pairs) <= NEAR for pairs in several),
         }
     return found
+
+
+def along_sequence(row: Row) -> Row:
+    """The row's plan with the passes between shared layers cut along the sequence."""
+    return replace(row, plan=row.plan.replace(" nosp", ""))
+
+
+def on_lines(rows: Sequence[Row]) -> tuple[int, int]:
+    """How many series of three rows and more there are that differ in the number of micro-batches alone, and of how many the
+    seconds lie on a line, to two nanoseconds a micro-batch."""
+    series: dict[tuple, dict[int, float]] = {}
+    for row in rows:
+        plan = parse_plan(row.plan)
+        count = row.batch // (plan.data or 1) // (plan.micro_batch or 1)
+        series.setdefault((row.hidden, row.layers, row.plan), {})[count] = row.seconds
+    long = [sorted(one.items()) for one in series.values() if len(one) > 2]
+    lines = 0
+    for points in long:
+        slopes = [(b - a) / (m - n) for (n, a), (m, b) in zip(points, points[1:])]
+        lines += max(slopes) - min(slopes) <= 2e-9
+    return len(long), lines
+
+
+def traced_layers(rows: Sequence[Row]) -> dict[tuple[int, int, int], float]:
+    """Seconds of a layer's forward and backward pass that the rows were computed from, by hidden size, devices that share the
+    layer, and sequences of a micro-batch: what one more layer of a stage adds to one more micro-batch. Rows that say different
+    layers (by more than ten nanoseconds) raise ValueError."""
+    steps: dict[tuple, dict[int, dict[int, float]]] = {}
+    for row in rows:
+        plan = parse_plan(row.plan)
+        d, mb = plan.data or 1, plan.micro_batch or 1
+        one = steps.setdefault((row.hidden, plan.tensor, mb, plan.pipeline, d), {})
+        one.setdefault(row.layers, {})[row.batch // d // mb] = row.seconds
+    found: dict[tuple[int, int, int], list[float]] = {}
+    for (hidden, tensor, mb, pipeline, _), layers in steps.items():
+        slopes = {}
+        for count, by_batches in layers.items():
+            low, high = min(by_batches), max(by_batches)
+            if low < high:
+                slopes[count] = (by_batches[high] - by_batches[low]) / (high - low)
+        if len(slopes) > 1:
+            low, high = min(slopes), max(slopes)
+            layer = (slopes[high] - slopes[low]) / (high - low) * pipeline
+            found.setdefault((hidden, tensor, mb), []).append(layer)
+    for key, several in found.items():
+        if max(several) - min(several) > 1e-8:
+            raise ValueError(f"profiled: layers {key} take {min(several)} to {max(several)} s; expected the same in all rows")
+    return {key: mean(several) for key, several in sorted(found.items())}
+
+
+def profiled(data: Path) -> dict:
+    """What the rows on one node were computed from, and what such layers cost here."""
+    rows = rows_of(data, "one-node")
+    series, lines = on_lines(rows)
+    layers = []
+    for (hidden, tensor, mb), seconds in traced_layers(rows).items():
+        sizes = Sizes(hidden, rows[0].heads, 1, rows[0].sequence, mb)
+        device, host = alone(rows[0]).layer_seconds(sizes, mb, tensor)
+        layers.append({"hidden": hidden, "tensor": tensor, "micro_batch": mb, "traced": seconds, "device": device, "host": host})
+    return {"rows": len(rows), "series": series, "on_lines": lines, "layers": layers}
+
+
+def said_of_rows(found: dict) -> str:
+    """What the rows on one node are."""
+    return (
+        f"profiled      {found['rows']:>4} rows: computed, not measured; {found['on_lines']} of {found['series']} series that "
+        "differ in the number of micro-batches alone lie on a line to the nanosecond"
+    )
+
+
+def layers_table(found: dict) -> Table:
+    """The layers that they were computed from, beside costs of today. Milliseconds."""
+    titles = ("hidden", "t", "mb", "forward and backward, traced", "device here", "host here")
+    table = Table(*(Column(title, justify="right") for title in titles))
+    for one in found["layers"]:
+        sizes = (f"{one['hidden']:,}", str(one["tensor"]), str(one["micro_batch"]))
+        table.add_row(*sizes, *(f"{one[key] * 1e3:.2f}" for key in ("traced", "device", "host")))
+    return table
 
 
 def coverage(rows: Sequence[tuple[Row, float]]) -> float:
@@ -169,7 +264,7 @@ def coverage(rows: Sequence[tuple[Row, float]]) -> float:
         plan = parse_plan(row.plan)
         weights = float(12 * row.hidden**2 * row.layers + row.vocabulary * row.hidden)
         own = Features(weights, plan.tensor, plan.pipeline, plan.data or 1, float((plan.micro_batch or 1) * row.sequence))
-        others = [m for m in MEASURED if (m.hidden, m.layers, m.devices) != (row.hidden, row.layers, row.gpus)]
+        others = [m for m in MEASURED if (m.hidden, m.layers) != (row.hidden, row.layers)]
         found = expected(own, predicted, others)
         assert found.low is not None and found.high is not None
         within += found.low <= row.seconds <= found.high
@@ -194,6 +289,8 @@ def nccl(data: Path) -> dict:
 def said(name: str, found: dict) -> str:
     """A summary as a line."""
     text = f"{name:<14}{found['rows']:>4} rows: off by {found['mean_error']:.1%}"
+    if "mean_error_along_sequence" in found:
+        text += f" (cut along the sequence {found['mean_error_along_sequence']:.1%})"
     for key in ("fitted", "held"):
         if f"mean_error_{key}" in found:
             text += f" ({key} {found[f'mean_error_{key}']:.1%})"
@@ -221,6 +318,8 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
             continue
         if group == "nccl":
             totals[group] = nccl(data)
+        elif group == "profiled":
+            totals[group] = profiled(data)
         else:
             of_group = []
             for row in (rows_of(data, group) if group != "published" else published())[::sample]:
@@ -233,9 +332,14 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
                         f"(took {took:.1f} s)", err=as_json,
                     )  # fmt: skip
             totals[group] = {**summary(of_group), "coverage": coverage(of_group)}
+            if not evaluated:
+                cut = summary([(row, by_layers(along_sequence(row))) for row, _ in of_group])
+                totals[group] |= {f"{key}_along_sequence": cut[key] for key in ("mean_error", "bias")}
             done += of_group
         if group in totals:
-            click.echo(said(group, totals[group]), err=as_json)
+            click.echo((said_of_rows if group == "profiled" else partial(said, group))(totals[group]), err=as_json)
+            if group == "profiled":
+                Console(stderr=as_json).print(layers_table(totals[group]))
     if as_json:
         rows = [
             {"group": r.group, "task": r.of, "plan": r.plan, "seconds": s, "measured_seconds": r.seconds} for r, s in done
