@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ from document_blocks import (
     with_output,
 )
 
+README = ROOT / "README.md"
 LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 LIMIT_SECONDS = 250  # of a command or a page's Python: only so that nothing hangs
 
@@ -48,6 +50,17 @@ for line, source in json.load(sys.stdin):
         exec(compile("\\n" * line + source, sys.argv[1], "exec"), page.__dict__)
     outputs.append(printed.getvalue())
 print(json.dumps(outputs))
+"""
+
+# Runs lines of words for taskflow one after another, and prints how each ended and what it printed as JSON: a start takes longer
+# than most of them. The folder is not on the path, as where a command starts by itself. Reads its lines from stdin.
+TASKFLOW = """
+import json, sys
+sys.path[:] = filter(None, sys.path)
+from click.testing import CliRunner
+from taskflow.cli.main import main
+ended = [CliRunner().invoke(main, words, prog_name="taskflow") for words in json.load(sys.stdin)]
+print(json.dumps([(e.exit_code, e.stdout, e.stderr + repr(e.exception)) for e in ended]))
 """
 
 
@@ -137,27 +150,46 @@ def shortened(command: Command) -> list[str]:
     return words
 
 
+def run_together(lines: list[list[str]], folder: Path) -> list[tuple[int, str, str]]:
+    """How lines for taskflow ended that run in one process: their exit codes, output and errors."""
+    done = subprocess.run(
+        [sys.executable, "-c", TASKFLOW], input=json.dumps([words[1:] for words in lines]), cwd=folder, env=environment(folder),
+        text=True, capture_output=True, timeout=LIMIT_SECONDS,
+    )
+    assert done.returncode == 0, f"{lines}:\n{done.stderr}"
+    found: list[tuple[int, str, str]] = json.loads(done.stdout)
+    return found
+
+
+def run_alone(words: list[str], folder: Path) -> tuple[int, str, str]:
+    """How a command ended: its exit code, output and errors."""
+    variables = environment(folder)
+    job = subprocess.Popen(
+        words, cwd=folder, env=variables, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True, executable=shutil.which(words[0], path=variables["PATH"]),
+    )
+    try:
+        printed, error = job.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)  # the group of its own that start_new_session made
+        pytest.fail(f"{words}: still running after {LIMIT_SECONDS} s: {job.communicate()}")
+    return job.returncode, printed, error
+
+
 def run_commands(page: Path, folder: Path, slow: bool) -> None:
-    """In order and in one folder, since one writes what another reads; ``slow``: all of them, else all but the slow ones."""
+    """In order and in one folder, since one writes what another reads; ``slow``: all of them, else all but the slow ones. README's
+    start as a user starts them, all; of other pages those of taskflow that follow each other share a process."""
     require_torch(page)
     prepare(page, folder)
-    variables = environment(folder)
-    for command in commands(page):
-        if command.slow and not slow:
-            continue
-        words = shortened(command)
-        job = subprocess.Popen(
-            words, cwd=folder, env=variables, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True, executable=shutil.which(words[0], path=variables["PATH"]),
-        )
-        try:
-            printed, error = job.communicate(timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(job.pid, signal.SIGKILL)  # the group of its own that start_new_session made
-            pytest.fail(f"{command.text}: still running after {LIMIT_SECONDS} s: {job.communicate()}")
-        assert job.returncode == 0, f"{command.text}:\n{error}"
-        if command.shown is not None:
-            assert matches(command.shown, printed), f"{page.name}: {command.text} prints\n{printed}"
+    chosen = [command for command in commands(page) if slow or not command.slow]
+    for together, group in groupby(chosen, lambda command: not slow and page != README and command.text.startswith("taskflow ")):
+        some = list(group)
+        lines = [shortened(command) for command in some]
+        ends = run_together(lines, folder) if together else (run_alone(words, folder) for words in lines)
+        for command, (code, printed, error) in zip(some, ends):
+            assert code == 0, f"{command.text}:\n{error}"
+            if command.shown is not None:
+                assert matches(command.shown, printed), f"{page.name}: {command.text} prints\n{printed}"
 
 
 def having(slow: bool) -> list[object]:
@@ -218,7 +250,7 @@ def test_every_exception_is_used() -> None:
 
 
 def test_the_readme_shows_commands() -> None:
-    shown = [command.text for command in commands(ROOT / "README.md")]
+    shown = [command.text for command in commands(README)]
     for program in ("mpirun ", "python ", "taskflow ", "make "):
         assert any(text.startswith(program) for text in shown), program
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -114,9 +114,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("wheel"))
 
 
-def build(folder: Path, **environment: str) -> Path:
+def build(folder: Path, also: Iterable[str] = (), **environment: str) -> Path:
+    """The wheel of what git tracks, and ``also`` of other files."""
     tree = folder / "tree"
-    for name in tracked():  # a copy, so that the build leaves nothing in the working tree
+    for name in [*tracked(), *also]:  # a copy, so that the build leaves nothing in the working tree
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run(
@@ -153,13 +154,21 @@ def tracked() -> list[str]:
     return subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
 
 
+def translated() -> list[str]:
+    """The C that Cython wrote of our sources when this checkout was built, if it is of them as they are now: 12 s less to build."""
+    sources = [ROOT / name for name in tracked() if name.endswith((".pyx", ".pxd"))]
+    written = [path.with_suffix(end) for path in sources for end in (".c", ".cpp") if path.with_suffix(end).is_file()]
+    last = max(path.stat().st_mtime for path in sources)
+    return [str(path.relative_to(ROOT)) for path in written if path.stat().st_mtime > last]
+
+
 COMPILED_FROM = (".pyx", ".pxd", ".pyi", ".h", ".cu")  # with the stubs by which users' types are checked
 SEARCH = ("search", "MLP", "--machine", "p100", "--devices", "4", "--budget", "100p", "--json")
 
 
 @pytest.mark.timeout(400)
 def test_without_a_compiler_it_builds_plans_and_trains(tmp_path: Path) -> None:
-    wheel = build(tmp_path, CC="no-such-compiler", CXX="no-such-compiler")
+    wheel = build(tmp_path, translated(), CC="no-such-compiler", CXX="no-such-compiler")
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if name.endswith(".so")]
     run = install(wheel, tmp_path)

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from fast_and_slow import fast_among
 from programs.start import LIMIT_SECONDS, MAKER, Ended, mpirun, output
 from starting import needs_mpi
 
@@ -82,7 +83,7 @@ def test_exit_that_nobody_notices(code: int) -> None:
 
 
 @linux
-@pytest.mark.parametrize("ranks", [2, 3, 16])
+@pytest.mark.parametrize("ranks", fast_among([2, 3, 5, 16], [2, 5]))
 def test_killed(ranks: int) -> None:
     """mpirun shows a PID at best, and often that of another rank; the watcher shows the rank."""
     ended = failing("kill", ranks=ranks)

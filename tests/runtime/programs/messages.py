@@ -51,7 +51,7 @@ def ping_pong(transport):
             transport.wait(send, "pong")
 
 
-def replay(transport, steps=200):
+def replay(transport, steps=100):
     """A ring of persistent messages, started in every step: rank r's number of step s reaches r + 1 in step s."""
     rank, size = transport.rank, transport.size
     mine, theirs = np.zeros((2, 3)), np.zeros((2, 3))
@@ -123,7 +123,7 @@ def errors(transport):
     assert "watchdog" in refused(ValueError, MPITransport, -1)
 
 
-def all_reduces(transport, steps=50):
+def all_reduces(transport, steps=10):
     """Sums of all ranks and of pairs of them, several on their way at once, of every size."""
     rank, size = transport.rank, transport.size
     groups = list(dict.fromkeys([tuple(range(size)), *((one, one + 1) for one in range(size - 1)), (0, size - 1)]))
@@ -154,7 +154,7 @@ def all_reduces(transport, steps=50):
     assert found is None or len(set(found)) == 1
 
 
-def shares(transport, steps=20):
+def shares(transport, steps=6):
     """Reduce-scatters and all-gathers of all ranks and of pairs, several on their way at once: uneven shares, empty ones, and all
     in the hands of one rank."""
     rank, size = transport.rank, transport.size
@@ -208,7 +208,7 @@ def shares(transport, steps=20):
     assert "floating type" in refused(ValueError, transport.reduce_scatter, np.zeros(size, int), [1] * size, range(size))
 
 
-def sixteen_bit_sums(transport, steps=6):
+def sixteen_bit_sums(transport, steps=3):
     """Sums of 16-bit floats have the bits of one process, however many are on their way, in whatever order ranks wait for them; as
     many bytes travel as in a ring."""
     rank, size = transport.rank, transport.size
@@ -255,7 +255,7 @@ def sixteen_bit_sums(transport, steps=6):
     assert "C-contiguous" in refused(ValueError, transport.all_reduce, np.zeros((4, 4), kind)[:, 1], range(size))
 
 
-def exchanges(transport, steps=20):
+def exchanges(transport, steps=6):
     """All-to-alls of all ranks and of two of them, of any types and sizes, also nothing, several on their way at once."""
     rank, size = transport.rank, transport.size
     groups = list(dict.fromkeys([tuple(range(size)), (0, size - 1)]))
