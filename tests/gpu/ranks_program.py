@@ -14,11 +14,12 @@ for room in (".", "gpu"):
 import numpy as np  # noqa: E402
 import partial_sums  # noqa: E402
 from language_model import feeds, model, random_strategy  # noqa: E402
-from pipelines import decoder, fitting, tokens  # noqa: E402
+from pipelines import GPT, fitting, tokens  # noqa: E402
 
 from taskflow.loss_scaling import LossScaling  # noqa: E402
 from taskflow.mapper import SyncAlgorithm  # noqa: E402
 from taskflow.mapper.notation import parse_sync  # noqa: E402
+from taskflow.models.gpt import gpt  # noqa: E402
 from taskflow.rules import SGD  # noqa: E402
 from taskflow.runtime.connect import connect  # noqa: E402
 from taskflow.runtime.executor import Executor  # noqa: E402
@@ -47,8 +48,8 @@ def main(which: str, processors: int, sync: str) -> None:
     strategy = random_strategy(graph, processors, Random(processors))
     scaling = None
     if sync in ("bfloat16", "float16"):  # a decoder, cut by heads and hidden units too, so that partial values are added up
-        graph, batch = decoder(sync), tokens
-        strategy = replace(fitting(graph, processors, Random(7)), sums=SyncAlgorithm.COLLECTIVE)
+        graph, batch = gpt(replace(GPT, layers=1), sync), tokens
+        strategy = replace(fitting(graph, processors, Random(9)), sums=SyncAlgorithm.COLLECTIVE)
         scaling = LossScaling(2.0**40, backoff=2.0**-10)
     elif sync.startswith("sums "):  # a network with batch normalisations, cut by samples
         (graph, strategy), batch = partial_sums.case(0, processors, SyncAlgorithm(sync.split()[1])), partial_sums.feeds
