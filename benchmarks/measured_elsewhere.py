@@ -45,9 +45,10 @@ from taskflow.optimizer.trust.measured import BLOOM, VTRAIN, MeasuredPlan
 from taskflow.rules import Adam
 
 VOCABULARY = 51_200
-GROUPS = ("nccl", "profiled", "several-nodes", "published")
+GROUPS = ("nccl", "profiled", "several-nodes", "published", "h100")
 NEAR = 0.03  # regret that is as good as none
 CARD = 25e9  # bytes a second of a network card of 200 Gb/s
+H100_MEMORY = 2.4e12  # bytes a second, of torchtitan's H100
 OMNI_PATH = 12.5e9  # of 100 Gb/s, four a node (Le Scao et al., BLOOM, arXiv 2211.05100, section 3.4)
 
 
@@ -68,19 +69,20 @@ class Row:
     seconds: float
     vocabulary: int = VOCABULARY
     card: float = CARD  # bytes a second of each of four cards of a node; 0: a card for each GPU, as preset
+    network: str = "GPT-2"
 
 
-def published() -> list[Row]:
-    """The single figures of `taskflow.optimizer.trust` that are from other sources than the files."""
-    return [row(m) for m in MEASURED if m.source != VTRAIN]
+def published(device: str) -> list[Row]:
+    """The single figures of `taskflow.optimizer.trust` on such devices that are from other sources than the files."""
+    return [row(m) for m in MEASURED if m.source != VTRAIN and m.device == device]
 
 
 def row(m: MeasuredPlan) -> Row:
     """A measured plan of the package, on the cluster where it ran."""
     card = CARD if m.source == VTRAIN else OMNI_PATH if m.source == BLOOM else 0.0
     return Row(
-        "published", f"{m.source}, {m.session}", m.device, m.devices, m.hidden, m.heads, m.layers, m.sequence, m.batch,
-        f"{m.plan} recompute=full", m.seconds, m.vocabulary, card,
+        "published", f"{m.source}, {m.session}", m.device, m.devices, m.hidden, m.heads, m.layers, m.sequence, m.batch, m.plan,
+        m.seconds, m.vocabulary, card, m.network,
     )  # fmt: skip
 
 
@@ -120,15 +122,23 @@ def rows_of(data: Path, name: str) -> list[Row]:
 def machine_of(row: Row) -> Cluster:
     """The cluster of a row; at least a node of it."""
     gpus = max(8, row.gpus)
-    return four_cards(gpus, row.card) if row.card else load_machine(row.machine, gpus)
+    if row.card:
+        return four_cards(gpus, row.card)
+    machine = load_machine(row.machine, gpus)
+    if row.machine != "h100":
+        return machine
+    return replace(machine, kinds=tuple(replace(kind, memory_bytes_per_second=H100_MEMORY) for kind in machine.kinds))
 
 
 def whole(row: Row) -> float:
     """Seconds of a step."""
-    graph = build(
-        "GPT-2", batch=row.batch, steps=row.sequence, vocabulary=row.vocabulary, hidden=row.hidden, heads=row.heads,
-        layers=row.layers, dtype="float16",
-    )
+    if row.network == "GPT-2":
+        graph = build(
+            "GPT-2", batch=row.batch, steps=row.sequence, vocabulary=row.vocabulary, hidden=row.hidden, heads=row.heads,
+            layers=row.layers, dtype="float16",
+        )
+    else:  # the sizes are the preset's
+        graph = build(row.network, batch=row.batch, steps=row.sequence, dtype="bfloat16")
     machine = machine_of(row).prefix(row.gpus)
     return make_evaluator(graph, machine, rule=Adam()).set(map_graph(HybridParallel(row.plan), graph, machine))
 
@@ -145,7 +155,9 @@ def alone(row: Row) -> LayersAlone:
 
 
 def by_layers(row: Row) -> float:
-    """Seconds of a step, put together from one layer."""
+    """Seconds of a step, put together from one layer where the network is GPT."""
+    if row.network != "GPT-2":
+        return whole(row)
     sizes = Sizes(row.hidden, row.heads, row.layers, row.sequence, row.batch, row.vocabulary)
     return alone(row).seconds(sizes, row.plan)
 
@@ -303,6 +315,9 @@ def said(name: str, found: dict) -> str:
     return text
 
 
+ROWS = {"published": lambda: published("a100"), "h100": lambda: published("h100")}  # groups that need no files
+
+
 @click.command(cls=Several, help=__doc__.split("\n\n")[0])
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="The folder of the files.")
 @click.option("--group", "groups", multiple=True, type=click.Choice(GROUPS), help="Default: all that there are data for.")
@@ -314,7 +329,7 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
     totals: dict[str, dict] = {}
     done: list[tuple[Row, float]] = []
     for group in groups or GROUPS:
-        if data is None and group != "published":
+        if data is None and group not in ROWS:
             continue
         if group == "nccl":
             totals[group] = nccl(data)
@@ -322,7 +337,7 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
             totals[group] = profiled(data)
         else:
             of_group = []
-            for row in (rows_of(data, group) if group != "published" else published())[::sample]:
+            for row in (ROWS[group]() if group in ROWS else rows_of(data, group))[::sample]:
                 start = time.perf_counter()
                 of_group.append((row, (whole if evaluated else by_layers)(row)))
                 if each:

@@ -14,7 +14,11 @@ from taskflow.optimizer.trust import MEASURED
 
 SIZE, LEFT, BELOW = 360, 60, 40
 LOW, HIGH = -1.2, 2.4  # powers of ten of seconds
-COLOURS = {"vTrain": "#3f83f8", "SC21": "#ea6a25", "2205.05198": "#7c5cf2", "BigScience": "#14a38b"}
+COLOURS = {
+    "vTrain": ("#3f83f8", "Bang et al."), "SC21": ("#ea6a25", "Narayanan et al."), "2205.05198": ("#7c5cf2", "Korthikanti et al."),
+    "BigScience": ("#14a38b", "BLOOM"), "torchtitan": ("#b45309", "torchtitan (H100)"),
+}  # fmt: skip
+"""By a part of the source: colour and name."""
 
 
 def place(seconds: float) -> float:
@@ -38,14 +42,14 @@ def drawn() -> str:
     parts.append(text(LEFT + SIZE / 2, SIZE + 34, "measured", "middle"))
     parts.append(text(LEFT + 8, 18, "predicted"))
     for one in MEASURED:
-        colour = next(colour for key, colour in COLOURS.items() if key in one.source)
+        colour = next(colour for key, (colour, _) in COLOURS.items() if key in one.source)
         parts.append(
             f'<circle cx="{LEFT + place(one.seconds):.1f}" cy="{SIZE - place(one.predicted):.1f}" r="4" fill="{colour}" '
             f'fill-opacity="0.7"><title>{one}: measured {one.seconds:g} s, predicted {one.predicted:g} s</title></circle>'
         )
-    for row, (key, name) in enumerate(zip(COLOURS, ("vTrain", "Narayanan et al.", "Korthikanti et al.", "BLOOM"))):
-        y = SIZE - 70 + 18 * row
-        parts.append(f'<circle cx="{LEFT + SIZE - 130}" cy="{y}" r="4" fill="{COLOURS[key]}"/>')
+    for row, (colour, name) in enumerate(COLOURS.values()):
+        y = SIZE - 88 + 18 * row
+        parts.append(f'<circle cx="{LEFT + SIZE - 130}" cy="{y}" r="4" fill="{colour}"/>')
         parts.append(text(LEFT + SIZE - 120, y + 4, name))
     return svg(LEFT + SIZE + 10, SIZE + BELOW, parts, "Predicted against measured step times") + "\n"
 

@@ -1,24 +1,30 @@
 """MeasuredPlan: published figures of training steps, each with its source and its prediction.
 
-Predictions are those of this version, composed from one layer (benchmarks/layers_alone.py); a test predicts them again.
+Predictions are those of this version; a test predicts them again. Those of GPT are composed from one layer
+(benchmarks/layers_alone.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taskflow.mapper import parse_plan
 from taskflow.optimizer.trust.features import Features
 
 VTRAIN = "Bang et al., vTrain (MICRO 2024, arXiv 2312.12391), data set of the repository VIA-Research/vTrain"
 MEGATRON = "Narayanan et al. (SC21, arXiv 2104.04473), table 1"
 KORTHIKANTI = "Korthikanti et al. (arXiv 2205.05198), table 5"
 BLOOM = "BigScience, tr11-176B-ml, chronicles-prequel"
+TORCHTITAN = "torchtitan (arXiv 2410.06511), Llama 3.1 8B, not compiled, H100 of 500 W, 96 GB and 2.4 TB/s"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """A decoder's step: sizes, the plan in Megatron's notation (layers recomputed), its measured and predicted seconds.
-    ``session``: plans of one source and session were measured together, so that their times can be compared."""
+    """A decoder's step: sizes, the plan in Megatron's notation, its measured and predicted seconds.
+
+    ``session``: plans of one source and session were measured together, so that their times can be compared. ``network``: a
+    name of `taskflow.models`; ``weights``: how many it has, if not those of GPT's layers and of one embedding.
+    """
 
     source: str
     device: str
@@ -33,17 +39,20 @@ class MeasuredPlan:
     predicted: float
     vocabulary: int = 51_200
     session: str = ""
+    network: str = "GPT-2"
+    weights: float = 0.0
 
     @property
     def parameters(self) -> float:
-        """Number of weights of the layers and of the embedding."""
-        return float(12 * self.hidden**2 * self.layers + self.vocabulary * self.hidden)
+        """Number of weights."""
+        return self.weights or float(12 * self.hidden**2 * self.layers + self.vocabulary * self.hidden)
 
     @property
     def features(self) -> Features:
         """Features by which plans are compared."""
-        degrees = {word.rstrip("0123456789"): int(word.lstrip("tpdmb")) for word in self.plan.split() if word != "nosp"}
-        return Features(self.parameters, degrees["t"], degrees["p"], degrees["d"], float(degrees["mb"] * self.sequence))
+        plan = parse_plan(self.plan)
+        tokens = float((plan.micro_batch or self.batch) * self.sequence)
+        return Features(self.parameters, plan.tensor, plan.pipeline, plan.data or 1, tokens)
 
     def __str__(self) -> str:
         return f"{self.parameters / 1e9:.3g} billion parameters on {self.devices} {self.device}, {self.plan}"
@@ -58,29 +67,34 @@ def _bloom(plan: str, seconds: float, predicted: float, session: str = "topologi
 
 
 MEASURED = (
-    _v(64, 3072, 32, 30, 2048, 512, "t1 p1 d64 mb8", 3.5665, 3.544),
-    _v(64, 3072, 32, 30, 2048, 512, "t2 nosp p1 d32 mb2", 4.2642, 4.162),
-    _v(64, 3072, 32, 30, 2048, 512, "t1 p2 d32 mb2", 4.0349, 4.168),
-    _v(64, 3072, 32, 30, 2048, 512, "t8 nosp p1 d8 mb8", 5.178, 5.58),
-    _v(64, 3072, 32, 30, 2048, 512, "t16 nosp p1 d4 mb4", 11.96, 13.04),
-    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p4 d32 mb4", 15.626, 15.06),
-    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p8 d16 mb4", 17.414, 15.63),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb3", 14.85, 15.72),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p4 d16 mb3", 14.834, 15.86),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb4", 14.967, 16.17),
-    _v(512, 8192, 64, 48, 2048, 1536, "t2 nosp p8 d32 mb6", 23.063, 20.59),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb12", 18, 19.72),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p16 d4 mb24", 24.17, 27.13),
-    MeasuredPlan(MEGATRON, "a100", 512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb4", 14.45, 15.07),  # 138 TFLOP/s a GPU
-    MeasuredPlan(KORTHIKANTI, "a100", 8, 6144, 64, 48, 2048, 4, "t8 nosp p1 d1 mb4", 1.42, 1.539),
-    _bloom("t8 nosp p12 d4 mb4", 117.07, 113),
-    _bloom("t8 nosp p6 d8 mb4", 114.11, 107),
-    _bloom("t4 nosp p12 d8 mb2", 110.48, 106.5),
-    _bloom("t2 nosp p12 d16 mb2", 112.50, 108.2),
+    _v(64, 3072, 32, 30, 2048, 512, "t1 p1 d64 mb8 recompute=full", 3.5665, 3.544),
+    _v(64, 3072, 32, 30, 2048, 512, "t2 nosp p1 d32 mb2 recompute=full", 4.2642, 4.162),
+    _v(64, 3072, 32, 30, 2048, 512, "t1 p2 d32 mb2 recompute=full", 4.0349, 4.168),
+    _v(64, 3072, 32, 30, 2048, 512, "t8 nosp p1 d8 mb8 recompute=full", 5.178, 5.58),
+    _v(64, 3072, 32, 30, 2048, 512, "t16 nosp p1 d4 mb4 recompute=full", 11.96, 13.04),
+    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p4 d32 mb4 recompute=full", 15.626, 15.06),
+    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p8 d16 mb4 recompute=full", 17.414, 15.63),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb3 recompute=full", 14.85, 15.72),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p4 d16 mb3 recompute=full", 14.834, 15.86),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb4 recompute=full", 14.967, 16.17),
+    _v(512, 8192, 64, 48, 2048, 1536, "t2 nosp p8 d32 mb6 recompute=full", 23.063, 20.59),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb12 recompute=full", 18, 19.72),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p16 d4 mb24 recompute=full", 24.17, 27.13),
+    # 138 TFLOP/s a GPU
+    MeasuredPlan(MEGATRON, "a100", 512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb4 recompute=full", 14.45, 15.07),
+    MeasuredPlan(KORTHIKANTI, "a100", 8, 6144, 64, 48, 2048, 4, "t8 nosp p1 d1 mb4 recompute=full", 1.42, 1.539),
+    _bloom("t8 nosp p12 d4 mb4 recompute=full", 117.07, 113),
+    _bloom("t8 nosp p6 d8 mb4 recompute=full", 114.11, 107),
+    _bloom("t4 nosp p12 d8 mb2 recompute=full", 110.48, 106.5),
+    _bloom("t2 nosp p12 d16 mb2 recompute=full", 112.50, 108.2),
     # The first of these with other micro-batches, on another day.
-    _bloom("t8 nosp p12 d4 mb1", 143.31, 121.3, "micro-batches"),
-    _bloom("t8 nosp p12 d4 mb2", 134.02, 113.7, "micro-batches"),
-    _bloom("t8 nosp p12 d4 mb4", 123.69, 113, "micro-batches"),
-    _bloom("t8 nosp p12 d4 mb8", 129.26, 118.4, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb1 recompute=full", 143.31, 121.3, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb2 recompute=full", 134.02, 113.7, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb4 recompute=full", 123.69, 113, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb8 recompute=full", 129.26, 118.4, "micro-batches"),
+    MeasuredPlan(
+        TORCHTITAN, "h100", 8, 4096, 32, 32, 8192, 16, "d8 mb2 zero3 recompute=light", 2.8435, 1.475, 128_256, "", "Llama", 8.03e9,
+    ),
 )
-"""Plans whose steps were measured. A100 of 80 GB, 8 a node."""
+"""Plans whose steps were measured. A100 of 80 GB, 8 a node; H100 as their source says. torchtitan recomputes what ``light`` does
+and every other product."""
