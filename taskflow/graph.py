@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from taskflow.regions import Rect
 
 AXES = 1 << 16  # that are kept
 MOST_ROWS = 200  # of the table that a notebook shows
+MOST_ELEMENTS = 2**50  # of an array: no cluster has memory for more, and sums over all arrays stay below 2**63 bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +119,9 @@ class OperatorGraph:
         specs = tuple(tensor.spec for tensor in inputs)
         outputs = operator.output(specs)
         wanted = operator.weights(specs)
+        for shape in (*(s.shape for s in outputs), *(w.shape for w in wanted)):
+            if prod(map(int, shape)) > MOST_ELEMENTS:
+                raise ValueError(f"{name}: an array {list(shape)} has more than 2**50 elements, which no machine holds")
         if parameters is None:
             dtype = next((s.dtype for s in outputs if s.differentiable), self.dtype)
             parameters = tuple(

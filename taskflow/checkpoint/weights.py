@@ -89,7 +89,7 @@ def read_weights(path: str | Path) -> StoredWeights:
     ValueError for a file that is neither."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"weights file {path} does not exist")
+        raise FileNotFoundError(f"weights file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
     return _read_torch(path) if path.suffix in (".pth", ".pt", ".bin") else _read_safetensors(path)
 
 

@@ -68,6 +68,8 @@ def compare_command(
     space = SpaceOptions(constraints=constraints)
     if target is not None:
         require_target(problem.graph, target)
+    constraints.resolve(problem.graph, len(problem.machine.processors))  # what is wrong with them is wrong for every row
+    constraints.syncs(problem.graph)
     rows: list[dict[str, Any]] = []
     with working("simulating"):
         for name in dict.fromkeys((*BY_HAND, *strategies)):

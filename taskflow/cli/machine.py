@@ -50,6 +50,8 @@ def measure_command(
     from taskflow.runtime import connect
     from taskflow.runtime.calibrate import measure
 
+    if out == "":
+        raise ValueError("the name of the file to write is empty")
     if out and not out.endswith(".json"):
         raise ValueError(f"--out must end in .json, so that --machine takes it for a file; got {out}")
     transport = connect(watchdog_seconds=timeout)

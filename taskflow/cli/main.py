@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -52,6 +53,15 @@ class Commands(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), COMMANDS[name]
         return command
+
+    def resolve_command(self, context: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command as click does; for a misspelt name, say which one is like it."""
+        try:
+            return super().resolve_command(context, args)
+        except click.UsageError as error:
+            if close := get_close_matches(args[0], COMMANDS, 1):
+                raise click.UsageError(f"No such command {args[0]!r}. Did you mean {close[0]!r}?", context) from error
+            raise
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands as click does."""

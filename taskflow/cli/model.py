@@ -149,6 +149,8 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
         raise ValueError(f"model {name}: needs {', '.join(missing)}; give {' '.join(how)}")
     try:
         made = without_weights(function, values)
+    except SystemExit as error:
+        raise ValueError(f"model {name}: the function ends the program (sys.exit){_where(error)}; let it return") from error
     except Exception as error:  # the user's own code: any error of it is theirs to correct
         raise ValueError(f"model {name}: the function raised {type(error).__name__}: {error}{_where(error)}") from error
     graph = graph_of(name, made, options)
@@ -189,7 +191,7 @@ def _from_file(name: str, path: Path) -> types.ModuleType:
     sys.modules[spec.name] = module  # dataclasses look for the module by name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"model {name}: {path} cannot be imported: {_cause(error)}") from error
     return module
 
@@ -203,12 +205,14 @@ def _from_package(name: str, where: str) -> types.ModuleType:
         raise ImportError(
             f"model {name}: cannot import {where}: {error}; run from the folder it is in, or write path/to/file.py:function"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"model {name}: {where} cannot be imported: {_cause(error)}") from error
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: BaseException) -> str:
     """Return what was wrong when a user's file was imported, and where."""
+    if isinstance(error, SystemExit):
+        return f'it ends the program (sys.exit){_where(error)}; put what it runs as a script under if __name__ == "__main__"'
     missing = isinstance(error, ModuleNotFoundError) and error.name
     advice = f"; install it where taskflow is installed (pip install {error.name}), or correct the name" if missing else ""  # type: ignore[attr-defined]
     return f"{type(error).__name__}: {error}{_where(error)}{advice}"
@@ -245,8 +249,15 @@ def _in_words(kind: Any) -> str:
     if kind is type(None):
         return "none"
     if kind is tuple or typing.get_origin(kind) is tuple:
-        return "values with commas between them (512,512)"
+        count = _length(kind)
+        return f"{f'{count} ' if count else ''}values with commas between them ({','.join(['512'] * (count or 2))})"
     return str(getattr(kind, "__name__", kind))
+
+
+def _length(kind: Any) -> int | None:
+    """How many values a tuple of this type has; None: any number."""
+    of = typing.get_args(kind)
+    return None if not of or of[-1] is Ellipsis or typing.get_origin(kind) is not tuple else len(of)
 
 
 def _as(kind: Any, text: str) -> Any:
@@ -258,8 +269,10 @@ def _as(kind: Any, text: str) -> Any:
         return kind(text)
     origin = typing.get_origin(kind) or kind
     if origin in (tuple, list):
-        found = ast.literal_eval(text if text[:1] in ("(", "[") else f"({text},)")
-        return origin(found)
+        found = origin(ast.literal_eval(text if text[:1] in ("(", "[") else f"({text},)"))
+        if _length(kind) not in (None, len(found)):
+            raise ValueError(text)
+        return found
     if is_dataclass(kind):
         raise ValueError(text)
     try:

@@ -58,6 +58,8 @@ def share_command(
       taskflow share plan.json alexnet -m a100-v100 --batch 256 --json
     """
     limit = Budget.parse(budget)
+    if out == "":
+        raise ValueError("the name of the folder to write is empty")
     if out is not None and not os.access(Path(out).resolve().parent, os.W_OK):
         raise ValueError(f"cannot write to {out}: no such folder, or no permission")
     if asked["costs"] not in (None, ANALYTIC):

@@ -41,6 +41,8 @@ def _own(name: str) -> click.Command:
         found = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         raise ValueError(f"train {name}: cannot import {module} ({error})") from error
+    except (Exception, SystemExit) as error:  # of the user's own file
+        raise ValueError(f"train {name}: cannot import {module} ({type(error).__name__}: {error})") from error
     if not isinstance(found, click.Command):
         raise ValueError(f"train {name}: {module} has no command {attribute} made with @example (docs/guide/training.md says how)")
     return found

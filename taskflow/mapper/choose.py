@@ -62,10 +62,15 @@ def _import(name: str) -> Mapper:
     module_name, _, class_name = name.partition(":")
     if os.getcwd() not in sys.path:  # a script's sys.path has the script's folder, not the one it was started in
         sys.path.append(os.getcwd())
+    if module_name.endswith(".py"):
+        meant = module_name.removesuffix(".py").replace("/", ".")
+        raise ValueError(f"mapper {name}: write the module's name, not the file's: {meant}:{class_name}")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ImportError(f"mapper {name}: cannot import {module_name}: {error}") from error
+    except (Exception, SystemExit) as error:  # of the user's own file
+        raise ValueError(f"mapper {name}: cannot import {module_name}: {type(error).__name__}: {error}") from error
     found = getattr(module, class_name, None)
     if not (inspect.isclass(found) and issubclass(found, Mapper)):
         raise ValueError(f"mapper {name}: {module_name} has no class {class_name} that is a taskflow.Mapper")

@@ -24,6 +24,7 @@ from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.models.rnntc import RNNTCConfig, rnntc
 from taskflow.models.transformer import TransformerConfig, transformer
 from taskflow.models.vocabulary import BLOCKS
+from taskflow.operators.operator import positive
 
 __all__ = [
     "BLOCKS",
@@ -142,7 +143,9 @@ def build(
     for size in sizes:
         if size not in there_are:
             raise ValueError(f"{known}: no size {size!r}; there are {', '.join(there_are)}")
-    graph = model.builder(replace(config, batch=batch, **sizes), dtype)
+    config = replace(config, batch=batch, **sizes)
+    positive(known, **{field.name: getattr(config, field.name) for field in fields(config) if field.type in ("int", int)})
+    graph = model.builder(config, dtype)
     if preset == "paper" or (known in MODELS and graph.name in MODELS):  # GPT-2 and GPT-3 have one builder
         graph.name = known
     return graph

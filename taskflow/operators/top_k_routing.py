@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import Any
 
@@ -264,5 +265,7 @@ def _built(scores: Tensor, operator: TopKRouting, name: str | None) -> Routing:
 
 def capacity_of(tokens: int, experts: int, factor: float) -> int:
     """Return the places of an expert for ``tokens`` tokens of a group, as in lingvo: factor times an even share, at least 4,
-    rounded up to a multiple of 4."""
+    rounded up to a multiple of 4. Raises ValueError for a factor that is not positive and finite."""
+    if not 0 < factor < inf:
+        raise ValueError(f"capacity_of: factor must be a number above 0, got {factor}")
     return -(-max(4, int(tokens * factor / experts)) // 4) * 4

@@ -53,9 +53,11 @@ class Budget:
             unit = match.group(3) if match else None
             if match is None or (unit not in _UNITS and unit not in ("p", "proposals")):
                 raise ValueError(f"budget: write seconds (30s, 5m, 1h) or proposals (20000p), got {text!r}")
-            value = float(match.group(1) + (match.group(2) or ""))
+            value = float(match.group(1) + (match.group(2) or "")) * _UNITS.get(unit, 1.0)
+            if not 0 < value < inf or (unit not in _UNITS and value != int(value)):
+                raise ValueError(f"budget: must be more than 0 seconds, or a whole number of proposals, got {text!r}")
             if unit in _UNITS:
-                seconds = value * _UNITS[unit]
+                seconds = value
             else:
                 proposals = int(value)
         return cls(seconds, proposals)

@@ -39,6 +39,7 @@ def _default(evaluator: Evaluator, options: SearchOptions) -> SearchResult:
     return guided(evaluator, options, also_from=(lambda over: additive_plan(evaluator, options.space, over),))
 
 
+MOST_WORKERS = 256  # threads of a search
 ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], SearchResult]] = {
     "guided": _default,
     "mcmc": mcmc,
@@ -97,8 +98,8 @@ def search(
 
     Raises ValueError if an argument is wrong, constraints contradict each other, or no plan was found that fits the memory.
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"search: workers must be at least 1, got {workers}")
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise ValueError(f"search: workers must be 1 to {MOST_WORKERS}, got {workers}")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"search: no algorithm {algorithm!r}; use {', '.join(ALGORITHMS)}")
     starts = tuple(starts)

@@ -38,6 +38,8 @@ def from_onnx(
             model = onnx.load(str(model))
         except Exception as error:  # of protobuf, for what is no model
             raise ValueError(f"from_onnx: {model} is no ONNX model: {error}") from error
+        if not model.graph.node:
+            raise ValueError(f"from_onnx: {title} has no nodes; is the file a whole ONNX model?")
     graph = OperatorGraph("float32", title)
     context = Context(onnx, graph, {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer})
     for value in model.graph.input:

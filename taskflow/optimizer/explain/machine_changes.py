@@ -11,6 +11,7 @@ from typing import Any
 from taskflow.machine import Cluster, Device, NodeTemplate, Wire
 
 KINDS = ("links", "memory", "compute", "latency")
+MOST = 1e6  # times as much, or as little, of anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,15 @@ class Change:
     @classmethod
     def parse(cls, text: str) -> Change:
         """Parse a change such as ``links=2x``. Raises ValueError if it is not of this form."""
-        match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*(\d+\.?\d*|\.\d+)\s*[x*]?\s*", text)
-        factor = float(match.group(2)) if match else 0.0
-        if match is None or factor <= 0:
+        match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*[x*]?\s*", text)
+        if match is None:
             raise ValueError(
                 f"what-if {text!r}: write WHAT=FACTOR, for example links=2x, memory=2x, compute=1.5x, latency=0.5x, or the end of "
                 f"some links, for example network=4x, or both, pcie-network=4x"
             )
+        factor = float(match.group(2))
+        if not 1 / MOST <= factor <= MOST:
+            raise ValueError(f"what-if {text!r}: the factor must be a number from {1 / MOST:g} to {MOST:g}, got {match.group(2)}")
         return cls(match.group(1), factor)
 
     def __str__(self) -> str:

@@ -19,7 +19,6 @@ from taskflow.machine import Cluster, Machine, PartOfMachine, collective, exchan
 from taskflow.mapper import HybridParallel, HybridPlan, sample_dim, samples
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.cost import AnalyticCosts
-from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.tasks.lower import gradient_flow
 
@@ -331,8 +330,10 @@ class GraphTables:
 def corner(node: Node, degrees: Iterable[int], last: bool, part: float | None = None) -> Rect:
     """Return the first piece of an iteration space in even cuts, or the last one in all dimensions but the samples. ``part``: the
     part of all samples that a piece has, if these are not cut evenly."""
-    cuts = [even_cuts(dim.size, degree) for dim, degree in zip(node.dims, degrees)]
-    ends = [cut[-2:] if last and dim.soap is not Soap.SAMPLE else cut[:2] for cut, dim in zip(cuts, node.dims)]
+    ends = [
+        (dim.size - dim.size // degree, dim.size) if last and dim.soap is not Soap.SAMPLE else (0, -(-dim.size // degree))
+        for dim, degree in zip(node.dims, degrees)
+    ]
     if part is not None and (samples_in := sample_dim(node)) is not None:
         ends[samples_in] = (0, max(1, round(node.dims[samples_in].size * part)))
     return Rect(tuple(low for low, _ in ends), tuple(high for _, high in ends))

@@ -80,6 +80,7 @@ def can_be_written(transport: Transport, options: Options) -> None:
     """Raise OSError or ImportError on every rank if the files that the run will write cannot be written."""
     writable(transport, options.trace, "trace")
     writable(transport, options.checkpoint, "checkpoint")
+    writable(transport, options.save_strategy, "strategy file")
     if options.checkpoint is not None and importlib.util.find_spec("safetensors") is None:
         raise ImportError("--checkpoint needs safetensors: pip install 'soap-taskflow[weights]'")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,9 @@ def load_exported(file: str | Path) -> ExportedProgram:
         import transformers.modeling_outputs  # noqa: F401
     except ImportError:
         pass
+    log = logging.getLogger("torch.export")
+    level = log.level
+    log.setLevel(logging.ERROR)  # of a file that is none it first warns with two tracebacks
     try:
         return torch.export.load(file)
     except Exception as error:  # whatever torch meets there
@@ -34,6 +38,8 @@ def load_exported(file: str | Path) -> ExportedProgram:
             f"from_torch: PyTorch {torch.__version__} reads no exported program from {file} ({type(error).__name__}: {why}); write "
             "it with torch.export.save, by the same version of PyTorch"
         ) from error
+    finally:
+        log.setLevel(level)
 
 
 def examples_of_batch(exported: ExportedProgram, batch: int | None) -> dict[str, torch.Tensor]:

@@ -1,0 +1,86 @@
+"""Wrong input that once gave a traceback, no message, or a message that did not help: each is one line and exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import taskflow
+from taskflow.cli.main import main
+from taskflow.optimizer.grid.tables import corner
+from taskflow.partition import even_cuts
+
+MLP = ("mlp", "--size", "small", "-m", "p100", "-n", "2")
+SHARE = ("share", "mlp", "lenet", "-m", "p100", "-n", "4")
+FILES = {
+    "leaves.py": "import sys\ndef net():\n    sys.exit(0)\n",
+    "script.py": "import sys\ndef net(): ...\nsys.exit(3)\n",
+    "wrong.py": "def net(:\n",
+    "empty.onnx": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("simulate", "leaves.py:net", "-n", "2"), "the function ends the program (sys.exit) (line 3 of leaves.py)"),
+        (("simulate", "script.py:net", "-n", "2"), "it ends the program (sys.exit) (line 3 of script.py); put what it runs"),
+        (("simulate", "gpt-2", "--set", "layers=-1", "-n", "2"), "GPT-2: layers must be a positive integer, got -1"),
+        (("simulate", "moe", "--set", "experts=0", "-n", "2"), "MoE: experts must be a positive integer, got 0"),
+        (("simulate", "moe", "--set", "factor=nan", "-n", "2"), "factor must be a number above 0, got nan"),
+        (("simulate", "resnet-101", "--set", "blocks=3", "-n", "2"), "blocks must be 4 values with commas between them"),
+        (("simulate", *MLP, "--batch", str(10**24)), "has more than 2**50 elements, which no machine holds"),
+        (("simulate", *MLP, "--strategy", "wrong.py:Mine"), "write the module's name, not the file's: wrong:Mine"),
+        (("simulate", *MLP, "--strategy", "wrong:Mine"), "cannot import wrong: SyntaxError: "),
+        (("search", *MLP, "--budget", "0s"), "more than 0 seconds, or a whole number of proposals, got '0s'"),
+        (("search", *MLP, "--budget", "1e400s"), "more than 0 seconds, or a whole number of proposals, got '1e400s'"),
+        (("search", *MLP, "--budget", "1.5p"), "more than 0 seconds, or a whole number of proposals, got '1.5p'"),
+        (("search", *MLP, "--budget", "1s", "--workers", "100000"), "workers must be 1 to 256, got 100000"),
+        (("compare", *MLP, "--budget", "5p", "--pin", "no=whole @ 0"), "no operator of MLP matches 'no'; there are "),
+        (("compare", *MLP, "--budget", "5p", "--pin-sync", "no=ring/every"), "that has weights matches 'no'"),
+        (("explain", "data", "--model", *MLP, "--what-if", "links=0x"), "must be a number from 1e-06 to 1e+06, got 0"),
+        (("explain", "data", "--model", *MLP, "--what-if", "links=-2x"), "must be a number from 1e-06 to 1e+06, got -2"),
+        ((*SHARE, "--budget", "5p", "--out", ""), "the name of the folder to write is empty"),
+        (("machine", "measure", "--out", ""), "the name of the file to write is empty"),
+        (("train", "wrong:net", "--steps", "1"), "cannot import wrong (SyntaxError: "),
+        (("train", "mlp", "--checkpoint", "folder", "--steps", "1"), "cannot write checkpoint folder: it is a folder"),
+        (("train", "mlp", "--save-strategy", "folder", "--steps", "1"), "cannot write strategy file folder: it is a folder"),
+        (("train", "mlp", "--resume", "folder", "--steps", "1"), "weights file folder is a folder"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1, result.output
+
+
+def test_an_empty_onnx_file_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    (tmp_path / "empty.onnx").write_text("")
+    result = CliRunner().invoke(main, ["simulate", str(tmp_path / "empty.onnx"), "-n", "2"])
+    assert result.exit_code == 2 and "empty has no nodes; is the file a whole ONNX model?" in result.stderr
+
+
+def test_a_misspelt_command() -> None:
+    result = CliRunner().invoke(main, ["serach", "mlp"])
+    assert result.exit_code == 2 and "No such command 'serach'. Did you mean 'search'?" in result.stderr
+
+
+def test_corners_are_those_of_even_cuts_and_need_no_list_of_them() -> None:
+    graph = taskflow.OperatorGraph()
+    x = taskflow.input(graph, (10**13, 7), name="x")
+    node = graph.node(taskflow.linear(x, 5, name="fc").name)
+    assert corner(node, (10**13, 1, 1), False).hi == (1, 5, 7)
+    for c, k in ((1, 1), (2, 3), (3, 2), (5, 7), (6, 9)):
+        first, last = corner(node, (1, c, k), False), corner(node, (1, c, k), True)
+        for dim, size, degree in ((1, 5, c), (2, 7, k)):
+            cuts = even_cuts(size, degree)
+            assert (first.lo[dim], first.hi[dim]) == cuts[:2] and (last.lo[dim], last.hi[dim]) == cuts[-2:]
