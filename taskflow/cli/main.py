@@ -111,7 +111,8 @@ def main() -> None:
     Exit codes:
       0    done; nothing wrong was found
       1    a check failed: a plan does not fit (check), plans differ (diff),
-           the installation cannot run (doctor); or a run broke off (train)
+           a framework cannot express a plan (export), the installation
+           cannot run (doctor); or a run broke off (train, profile)
       2    a mistake in the command, a file or a model; one line says what to
            do about it (--debug: where it comes from)
       130  ended by Ctrl-C (search prints the best plan so far first)
