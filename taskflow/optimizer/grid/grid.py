@@ -27,6 +27,7 @@ from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, unusual
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
+from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.result import Improvement
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import LOWERED
@@ -49,6 +50,7 @@ NEAR = 2.5  # times the best price: so good is the plan that is simulated first 
 LACKING = 4  # times as many plans are simulated, at most, as long as none of them fits the memory
 MUCH_FASTER = 0.9  # times the best seconds so far: a plan with such a price may take longer to simulate than its share of the time
 LONGEST = 0.8  # of the time that is left, at most, for that
+DEAR = 1.1  # times the best seconds so far: a plan with such a price is not simulated in a search, which has better to do
 ALIKE = 2  # plans of one t, c, p and e, with or without stage 3, that are simulated before others
 
 
@@ -57,7 +59,8 @@ class GridResult:
     """Result of a search of the grid. ``best``: the fastest plan that was simulated and fits the memory; None if there is none.
     ``plans``: their number. ``fitting``: how many were found to fit in closed form, in the time that there was. ``simulated``:
     price and simulated seconds of each simulated plan. ``refused``: how many of these did not fit after all. ``left_out``: why
-    others were not simulated. ``pace``: seconds that simulation took per piece. ``history``: when each plan became the best."""
+    others were not simulated. ``pace``: seconds that simulation took per piece. ``history``: when each plan became the best.
+    ``spare``: bytes that the best one leaves of the memory."""
 
     best: LayeredPlan | None
     strategy: Strategy | None
@@ -70,6 +73,7 @@ class GridResult:
     search_seconds: float
     pace: float = SECONDS_A_PIECE
     history: tuple[Improvement, ...] = ()
+    spare: float = inf
 
     @property
     def tau(self) -> float:
@@ -212,6 +216,8 @@ def best_of_grid(
                 left, end = most_left, deadline.elapsed + most_left  # for this plan
         if not takes(one.layered.plan):
             continue
+        if share < 1 and one.seconds > DEAR * trial.seconds:
+            break
         if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
             left_out.append(f"{one.layered} (no time to simulate it)")
             continue
@@ -231,7 +237,7 @@ def best_of_grid(
         pairs.append((one.seconds, seconds))
     return GridResult(
         trial.best, trial.strategy, trial.seconds, counts[0], counts[1], tuple(pairs), trial.refused, tuple(left_out[:5]),
-        deadline.elapsed - begin, trial.pace, tuple(trial.history),
+        deadline.elapsed - begin, trial.pace, tuple(trial.history), trial.spare,
     )
 
 
@@ -315,6 +321,8 @@ class PlanTrial:
         self.strategy: Strategy | None = None
         self.last: Strategy | None = None
         """The one that was simulated last."""
+        self.spare = inf
+        """Bytes that the best plan leaves of the memory, on the device that has the fewest left."""
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.pace = SECONDS_A_PIECE
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
@@ -326,7 +334,7 @@ class PlanTrial:
 
     def begin_at(self, found: GridResult) -> None:
         """Continue from the result of a grid."""
-        self.best, self.strategy, self.seconds = found.best, found.strategy, found.seconds
+        self.best, self.strategy, self.seconds, self.spare = found.best, found.strategy, found.seconds, found.spare
         self.pace, self._paced = max(SECONDS_A_PIECE / 10, found.pace), bool(found.simulated)
 
     def of(self, layered: LayeredPlan) -> float:
@@ -342,6 +350,8 @@ class PlanTrial:
                     self.refused += 1
                 else:
                     self.best, self.strategy, self.seconds = layered, strategy, seconds
+                    fits = self.lacks
+                    self.spare = min(fits.spare(strategy)) if isinstance(fits, MemoryCheck) and strategy.ordered else inf
                     self.history.append(Improvement(self.simulated, self._clock.elapsed, seconds))
         if not has_no_order(layered, count := self._micro_batches(layered)):
             took = (self._clock.elapsed - begin) / self.work(layered, count)

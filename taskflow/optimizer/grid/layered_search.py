@@ -65,7 +65,7 @@ class _LayeredSearch:
         self.before = 0  # proposals of the grid
         self.left_out: list[str] = []
         self.halved: set[LayeredPlan] = set()  # plans that `_split` has simulated
-        self.spare = inf  # bytes that the best plan leaves of the memory
+        self.climbed: set[LayeredPlan] = set()  # from, or tried there
 
     def found(self) -> LayeredFound:
         self._tell("grid", inf, 0)
@@ -89,8 +89,8 @@ class _LayeredSearch:
                 self._fit(trial)
                 self._descend(trial)
                 self._split(trial)
-                if trial.best is not None:
-                    self._from(trial, trial.best)
+                self._from(trial, trial.best, trial.seconds, trial.spare)
+                self._from(trial, best.best, best.seconds, best.spare)
                 stopped = "stalled"
             except BudgetExhausted:
                 pass
@@ -181,8 +181,6 @@ class _LayeredSearch:
         self._tell("layers", trial.seconds, trial.simulated)
         if trial.seconds < before:
             self.accepted += 1
-            if isinstance(self.lacks, MemoryCheck) and trial.last is not None:
-                self.spare = min(self.lacks.spare(trial.last))
             self.history.append(Improvement(self.before + trial.simulated, self.deadline.elapsed, trial.seconds))
         return seconds
 
@@ -194,14 +192,17 @@ class _LayeredSearch:
             return None
         return self.grid.refitted(one, lambda: room.spare(last))
 
-    def _from(self, trial: PlanTrial, plan: LayeredPlan) -> None:
-        """Climb from a plan until none of its neighbours is faster. Raises BudgetExhausted when time or proposals run out."""
+    def _from(self, trial: PlanTrial, plan: LayeredPlan | None, seconds: float, spare: float) -> None:
+        """Climb from a plan of so many seconds, which leaves ``spare`` bytes, until none of its neighbours is faster than the best.
+        Raises BudgetExhausted when time or proposals run out."""
+        if plan is None or plan in self.climbed:
+            return
         random = Random(f"layered {self.options.seed}")
-        tried = {plan}
+        self.climbed.add(plan)
         while True:
             better = None
-            for one, count in self._promising(plan, tried, random):
-                tried.add(one)
+            for one, count in self._promising(plan, trial.seconds / seconds, spare, random):
+                self.climbed.add(one)
                 before = trial.seconds
                 self._took(trial, one, count, self.end)
                 if trial.seconds < before:
@@ -209,28 +210,30 @@ class _LayeredSearch:
                     break
             if better is None:
                 return
-            plan = better
+            plan, seconds, spare = better, trial.seconds, trial.spare
 
-    def _promising(self, plan: LayeredPlan, tried: set[LayeredPlan], random: Random) -> list[tuple[LayeredPlan, int]]:
-        """The neighbours that fit in closed form and whose price is not much higher than the plan's, the lowest price first. Those
-        with the same passes have a lower one, since prices of such differ as their seconds do; and they need no more than the
-        plan, in closed form, and what it was seen to leave."""
+    def _promising(
+        self, plan: LayeredPlan, share: float, spare: float, random: Random
+    ) -> list[tuple[LayeredPlan, int]]:
+        """The neighbours that fit in closed form and whose price is not much higher than this ``share`` of the plan's, the lowest
+        price first. Those with the same passes have a lower one, since prices of such differ as their seconds do; and they need no
+        more than the plan, in closed form, and the ``spare`` bytes that it was seen to leave."""
         batch = samples(self.grid.graph)
         own_bytes = self.grid.memory(plan, batch // plan.plan.together).nbytes
         fitting: list[tuple[LayeredPlan, int]] = []
         for one in self.grid.neighbours(plan):
-            if one in tried:
+            if one in self.climbed:
                 continue
             if self.deadline.elapsed >= self.end:
                 raise BudgetExhausted
             count = batch // one.plan.together
             try:
-                most = own_bytes + self.spare if _passes(one) == _passes(plan) else inf
+                most = own_bytes + spare if _passes(one) == _passes(plan) else inf
                 if self.grid.memory(one, count).nbytes <= min(most, (1 + MARGIN) * self.grid.memory_bytes):
                     fitting.append((one, count))
             except ValueError:
                 continue
-        own = self.grid.prices(plan, batch // plan.plan.together)
+        own = share * self.grid.prices(plan, batch // plan.plan.together)
         prices = self.grid.prices.price(fitting)
         ranked = sorted(
             (price, random.random(), number) for number, ((one, _), price) in enumerate(zip(fitting, prices))
