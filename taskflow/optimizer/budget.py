@@ -86,6 +86,12 @@ class Deadline:
         """One that comes in so many seconds from now, by the same timer, but not later."""
         return Deadline(seconds, self._now, self)
 
+    def sooner(self, seconds: float) -> Deadline:
+        """One that comes so many seconds before this one, counted from the same beginning; it may be put off until then."""
+        found = Deadline(self.seconds - seconds, self._now, self)
+        found._begin = self._begin
+        return found
+
     @property
     def elapsed(self) -> float:
         """Seconds since its creation. Anything that is compared with what is left must be measured by this, not by another

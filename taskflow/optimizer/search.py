@@ -20,9 +20,9 @@ from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.grid import (
     change_that_fits,
     has_grid,
+    held_bytes,
     joined,
     layered_search,
-    least_held,
     make_grid,
     may_be_whole,
 )
@@ -51,7 +51,7 @@ ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], SearchResult]] = {
 TIME_SHARE, LEAST_SHARE = 0.6, 0.1
 """Of a budget in seconds: for plans with an order, and for those without one if data parallelism cannot fit."""
 LATE_CHANGE = 0.5  # seconds beyond the budget for what would fit where nothing does
-CHANGE_SHARE = 0.5  # of the time that is left where no plan with an order fits, at most, for what would fit
+CHANGE_SHARE = 0.3  # of the time that is left where no plan with an order fits, for what would fit
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound from costs that the search has measured
 BOUND_SHARE = 0.5  # of the time that is left after plans with an order, at most, for their bound
 DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
@@ -185,7 +185,7 @@ def _with_layers(
     Also returns seconds that no plan takes less than."""
     graph, machine = evaluator.graph, evaluator.machine
     large = not options.rivals
-    have, held = sum(processor.memory_bytes for processor in machine.processors), least_held(graph, evaluator.rule)
+    have, held = sum(processor.memory_bytes for processor in machine.processors), held_bytes(graph, evaluator.rule)
     if options.fits is not None and held > have:
         raise NothingFits(
             f"search: found no plan for {graph.name}: weights and the update rule's state take {held / 1e9:,.0f} GB, and all "
@@ -209,22 +209,32 @@ def _with_layers(
             raise NothingFits(f"search: no plan was found in time that fits the memory ({layered.grid})")
         left_out = (*first.left_out, f"plans without an order (more than {MOST_PROCESSORS} devices)")
         return replace(first, left_out=left_out), least
-    change = ""
-    if first is None and isfinite(options.budget.seconds):  # while there is time: plans without an order hardly fit either
-        late = Deadline(CHANGE_SHARE * deadline.left)
-        change = change_that_fits(graph, machine, evaluator.rule, over=lambda: late.expired)
     left = max(1, options.budget.proposals - layered.proposals)  # what people write is looked at in any case
     options = replace(options, budget=replace(options.budget, proposals=left), answered=first is not None)
+    if first is None and isfinite(options.budget.seconds):
+        options = _ends_sooner(options, deadline)
     try:
         second = _searched(evaluator, options, searcher, workers())
-    except (NothingFits, TooManyTasksError) as error:
-        if first is None and isinstance(error, NothingFits):
-            raise NothingFits(error.said, change) from None
+    except (NothingFits, TooManyTasksError):
         if first is None:
             raise
         stopped = "interrupted" if deadline.stopped else first.stopped
         return replace(first, search_seconds=deadline.elapsed, stopped=stopped), least
     return second if first is None else joined(first, second, layered.proposals), least
+
+
+def _ends_sooner(options: SearchOptions, deadline: Deadline) -> SearchOptions:
+    """The options of a search that ends while there is time to say what would fit (`change_that_fits`), unless a plan has been
+    found by then that fits."""
+    sooner, fits = deadline.sooner(CHANGE_SHARE * deadline.left), options.fits
+
+    def lacks(strategy: Strategy) -> str:
+        shortfall = fits(strategy) if fits is not None else ""
+        if not shortfall:
+            sooner.seconds = deadline.seconds
+        return shortfall
+
+    return replace(options, fits=lacks, deadline=sooner)
 
 
 def _room(evaluator: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:

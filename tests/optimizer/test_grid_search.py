@@ -33,8 +33,8 @@ from taskflow.optimizer.grid import (
     best_of_grid,
     change_that_fits,
     descend,
+    held_bytes,
     layers_of_stages,
-    least_held,
     neighbours,
     plan_memory,
     plan_strategy,
@@ -133,6 +133,45 @@ def test_a_plan_that_promises_much_may_take_most_of_the_time(
     assert len(simulated) == most
     prices = {str(one.layered): one.seconds for one in grid.fitting}
     assert most == 1 or min(prices, key=prices.__getitem__) in simulated
+
+
+@pytest.mark.parametrize(("dear", "expected"), [(1.02, False), (1e9, True)])
+def test_where_seconds_count_no_plan_of_the_grid_is_simulated_that_is_dearer_than_the_best(
+    monkeypatch: pytest.MonkeyPatch, dear: float, expected: bool
+) -> None:
+    graph, simulated = network(batch=16), []
+    evaluator, grid = make_evaluator(graph, machine(), rule=RULE), PlanGrid(graph, machine(), RULE)
+    of = PlanTrial.of
+    monkeypatch.setattr(import_module("taskflow.optimizer.grid.grid"), "DEAR", dear)
+    monkeypatch.setattr(PlanTrial, "of", lambda trial, layered: simulated.append((layered, trial.seconds)) or of(trial, layered))
+    best_of_grid(evaluator, MemoryCheck(evaluator), deadline=Deadline(100.0, lambda: 0.0), share=0.5, grid=grid, most=12)
+    prices = {str(one.layered): one.seconds for one in grid.fitting}
+    assert len(simulated) > 1
+    assert any(prices[str(one)] > 1.02 * best for one, best in simulated) is expected
+
+
+def test_a_search_climbs_from_the_grids_best_plan_too(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that recompute as much as memory requires may end where no single change helps."""
+    layered_search = import_module("taskflow.optimizer.grid.layered_search")
+    search_of, starts, ends = layered_search._LayeredSearch, [], []
+    climb = search_of._from
+
+    def noted(self: Any, trial: PlanTrial, plan: LayeredPlan, seconds: float, spare: float) -> None:
+        starts.append((plan, seconds))
+        climb(self, trial, plan, seconds, spare)
+        ends.append((trial.best, set(self.climbed)))
+
+    def elsewhere(self: Any, trial: PlanTrial) -> None:
+        trial.best = LayeredPlan(HybridPlan(tensor=2, data=1, micro_batch=1))  # as if this were a little faster
+        trial.seconds *= 0.999
+
+    monkeypatch.setattr(search_of, "_from", noted)
+    monkeypatch.setattr(search_of, "_fit", elsewhere)
+    monkeypatch.setattr(search_of, "_descend", lambda self, trial: None)
+    search(network(batch=16), machine(), rule=RULE, budget="400p")
+    (first, second), (after, final) = starts, ends
+    assert str(first[0]) == "t2 p1 d1 mb1" and second[1] > first[1] and str(second[0]) != str(after[0])
+    assert second[0] in final[1] and len(final[1]) > len(after[1]) + 1  # some of its neighbours were simulated
 
 
 def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +361,7 @@ def test_more_devices_are_the_change_where_no_plan_fits() -> None:
 
 def test_what_no_devices_can_hold_is_said_at_once() -> None:
     """Weights of 16 bits, those of 32 that are updated, and two arrays of Adam's; one device keeps as much."""
-    held = least_held(network(), RULE)
+    held = held_bytes(network(), RULE)
     assert held == (2 + 4 + 2 * 4) * sum(parameter.spec.rect.volume for parameter in network().parameters)
     tasks = lower(network(), choose("data", network(), load_machine("h100", 1))[0], RULE)
     (use,) = memory_use(tasks, range(len(tasks)))
@@ -332,6 +371,38 @@ def test_what_no_devices_can_hold_is_said_at_once() -> None:
     assert "larger budget" not in str(raised.value)
     with pytest.raises(ValueError, match="larger budget"):
         search(network(), machine(2, int(held * 0.55)), rule=RULE, budget="10p")
+
+
+@pytest.mark.parametrize("memory", [None, 10**5])
+def test_what_would_fit_is_asked_only_if_nothing_does(
+    memory: int | None, everywhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no plan with an order fits, plans without one are searched until there is just time for the advice."""
+    asked: list[bool] = []
+    of = import_module("taskflow.optimizer.search")
+
+    def none_fits(evaluator: Any, options: Any, grid: Any, share: float) -> Any:
+        return import_module("taskflow.optimizer.grid").LayeredFound(None, GridResult(None, None, 2.0, 1, 0, (), 0, (), 0.0), 0)
+
+    monkeypatch.setattr(of, "layered_search", none_fits)
+    monkeypatch.setattr(of, "held_bytes", lambda *_: 0)
+    monkeypatch.setattr(of, "change_that_fits", lambda *_, over: asked.append(over()) or "buy more")
+    if memory is None:
+        assert searched(budget="0.5s").seconds > 0 and not asked
+        return
+    with pytest.raises(ValueError, match="buy more"):
+        search(network(), machine(2, memory), rule=RULE, budget="0.5s")
+    assert asked == [False]
+
+
+def test_a_deadline_that_comes_sooner_may_be_put_off() -> None:
+    now = [0.0]
+    whole = Deadline(10.0, lambda: now[0])
+    now[0] = 2.0
+    sooner = whole.sooner(3.0)
+    assert (sooner.elapsed, sooner.left, whole.left) == (2.0, 5.0, 8.0)
+    sooner.seconds = 100.0
+    assert sooner.left == 8.0
 
 
 @pytest.mark.parametrize("change", [lambda graph: graph.carries.append((graph.losses[0], graph.losses[0]))])

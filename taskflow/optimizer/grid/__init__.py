@@ -8,7 +8,7 @@ these plans takes. ``layered_search`` changes single choices (``neighbours``) of
 nothing does.
 """
 
-from taskflow.optimizer.grid.changes import change_that_fits, least_held
+from taskflow.optimizer.grid.changes import change_that_fits
 from taskflow.optimizer.grid.descent import descend
 from taskflow.optimizer.grid.fit import fit, fitted
 from taskflow.optimizer.grid.grid import (
@@ -28,7 +28,7 @@ from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory, rank
 from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
-from taskflow.optimizer.grid.plans import grid_plans, has_grid
+from taskflow.optimizer.grid.plans import grid_plans, has_grid, held_bytes
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.grid.stages import PlanSums
@@ -59,11 +59,11 @@ __all__ = [
     "grid_plans",
     "has_grid",
     "has_no_order",
+    "held_bytes",
     "joined",
     "kendall",
     "layered_search",
     "layers_of_stages",
-    "least_held",
     "make_grid",
     "may_be_whole",
     "neighbours",

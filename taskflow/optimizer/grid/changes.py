@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from taskflow.floats import sum_bytes
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
 from taskflow.mapper import HybridPlan, node_size, samples
@@ -54,17 +53,6 @@ def change_that_fits(
     if least is None:
         return ""
     return f"the plan that needs least is '{least[0]}' ({_said(least[1], grid.memory_bytes)}); use a smaller network"
-
-
-def least_held(graph: OperatorGraph, rule: UpdateRule | None) -> int:
-    """Return the bytes that all devices together hold between steps at least: each weight once, with the update rule's state."""
-    total, buffers = 0, rule.buffers if rule is not None else 0
-    for parameter in graph.parameters:
-        size = parameter.spec.dtype.itemsize
-        wide = sum_bytes(size)
-        updated = wide if rule is not None and wide > size else 0  # beside weights of 16 bits
-        total += parameter.spec.rect.volume * (size + updated + wide * buffers)
-    return total
 
 
 def _said(nbytes: float, have: int) -> str:

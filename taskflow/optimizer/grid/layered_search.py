@@ -16,6 +16,7 @@ from taskflow.optimizer.grid.descent import descend
 from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import MARGIN
+from taskflow.optimizer.grid.plans import held_bytes
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
@@ -260,15 +261,13 @@ def _passes(layered: LayeredPlan) -> object:
 
 
 def may_be_whole(grid: AnyGrid) -> bool:
-    """True if weights, gradients and state fit a device, as data parallelism needs."""
+    """True if weights and state fit a device, as data parallelism needs."""
     return whole_fits(grid.graph, grid.machine, grid.rule)
 
 
 def whole_fits(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
     """`may_be_whole` of a network's grid on a machine."""
-    wide = 4 * (1 + (rule.buffers if rule else 0))
-    nbytes = sum(p.spec.nbytes + p.spec.rect.volume * wide for p in graph.parameters)
-    return nbytes <= min(processor.memory_bytes for processor in machine.processors)
+    return held_bytes(graph, rule) <= min(processor.memory_bytes for processor in machine.processors)
 
 
 def joined(first: SearchResult, second: SearchResult, proposals: int) -> SearchResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from taskflow.floats import sum_bytes
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine, host
 from taskflow.mapper import (
@@ -24,7 +25,7 @@ from taskflow.rules import UpdateRule
 
 MOST_VIRTUAL = 8  # stages of one rank
 MOST_CONTEXT = 8  # devices that share a sequence, of one node
-MEMORY_SHARE = 0.01  # of a device's, that weights, gradients and state need before a search looks at the grid
+MEMORY_SHARE = 0.01  # of a device's, that weights and state need before a search looks at the grid
 
 
 def grid_plans(graph: OperatorGraph, machine: Machine) -> list[tuple[HybridPlan, int]]:
@@ -140,5 +141,15 @@ def has_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) ->
         return False
     if graph.carries:
         return False
-    wide = sum(p.spec.rect.volume * (p.spec.dtype.itemsize + 4 * (1 + rule.buffers)) for p in graph.parameters)
-    return wide > MEMORY_SHARE * min(processor.memory_bytes for processor in machine.processors)
+    return held_bytes(graph, rule) > MEMORY_SHARE * min(processor.memory_bytes for processor in machine.processors)
+
+
+def held_bytes(graph: OperatorGraph, rule: UpdateRule | None) -> int:
+    """Return the bytes that are kept from step to step, if nothing is kept twice: weights, with the update rule's state."""
+    total, buffers = 0, rule.buffers if rule is not None else 0
+    for parameter in graph.parameters:
+        size = parameter.spec.dtype.itemsize
+        wide = sum_bytes(size)
+        updated = wide if rule is not None and wide > size else 0  # beside weights of 16 bits
+        total += parameter.spec.rect.volume * (size + updated + wide * buffers)
+    return total
