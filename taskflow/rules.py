@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import inf
+from numbers import Real
 from typing import ClassVar
 
 from taskflow.floats import sum_bytes
@@ -147,6 +149,13 @@ class AdamW(Adam):
     decoupled: ClassVar[bool] = True
 
     weight_decay: float = 1e-2
+
+
+def usable_rate(lr: float | None) -> float | None:
+    """Return ``lr``. Raises ValueError if it is neither None nor a number from 0."""
+    if lr is not None and not (isinstance(lr, Real) and 0 <= lr < inf):
+        raise ValueError(f"train: lr must be a number from 0, got {lr!r}")
+    return lr
 
 
 def _check(rule: UpdateRule, buffers: tuple[Array, ...], step: int) -> None:

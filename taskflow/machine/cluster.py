@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from numbers import Integral
 
 from taskflow.drawing import box, device_colour, svg, table, text
 from taskflow.machine.collectives import Collectives
@@ -91,8 +92,8 @@ class Cluster:
 
         Raises ValueError if there are not so many, or for more than MOST_DEVICES.
         """
-        if devices < 1:
-            raise ValueError(f"machine {self.name}: devices must be 1 or more, got {devices}")
+        if not isinstance(devices, Integral) or devices < 1:
+            raise ValueError(f"machine {self.name}: devices must be 1 or more, got {devices!r}")
         layout, sizes = list(self.layout), {n.name: n.count for n in self.nodes}
         total = sum(sizes[name] * count for name, count in layout)
         if devices > total:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.parts import Device
 from taskflow.machine.template import Group, NodeTemplate, Wire
@@ -30,8 +32,8 @@ def host(processors: int, kind: str = "cpu") -> Cluster:
     figures see `taskflow.runtime.calibrate.machine`. ``kind`` "gpu": that many GPUs instead, with typical rates, whose copies
     occupy no processor.
     """
-    if processors < 1:
-        raise ValueError(f"host: needs at least 1 processor, got {processors}")
+    if not isinstance(processors, Integral) or processors < 1:
+        raise ValueError(f"host: needs at least 1 processor, got {processors!r}")
     if kind == "gpu":
         between = Wire(("gpu*",), 100e9, 10e-6, mesh=True, source="typical of GPUs with links of their own, not measured")
         template = NodeTemplate("host", (Group("gpu", GPU.kind, processors),), (), (between,) if processors > 1 else ())

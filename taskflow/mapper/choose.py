@@ -40,6 +40,10 @@ def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) 
 
     Raises ValueError, FileNotFoundError or ImportError with what to do.
     """
+    if not isinstance(name, str):
+        raise ValueError(f"choose: the mapper must be named by text, such as 'data', got {name!r}")
+    if not hasattr(machine, "processors"):
+        raise ValueError(f"choose: machine must be a machine, such as taskflow.host(4), got {machine!r}")
     if name.endswith(".json"):
         return load(name, graph, len(machine.processors)), DataParallel()
     if name == "random":

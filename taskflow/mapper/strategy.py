@@ -182,6 +182,7 @@ def as_content(
     search: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the contents of a strategy file as a JSON table (`save`). Raises ValueError for what `load` would refuse."""
+    strategy.verify_names(graph)
     content = {
         "format": FORMAT,
         "version": VERSION,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from taskflow.floats import sums_in
+from taskflow.floats import is_float, sums_in
 from taskflow.operators.operator import (
     Call,
     Dim,
@@ -71,6 +71,8 @@ class Input(Operator):
         if call.name not in feeds:
             raise ValueError(f"{call.name}: each step needs {wanted} by this name, got {sorted(feeds) or 'none'}")
         array = feeds[call.name]
+        if not hasattr(array, "shape"):
+            raise ValueError(f"{call.name}: each step needs an array {wanted}, got {type(array).__name__}")
         if tuple(array.shape) != self.shape or array.dtype not in (self.dtype, sums_in(self.dtype)):  # rounded where it is put
             given = Spec(tuple(array.shape), array.dtype)
             raise ValueError(f"{call.name}: each step needs {wanted}, got {given}; convert it before")
@@ -87,6 +89,15 @@ def input(
 ) -> Tensor:
     """Add a tensor (N, ...) that every step is given under ``name`` (if that is taken, under the returned tensor's name).
 
-    Args: ``shape`` is of the whole batch, over all processors; ``dtype`` is the graph's unless given.
+    Args: ``shape`` is of the whole batch, over all processors; ``dtype`` is the graph's unless given. Raises ValueError if
+    ``shape`` is no sequence of positive integers, or ``dtype`` no type of floats, integers or truth values.
     """
-    return graph.apply(Input(tuple(shape), np.dtype(graph.dtype if dtype is None else dtype)), (), name=name)[0]
+    if not isinstance(shape, Sequence):
+        raise ValueError(f"input {name}: shape must be a sequence of sizes, such as (8, 4), got {shape!r}")
+    try:
+        kind = np.dtype(graph.dtype if dtype is None else dtype)
+    except TypeError:
+        kind = None
+    if kind is None or not (is_float(kind) or kind.kind in "iub"):
+        raise ValueError(f"input {name}: dtype must be of floats, integers or truth values, such as 'int64', got {dtype!r}")
+    return graph.apply(Input(tuple(shape), kind), (), name=name)[0]

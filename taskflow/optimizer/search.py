@@ -253,7 +253,14 @@ def make_evaluator(
     algorithm: str = "auto",
 ) -> Evaluator:
     """Return the evaluator that `search` uses, with the given or named costs (`choose_costs`). By default they are analytic for
-    a described machine, and the machine's roofline for any other."""
+    a described machine, and the machine's roofline for any other. Raises ValueError for arguments of other types."""
+    if not isinstance(graph, OperatorGraph) or not len(graph):
+        got = "one without operators" if isinstance(graph, OperatorGraph) else type(graph).__name__
+        raise ValueError(f"search: graph must be an OperatorGraph, such as taskflow.models.build('mlp'), got {got}")
+    if not hasattr(machine, "processors"):
+        raise ValueError(f"search: machine must be a machine, such as taskflow.load_machine('p100'), got {machine!r}")
+    if not isinstance(rule, (UpdateRule, type(None))):
+        raise ValueError(f"search: rule must be an update rule, such as taskflow.Adam(), or None, got {rule!r}")
     if isinstance(costs, str) and costs != ANALYTIC:
         costs = choose_costs(costs, graph, machine, rule)
     if costs is None or isinstance(costs, str):

@@ -18,7 +18,7 @@ from taskflow.machine import Machine, host
 from taskflow.mapper import Mapper, Profile, Strategy
 from taskflow.operators.operator import StepState
 from taskflow.operators.tensor import Tensor
-from taskflow.rules import UpdateRule
+from taskflow.rules import UpdateRule, usable_rate
 from taskflow.runtime.consistency import agree, lines
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
 from taskflow.runtime.overflow import DYNAMIC, note_overflow, require_finite, scaler_of, told
@@ -382,7 +382,7 @@ class Executor:
     def _before(self, feeds: Mapping[str, Any], training: bool, lr: float | None) -> None:
         self.state.feeds = dict(feeds)
         self.state.run += 1
-        self.state.training, self.state.lr = training, lr
+        self.state.training, self.state.lr = training, usable_rate(lr)
 
     def _after(self, program: Program) -> float | None:
         loss = self._loss(program)

@@ -193,6 +193,8 @@ def simulate(graph: TaskGraph, machine: Machine, cost: Cost, priority: Priority 
     of a library reaches all of its links when it is ready (`together`), since its members all begin then, and ends when the last
     link is done with it. Elsewhere it goes around its ring as a copy goes over its route.
     """
+    if graph.processors > len(machine.processors):
+        raise ValueError(f"simulate: the tasks are for {graph.processors} processors, the machine has {len(machine.processors)}")
     rank = priority or (lambda task: 0)
     waits, followers = [len(task.after) for task in graph.tasks], _followers(graph)
     ready = [0.0] * len(graph.tasks)

@@ -1,6 +1,6 @@
-"""Tasks: the generic task API: regions, index launches over partitions, futures and traces, as in Legion.
+"""TaskRuntime: the generic task API: regions, index launches over partitions, futures and traces, as in Legion.
 
-    rt = taskflow.Tasks(processors=4)                  # or under mpirun: one processor a rank
+    rt = taskflow.TaskRuntime(processors=4)            # or under mpirun: one processor a rank
     u, v = rt.region((100,)), rt.region((100,))
 
     @taskflow.task(new="write", old="read")
@@ -10,7 +10,7 @@
 
 Every rank runs the same program and analyses the same launches (control replication). Each runs the point tasks of its own
 processors, and sends and receives what the analysis says. Launches take effect in program order. Instances are reused, so that
-a stencil copies only its halo; they are kept as long as the Tasks object. After an error in a task, the values of the regions
+a stencil copies only its halo; they are kept as long as the TaskRuntime. After an error in a task, the values of the regions
 that it changes are undefined.
 """
 

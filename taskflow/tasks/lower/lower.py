@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 
 import numpy as np
 
@@ -113,9 +114,11 @@ def lower(
     `FACTOR`). ``part`` (of a training step): only that part is lowered. ``checkpoint``: called for each operator, pass and
     bundle of weights, since lowering may take seconds; an exception that it raises ends the lowering.
 
-    Raises ValueError that names the operator if the strategy does not fit the graph; NotAlikeError if it cannot be lowered in
-    part.
+    Raises ValueError that names the operator if the strategy does not fit the graph, or for a ``clip_norm`` that is not above
+    0; NotAlikeError if it cannot be lowered in part.
     """
+    if clip_norm is not None and not (isinstance(clip_norm, Real) and clip_norm > 0):
+        raise ValueError(f"lower: clip_norm must be a number above 0, or None, got {clip_norm!r}")
     if part is not None and ((graph.carries and not part.alone) or rule is None):
         raise NotAlikeError("lower: carried states are not lowered in part")
     made = shared or cut_graph(graph, strategy, part, checkpoint)
