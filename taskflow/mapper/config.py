@@ -51,8 +51,9 @@ class OpConfig:
         """Draw the pieces of ``node``'s iteration space on their processors, for a notebook."""
         return self.partition(node).draw(self.processors)
 
-    def verify(self, node: Node, processors: int) -> None:
-        """Raise ValueError that says what is wrong if this does not fit the operator or the machine."""
+    def verify(self, node: Node, processors: int, known: dict[int, tuple[int, ...]] | None = None) -> None:
+        """Raise ValueError that says what is wrong if this does not fit the operator or the machine. ``known``: tuples of
+        processors that were found to be right, by id, which grow by this one's."""
         who = f"operator {node.name}"
         dims = node.dims
         if len(self.degrees) != len(dims):
@@ -70,11 +71,14 @@ class OpConfig:
             raise ValueError(
                 f"{who}: {prod(self.degrees)} pieces need as many processors, got {len(self.processors)}"
             )
-        used = set(self.processors)  # of micro-batches there are many, on few processors
-        fine = set(map(type, used)) == {int} and min(used) >= 0 and max(used) < processors
-        for processor in () if fine else used:
-            if not isinstance(processor, int) or not 0 <= processor < processors:
-                raise ValueError(f"{who}: processor {processor!r} does not exist; there are 0 to {processors - 1}")
+        if known is None or id(self.processors) not in known:
+            used = set(self.processors)  # of micro-batches there are many, on few processors
+            fine = set(map(type, used)) == {int} and min(used) >= 0 and max(used) < processors
+            for processor in () if fine else used:
+                if not isinstance(processor, int) or not 0 <= processor < processors:
+                    raise ValueError(f"{who}: processor {processor!r} does not exist; there are 0 to {processors - 1}")
+            if known is not None:
+                known[id(self.processors)] = self.processors
         if self.weights:
             self._verify_weights(node)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
@@ -150,6 +150,7 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
     pipeline = mapper.select_pipeline(graph, machine)
     parts = 1 if pipeline is None else pipeline.parts
     known: dict[OpConfig, OpConfig] = {}  # layers are alike: one object is quick to compare, and holds less memory
+    processors: dict[tuple[int, ...], tuple[int, ...]] = {}  # likewise: on many devices they have a million entries
     configs: dict[str, OpConfig] = {}
     divided: dict[tuple[object, ...], OpConfig] = {}
     for node in graph:
@@ -161,7 +162,10 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
             except ValueError as error:
                 raise ValueError(f"mapper {mapper.name}: {error}") from None
             whole = in_micro_batches(node, config, parts)
-            divided[key] = known.setdefault(whole, whole)
+            if whole not in known:
+                places = processors.setdefault(whole.processors, whole.processors)
+                known[whole] = whole if places is whole.processors else replace(whole, processors=places)
+            divided[key] = known[whole]
         configs[node.name] = divided[key]
     holders: dict[str, dict[int, OpConfig]] = {}
     nbytes: dict[str, int] = {}

@@ -89,13 +89,14 @@ class Strategy:
         """Raise ValueError that names what does not fit the graph or the machine."""
         self.verify_names(graph)
         right: set[tuple[object, ...]] = set()  # layers are alike, and have the same configurations
+        known: dict[int, tuple[int, ...]] = {}
         for node in graph:
             config = self.configs[node.name]
             if config.copies == 1 and not config.weights:
                 if (key := (id(config), node.operator.kind, node.dims)) in right:
                     continue
                 right.add(key)
-            config.verify(node, self.processors)
+            config.verify(node, self.processors, known)
         if self.pipeline is not None:
             verify_pipeline(graph, self.configs, self.pipeline)
         self._verify_again(graph)

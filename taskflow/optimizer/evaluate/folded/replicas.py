@@ -53,7 +53,7 @@ def _images(
     """For each processor of the first replica, those that do the same; None if operators disagree."""
     column = np.full(strategy.processors, -1)  # of each processor of the first replica: of all others there are many
     table = np.empty((count, 0), np.int64)
-    seen: set[tuple[int, int | None]] = set()
+    seen: set[tuple[int, tuple[int, ...], int | None, int]] = set()
     others = [node for node in graph if count > 1 and shares.get(node.name, count) % count]
     spread = frozenset(node.name for node in others)
     for node in graph:
@@ -62,9 +62,9 @@ def _images(
         config, dim = strategy[node.name], sample_dim(node)
         if count > 1 and dim is None and node.operator.kind == "constant":
             continue
-        if (key := (id(config), dim)) in seen:
+        if (placed := (id(config.processors), config.degrees, dim, config.copies)) in seen:
             continue
-        seen.add(key)
+        seen.add(placed)
         found = _by_replica(config, dim, micro_batches, count)
         new = np.unique(found[0][column[found[0]] < 0])
         column[new] = np.arange(table.shape[1], table.shape[1] + len(new))
