@@ -61,16 +61,22 @@ def machines_command(as_json: bool, quiet: bool) -> None:
     for name in preset_names():
         machine = load_machine(name)
         first = machine.processors[0]
+        kinds = {p.kind: p for p in reversed(machine.processors)}
         rows.append({
             "name": name, "devices": len(machine.processors), "kind": first.kind, "nodes": machine.node_count,
             "memory_bytes": first.memory_bytes, "flops_per_second": first.flops_per_second,
+            "kinds": [
+                {"kind": p.kind, "memory_bytes": p.memory_bytes, "flops_per_second": p.flops_per_second}
+                for p in reversed(kinds.values())
+            ],
         })
     if as_json:
         emit({"machines": rows})
         return
     lines = [
-        [row["name"], row["kind"], str(row["devices"]), str(row["nodes"]), f"{row['memory_bytes'] / 2**30:.4g}",
-         f"{row['flops_per_second'] / 1e12:.3g}"]
+        [row["name"], ", ".join(k["kind"] for k in row["kinds"]), str(row["devices"]), str(row["nodes"]),
+         ", ".join(f"{k['memory_bytes'] / 2**30:.4g}" for k in row["kinds"]),
+         ", ".join(f"{k['flops_per_second'] / 1e12:.3g}" for k in row["kinds"])]
         for row in rows
     ]
     click.echo(render(["machine", "device", "devices", "nodes", "GiB each", "TFLOP/s each"], lines, words=(0, 1)))

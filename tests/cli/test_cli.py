@@ -86,6 +86,7 @@ def test_models_and_machines() -> None:
     assert all(row["operators"] > 0 for row in models.values())
     machines = {row["name"]: row for row in read("machines")["machines"]}
     assert machines["k80"]["devices"] == 64 and machines["p100"]["devices"] == 16
+    assert [k["kind"] for k in machines["a100-v100"]["kinds"]] == ["a100", "v100"] and "a100, v100" in run("machines")
 
 
 def test_what_people_see() -> None:
