@@ -36,6 +36,14 @@ gc.set_threshold(2_000_000, 10, 10)
 MANY_OBJECTS = 100_000  # that have stayed since the last search
 
 
+# What takes longest comes first, so that no worker has it alone at the end.
+LONGEST = ("test_commands_run", "test_without_a_compiler", "test_python_blocks_print", "test_a_plan_found_for_a_llama_trains")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.name.startswith(LONGEST))
+
+
 def pytest_collection_finish() -> None:
     """Let that search pass over what stays, which are all tests."""
     gc.collect()

@@ -3,6 +3,7 @@ network. Imported by the tests and by the program that torchrun starts (train_be
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -212,8 +213,13 @@ def examples(name: str) -> list[Any]:
 
 
 def graph(name: str = "llama", batch: int = BATCH) -> taskflow.OperatorGraph:
-    """The network's graph."""
+    """The network's graph, which is imported once."""
     assert batch == BATCH
+    return _imported(name)
+
+
+@cache
+def _imported(name: str) -> taskflow.OperatorGraph:
     torch.manual_seed(0)
     return taskflow.from_torch(MODULES[name](), *examples(name), name=name)
 

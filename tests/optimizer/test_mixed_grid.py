@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import inf
 from random import Random
@@ -21,6 +22,7 @@ from taskflow.optimizer.grid import (
     LayeredPlan,
     MixedGrid,
     PlanGrid,
+    PricedPlan,
     best_of_grid,
     descend,
     kendall,
@@ -38,6 +40,21 @@ RULE = Adam()
 def decoder(layers: int = 6, batch: int = 16) -> OperatorGraph:
     sizes = replace(GPTConfig.small(), batch=batch, layers=layers, steps=256, hidden=512, heads=4, vocabulary=512)
     return gpt(sizes, "float16")
+
+
+@cache
+def two_kinds_of_devices() -> tuple[OperatorGraph, Cluster, MixedGrid]:
+    """Six layers on two kinds of devices, and their grid, which looks at all its plans once for all tests that ask for them."""
+    graph, machine = decoder(), two_kinds()
+    grid = make_grid(graph, machine, RULE)
+    assert isinstance(grid, MixedGrid)
+    return graph, machine, grid
+
+
+@cache
+def every_plan() -> tuple[list[PricedPlan], int]:
+    """What the grid of `two_kinds_of_devices` finds."""
+    return two_kinds_of_devices()[2].plans()
 
 
 # ---- dealing ---------------------------------------------------------------------------------------------------------
@@ -108,10 +125,9 @@ def test_every_device_has_one_place_and_groups_lie_in_a_node(size: int, ranks: i
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
 def test_plans_are_valid_and_the_price_ranks_them() -> None:
-    graph, machine = decoder(batch=16), two_kinds()
-    grid = make_grid(graph, machine, RULE)
-    assert isinstance(grid, MixedGrid) and isinstance(make_grid(graph, load_machine("a100", 2), RULE), PlanGrid)
-    plans, count = grid.plans()
+    graph, machine, _ = two_kinds_of_devices()
+    assert isinstance(make_grid(graph, load_machine("a100", 2), RULE), PlanGrid)
+    plans, count = every_plan()
     assert count >= len(plans) > 100
     evaluator = make_evaluator(graph, machine, rule=RULE)
     random, pairs = Random(1), []
@@ -139,8 +155,7 @@ def test_the_price_of_equal_devices_is_the_grids() -> None:
 
 
 def test_neighbours_keep_the_devices_and_divide() -> None:
-    graph, machine = decoder(), two_kinds()
-    grid = MixedGrid(graph, machine, RULE)
+    graph, machine, grid = two_kinds_of_devices()
     for plan in (HybridPlan(data=4, shares=(6, 6, 2, 2)), HybridPlan(pipeline=2, data=2, micro_batch=2, stages=(4, 2))):
         found = list(grid.neighbours(LayeredPlan(plan)))
         assert len(found) > 5
@@ -160,8 +175,7 @@ def fitting(machine: Cluster, graph: OperatorGraph, grid: MixedGrid | PlanGrid) 
 
 def test_devices_with_half_of_the_memory_get_less() -> None:
     """What fits whole devices does not fit halves in even pieces."""
-    graph = decoder(layers=6)
-    need = MixedGrid(graph, two_kinds(), RULE)
+    graph, _, need = two_kinds_of_devices()
     whole = need.memory(LayeredPlan(HybridPlan(pipeline=4, data=1, micro_batch=1, stages=(2, 1, 2, 1))), 16).nbytes
     machine = two_kinds(compute=1.0, memory=0.5, nbytes=int(1.15 * whole))
     grid = MixedGrid(graph, machine, RULE)
@@ -224,9 +238,8 @@ def test_what_even_stages_and_shares_cost_is_said(plan: str, words: tuple[str, .
 
 
 def test_descents_by_price_keep_the_devices() -> None:
-    graph, machine = decoder(layers=6), two_kinds()
-    grid = MixedGrid(graph, machine, RULE)
-    plans, _ = grid.plans()
+    graph, machine, grid = two_kinds_of_devices()
+    plans, _ = every_plan()
     assert grid.fitting == plans
     ends = descend(grid, plans, lambda: False)
     assert ends and ends == sorted(ends, key=lambda one: one.seconds)
@@ -252,8 +265,8 @@ def test_prices_of_shares_that_do_not_divide_the_batch_are_near_simulated_steps(
 
 
 def test_the_grid_of_people_has_even_pieces_in_the_order_of_the_devices() -> None:
-    graph, machine = decoder(), load_machine("a100-v100")
-    even, uneven = MixedGrid(graph, machine, RULE, even=True).plans()[0], make_grid(graph, machine, RULE).plans()[0]
+    graph, machine, _ = two_kinds_of_devices()
+    even, uneven = MixedGrid(graph, machine, RULE, even=True).plans()[0], every_plan()[0]
     assert {1, 2} <= {one.layered.plan.pipeline for one in even}
     assert not any(one.layered.plan.shares or one.layered.plan.stages or one.layered.plan.devices for one in even)
     assert any(one.layered.plan.stages for one in uneven)
