@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import taskflow
 from taskflow.cli.main import main
 from taskflow.machine import load_machine
-from taskflow.machine.format import MachineFile, unparse
+from taskflow.machine.machine_file import MachineFile, unparse
 from taskflow.mapper import load, save, search_of
 from taskflow.mapper.strategy_file import StrategyFile
 from taskflow.models import build

@@ -15,8 +15,8 @@ from taskflow.machine.collectives import (
     collective_links,
     exchange,
 )
-from taskflow.machine.format import unparse
 from taskflow.machine.host import host
+from taskflow.machine.machine_file import unparse
 from taskflow.machine.part_of import PartOfMachine
 from taskflow.machine.parts import Device, Ends, HostProgram, Link, Machine, Processor, transfer_seconds
 from taskflow.machine.presets import cores, load_machine, preset_names, save

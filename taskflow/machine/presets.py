@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from taskflow.machine.cluster import PRECISIONS, Cluster
-from taskflow.machine.format import parse, unparse
 from taskflow.machine.host import host
+from taskflow.machine.machine_file import parse, unparse
 from taskflow.reading import read_json
 from taskflow.writing import json_text, replacing
 

@@ -11,7 +11,7 @@ from starting import needs_mpi, run_python
 
 from taskflow.cli.main import main
 from taskflow.machine import host, load_machine, save
-from taskflow.machine.format import parse
+from taskflow.machine.machine_file import parse
 from taskflow.runtime.calibrate import machine as module
 
 

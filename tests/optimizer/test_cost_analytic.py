@@ -12,7 +12,7 @@ import pytest
 from language_model import model, random_strategy
 
 from taskflow.machine import Cluster, load_machine, ring, transfer_seconds
-from taskflow.machine.format import CLASSES
+from taskflow.machine.machine_file import CLASSES
 from taskflow.operators.linear import Linear
 from taskflow.operators.lstm import LSTM
 from taskflow.operators.matmul import MatMul

@@ -8,7 +8,7 @@ import pytest
 
 import taskflow
 from taskflow.machine import Cluster, load_machine
-from taskflow.machine.format import unparse
+from taskflow.machine.machine_file import unparse
 from taskflow.mapper import Strategy, choose
 from taskflow.models import build
 from taskflow.optimizer.budget import Budget

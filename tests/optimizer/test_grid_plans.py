@@ -27,8 +27,8 @@ from taskflow.optimizer.grid import (
     has_grid,
     has_no_order,
     kendall,
+    memory_of_plan,
     passes_seconds,
-    plan_memory,
     plan_strategy,
 )
 from taskflow.rules import Adam
@@ -110,7 +110,7 @@ def test_the_closed_form_of_memory_is_near_the_planned_memory_and_never_far_abov
     evaluator.set(strategy)
     peaks, planned = MemoryCheck(evaluator).peaks(strategy)
     assert planned
-    estimate = plan_memory(one.sums, layered, count).nbytes
+    estimate = memory_of_plan(one.sums, layered, count).nbytes
     assert estimate <= (1 + MARGIN) * max(peaks)
     assert estimate >= 0.6 * max(peaks)
 
@@ -120,7 +120,7 @@ def test_weights_gradients_and_state_are_counted_exactly() -> None:
     one = grid("llama", devices=4)
     weights = sum(p.spec.rect.volume for p in one.graph.parameters)
     for zero, held, gradients, state in ((0, 2, 4, 12), (1, 2, 4, 3), (2, 2, 1, 3), (3, 0.5, 1, 3)):
-        memory = plan_memory(one.sums, *filled(one.graph, HybridPlan(micro_batch=1, zero=zero), 4))
+        memory = memory_of_plan(one.sums, *filled(one.graph, HybridPlan(micro_batch=1, zero=zero), 4))
         assert memory.gradients == pytest.approx(gradients * weights)
         assert memory.state == pytest.approx(state * weights)
         assert held * weights <= memory.weights <= 2 * weights

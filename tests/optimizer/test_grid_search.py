@@ -35,8 +35,8 @@ from taskflow.optimizer.grid import (
     descend,
     held_bytes,
     layers_of_stages,
+    memory_of_plan,
     neighbours,
-    plan_memory,
     plan_strategy,
     quick_neighbours,
     varied,
@@ -342,7 +342,7 @@ def test_plans_for_which_there_is_no_time_leave_their_turn_to_others_of_their_ki
 def _needs(plan: HybridPlan, devices: int) -> float:
     grid = PlanGrid(network(), machine(devices), RULE)
     count = 4 // ((plan.data or 1) * (plan.micro_batch or 1))
-    return plan_memory(grid.sums, LayeredPlan(plan), count).nbytes
+    return memory_of_plan(grid.sums, LayeredPlan(plan), count).nbytes
 
 
 def test_the_smallest_change_that_fits_is_said() -> None:

@@ -9,7 +9,7 @@ import pytest
 from report_cases import judge_of, report_of
 
 import taskflow
-from taskflow.machine.format import parse, unparse
+from taskflow.machine.machine_file import parse, unparse
 from taskflow.mapper import MAPPERS, choose
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.memory.peak import memory_use

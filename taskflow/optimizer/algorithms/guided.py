@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from math import inf, isfinite, log, nextafter
+from math import inf, isfinite, nextafter
 from random import Random
 
 from taskflow.mapper import (
@@ -39,6 +39,7 @@ from taskflow.mapper import (
     suits,
 )
 from taskflow.operators.operator import Soap
+from taskflow.optimizer.algorithms.acceptance import acceptance_limit
 from taskflow.optimizer.algorithms.initial import known, with_syncs
 from taskflow.optimizer.algorithms.layer_annealing import MANY_TASKS, LayerAnnealing
 from taskflow.optimizer.algorithms.layer_descent import LayerDescent
@@ -324,7 +325,7 @@ class _Guided:
                 self.moves.critical = self._critical()
             age += 1
             scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
-            limit = self.run.seconds - scale * log(1.0 - self.random.random())
+            limit = acceptance_limit(self.run.seconds, scale, self.random)
             current, before = self.run.strategy, self.run.seconds
             move = self.moves.draw(current)
             if not move.syncs and all(current.configs[k] == v for k, v in move.changes.items()):

@@ -8,7 +8,7 @@ quickly. Afterwards the operators of a layer are searched separately (`taskflow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isinf, log, prod
+from math import inf, isinf, prod
 from random import Random
 from time import perf_counter
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from taskflow.mapper import OpConfig, Sync
 from taskflow.operators.operator import Soap
+from taskflow.optimizer.algorithms.acceptance import acceptance_limit
 from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.budget import BudgetShare
@@ -83,7 +84,7 @@ class LayerAnnealing:
         last = self.run.proposals + MOST_PER_LAYER * len(self.layers)
         while not part.expired and nothing < MOST_NOTHING and self.run.proposals < last:
             scale = self.run.best_seconds * temperature * (1 - part.used) ** 2
-            limit, before = self.run.seconds - scale * log(1.0 - self.random.random()), self.run.seconds
+            limit, before = acceptance_limit(self.run.seconds, scale, self.random), self.run.seconds
             kind, changes, syncs = self._promising(limit)
             if not changes and not syncs:
                 nothing += 1

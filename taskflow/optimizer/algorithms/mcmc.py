@@ -5,9 +5,8 @@ The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/test_walk.py h
 
 from __future__ import annotations
 
-from math import log
-
 from taskflow.mapper import Strategy
+from taskflow.optimizer.algorithms.acceptance import acceptance_limit
 from taskflow.optimizer.algorithms.initial import known, random_start
 from taskflow.optimizer.algorithms.mcmc_compiled import Chain, CompiledChain, Patience, walks
 from taskflow.optimizer.algorithms.splitmix import SplitMix
@@ -79,8 +78,7 @@ def _chain(run: SearchSession, moves: CoupledMoves, chain: Chain) -> str:
     """Run what `CompiledChain.chain` runs, proposal by proposal."""
     while not chain.part.expired:
         changes = moves.draw(chain.random)
-        # Accept if u <= exp((cost - cost*) / scale), with u drawn first: then simulation may stop beyond the limit.
-        limit = run.seconds - chain.scale * log(1.0 - chain.random.random())
+        limit = acceptance_limit(run.seconds, chain.scale, chain.random)
         run.propose(changes, limit)
         chain.count += 1
         if run.seconds < chain.best:

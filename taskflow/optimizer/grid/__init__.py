@@ -10,7 +10,6 @@ nothing does.
 
 from taskflow.optimizer.grid.changes import change_that_fits
 from taskflow.optimizer.grid.descent import descend
-from taskflow.optimizer.grid.fit import fit, fitted
 from taskflow.optimizer.grid.grid import (
     SIMULATED,
     GridResult,
@@ -24,13 +23,14 @@ from taskflow.optimizer.grid.grid import (
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole, whole_fits
 from taskflow.optimizer.grid.make_grid import make_grid
-from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, plan_memory, rank_memories
+from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, memory_of_plan, rank_memories
 from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
 from taskflow.optimizer.grid.plans import grid_plans, has_grid, held_bytes
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
+from taskflow.optimizer.grid.recompute_to_fit import fit, fitted
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.optimizer.grid.weight_groups import WeightGroups
@@ -66,9 +66,9 @@ __all__ = [
     "layers_of_stages",
     "make_grid",
     "may_be_whole",
+    "memory_of_plan",
     "neighbours",
     "passes_seconds",
-    "plan_memory",
     "plan_strategy",
     "quick_neighbours",
     "rank_memories",

@@ -10,7 +10,7 @@ from taskflow.machine import Cluster, Machine
 from taskflow.mapper import HybridPlan, node_size, samples
 from taskflow.optimizer.grid.grid import PlanGrid
 from taskflow.optimizer.grid.layered import LayeredPlan
-from taskflow.optimizer.grid.memory import plan_memory
+from taskflow.optimizer.grid.memory import memory_of_plan
 from taskflow.optimizer.grid.plans import powers
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.rules import UpdateRule
@@ -102,6 +102,6 @@ def _savings(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> list[tup
 def _bytes(sums: PlanSums, plan: HybridPlan, batch: int) -> float | None:
     count = batch // ((plan.data or 1) * (plan.micro_batch or 1))
     try:
-        return plan_memory(sums, LayeredPlan(replace(plan)), count).nbytes
+        return memory_of_plan(sums, LayeredPlan(replace(plan)), count).nbytes
     except ValueError:
         return None

@@ -17,14 +17,14 @@ from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.bound_work import LayerWorks
-from taskflow.optimizer.grid.fit import fitted, refitted
 from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
-from taskflow.optimizer.grid.memory import PlanMemory, plan_memory
+from taskflow.optimizer.grid.memory import PlanMemory, memory_of_plan
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
 from taskflow.optimizer.grid.plans import runs_after_micro_batches
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, unusual
+from taskflow.optimizer.grid.recompute_to_fit import fitted, refitted
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
 from taskflow.optimizer.memory_check import MemoryCheck
@@ -146,7 +146,7 @@ class PlanGrid:
 
     def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
         """Return the memory that a device needs, in closed form. Raises ValueError if the network cannot be cut so."""
-        return plan_memory(self.sums, layered, count)
+        return memory_of_plan(self.sums, layered, count)
 
     def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
         """Return plans with as much recomputed as memory requires, the cheapest first (`fit`)."""

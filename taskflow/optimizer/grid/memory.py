@@ -41,7 +41,7 @@ class PlanMemory:
         return PlanMemory(self.weights * factor, self.gradients * factor, self.state * factor, self.activations * factor)
 
 
-def plan_memory(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> PlanMemory:
+def memory_of_plan(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> PlanMemory:
     """Return the estimate for a plan with this many micro-batches."""
     return max(rank_memories(sums, layered, micro_batches), key=lambda one: one.nbytes)
 

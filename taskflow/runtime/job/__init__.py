@@ -1,6 +1,6 @@
 """Ranks of a job: how they start, wait, fail together, and are watched.
 
-``launch.py`` reads what the launcher says, and ``polling.py`` is how a rank waits. ``failure.py`` ends the job when a rank raises.
+``launch.py`` reads what the launcher says, and ``polling.py`` is how a rank waits. ``job_end.py`` ends the job when a rank raises.
 ``arrivals.py`` names one that never connects, ``chain.py`` one that hangs. ``watcher.py`` names one that is killed: it is a
 process beside the job, which ``lifeline.py`` starts.
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from taskflow.runtime.job.arrivals import arrive as arrive
     from taskflow.runtime.job.chain import Wait as Wait
     from taskflow.runtime.job.chain import explain as explain
-    from taskflow.runtime.job.failure import JobEnd as JobEnd
+    from taskflow.runtime.job.job_end import JobEnd as JobEnd
     from taskflow.runtime.job.launch import INTERRUPTED as INTERRUPTED
     from taskflow.runtime.job.launch import Launcher as Launcher
     from taskflow.runtime.job.launch import LaunchError as LaunchError
@@ -41,7 +41,7 @@ __getattr__ = lazily(
     {
         "Wait": "taskflow.runtime.job.chain",
         "explain": "taskflow.runtime.job.chain",
-        "JobEnd": "taskflow.runtime.job.failure",
+        "JobEnd": "taskflow.runtime.job.job_end",
         "STARTED": "taskflow.runtime.job.arrivals",
     "arrive": "taskflow.runtime.job.arrivals",
     "INTERRUPTED": "taskflow.runtime.job.launch",

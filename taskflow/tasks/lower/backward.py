@@ -16,7 +16,7 @@ from taskflow.tasks.lower.owners import nearest_copy
 from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.recut import recut_gradients
 from taskflow.tasks.lower.regather import AHEAD, bring_again
-from taskflow.tasks.lower.ring import as_they_arrive
+from taskflow.tasks.lower.ring_pass import as_they_arrive
 from taskflow.tasks.lower.state import Given, Lowering, Piece, TensorKey
 from taskflow.tasks.lower.weight_gathers import SUMMED
 from taskflow.tasks.lower.weight_gradients import weight_target

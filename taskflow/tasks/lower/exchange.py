@@ -15,7 +15,7 @@ from typing import TypeVar
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.emit import Emitter
-from taskflow.tasks.lower.ring import add_on_the_way, goes_around, pass_on
+from taskflow.tasks.lower.ring_pass import add_on_the_way, goes_around, pass_on
 from taskflow.tasks.task import Part
 
 Held = tuple[Rect, int, int]  # elements of a tensor, the processor where they are, and the buffer

@@ -12,7 +12,7 @@ from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.owners import Owners
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.reduce import all_reduce_all, reduce_all, reduce_scatter_all
-from taskflow.tasks.lower.ring import as_they_arrive
+from taskflow.tasks.lower.ring_pass import as_they_arrive
 from taskflow.tasks.lower.state import Lowering, Piece
 from taskflow.tasks.task import Compute, Kind
 from taskflow.tasks.topic import Purpose, Topic

@@ -18,7 +18,7 @@ import numpy as np
 
 from taskflow.optimizer.grid.dealing import in_stages
 from taskflow.optimizer.grid.layered import LayeredPlan
-from taskflow.optimizer.grid.memory import kept_at_once, plan_memory, rank_memories
+from taskflow.optimizer.grid.memory import kept_at_once, memory_of_plan, rank_memories
 from taskflow.optimizer.grid.neighbours import layers_of_stages
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.grid.stages import PlanSums, StageSums
@@ -106,7 +106,7 @@ def fit(
     if len(set(levels)) == 1:
         found = replace(found, recompute=(), plan=replace(found.plan, recompute=levels[0]))
     price = grid.prices(found, micro_batches)
-    return PricedPlan(found, micro_batches, price, plan_memory(sums, found, micro_batches))
+    return PricedPlan(found, micro_batches, price, memory_of_plan(sums, found, micro_batches))
 
 
 def refitted(grid: AnyGrid, one: PricedPlan, spare: Sequence[float]) -> PricedPlan | None:

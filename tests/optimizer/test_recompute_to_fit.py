@@ -17,7 +17,7 @@ from taskflow.optimizer.grid import (
     fit,
     fitted,
     layers_of_stages,
-    plan_memory,
+    memory_of_plan,
     plan_strategy,
     rank_memories,
 )
@@ -51,7 +51,7 @@ def slowest(one: PlanGrid, plan: LayeredPlan) -> float:
 def test_of_one_stage_no_mixture_that_fits_is_faster(plan: HybridPlan) -> None:
     one = grid(layers=5)
     count = 16 // plan.together
-    whole = [plan_memory(one.sums, LayeredPlan(replace(plan, recompute=level)), count).nbytes for level in ("full", "none")]
+    whole = [memory_of_plan(one.sums, LayeredPlan(replace(plan, recompute=level)), count).nbytes for level in ("full", "none")]
     for share in (0.1, 0.35, 0.6, 0.85):
         limit = whole[0] + share * (whole[1] - whole[0])
         found = fit(one, LayeredPlan(plan), count, [limit])
@@ -59,7 +59,7 @@ def test_of_one_stage_no_mixture_that_fits_is_faster(plan: HybridPlan) -> None:
         other = [
             slowest(one, LayeredPlan(plan, tuple(sorted(levels)))) for levels in product(one.sums.masks, repeat=5)
             if list(levels) == sorted(levels)
-            and plan_memory(one.sums, LayeredPlan(plan, levels), count).nbytes <= limit
+            and memory_of_plan(one.sums, LayeredPlan(plan, levels), count).nbytes <= limit
         ]  # fmt: skip
         all_alike = [slowest(one, LayeredPlan(replace(plan, recompute=level))) for level in one.sums.masks]
         step = max(all_alike) - min(all_alike)
@@ -76,7 +76,9 @@ def test_of_one_stage_no_mixture_that_fits_is_faster(plan: HybridPlan) -> None:
 ])  # fmt: skip
 def test_each_rank_of_a_pipeline_fits_and_the_slowest_is_no_slower_than_with_the_same_for_all(plan: HybridPlan) -> None:
     one, count = grid(layers=24), 16 // plan.together
-    of_level = {level: plan_memory(one.sums, LayeredPlan(replace(plan, recompute=level)), count).nbytes for level in one.sums.masks}
+    of_level = {
+        level: memory_of_plan(one.sums, LayeredPlan(replace(plan, recompute=level)), count).nbytes for level in one.sums.masks
+    }
     limit = 0.6 * of_level["full"] + 0.4 * of_level["none"]
     found = fit(one, LayeredPlan(plan), count, [limit] * plan.pipeline)
     assert found is not None
@@ -105,7 +107,7 @@ def test_what_is_fitted_in_closed_form_is_near_what_is_planned() -> None:
     """So that one or two simulations fill the memory; and `spare` says what is left of it."""
     one = grid(batch=8, layers=6)
     plan, count = LayeredPlan(HybridPlan(pipeline=2, data=2, micro_batch=1)), 4
-    whole = [plan_memory(one.sums, replace(plan, plan=replace(plan.plan, recompute=w)), count).nbytes for w in ("full", "none")]
+    whole = [memory_of_plan(one.sums, replace(plan, plan=replace(plan.plan, recompute=w)), count).nbytes for w in ("full", "none")]
     found = fit(one, plan, count, [sum(whole) / 2] * 2)
     assert found is not None and len(set(found.layered.levels(6))) > 1
     evaluator = make_evaluator(one.graph, one.machine, rule=RULE)
