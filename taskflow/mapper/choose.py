@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable
 
 from taskflow.graph import OperatorGraph
@@ -54,6 +55,12 @@ def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) 
         mapper = HybridParallel(name)
     elif ":" in name:
         mapper = _import(name)
+        try:
+            return map_graph(mapper, graph, machine), mapper
+        except ValueError:
+            raise
+        except Exception as error:  # the user's own code: any error of it is theirs to correct
+            raise ValueError(f"mapper {name}: raised {_said(error)}") from error
     else:
         raise ValueError(
             f"no mapper {name!r}; use {', '.join(MAPPERS)}, a plan such as 't2 p2 mb1', a strategy file FILE.json, or "
@@ -84,4 +91,15 @@ def _import(name: str) -> Mapper:
         inspect.signature(found).bind()
     except TypeError as error:
         raise ValueError(f"mapper {name}: {class_name} must be callable without arguments, but {error}") from error
-    return found()
+    try:
+        return found()
+    except Exception as error:
+        raise ValueError(f"mapper {name}: {class_name}() raised {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    """Return an error of a user's code with its last line outside of taskflow."""
+    own = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    where = f" (line {lines[-1].lineno} of {os.path.basename(lines[-1].filename)})" if lines else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -147,7 +147,9 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
     the operator if an answer is no configuration."""
     mapper.prepare(graph, machine)
     count = len(machine.processors)
-    pipeline = mapper.select_pipeline(graph, machine)
+    pipeline: Any = mapper.select_pipeline(graph, machine)
+    if not isinstance(pipeline, (Pipeline, type(None))):
+        raise ValueError(f"mapper {mapper.name}: select_pipeline must return a Pipeline or None, got {pipeline!r}")
     parts = 1 if pipeline is None else pipeline.parts
     known: dict[OpConfig, OpConfig] = {}  # layers are alike: one object is quick to compare, and holds less memory
     processors: dict[tuple[int, ...], tuple[int, ...]] = {}  # likewise: on many devices they have a million entries
@@ -190,9 +192,12 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
         raise ValueError(
             f"mapper {mapper.name}: select_sums must return SyncAlgorithm.OWNER or SyncAlgorithm.COLLECTIVE, got {sums!r}"
         )
+    exchange: Any = mapper.select_exchange(graph, machine)
+    if not isinstance(exchange, Exchange):
+        raise ValueError(f"mapper {mapper.name}: select_exchange must return an Exchange, got {exchange!r}")
     strategy = Strategy(
-        count, configs, syncs, mapper.name, sums, pipeline, mapper.select_recompute(graph, machine),
-        mapper.select_exchange(graph, machine), mapper.select_regather(graph, machine),
+        count, configs, syncs, mapper.name, sums, pipeline, frozenset(mapper.select_recompute(graph, machine)), exchange,
+        frozenset(mapper.select_regather(graph, machine)),
     )
     strategy.verify(graph)
     return strategy
@@ -210,7 +215,11 @@ def _configure(mapper: Mapper, node: Node, machine: Machine) -> OpConfig:
             f"got {degrees}"
         )
     pieces = 1
-    for degree in degrees:
+    for dim, degree in zip(node.dims, degrees):
+        if degree > max(1, dim.size):  # before it is asked for the processor of each piece
+            raise ValueError(
+                f"mapper {mapper.name}: operator {node.name}: degree of {dim.name} must be 1 to {dim.size}, got {degree}"
+            )
         pieces *= degree
     copies: Any = mapper.select_copies(node, machine)
     if not isinstance(copies, int) or copies < 1:

@@ -19,6 +19,13 @@ FILES = {
     "script.py": "import sys\ndef net(): ...\nsys.exit(3)\n",
     "wrong.py": "def net(:\n",
     "empty.onnx": "",
+    "cuts.py": (
+        "from taskflow.mapper import DataParallel\n"
+        "class Raises(DataParallel):\n    def prepare(self, graph, machine):\n        1 / 0\n"
+        "class Ring(DataParallel):\n    def select_exchange(self, graph, machine):\n        return 'ring'\n"
+        "class Stages(DataParallel):\n    def select_pipeline(self, graph, machine):\n        return 4\n"
+        "class Made(DataParallel):\n    def __init__(self):\n        self.x = {}['x']\n"
+    ),
 }
 
 
@@ -34,6 +41,10 @@ FILES = {
         (("simulate", *MLP, "--batch", str(10**24)), "has more than 2**50 elements, which no machine holds"),
         (("simulate", *MLP, "--strategy", "wrong.py:Mine"), "write the module's name, not the file's: wrong:Mine"),
         (("simulate", *MLP, "--strategy", "wrong:Mine"), "cannot import wrong: SyntaxError: "),
+        (("simulate", *MLP, "--strategy", "cuts:Raises"), "raised ZeroDivisionError: division by zero (line 4 of cuts.py)"),
+        (("simulate", *MLP, "--strategy", "cuts:Ring"), "select_exchange must return an Exchange, got 'ring'"),
+        (("simulate", *MLP, "--strategy", "cuts:Stages"), "select_pipeline must return a Pipeline or None, got 4"),
+        (("simulate", *MLP, "--strategy", "cuts:Made"), "Made() raised KeyError: 'x' (line 13 of cuts.py)"),
         (("search", *MLP, "--budget", "0s"), "more than 0 seconds, or a whole number of proposals, got '0s'"),
         (("search", *MLP, "--budget", "1e400s"), "more than 0 seconds, or a whole number of proposals, got '1e400s'"),
         (("search", *MLP, "--budget", "1.5p"), "more than 0 seconds, or a whole number of proposals, got '1.5p'"),

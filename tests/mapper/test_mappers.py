@@ -180,6 +180,7 @@ def answering(**answers: Any) -> Mapper:
     ({"slice_task": None}, r"one degree"),
     ({"slice_task": 2}, r"one degree"),
     ({"slice_task": (7, 1, 1, 1)}, r"degree of n must be 1 to 6, got 7"),
+    ({"slice_task": (10**12, 1, 1, 1)}, r"degree of n must be 1 to 6, got 1000000000000"),
     ({"map_task": 99}, r"processor 99 does not exist; there are 0 to 1"),
     ({"map_task": -1}, r"processor -1 does not exist"),
     ({"map_task": "1"}, r"processor '1' does not exist"),
