@@ -50,13 +50,15 @@ def onnx_file(name: str, batch: int | None, settings: Mapping[str, str]) -> Oper
 
 def exported_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
     """Return the graph of a program that torch.export.save wrote. ``settings``: loss, and verify (default True)."""
-    from taskflow.models.pytorch import from_torch
-    from taskflow.models.pytorch.exported import examples_of_batch, load_exported
-
     values = {key: _plain(text) for key, text in settings.items()}
     if other := sorted(values.keys() - {*OPTIONS}):
         raise ValueError(f"model {name}: an exported program has no setting {other[0]!r}; there are {', '.join(OPTIONS)}")
     options = _options({"verify": True} | values)
+    if not Path(name).is_file():  # before the seconds that imports take
+        raise FileNotFoundError(f"model {name}: there is no file {name}")
+    from taskflow.models.pytorch import from_torch
+    from taskflow.models.pytorch.exported import examples_of_batch, load_exported
+
     exported = load_exported(name)
     loss, verify = options["loss"] or "cross_entropy", bool(options["verify"])
     return from_torch(exported, keywords=examples_of_batch(exported, batch), loss=loss, verify=verify, name=Path(name).stem)

@@ -19,6 +19,7 @@ FILES = {
     "script.py": "import sys\ndef net(): ...\nsys.exit(3)\n",
     "wrong.py": "def net(:\n",
     "empty.onnx": "",
+    "deep.json": "[" * 100_000,
     "cuts.py": (
         "from taskflow.mapper import DataParallel\n"
         "class Raises(DataParallel):\n    def prepare(self, graph, machine):\n        1 / 0\n"
@@ -38,6 +39,9 @@ FILES = {
         (("simulate", "moe", "--set", "experts=0", "-n", "2"), "MoE: experts must be a positive integer, got 0"),
         (("simulate", "moe", "--set", "factor=nan", "-n", "2"), "factor must be a number above 0, got nan"),
         (("simulate", "resnet-101", "--set", "blocks=3", "-n", "2"), "blocks must be 4 values with commas between them"),
+        (("simulate", "hf:nowhere", "-n", "2"), "hf: there is no file nowhere; give a config.json, or the folder of a model"),
+        (("simulate", "hf:deep.json", "-n", "2"), "hf: deep.json is not JSON: "),
+        (("simulate", "nowhere.pt2", "-n", "2"), "model nowhere.pt2: there is no file nowhere.pt2"),
         (("simulate", *MLP, "--batch", str(10**24)), "has more than 2**50 elements, which no machine holds"),
         (("simulate", *MLP, "--strategy", "wrong.py:Mine"), "write the module's name, not the file's: wrong:Mine"),
         (("simulate", *MLP, "--strategy", "wrong:Mine"), "cannot import wrong: SyntaxError: "),

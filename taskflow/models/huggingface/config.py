@@ -35,6 +35,7 @@ def from_config(
 
     Raises ImportError without torch or transformers, FileNotFoundError, and ValueError for what is not understood.
     """
+    config = _read(config)  # before the seconds that imports take
     from taskflow.models.pytorch import from_torch
 
     module = module_of(config, **changes)
@@ -51,8 +52,8 @@ def from_config(
 def module_of(config: str | Path | Mapping[str, Any], *, weights: bool = False, **changes: Any) -> Any:
     """Return the torch.nn.Module of a config, in training mode, float32. Without ``weights`` its parameters are on the meta
     device; its buffers (tables of positions) are real."""
-    transformers = _transformers()
     plain = _read(config)
+    transformers = _transformers()
     said = plain | changes
     kind = said.get("model_type")
     if kind is None:
@@ -106,7 +107,7 @@ def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         raise FileNotFoundError(f"hf: there is no file {path}; give a config.json, or the folder of a model")
     try:
         said = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"hf: {path} is not JSON: {error}") from error
     if not isinstance(said, dict):
         raise ValueError(f"hf: {path} must hold an object, got {type(said).__name__}")
