@@ -64,7 +64,7 @@ def test_when_threads_are_used():
     assert not worth(make_evaluator(mlp, small), choose("data", mlp, small)[0])
     nmt = build("nmt", None, 64)
     assert worth(make_evaluator(nmt, large), choose("data", nmt, large)[0])
-    with pytest.raises(ValueError, match="workers must be at least 1"):
+    with pytest.raises(ValueError, match="workers must be 1 to 256, got 0"):
         search(GRAPH, CLUSTER, use=evaluator, workers=0)
     once, again = (search(GRAPH, CLUSTER, budget="200p", seed=3) for _ in range(2))
     assert once.strategy == again.strategy and once.proposals == again.proposals
