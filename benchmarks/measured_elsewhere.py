@@ -22,7 +22,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
@@ -41,7 +40,7 @@ from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.trust import MEASURED, Features
 from taskflow.optimizer.trust.expected_error import expected
-from taskflow.optimizer.trust.measured import BLOOM, VTRAIN, MeasuredPlan
+from taskflow.optimizer.trust.measured import BLOOM, TORCHTITAN, VTRAIN, MeasuredPlan
 from taskflow.rules import Adam
 
 VOCABULARY = 51_200
@@ -70,19 +69,20 @@ class Row:
     vocabulary: int = VOCABULARY
     card: float = CARD  # bytes a second of each of four cards of a node; 0: a card for each GPU, as preset
     network: str = "GPT-2"
+    memory: float = 0.0  # bytes a second of each GPU's memory, if not the preset's
 
 
 def published(device: str) -> list[Row]:
     """The single figures of `taskflow.optimizer.trust` on such devices that are from other sources than the files."""
-    return [row(m) for m in MEASURED if m.source != VTRAIN and m.device == device]
+    return [row_of(m) for m in MEASURED if m.source != VTRAIN and m.device == device]
 
 
-def row(m: MeasuredPlan) -> Row:
+def row_of(m: MeasuredPlan) -> Row:
     """A measured plan of the package, on the cluster where it ran."""
     card = CARD if m.source == VTRAIN else OMNI_PATH if m.source == BLOOM else 0.0
     return Row(
         "published", f"{m.source}, {m.session}", m.device, m.devices, m.hidden, m.heads, m.layers, m.sequence, m.batch, m.plan,
-        m.seconds, m.vocabulary, card, m.network,
+        m.seconds, m.vocabulary, card, m.network, H100_MEMORY if m.source == TORCHTITAN else 0.0,
     )  # fmt: skip
 
 
@@ -125,9 +125,9 @@ def machine_of(row: Row) -> Cluster:
     if row.card:
         return four_cards(gpus, row.card)
     machine = load_machine(row.machine, gpus)
-    if row.machine != "h100":
+    if not row.memory:
         return machine
-    return replace(machine, kinds=tuple(replace(kind, memory_bytes_per_second=H100_MEMORY) for kind in machine.kinds))
+    return replace(machine, kinds=tuple(replace(kind, memory_bytes_per_second=row.memory) for kind in machine.kinds))
 
 
 def whole(row: Row) -> float:
@@ -143,12 +143,12 @@ def whole(row: Row) -> float:
     return make_evaluator(graph, machine, rule=Adam()).set(map_graph(HybridParallel(row.plan), graph, machine))
 
 
-_MACHINES: dict[tuple[int, float], LayersAlone] = {}
+_MACHINES: dict[tuple[object, ...], LayersAlone] = {}
 
 
 def alone(row: Row) -> LayersAlone:
     """Steps on a row's cluster, with the tables of rows before."""
-    key = (row.gpus, row.card)
+    key = (row.machine, row.gpus, row.card, row.memory)
     if key not in _MACHINES:
         _MACHINES[key] = LayersAlone(machine_of(row))
     return _MACHINES[key]
@@ -253,9 +253,10 @@ def profiled(data: Path) -> dict:
 
 def said_of_rows(found: dict) -> str:
     """What the rows on one node are."""
+    are = "computed, not measured" if found["on_lines"] == found["series"] else "not all computed"
     return (
-        f"profiled      {found['rows']:>4} rows: computed, not measured; {found['on_lines']} of {found['series']} series that "
-        "differ in the number of micro-batches alone lie on a line to the nanosecond"
+        f"profiled      {found['rows']:>4} rows: {are}; {found['on_lines']} of {found['series']} series that differ in the number "
+        "of micro-batches alone lie on a line to the nanosecond"
     )
 
 
@@ -269,18 +270,20 @@ def layers_table(found: dict) -> Table:
     return table
 
 
-def coverage(rows: Sequence[tuple[Row, float]]) -> float:
-    """How often a measured time lies in the interval that is expected from the measured plans of other networks and batches."""
-    within = 0
+def coverage(rows: Sequence[tuple[Row, float]]) -> float | None:
+    """How often a measured time lies in the interval that is expected from the measured plans of other networks on such GPUs;
+    None if there are no others."""
+    within = []
     for row, predicted in rows:
         plan = parse_plan(row.plan)
         weights = float(12 * row.hidden**2 * row.layers + row.vocabulary * row.hidden)
         own = Features(weights, plan.tensor, plan.pipeline, plan.data or 1, float((plan.micro_batch or 1) * row.sequence))
-        others = [m for m in MEASURED if (m.hidden, m.layers) != (row.hidden, row.layers)]
-        found = expected(own, predicted, others)
-        assert found.low is not None and found.high is not None
-        within += found.low <= row.seconds <= found.high
-    return within / len(rows)
+        others = [m for m in MEASURED if m.device == row.machine and (m.hidden, m.layers) != (row.hidden, row.layers)]
+        if others:
+            found = expected(own, predicted, others)
+            assert found.low is not None and found.high is not None
+            within.append(found.low <= row.seconds <= found.high)
+    return mean(within) if within else None
 
 
 def nccl(data: Path) -> dict:
@@ -310,7 +313,7 @@ def said(name: str, found: dict) -> str:
     if "tau" in found:
         text += f"; {found['tasks']} tasks: tau {found['tau']:.2f}, regret {found['regret']:.1%}"
         text += f", {found['largest_regret']:.0%} at most; of {found['near']} at most {NEAR:.0%}"
-    if "coverage" in found:
+    if found.get("coverage") is not None:
         text += f"; {found['coverage']:.0%} within the expected interval"
     return text
 
@@ -347,12 +350,12 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
                         f"(took {took:.1f} s)", err=as_json,
                     )  # fmt: skip
             totals[group] = {**summary(of_group), "coverage": coverage(of_group)}
-            if not evaluated:
+            if not evaluated and any(" nosp" in row.plan for row, _ in of_group):
                 cut = summary([(row, by_layers(along_sequence(row))) for row, _ in of_group])
                 totals[group] |= {f"{key}_along_sequence": cut[key] for key in ("mean_error", "bias")}
             done += of_group
         if group in totals:
-            click.echo((said_of_rows if group == "profiled" else partial(said, group))(totals[group]), err=as_json)
+            click.echo(said_of_rows(totals[group]) if group == "profiled" else said(group, totals[group]), err=as_json)
             if group == "profiled":
                 Console(stderr=as_json).print(layers_table(totals[group]))
     if as_json:

@@ -36,7 +36,8 @@ def test_features_are_those_of_the_notation() -> None:
 def test_every_measured_plan_says_what_it_is() -> None:
     for one in MEASURED:
         assert one.source and one.features.devices == one.devices, one
-        assert abs(log(one.predicted / one.seconds)) < 0.7, one  # what is further off is not understood
+        # What is further off is not understood, nor is the step on H100 (docs/guide/trust.md).
+        assert one.device == "h100" or abs(log(one.predicted / one.seconds)) < 0.5, one
         assert one.batch % (one.features.data * int(one.features.tokens / one.sequence)) == 0, one
     assert len({(one.hidden, one.layers, one.devices, one.batch, one.plan, one.session) for one in MEASURED}) == len(MEASURED)
 
@@ -88,7 +89,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_the_predictions_of_measured_plans_are_those_of_today(elsewhere: ModuleType) -> None:
     for one in MEASURED[::2]:
-        assert elsewhere.by_layers(elsewhere.row(one)) == pytest.approx(one.predicted, rel=0.002), one
+        assert elsewhere.by_layers(elsewhere.row_of(one)) == pytest.approx(one.predicted, rel=0.002), one
 
 
 def test_the_fastest_of_plans_measured_together_is_predicted_to_be_fastest() -> None:
