@@ -40,7 +40,7 @@ from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import SUMS, Strategy, as_content, config_entry, from_content, load, save, search_of
 from taskflow.mapper.strategy_file import read_strategy
-from taskflow.mapper.units import blocks_of, gather_units
+from taskflow.mapper.units import blocks_of, gather_units, units_of
 
 __all__ = [
     "BLOCK",
@@ -112,6 +112,7 @@ __all__ = [
     "search_of",
     "stages_of",
     "suits",
+    "units_of",
     "writes_together",
 ]
 

@@ -156,7 +156,8 @@ class HybridParallel(Mapper):
         not be alike, and would all have to be lowered."""
         plan = self.plan
         degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._parts
-        ordered = bool(self._recompute) or max((plan.zero, *plan.zero_layers)) > 1 or plan.overlap == "none"
+        zeros = {plan.zero, *plan.zero_layers}
+        ordered = bool(self._recompute) or max(zeros) > 1 or plan.overlap == "none" or any(map(plan.bucket_of, zeros))
         return ordered or max(degrees) > 1
 
     def between(self, node: Node) -> bool:
@@ -191,11 +192,11 @@ class HybridParallel(Mapper):
 def sync_of(zero: int, plan: HybridPlan, overlap: bool = True) -> Sync:
     """Return how a layer at a stage of ZeRO is synchronised."""
     if not zero:
-        return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap)
+        return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap, bucket=plan.bucket_of(0))
     return Sync(
         SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero, shard_group=plan.shard_group if zero > 1 else 0,
         prefetch=plan.prefetch, overlap=overlap,
-        replicas=plan.sharers if zero > 1 and plan.tensor > 1 else 0,
+        replicas=plan.sharers if zero > 1 and plan.tensor > 1 else 0, bucket=plan.bucket_of(zero),
     )
 
 

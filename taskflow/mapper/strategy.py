@@ -106,10 +106,10 @@ class Strategy:
         """True if the strategy says more than cuts, places and sums.
 
         That is an order of passes, recomputation or regathering, collectives that reshard tensors, pieces that several
-        processors compute, gradients or weights kept as shares, or gradients that are not summed during the backward pass.
+        processors compute, gradients or weights kept as shares, gradients that are not summed during the backward pass, or buckets.
         """
         again = bool(self.recompute | self.regather)
-        shares = any(sync.zero > 1 or not sync.overlap for sync in self.syncs.values())
+        shares = any(sync.zero > 1 or not sync.overlap or sync.bucket for sync in self.syncs.values())
         return self.pipeline is not None or again or self.exchange is not Exchange.COPIES or shares or (
             any(config.copies > 1 for config in self.configs.values())
         )
@@ -243,7 +243,8 @@ def _from_file(file: StrategyFile) -> Strategy:
     }
     syncs = {
         layer: Sync(
-            entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap, entry.replicas
+            entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap, entry.replicas,
+            entry.bucket,
         )
         for layer, entry in file.syncs.items()
     }
@@ -262,6 +263,7 @@ def _sync_entry(sync: Sync) -> dict[str, Any]:
     shares |= {"replicas": sync.replicas} if sync.replicas else {}
     shares |= {"prefetch": sync.prefetch} if sync.zero == 3 else {}
     shares |= {} if sync.overlap else {"overlap": False}
+    shares |= {"bucket": sync.bucket} if sync.bucket else {}
     return {"travel": sync.travel.value, "place": sync.place.value, "chunks": sync.chunks, **shares}
 
 

@@ -47,6 +47,9 @@ class SyncEntry(Entry, frozen=True, kw_only=True):
         Whole | Literal["block"], Meta(description="Layers gathered ahead, with zero 3; block: a block of layers, one ahead.")
     ] = 1
     overlap: Annotated[bool, Meta(description="Whether a collective sums gradients beside the backward pass.")] = True
+    bucket: Annotated[
+        Whole, Meta(description="Elements of the layers that a collective takes together, at least. 0: each layer by itself.")
+    ] = 0
 
 
 class PipelineEntry(Entry, frozen=True, kw_only=True):
