@@ -34,8 +34,8 @@ class StageSums:
 
 
 LayerBytes = tuple[tuple[tuple[int, int, int, bool], int], ...]
-"""Bytes of gradients of a layer, block or bucket that go through an all-reduce and through a reduce-scatter, and of its weights that
-go through an all-gather; whether they are of experts, which fewer devices hold; and how many of these send as many."""
+"""Bytes of gradients of a layer, block or bucket that go through an all-reduce and through a reduce-scatter, and of its weights
+that go through an all-gather; whether they are of experts, which fewer devices hold; and how many of these send as many."""
 
 
 @dataclass(frozen=True, slots=True)
