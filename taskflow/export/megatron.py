@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from taskflow.export.hybrid import Hybrid
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import HybridPlan, PipelineSchedule, attends, layer_numbers, samples, stages_of
-from taskflow.mapper.buckets import default_bucket
+from taskflow.mapper import HybridPlan, PipelineSchedule, attends, default_bucket, layer_numbers, samples, stages_of
 
 _LIST = re.compile(r"(?:.*?\.)?\d+\.")  # of an operator's name, as far as its outermost number
 

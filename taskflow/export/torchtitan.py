@@ -9,8 +9,7 @@ from __future__ import annotations
 from taskflow.export.hybrid import Hybrid
 from taskflow.export.megatron import layers_read, require_positions, require_transformer
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import BLOCK, PipelineSchedule, samples, stages_of
-from taskflow.mapper.buckets import bucket_word
+from taskflow.mapper import BLOCK, PipelineSchedule, bucket_word, samples, stages_of
 
 SCHEDULES = {
     (PipelineSchedule.GPIPE, False): "GPipe", (PipelineSchedule.GPIPE, True): "LoopedBFS",

@@ -14,6 +14,7 @@ from taskflow.mapper.alike import (
     degrees_like,
     follow,
 )
+from taskflow.mapper.buckets import BucketLayer, bucket_word, default_bucket, divided
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import (
     BLOCK,
@@ -46,6 +47,7 @@ __all__ = [
     "BLOCK",
     "MAPPERS",
     "SUMS",
+    "BucketLayer",
     "CopyRequest",
     "Cut",
     "DataParallel",
@@ -74,6 +76,7 @@ __all__ = [
     "as_content",
     "attends",
     "blocks_of",
+    "bucket_word",
     "by_class",
     "by_name",
     "by_name_or_size",
@@ -82,9 +85,11 @@ __all__ = [
     "config_like",
     "cut_like",
     "cut_only",
+    "default_bucket",
     "degrees_like",
     "depths",
     "described_by_layers",
+    "divided",
     "fitted",
     "follow",
     "from_content",

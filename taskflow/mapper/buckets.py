@@ -1,8 +1,8 @@
 """Buckets: layers whose gradients are summed together, and whose new weights are gathered together.
 
-PyTorch's DistributedDataParallel and Megatron-LM fill buckets in the order in which gradients are made, the last layer's first, and
-close each as soon as it has a certain size (Li et al., "PyTorch distributed: Experiences on accelerating data parallel training",
-arXiv 2006.15704, section 3.2.3).
+PyTorch's DistributedDataParallel and Megatron-LM fill buckets in the order in which gradients are made, the last layer's first. A
+bucket is closed as soon as it has a certain size (Li et al., "PyTorch distributed: Experiences on accelerating data parallel
+training", arXiv 2006.15704, section 3.2.3).
 """
 
 from __future__ import annotations

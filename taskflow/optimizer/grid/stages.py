@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from taskflow.floats import sum_bytes
-from taskflow.mapper import blocks_of, layer_numbers, recomputed, stages_of
-from taskflow.mapper.buckets import BucketLayer, divided
+from taskflow.mapper import BucketLayer, blocks_of, divided, layer_numbers, recomputed, stages_of
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
