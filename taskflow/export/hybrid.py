@@ -58,7 +58,8 @@ def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
         recompute=_recompute(graph, strategy),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
-        overlap="grads" if sharing.overlap else "none", sequence_parallel=together, regather=bool(strategy.regather) and together and prod(mesh.sizes) > data * context,
+        overlap="grads" if sharing.overlap else "none", sequence_parallel=together,
+        regather=bool(strategy.regather) and together and prod(mesh.sizes) > data * context,
     )
     if sharing.zero < 2 and plan.sharers > 1 and sharing.bucket != plan.bucket_of(sharing.zero):
         plan = replace(plan, bucket=sharing.bucket)

@@ -15,8 +15,8 @@ from itertools import groupby
 DDP_BUCKET = 25 * 2**20 // 4
 """Elements of DistributedDataParallel's 25 MiB (``bucket_cap_mb``), of float32 gradients."""
 MEGATRON_BUCKET, MEGATRON_BUCKET_EACH = 40_000_000, 1_000_000
-"""Elements of Megatron-LM's buckets (``--ddp-bucket-size``) at least, and for each replica, so that what travels around long rings is
-long enough (its distributed_data_parallel.py)."""
+"""Elements of Megatron-LM's buckets (``--ddp-bucket-size``) at least, and for each replica, so that what travels around long rings
+is long enough (its distributed_data_parallel.py)."""
 LAYER = "layer"
 _SIZE = re.compile(r"([1-9]\d*)([KMG]?)")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}

@@ -236,8 +236,8 @@ class Sync:
             )
         if self.bucket and (self.travel is not SyncAlgorithm.COLLECTIVE or self.zero > 1):
             raise ValueError(
-                f"Sync: bucket {self.bucket} has collectives take several layers at once; it goes with travel 'collective' and zero "
-                f"1, since zero 2 and 3 go block by block; got {self.travel.value!r} and zero {self.zero}"
+                f"Sync: bucket {self.bucket} has collectives take several layers at once; it goes with travel 'collective' and "
+                f"zero 1, since zero 2 and 3 go block by block; got {self.travel.value!r} and zero {self.zero}"
             )
         if self.shard_group == 1 or (self.shard_group and self.zero == 1):
             raise ValueError(

@@ -114,9 +114,9 @@ NOTATION = (
     "tN (tensor; nosp, regather), cN (context; ring), pN (pipeline), dN (data), eN (experts), mbN (samples of a micro-batch and "
     "replica), vN (stages a rank), zero0 to zero3, fsdp, hsdpN, prefetch=block|N, "
     f"overlap={'|'.join(OVERLAP)}, recompute={'|'.join(RECOMPUTE)} or by layer full*60,none*20, zero=1*1,3*78,1*1, "
-    f"bucket=40M|{LAYER}, split=N (parts of a micro-batch that take turns), schedule={'|'.join(s.value for s in PipelineSchedule)}, "
-    "stages=N,N,... (layers), shares=N,N,... (samples of each replica), "
-    "devices=0-3,... or KIND,..."
+    f"bucket=40M|{LAYER}, split=N (parts of a micro-batch that take turns), "
+    f"schedule={'|'.join(s.value for s in PipelineSchedule)}, "
+    "stages=N,N,... (layers), shares=N,N,... (samples of each replica), devices=0-3,... or KIND,..."
 )
 _OTHER_NAMES = {
     "tp": "t", "pp": "p", "dp": "d", "cp": "c", "ep": "e", "mbs": "mb", "vp": "v", "vpp": "v", "fsdp": "hsdp", "zero-": "zero",

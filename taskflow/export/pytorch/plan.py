@@ -15,7 +15,16 @@ from taskflow.export.pytorch.shares import bytes_of_shares
 from taskflow.export.pytorch.stages import StageText, stages_of_module
 from taskflow.export.pytorch.units import patterns, units_of
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import BLOCK, PipelineSchedule, Strategy, bucket_word, gather_units, sample_dim, samples, writes_together
+from taskflow.mapper import (
+    BLOCK,
+    PipelineSchedule,
+    Strategy,
+    bucket_word,
+    gather_units,
+    sample_dim,
+    samples,
+    writes_together,
+)
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
 
 SCHEDULES = {  # (schedule, whether a rank has several stages): the class of torch.distributed.pipelining
