@@ -10,6 +10,7 @@ replicas, then the pipeline's ranks. Experts are dealt to neighbouring replicas,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -41,7 +42,10 @@ class HybridParallel(Mapper):
 
     def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
         self._numbers = placed_devices(self._asked, machine)
-        self.plan = plan = fitted(self._asked, samples(graph), len(self._numbers))
+        plan = fitted(self._asked, samples(graph), len(self._numbers))
+        if graph.carries and plan.bucket is None and min(plan.zero_layers or (plan.zero,)) < 2:
+            plan = replace(plan, bucket=0)  # steps with carried states are not folded: large ones need the compiled evaluator
+        self.plan = plan
         group = plan.tensor * plan.context * (plan.data or 1)
         self._tensor = Megatron(plan.tensor)
         self._tensor.prepare(graph, host(group))

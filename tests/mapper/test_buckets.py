@@ -30,6 +30,7 @@ from taskflow.mapper import (
     save,
     units_of,
 )
+from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.tasks.lower import lower
 from taskflow.tasks.task import AllGather, AllReduce, ReduceScatter
@@ -151,6 +152,13 @@ def test_stages_and_other_syncs_have_buckets_of_their_own() -> None:
     syncs = {layer: replace(sync, overlap=not layer.startswith("h.3.")) for layer, sync in planned("d8", graph).syncs.items()}
     units = units_of(graph, replace(planned("d8", graph), syncs=syncs))
     assert {layer.split(".")[1] for layer, unit in units.items() if unit == units["h.3.ln_1"]} == {"3"}
+
+
+def test_networks_that_carry_states_have_single_layers_unless_the_plan_says_a_size() -> None:
+    """Their steps are not folded, and those of many devices are for the compiled evaluator."""
+    graph = build("ResNet-101", 8, preset="small")
+    assert graph.carries and not planned("d8 zero1", graph).ordered and not units_of(graph, planned("d8", graph))
+    assert planned("d8 bucket=1M", graph).ordered and units_of(graph, planned("d8 bucket=1M", graph))
 
 
 def test_a_plan_says_its_bucket_as_a_plan_with_data_does() -> None:
