@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taskflow.mapper import PassKind
+from taskflow.optimizer.evaluate.folded.needs import LastNeeds, last_needs
 from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair
 from taskflow.optimizer.evaluate.folded.step import FoldedStep
 from taskflow.optimizer.evaluate.folded.template import Segment
@@ -49,23 +50,23 @@ def folded_use(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None
 
 def live_bytes(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None) -> dict[int, int]:
     """Return, by processor of the first replica, the most bytes that live at once in arrays that are not kept from step to
-    step. An array lives from the start of the first task that uses it to the end of the last one. (In the runtime's plan,
-    arrays that are sent live until their receiver's turn, and each gets an address.)"""
-    order = np.argsort(step.began, kind="stable")
-    sorted_began = step.began[order]
+    step. An array lives as in the runtime's plan (`taskflow.tasks.lifetimes`): from the turn of the first task that uses it to
+    that of the last one. What is sent, and what a collective takes, lives until the first task that needs the result."""
+    travels = np.array([task.kind.travels for task in step.lowered], bool)[step.whole.origin]
+    order = np.lexsort((~travels, step.began))  # as `Timeline.begun` has it
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
-    until = np.maximum(position, np.searchsorted(sorted_began, step.end, "left") - 1)
-    lives = _Finder(step, position, until, checkpoint).lives()
+    lives = _Finder(step, position, last_needs(step, position), checkpoint).lives()
     found = dict.fromkeys(step.replicas.images, 0)
     for processor in found:
         here = lives.processor == processor
         if here.any():
-            found[processor] = _peak(lives.nbytes[here], lives.first[here], lives.last[here])
+            found[processor] = peak(lives.nbytes[here], lives.first[here], lives.last[here])
     return found
 
 
-def _peak(nbytes: Array, first: Array, last: Array) -> int:
+def peak(nbytes: Array, first: Array, last: Array) -> int:
+    """Return the most bytes that live at once."""
     at = np.concatenate([first, last + 1])
     change = np.concatenate([nbytes, -nbytes])
     order = np.lexsort((change, at))  # what ends goes before what begins
@@ -80,8 +81,8 @@ class _Finder:
     """Finds the lifetimes of all arrays: those of a micro-batch once for each micro-batch like it, those of a layer once for
     each layer like it."""
 
-    def __init__(self, step: FoldedStep, position: Array, until: Array, checkpoint: Callable[[], object]) -> None:
-        self.step, self.position, self.until, self.checkpoint = step, position, until, checkpoint
+    def __init__(self, step: FoldedStep, position: Array, needed: LastNeeds, checkpoint: Callable[[], object]) -> None:
+        self.step, self.position, self.needed, self.checkpoint = step, position, needed, checkpoint
         graph = step.lowered
         self.roots = [b.number if b.base is None else b.base for b in graph.buffers]
         self.counted = [not graph.buffers[r].kept for r in self.roots]
@@ -153,7 +154,8 @@ class _Finder:
         starts = np.flatnonzero(np.concatenate([[True], (np.diff(of_array) != 0) | (np.diff(copy) != 0)]))
         at = bases[:, None] + segment.layout.place(tasks, task_copy)[order]
         begins = np.minimum.reduceat(self.position[at], starts, axis=1)
-        ends = np.maximum.reduceat(self.until[at], starts, axis=1)
+        here = np.array([self.sizes[key][0] for key in keys])[of_array]
+        ends = np.maximum.reduceat(self.needed.until(at, here), starts, axis=1)
         for i, one in enumerate(zip([keys[k] for k in of_array[starts].tolist()], copy[starts].tolist())):
             low, high = begins[:, i], ends[:, i]
             if numbers is not None:
