@@ -238,9 +238,9 @@ def _ends_sooner(options: SearchOptions, deadline: Deadline) -> SearchOptions:
 
 
 def _room(evaluator: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:
-    if isinstance(memory, MemoryCheck):
-        return memory
-    return MemoryCheck(evaluator) if memory else None
+    if not memory:
+        return None
+    return (memory if isinstance(memory, MemoryCheck) else MemoryCheck(evaluator)).for_search()
 
 
 def make_evaluator(

@@ -13,6 +13,7 @@ from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.budget import Admission, BudgetExhausted, BudgetShare, Deadline, End, Restart
 from taskflow.optimizer.cost.measured import before_measuring
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator, TooManyTasksError
+from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
 from taskflow.optimizer.space import Weigher, even, repaired, repaired_strategy
@@ -53,6 +54,7 @@ class SearchSession:
         self.local = self.optimal = False
         self.unpolished = 0  # operators whose every change has still to be tried against the best plan
         self._history: list[Improvement] = []
+        self._bests: list[Strategy] = []  # one for each improvement
         self._shortfall = ""  # why the current strategy does not fit
         self._refusal = ""  # why the last strategy that was refused did not
         self._told = perf_counter()
@@ -238,6 +240,7 @@ class SearchSession:
             if self.best is None:
                 raise
             stopped = "interrupted"
+        self._fall_back()
         if self.best is None:
             raise NothingFits(
                 f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name} "
@@ -250,6 +253,17 @@ class SearchSession:
             self.elapsed, self.options.seed, self.algorithm, stopped, optimal=self.optimal, local=self.local,
             refused=self.refused, lower_bound=self.lower_bound, left_out=tuple(self.left_out),
         )
+
+    def _fall_back(self) -> None:
+        """Go back to the last best plan that fits for certain, since a search judges plans by estimates of their memory, too."""
+        check = self.options.fits
+        while isinstance(check, MemoryCheck) and self._bests and (shortfall := check.surely(self._bests[-1])):
+            self._bests.pop()
+            self._history.pop()
+            self.refused += 1
+            self._refusal = shortfall
+            self.best = self._bests[-1] if self._bests else None
+            self.best_seconds = self._history[-1].seconds if self._history else inf
 
     def _bound(self) -> None:
         """The lower bound, as good as it gets in its share of the time."""
@@ -277,6 +291,7 @@ class SearchSession:
         self.best, self.best_seconds = strategy, self.seconds
         self.local = False
         self._history.append(Improvement(self.proposals, self.elapsed, self.seconds))
+        self._bests.append(strategy)
         if self.options.incumbent is not None:
             self.options.incumbent.publish(strategy, self.seconds)
 
