@@ -116,23 +116,25 @@ class MemoryCheck:
     def _planned(self, strategy: Strategy) -> tuple[MemoryUse, ...] | None:
         """Return the runtime's plan; None if that would take too long, or need not be known."""
         pieces = sum(len(config.processors) for config in strategy.configs.values())
-        # The evaluator's tasks may be those of the plan before this one; of most pieces a task forward and one backward.
-        small = max(self._evaluator.tasks, pieces) <= MOST_TASKS
         if self._quick and not strategy.ordered and self._scale is not None:
-            share = self._share(strategy, self._scale)
-            if not FITS <= share <= (LACKS_SMALL if small else LACKS):
+            # The evaluator's tasks may be those of the plan before this one; of most pieces a task forward and one backward.
+            small = max(self._evaluator.tasks, pieces) <= MOST_TASKS
+            if not FITS <= self._share(strategy, self._scale) <= (LACKS_SMALL if small else LACKS):
                 return None
-        step = self._evaluator.folded(strategy)
-        if step is not None:
-            uses = folded_use(step, self._evaluator.checkpoint)
-        elif pieces <= MOST_PLANNED or strategy.ordered:
+        uses = self._folded(strategy)
+        if uses is None:
+            if pieces > MOST_PLANNED and not strategy.ordered:
+                return None
             tasks, timeline = self._evaluator.evaluated(strategy)
             uses = memory_use(tasks, timeline.begun(tasks))
-        else:
-            return None
         if not strategy.ordered:
             self._scale = max(use.nbytes for use in uses) / max(1, *self.estimate.between(strategy)[1])
         return uses
+
+    def _folded(self, strategy: Strategy) -> tuple[MemoryUse, ...] | None:
+        """Return the plan of a step of which only a part needs to be lowered; None if all must be."""
+        step = self._evaluator.folded(strategy)
+        return None if step is None else folded_use(step, self._evaluator.checkpoint)
 
     def _share(self, strategy: Strategy, scale: float) -> float:
         """Return the share of its memory that a strategy is estimated to need on the device that is nearest to its limit."""
@@ -144,4 +146,12 @@ class MemoryCheck:
         return Needs([round(scale * nbytes) for nbytes in self.estimate.between(strategy)[1]], None)
 
 
-
+def _advice(strategy: Strategy) -> str:
+    """What else to try for a plan that does not fit, for the end of the message; empty if nothing is known."""
+    pipeline = strategy.pipeline
+    if pipeline is None or not pipeline.schedule.weights_apart or not strategy.recompute or pipeline.ranks == 1:
+        return ""
+    return (
+        f"; under schedule={pipeline.schedule.value}, what the pass for inputs computes again is kept until the pass for weights, "
+        f"for up to {min(pipeline.ranks - 1, pipeline.micro_batches)} micro-batches: schedule=1f1b needs less"
+    )

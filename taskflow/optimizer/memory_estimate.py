@@ -18,7 +18,7 @@ from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.traffic import Accesses, Makers, makers
 from taskflow.regions import Rect
 from taskflow.tasks import laid_out_bytes
-from taskflow.tasks.lower import left_over
+from taskflow.tasks.lower import gradient_flow, left_over
 
 CHECKED = 1000  # weights of processors after which the time is looked at
 
@@ -77,6 +77,7 @@ class MemoryEstimate:
         self._owned: dict[tuple[str, OpConfig], list[Makers]] = {}
         self._cuts: dict[tuple[object, ...], list[_Piece]] = {}
         self._unused: dict[tuple[Rect, frozenset[Rect]], tuple[int, Rect | None]] = {}
+        self._active, self._wanted, _ = gradient_flow(self.graph)
         keeps = [node.operator.keeps(node.specs) for node in self.graph]
         self._keeps_inputs = [k.inputs for k in keeps]
         self._kept = {(t.node, t.index) for node, k in zip(self.graph, keeps) if k.inputs for t in node.inputs}
@@ -101,7 +102,7 @@ class MemoryEstimate:
             for table in (held.activations, held.gathered):
                 for processor, nbytes in table.items():
                     total[processor] += nbytes
-        for processor, nbytes in self._laid_out(strategy):
+        for processor, _, _, nbytes in {one for node in self.graph for one in self._held(node, strategy).laid_out}:
             total[processor] += nbytes
         held_weights = self._weight_bytes(strategy)
         for table in (held_weights.gradients, held_weights.arriving):
@@ -115,11 +116,14 @@ class MemoryEstimate:
         backward task needs it, else to its last reader. A gradient lives from the task that makes it to the one that uses it."""
         count = self._processors
         kept, live, ahead = [0] * count, [0] * count, [0] * count
-        for processor, nbytes in self._laid_out(strategy):
-            live[processor] += nbytes
+        last_use = {one: node.number for node in self.graph for one in self._held(node, strategy).laid_out}
+        laid_out: set[tuple[int, str, Rect, int]] = set()
         for node in self.graph:
             self._evaluator.checkpoint()
             held = self._held(node, strategy)
+            for one in held.laid_out:
+                live[one[0]] += one[3] * (one not in laid_out)
+            laid_out.update(held.laid_out)
             for table in (held.values, held.gathered if self._gathers(node, strategy) else {}):
                 for processor, nbytes in table.items():
                     kept[processor] += nbytes
@@ -130,6 +134,8 @@ class MemoryEstimate:
             for last in self._last_read.get(node.number, ()):
                 for processor, nbytes in self._held(self.graph.nodes[last], strategy).passing.items():
                     live[processor] -= nbytes
+            for one in dict.fromkeys(held.laid_out):
+                live[one[0]] -= one[3] * (last_use[one] == node.number)
         weights = self._weight_bytes(strategy)
         back = [self._backward(strategy, weights, list(kept), stays) for stays in (False, True)]
         least, most = ([w + max(a, b) for w, a, b in zip(weights.kept, ahead, of)] for of in back)
@@ -151,7 +157,7 @@ class MemoryEstimate:
             self._evaluator.checkpoint()
             held = self._held(node, strategy)
             for tensor, sizes in zip(node.inputs, held.inputs):
-                if not tensor.spec.differentiable:
+                if (tensor.node, tensor.index) not in self._wanted:
                     continue
                 ends = used.setdefault(tensor.node, {})
                 for processor, nbytes in sizes.items():
@@ -161,7 +167,8 @@ class MemoryEstimate:
                 for processor, nbytes in begun.get(layer, {}).items() if layer not in made else ():
                     live[processor] += nbytes
                 made.add(layer)
-            for processor, nbytes in held.outputs.items():  # the sum of the readers' parts, and one that arrives
+            outputs = held.outputs if node.number in self._active else {}
+            for processor, nbytes in outputs.items():  # the sum of the readers' parts, and one that arrives
                 most[processor] = max(most[processor], live[processor] + nbytes)
             for layer in self._completes.get(node.number, ()):
                 for processor, nbytes in arriving.get(layer, {}).items():
@@ -181,11 +188,6 @@ class MemoryEstimate:
             if sum(rect.volume for rect in read) > parameter.spec.rect.volume - unused:
                 return True
         return False
-
-    def _laid_out(self, strategy: Strategy) -> list[tuple[int, int]]:
-        """Processors and bytes of weights that are laid out anew, once for all operators that share a weight."""
-        found = {one for node in self.graph for one in self._held(node, strategy).laid_out}
-        return [(processor, nbytes) for processor, _, _, nbytes in found]
 
     def _weight_bytes(self, strategy: Strategy) -> _WeightMemory:
         """Weights, the update rule's state and float32 copies of 16-bit weights; their gradients; and what arrives of others'."""

@@ -15,7 +15,7 @@ from math import inf, nextafter
 from taskflow.mapper import Strategy
 from taskflow.optimizer.budget import BudgetShare
 from taskflow.optimizer.evaluate import where_time_goes
-from taskflow.optimizer.memory_check import SPARE, MemoryCheck
+from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import Weigher, even, kinds_of, shares_by_speed, uneven_applies, units_of, whole_shares
 
@@ -98,8 +98,8 @@ class UnevenPieces:
             plan = self._weigher(shares).strategy(data)
             if not self.run.try_set(plan) or not check(plan):
                 break
-            peaks, planned = check.peaks(plan)
-            limits = [p.memory_bytes * (1.0 if planned else 1 - SPARE) for p in self.processors]
+            peaks, _ = check.peaks(plan)
+            limits = [peak + spare for peak, spare in zip(peaks, check.spare(plan))]
             lacking = {p for p, (peak, limit) in enumerate(zip(peaks, limits)) if peak > limit}
             left = [0 if p in lacking else share for p, share in enumerate(shares)]
             if not lacking or not any(left):
