@@ -28,8 +28,9 @@ class _OperatorMemory:
     """Memory that an operator's pieces hold: bytes of activations by processor, and Rects of weights: (layer, processor,
     parameter, Rect, bytes). ``gathered``: weights and their gradients, if they are read from several cells. ``used``: of each
     parameter, the Rects that are not empty. ``values``: of the activations those that are kept from forward to backward;
-    ``passing``: outputs that are not; ``arriving``: inputs that are not and lie elsewhere. ``laid_out``: (processor, parameter, Rect, bytes) of weights that kernels lay out anew. ``outputs`` and
-    ``inputs`` (one for each input): bytes read and written, as large as their gradients."""
+    ``passing``: outputs that are not; ``arriving``: inputs that are not and lie elsewhere. ``laid_out``: (processor, parameter,
+    Rect, bytes) of weights that kernels lay out anew. ``outputs`` and ``inputs`` (one for each input): bytes read and written,
+    as large as their gradients."""
 
     activations: dict[int, int]
     gathered: dict[int, int]

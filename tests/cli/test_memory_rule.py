@@ -15,8 +15,8 @@ from taskflow.cli.main import main
 from taskflow.cli.problem import Problem, describe, table
 from taskflow.mapper import HybridParallel, Strategy, map_graph
 from taskflow.models import build
-from taskflow.optimizer.explain.machine_changes import Change, changed
 from taskflow.optimizer import memory_check
+from taskflow.optimizer.explain.machine_changes import Change, changed
 from taskflow.optimizer.memory_check import MOST_TASKS, MemoryCheck
 from taskflow.optimizer.search import known, make_evaluator
 from taskflow.report import report_data
@@ -68,7 +68,7 @@ def test_one_answer_everywhere(share: float, estimated: bool, fits: bool, monkey
     assert page["fits_memory"] == fits and page["lacks"] == row["lacks"] and page["peak_memory_bytes"] == max(peaks)
     assert ("fit in" in headline(report.value)) == (not fits) and ("~" in headline(report.value)) == estimated
     said, planned = facts(report.value), max(memory["peak_bytes"] for memory in report.value["memory"])
-    assert ("kept spare" in said) == estimated and nbytes(planned) in said
+    assert ("kept spare" in said) == estimated and (nbytes(planned) in said or not estimated)
 
 
 @pytest.mark.parametrize(("share", "fits"), [(0.95, True), (0.999, True), (1.001, False)])

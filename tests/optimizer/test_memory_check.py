@@ -27,7 +27,7 @@ from taskflow.runtime.program import schedule
 from taskflow.tasks import Placement, TaskGraph
 
 sys.path.append(str(Path(__file__).parents[1] / "runtime"))
-from test_drawn_plans import drawn  # noqa: E402
+from test_drawn_plans import drawn
 
 DECODERS = ("GPT-2", "Llama", "Mixtral", "MoE")
 OTHERS = ("NMT", "RNNLM", "Transformer", "AlexNet", "ResNet-101", "LeNet", "MLP", "Inception-v3")
@@ -136,7 +136,9 @@ def test_more_samples_never_need_less(plan: str) -> None:
     assert peaks == sorted(peaks) and peaks[-1] < 8 * peaks[0]
 
 
-@pytest.mark.parametrize(("words", "share"), [("t4 d2 regather", 0.95), ("t4 d2 recompute=light", 0.95), ("t4 d2 recompute=full", 0.5)])
+@pytest.mark.parametrize(("words", "share"), [
+    ("t4 d2 regather", 0.95), ("t4 d2 recompute=light", 0.95), ("t4 d2 recompute=full", 0.5),
+])
 def test_regathering_and_recomputing_need_less(words: str, share: float) -> None:
     graph, machine = build("Llama", 8, preset="small", layers=16, steps=128, hidden=64), load_machine("h100", 8)
     check = MemoryCheck(make_evaluator(graph, machine, rule=SGD(0.1)))

@@ -8,7 +8,7 @@ that needs it for its backward pass, so that sums over any stages are what their
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -115,12 +115,14 @@ class LayerWorks:
         if self._in_order and plan.experts == 1 and table.read_seconds.any():
             passes = self._with_exchanges(plan, table, seconds)
             waits = np.array([self._waits(table, level, seconds[:, 0]) for level in self.sums.masks])
+        may = plan.tensor > 1 and plan.sequence_parallel
+        spared = self.tables.regathers(replace(plan, regather=may))
         return LayerWork(
             by_layer(seconds[:, 0]), by_layer(seconds[:, 1]), passes,
             self._begins(seconds[:, 0], layer, self.layers, self._needed[0]),
             self._begins(seconds[:, 1], layer, self.layers, self._needed[1]),
             np.array([by_layer(seconds[:, 0] * again) for again in masks]),
-            np.array([self._kept(table, again) for again in masks]), weights, gradients, state, touched, whole, moved,
+            np.array([self._kept(table, again, spared) for again in masks]), weights, gradients, state, touched, whole, moved,
             waits, by_layer(np.maximum(0.0, table.seconds[:, 2] - table.alone[:, 2])),
         )
 
@@ -298,8 +300,9 @@ class LayerWorks:
         begins: Array = np.minimum.accumulate(np.maximum(np.array(found), 0.0)[::-1])[::-1]
         return begins
 
-    def _kept(self, table: NodeTable, again: Array) -> Array:
-        """Bytes by layer of what a micro-batch keeps; of operators without samples nothing counts."""
+    def _kept(self, table: NodeTable, again: Array, spared: Array) -> Array:
+        """Bytes by layer of what a micro-batch keeps; of operators without samples nothing counts. ``spared``: reads that a plan
+        may bring a second time and not keep."""
         tables, layer = self.tables, self.sums.layer_of
         tensor, reader, source = tables.read_tensor, tables.read_node, tables.output_node[tables.read_tensor]
         fresh = ~again[tables.output_node] & self._varying
@@ -312,7 +315,8 @@ class LayerWorks:
         needed = fresh & (at >= 0)
         found: Array = np.bincount(at[needed], table.outputs[needed], self.layers)
         found += np.bincount(layer, table.saved * ~again * tables.active * self._varies, self.layers)
-        chosen = np.flatnonzero(wanted & ~table.read_local & ~again[source])
+        kept = wanted & ~(spared & ~again[reader])
+        chosen = np.flatnonzero(kept & ~table.read_local & ~again[source])
         first = chosen[np.unique(table.read_rect[chosen], return_index=True)[1]]
         found += np.bincount(layer[reader[first]], table.read_bytes[first], self.layers)
         return found

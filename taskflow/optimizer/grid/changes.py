@@ -24,7 +24,7 @@ def change_that_fits(
 ) -> str:
     """A sentence for the error that says that nothing fits: which plan with an order would fit on these devices, or on
     how many more one would. Empty where the network has no plans with an order or the machine is not described. By
-    closed forms, with a tenth of the memory left free, as `MemoryCheck` does for what it estimates. Once ``over``
+    closed forms, which leave out most short-lived arrays, so with a tenth of the memory left free. Once ``over``
     answers true, it says what it has found until then."""
     if not isinstance(machine, Cluster) or not any(node.parameters for node in graph):
         return ""

@@ -24,7 +24,7 @@ from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.grid.stages import PlanSums, StageSums
 from taskflow.optimizer.grid.tables import Array
 
-LIMIT = 0.9  # of the memory; `MemoryCheck` leaves a tenth free for plans that are lowered in part
+LIMIT = 0.9  # of the memory; closed forms leave out most short-lived arrays
 Counts = tuple[tuple[int, ...], ...]  # by stage of a rank, how many layers have each level
 
 

@@ -121,7 +121,7 @@ class PlanSums:
     def sums(self, layered: LayeredPlan) -> StageSums:
         """Return what the passes of a plan's stages take and keep."""
         plan = layered.plan
-        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages,
+        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.regather,
                layered.recompute or plan.recompute, plan.schedule.rank(plan.pipeline, plan.pipeline), plan.zero > 1)  # fmt: skip
         if key not in self._sums:
             self._sums[key] = self._add_up(layered, self.tables.of(plan))
@@ -147,7 +147,9 @@ class PlanSums:
             for backward, forward in ((2, 0), (3, 1), (5, 4)):
                 seconds[:, backward] += by_stage(everything, each[:, forward] * again)
             sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * (read_again & ~crosses))
-        kept, of_layer = self._kept(table, stage, again, crosses, count)
+        anew = tables.regathers(plan) & tables.read_kept & ~table.read_local & ~crosses & ~again[source] & ~again[reader]
+        sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * anew)
+        kept, of_layer = self._kept(table, stage, again, crosses, anew, count)
         passing = np.zeros(count)
         own = np.bincount(tables.output_node, table.outputs, len(stage))
         own += np.bincount(reader, table.read_bytes * ~table.read_local, len(stage))
@@ -159,8 +161,11 @@ class PlanSums:
         crossing = np.bincount(stage[source[crosses]], table.read_bytes[crosses], count).max() if crosses.any() else 0.0
         return StageSums(seconds, sums, kept, passing, float(crossing))
 
-    def _kept(self, table: NodeTable, stage: Array, again: Array, crosses: Array, count: int) -> tuple[Array, Array]:
-        """Bytes that a micro-batch keeps from forward to backward, by stage; and those of recomputed values, by layer."""
+    def _kept(
+        self, table: NodeTable, stage: Array, again: Array, crosses: Array, anew: Array, count: int
+    ) -> tuple[Array, Array]:
+        """Bytes that a micro-batch keeps from forward to backward, by stage; and those of recomputed values, by layer. ``anew``:
+        reads that are brought a second time, and so not kept."""
         tables = self.tables
         source, reader = tables.output_node[tables.read_tensor], tables.read_node
         local = table.read_local & ~crosses
@@ -171,7 +176,7 @@ class PlanSums:
         fresh = ~again[tables.output_node]
         kept = np.bincount(stage[tables.output_node], table.outputs * (needed & fresh), count)
         kept += np.bincount(stage, table.saved * ~again * tables.active, count)
-        arrives = ~local & (tables.read_kept | again[reader])
+        arrives = ~local & (tables.read_kept | again[reader]) & ~anew
         first = np.zeros(len(reader), bool)
         chosen = np.flatnonzero(arrives & ~again[source])
         first[chosen[np.unique(table.read_rect[chosen] * count + stage[reader[chosen]], return_index=True)[1]]] = True

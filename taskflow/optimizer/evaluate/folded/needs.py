@@ -40,8 +40,8 @@ def last_needs(step: FoldedStep, position: Array) -> LastNeeds:
     """Return until when tasks hold arrays. ``position``: of each task of the whole step, in the order in which they begin."""
     lowered, origin, end = step.lowered.tasks, step.whole.origin, len(position)
     images: Mapping[int, object] = step.replicas.images
-    column = np.full(step.lowered.processors, 0, np.int64)
-    column[list(images)] = np.arange(len(images))
+    column = np.zeros(step.lowered.processors, np.int64)
+    column[np.array(list(images))] = np.arange(len(images))
     copies = np.array([task.kind is Kind.COPY and task.source != task.processor for task in lowered], bool)
     joint = np.array([task.kind is Kind.COLLECTIVE for task in lowered], bool)
     row = np.where(joint[origin], np.cumsum(joint[origin]) - 1, -1)
