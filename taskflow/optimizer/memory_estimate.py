@@ -105,11 +105,11 @@ class MemoryEstimate:
                     total[processor] += nbytes
         for processor, _, _, nbytes in {one for node in self.graph for one in self._held(node, strategy).laid_out}:
             total[processor] += nbytes
-        held_weights = self._weight_bytes(strategy)
-        for table in (held_weights.gradients, held_weights.arriving):
-            for (_, processor), nbytes in table.items():
+        weights = self._weight_bytes(strategy)
+        for of_layers in (weights.gradients, weights.arriving):
+            for (_, processor), nbytes in of_layers.items():
                 total[processor] += nbytes
-        return [a + b for a, b in zip(total, held_weights.kept)]
+        return [a + b for a, b in zip(total, weights.kept)]
 
     def between(self, strategy: Strategy) -> tuple[list[int], list[int]]:
         """Return bytes by processor if every processor runs its tasks in program order, and gradients of weights are summed and

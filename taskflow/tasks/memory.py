@@ -76,7 +76,8 @@ def _by_size(
     ordered = sorted(range(len(sizes)), key=lambda i: -keys[i])
     many, others = ordered[:MANY], sorted(ordered[MANY:])
     behind, top_behind, _ = places_by_time(*([of[i] for i in others] for of in (sizes, first, last)))
-    placed = places(*([of[i] for i in many] for of in (sizes, first, last)), best - top_behind)
+    own_sizes, own_first, own_last = ([of[i] for i in many] for of in (sizes, first, last))
+    placed = places(own_sizes, own_first, own_last, best - top_behind)
     if placed is None:
         return None
     top = max((place + sizes[i] for i, place in zip(many, placed)), default=0)

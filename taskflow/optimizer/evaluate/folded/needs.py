@@ -33,7 +33,7 @@ class LastNeeds:
         if (rows < 0).all():
             return self.last[tasks]  # type: ignore[no-any-return]
         there = self.by_processor[np.maximum(rows, 0), np.broadcast_to(self.column[processors], rows.shape)]
-        return np.where(rows < 0, self.last[tasks], there)
+        return np.where(rows < 0, self.last[tasks], there)  # type: ignore[no-any-return]
 
 
 def last_needs(step: FoldedStep, position: Array) -> LastNeeds:
