@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from random import Random
 from typing import Any
 
@@ -63,7 +64,9 @@ def plan(graph: OperatorGraph, random: Random, number: int) -> Strategy:
         return random_strategy(graph, random.randint(2, 5), random)
     if number % 3 == 1:
         return fitting(graph, random.randint(1, 4), random)
-    return map_graph(HybridParallel(random.choice(HYBRIDS)), graph, tf.host(4))
+    text = random.choice(HYBRIDS)
+    count = prod(int(word[1:]) for word in text.split() if word[0] in "tcpd" and word[1:].isdecimal())
+    return map_graph(HybridParallel(text), graph, tf.host(count))
 
 
 def rank_case(seed: int, ranks: int) -> tuple[OperatorGraph, Strategy]:

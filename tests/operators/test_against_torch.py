@@ -214,6 +214,8 @@ TORCH = {
     "mul_weight": lambda op, x, weight: x * weight,
     "expand_weight": lambda op, weight: weight.expand(op.whole),
     "hardtanh": lambda op, x: F.hardtanh(x, op.low, op.high),
+    "clamp": lambda op, x: torch.clamp(x, op.low, op.high),
+    "leaky_relu": lambda op, x: F.leaky_relu(x, op.slope),
     "hardsigmoid": lambda op, x: F.relu6(x + 3) / 6,  # F.hardsigmoid's own gradient has 1 / 6 in single precision only
     "hardswish": lambda op, x: F.hardswish(x),
     "shift": lambda op, x: x + op.number,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import ignored_labels
 import numpy as np
 import pytest
 from beside_one_processor import Result, plans, same, trained
@@ -195,4 +194,3 @@ def test_random_batches_have_every_share_of_labels() -> None:
     assert {ignored(seed) for seed in range(40)} == {-100, 0, 4}
     strategies = [plan(network(s), Random(s), n) for s in range(6) for n in range(3)]
     assert any(s.pipeline is not None and s.pipeline.micro_batches > 1 for s in strategies)
-    assert ignored_labels.HYBRIDS

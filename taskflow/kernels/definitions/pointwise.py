@@ -50,7 +50,7 @@ class PointwiseKernels(RowKernels):
     def activate(self, function: str, x: Array, out: Array) -> None:
         """Activation: out = relu, sigmoid or tanh of x."""
         if function == "relu":
-            np.maximum(x, 0, out=out)
+            out[...] = np.where(x < 0, 0, x)  # NaN stays, and so does -0
         elif function == "tanh":
             np.tanh(x, out=out)
         elif function == "sigmoid":  # as (1 + tanh(x / 2)) / 2, which cannot overflow
@@ -63,9 +63,9 @@ class PointwiseKernels(RowKernels):
 
     def activate_backward(self, function: str, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
         """Gradient of x: dy times the derivative of the function where its value is y. The derivative of relu is 0 where y is
-        0."""
+        0, and 1 where it is NaN."""
         if function == "relu":
-            put(np.where(y > 0, dy, 0), out, accumulate)
+            put(np.where(y <= 0, 0, dy), out, accumulate)
         elif function == "tanh":
             put(dy * (1 - y * y), out, accumulate)
         elif function == "sigmoid":
