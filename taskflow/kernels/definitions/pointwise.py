@@ -53,11 +53,9 @@ class PointwiseKernels(RowKernels):
             out[...] = np.where(x < 0, 0, x)  # NaN stays, and so does -0
         elif function == "tanh":
             np.tanh(x, out=out)
-        elif function == "sigmoid":  # as (1 + tanh(x / 2)) / 2, which cannot overflow
-            np.multiply(x, 0.5, out=out)
-            np.tanh(out, out=out)
-            out *= 0.5
-            out += 0.5
+        elif function == "sigmoid":  # by exp of what is not positive, which cannot overflow
+            e = np.exp(-np.abs(x))
+            np.divide(np.where(x >= 0, 1, e), 1 + e, out=out)
         else:
             raise ValueError(f"activate: function must be relu, sigmoid or tanh, got {function!r}")
 
