@@ -57,7 +57,8 @@ def batches(name: str, steps: int) -> list[dict[str, np.ndarray]]:
             features = generator.normal(size=(MLP.batch, MLP.features)).astype("float32")
             return {"features": features, "labels": some_ignored(generator.integers(0, MLP.classes, MLP.batch))}
         if name == "conv":
-            return {"x": generator.normal(size=(8, 4, 16, 16)).astype("float32"), "labels": some_ignored(generator.integers(0, 8, 8))}
+            x = generator.normal(size=(8, 4, 16, 16)).astype("float32")
+            return {"x": x, "labels": some_ignored(generator.integers(0, 8, 8))}
         c: Any = LLAMA if name == "llama" else MOE
         tokens = generator.integers(0, c.vocabulary, (c.batch, c.steps + 1))
         return {"tokens": tokens[:, :-1], "targets": some_ignored(tokens[:, 1:].copy())}

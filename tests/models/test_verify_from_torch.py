@@ -118,7 +118,7 @@ def test_the_module_is_left_as_it_was() -> None:
 def test_networks_that_cost_much_are_run_with_less(monkeypatch: Any) -> None:
     seen: list[Any] = []
     difference = verify._difference
-    monkeypatch.setattr(verify, "_difference", lambda trial: (seen.append(trial.examples[0].shape), difference(trial))[1])
+    monkeypatch.setattr(verify, "_difference", lambda *run: (seen.append(run[0].examples[0].shape), difference(*run))[1])
     monkeypatch.setattr(verify, "FEW_FLOPS", 10)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     from_torch(module, (16, 3, 80, 100))
@@ -213,7 +213,7 @@ def test_zeros_and_bounds_are_tried(monkeypatch: Any, zeros: bool, said: str) ->
     first = nn.Linear(4, 6)
     nn.init.zeros_(first.weight)
     nn.init.zeros_(first.bias)
-    module = nn.Sequential(first, nn.LeakyReLU(0.2), nn.Linear(6, 3)) if zeros else nn.Sequential(nn.LeakyReLU(0.2), nn.Linear(4, 3))
+    module = nn.Sequential(first, nn.LeakyReLU(0.2), nn.Linear(6, 3)) if zeros else nn.Sequential(nn.LeakyReLU(0.2), first)
     from_torch(module, (5, 4))
     monkeypatch.setitem(modules.LAYERS, nn.LeakyReLU, leaky_of_two)
     with pytest.raises(ValueError, match=said):
@@ -257,5 +257,6 @@ def test_what_the_module_has_as_zeros_is_tried_but_not_of_norms() -> None:
     nn.init.zeros_(module[0].bias)
     copied = trial.random_copy(module, torch.float64)
     assert copied[0].bias.abs().min() > 0 and copied[1].bias.abs().min() > 0
-    made = corners._with_its_zeros(module, copied)
+    made: Any = corners._with_its_zeros(module, copied)
+    assert corners._with_its_zeros(nn.Linear(2, 2), nn.Linear(2, 2)) is None
     assert not made[0].bias.any() and made[0].weight.all() and made[1].bias.all() and copied[0].bias.all()

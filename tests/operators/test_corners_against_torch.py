@@ -30,8 +30,8 @@ TORCH: dict[str, Any] = {
     **{f"pow {e:g}": lambda x, e=e: torch.pow(x, e) for e in (1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -0.5, 1.5, 2.5, -1.5)},
 }
 TWO: dict[str, tuple[Any, Any]] = {
-    "add": (Add(), torch.add), "sub": (Sub(), torch.sub), "mul": (Mul(), torch.mul), "swiglu": (SwiGLU(), lambda a, b: F.silu(a) * b),
-    "mse_loss": (MSELoss(), F.mse_loss),
+    "add": (Add(), torch.add), "sub": (Sub(), torch.sub), "mul": (Mul(), torch.mul),
+    "swiglu": (SwiGLU(), lambda a, b: F.silu(a) * b), "mse_loss": (MSELoss(), F.mse_loss),
 }
 # PyTorch's own error is allowed: it divides by 6 after the product, which overflows, and has 1 / 6 in single precision.
 OVERFLOWS = {"hardswish", "gelu tanh"}

@@ -18,9 +18,9 @@ import taskflow as tf
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import HybridParallel, OpConfig, Pipeline, Strategy, in_micro_batches, map_graph
 from taskflow.rules import SGD
-from taskflow.training.evaluation import evaluate
 from taskflow.runtime.executor import Executor
 from taskflow.runtime.labels import LabelCounts
+from taskflow.training.evaluation import evaluate
 
 STEPS, PLANS, TOGETHER = 3, 6, 8
 
@@ -143,7 +143,8 @@ def test_evaluation_is_a_mean_over_the_labels_of_all_batches() -> None:
     x, labels = tf.input(graph, (4, 3), name="x"), tf.input(graph, (4,), "int64", name="labels")
     graph.minimize(tf.cross_entropy(tf.linear(x, 3, name="scores"), labels, name="loss"))
     run, numbers = Executor(graph, undivided(graph)), np.random.default_rng(1)
-    some = [{"x": numbers.normal(size=(4, 3)), "labels": np.array(row)} for row in ([0, 1, 2, 2], [1, -100, -100, -100], [-100] * 4)]
+    every = [0, 1, 2, 2], [1, -100, -100, -100], [-100] * 4
+    some = [{"x": numbers.normal(size=(4, 3)), "labels": np.array(row)} for row in every]
     losses = [run.evaluate(feeds) for feeds in some]
     found = evaluate(run, some)
     assert found is not None and found.loss == pytest.approx((4 * losses[0] + losses[1]) / 5, rel=1e-12)  # type: ignore[operator]

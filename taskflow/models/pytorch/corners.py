@@ -28,28 +28,31 @@ ZEROS = (0.0, -0.0, 0.0, 0.0)
 
 
 def at_corners(module: nn.Module, trial: Trial) -> Iterator[tuple[Trial, list[Any]]]:
-    """Yield what to run a module on for its corners, of which ``trial`` has a copy with random numbers: inputs with zeros and
-    without, and weights that the module itself has as zeros. Nothing for networks without corners."""
+    """Yield what to run a module on for its corners, of which ``trial`` has a copy with random numbers: inputs with zeros, inputs
+    without (if 1 / 0 is all that the others give), and weights that the module itself has as zeros. Nothing for networks without
+    corners."""
     kinds = {node.operator.kind for node in trial.followed.graph}
     if not kinds & KINDS or kinds & CHOOSING:
         return
-    zeroed = replace(trial, module=_with_its_zeros(module, trial.module))
-    yield zeroed, feeds_of(zeroed, ZEROS + BENDS)
-    yield zeroed, feeds_of(zeroed, BENDS)
+    yield trial, feeds_of(trial, ZEROS + BENDS)
+    yield trial, feeds_of(trial, BENDS)
+    if (zeroed := _with_its_zeros(module, trial.module)) is not None:
+        yield replace(trial, module=zeroed), feeds_of(trial, ZEROS + BENDS)
 
 
-def _with_its_zeros(module: nn.Module, copied: nn.Module) -> nn.Module:
-    """A copy of ``copied`` in which trained arrays are zeros that are so in the module. Not those of normalisation: without a bias
-    it makes zeros that are rounded in another way in each implementation."""
-    made = copy.deepcopy(copied)
+def _with_its_zeros(module: nn.Module, copied: nn.Module) -> nn.Module | None:
+    """A copy of ``copied`` in which trained arrays are zeros that are so in the module; None if there are none. Not those of
+    normalisation: without a bias it makes zeros that are rounded in another way in each implementation."""
     if isinstance(module, ExportedModule):
-        return made
+        return None
+    made, found = copy.deepcopy(copied), False
     parameters = dict(made.named_parameters())
     for path, part in module.named_modules():
         if "norm" in type(part).__name__.lower():
             continue
         for name, parameter in part.named_parameters(path, recurse=False):
             if name in parameters and parameter.requires_grad and not parameter.is_meta and not bool(parameter.any()):
+                found = True
                 with torch.no_grad():
                     parameters[name].zero_()
-    return made
+    return made if found else None

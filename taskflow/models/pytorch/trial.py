@@ -129,8 +129,8 @@ def generators_kept() -> Iterator[None]:
 
 
 def feeds_of(trial: Trial, among: Sequence[float] = ()) -> list[Any]:
-    """Return examples with random numbers, the same each time: floats ``among`` these, if there are any; integers below the limit of
-    the operators that read them."""
+    """Return examples with random numbers, the same each time: floats ``among`` these, if there are any; integers below the limit
+    of the operators that read them."""
     graph, numbers, found = trial.followed.graph, np.random.default_rng(0), []
     inputs = iter(node for node in graph if node.operator.kind == "input")
     for example in trial.examples:

@@ -7,6 +7,7 @@ import copy
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -71,12 +72,13 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
             if why is not None:
                 raise ValueError(f"from_torch: {title}: {why}")
         outputs, why, where = minimised(trial.followed), None, None
-        for one, feeds in ((trial, feeds_of(trial)), *at_corners(module, trial)) if outputs else ():
+        runs = chain([(trial, feeds_of(trial))], at_corners(module, trial)) if outputs else ()
+        for number, (one, feeds) in enumerate(runs):
             try:
-                with nullcontext() if one is trial else np.errstate(all="ignore"):
+                with np.errstate(all="ignore") if number else nullcontext():
                     why = _difference(one, outputs, feeds)
             except LossError:
-                if one is trial:
+                if not number:
                     raise
                 continue  # such as 1 / 0: nothing can be compared there
             if why is not None:
