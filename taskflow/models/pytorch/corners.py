@@ -28,9 +28,8 @@ ZEROS = (0.0, -0.0, 0.0, 0.0)
 
 
 def at_corners(module: nn.Module, trial: Trial) -> Iterator[tuple[Trial, list[Any]]]:
-    """Yield what to run a module on for its corners, of which ``trial`` has a copy with random numbers: inputs with zeros, inputs
-    without (if 1 / 0 is all that the others give), and weights that the module itself has as zeros. Nothing for networks without
-    corners."""
+    """Yield what to run a module on for its corners; ``trial`` has a copy of it with random numbers. First inputs with zeros, then
+    inputs without, then weights that the module itself has as zeros. Nothing for networks without corners."""
     kinds = {node.operator.kind for node in trial.followed.graph}
     if not kinds & KINDS or kinds & CHOOSING:
         return

@@ -41,8 +41,7 @@ from taskflow.models.pytorch.trial import (
 )
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.tensor import Tensor
-from taskflow.runtime import Executor
-from taskflow.runtime.executor import LossError
+from taskflow.runtime import Executor, LossError
 
 MOST_PARAMETERS = 50_000_000  # of what is verified: half a dozen copies of them are in memory then
 MOST_IN_DOUBLE = 30_000_000  # of what is verified in double precision whatever the module's own is
