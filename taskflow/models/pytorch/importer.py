@@ -24,11 +24,12 @@ def from_torch(
     batch, and stands for floats of the type of the module's parameters. A tensor has the shape and type that each step will be
     given. Arguments with defaults may be left out. Inputs of the graph have the names of the arguments (with ``_in`` added if a
     layer has that name). ``keywords``: examples for arguments by their names. ``loss``: "cross_entropy" of scores (N, ...,
-    classes) and an input ``labels`` (N, ...) int64, "mse_loss" of the output and an input ``targets`` of its shape, a function
-    from the module's result (with `taskflow`'s tensors) to a scalar, or None. If the module returns several tensors, the two
-    named losses use the first one; of a mapping, such as Hugging Face's outputs, they use ``logits``. ``verify``: run the
-    module and the graph on small random numbers, in training and in evaluation, and compare all outputs, gradients, running
-    statistics. Networks too large for that (`verify.MOST_PARAMETERS`, `MOST_FLOPS`) are not verified, with a warning.
+    classes) and an input ``labels`` (N, ...) int64 (the mean over those that are not -100), "mse_loss" of the output and an
+    input ``targets`` of its shape, a function from the module's result (with `taskflow`'s tensors) to a scalar, or None. If the
+    module returns several tensors, the two named losses use the first one; of a mapping, such as Hugging Face's outputs, they
+    use ``logits``. ``verify``: run the module and the graph on small random numbers, and where operators have corners, in
+    training and in evaluation, and compare all outputs, gradients, running statistics. Networks too large for that
+    (`verify.MOST_PARAMETERS`, `MOST_FLOPS`) are not verified, with a warning.
 
     Layers are named by their paths, as in ``state_dict``: `weights_of` gives the module's weights under these names. Training
     steps do what the module does after ``module.train()``, evaluation what it does after ``module.eval()``; a layer that is
