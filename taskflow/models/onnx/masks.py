@@ -1,0 +1,1 @@
+"""Handlers of ONNX operators of truth values."""
