@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
+from taskflow.models.notes import notes_kept
 from taskflow.runtime.job import say_once
 
 HUGGING_FACE = "hf:"
@@ -40,12 +42,15 @@ def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> O
 
 
 def onnx_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
-    """Return the graph of an ONNX file. ``settings``: loss."""
+    """Return the graph of an ONNX file. ``settings``: loss, and verify (default True)."""
     from taskflow.models.onnx import from_onnx
 
-    if other := sorted(settings.keys() - {"loss"}):
-        raise ValueError(f"model {name}: an ONNX file has no setting {other[0]!r}; there is loss")
-    return from_onnx(name, loss=settings.get("loss", "cross_entropy"), batch=batch)
+    values = {key: _plain(text) for key, text in settings.items()}
+    if other := sorted(values.keys() - {*OPTIONS}):
+        raise ValueError(f"model {name}: an ONNX file has no setting {other[0]!r}; there are {', '.join(OPTIONS)}")
+    options = _options({"verify": True} | values)
+    with _said_at_once():
+        return from_onnx(name, loss=options["loss"] or "cross_entropy", batch=batch, verify=bool(options["verify"]))
 
 
 def exported_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
@@ -118,6 +123,15 @@ def graph_of(name: str, made: Any, options: Mapping[str, Any]) -> Any:
     graph = from_torch(module, *examples, keywords=keywords, loss=loss, verify=verify)
     _say_unverified(name, verify)
     return graph
+
+
+@contextmanager
+def _said_at_once() -> Iterator[None]:
+    """Say what an import leaves out or replaces, each in one line; also if it fails then."""
+    with notes_kept() as notes:
+        yield
+    for text in notes:
+        say_once(text)
 
 
 def _options(values: dict[str, Any]) -> dict[str, Any]:

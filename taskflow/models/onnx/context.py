@@ -30,6 +30,13 @@ class Weight:
     turned: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Truth:
+    """Truth values that a node makes, as zeros and ones."""
+
+    tensor: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """Where each initializer of a file went, by name. ``parameters``: to which of ours, and whether transposed. ``states``: to
@@ -61,6 +68,7 @@ class Context:
     left_out: dict[str, str] = field(default_factory=dict)
     made_by: dict[str, Any] = field(default_factory=dict)
     read: set[str] = field(default_factory=set)  # by the node that is followed now
+    moving: bool = False  # that node moves truth values about
 
     def __post_init__(self) -> None:
         self.initial = frozenset(self.arrays)
@@ -113,8 +121,8 @@ class Context:
     def tensor(self, node: Any, number: int) -> Tensor:
         """Return an input as a tensor: a trained initializer as a parameter of its own, any other array as a constant."""
         name = self._named(node, number)
-        if name in self.truth:
-            raise Unknown(f"input {number} ({name}) is a mask, which is understood in Cast, Where, And, Or and Not")
+        if name in self.truth and not self.moving:
+            raise Unknown(f"input {number} ({name}) is a mask, for Cast, Where, And, Or, Not and what moves elements")
         self.read.add(name)
         if name in self.values:
             return self.values[name]
@@ -130,6 +138,23 @@ class Context:
             raise Unknown(f"input {number} ({name}) is {array.dtype}, which no operator here reads")
         made = ops.constant(self.graph, array.reshape(array.shape or (1,)), name=f"{name_of(node)}.constant")
         return made if array.shape else ops.reshape(made, ())
+
+    def is_truth(self, node: Any, number: int) -> bool:
+        """True if an input is truth values."""
+        name = self._named(node, number)
+        return name in self.truth or (name in self.arrays and self.arrays[name].dtype.kind == "b")
+
+    def mask(self, node: Any, number: int) -> Tensor:
+        """Return truth values as zeros and ones."""
+        if not self.is_truth(node, number):
+            raise Unknown(f"input {number} must be truth values")
+        name = node.input[number]
+        self.read.add(name)
+        if name in self.values:
+            return self.values[name]
+        self._fixed(name)
+        array = self.arrays[name].astype(self.graph.dtype)
+        return ops.constant(self.graph, array.reshape(array.shape or (1,)), name=f"{name_of(node)}.constant")
 
     def weight(self, node: Any, number: int) -> Weight:
         """Return an input that a layer trains: an initializer, also transposed, or a Constant. Raises Unknown if it is computed."""
@@ -155,7 +180,7 @@ class Context:
         name = self.also[name][0] if name in self.also else name
         array = self.arrays.get(name)
         trained = array is not None and name in self.initial and array.dtype.kind == "f" and array.size > 1
-        return trained and bool(np.abs(array).max() < LARGEST)  # False for NaN as well
+        return trained and float(np.abs(array).max()) < LARGEST  # False for NaN as well
 
     def _fixed(self, name: str) -> None:
         self.read.add(name)

@@ -63,6 +63,12 @@ def gelu(c: Context, node: Any) -> Tensor:
     return ops.gelu(c.tensor(node, 0), c.attributes(node, approximate="none")["approximate"], name=name_of(node))
 
 
+@says("Erf")
+def erf(c: Context, node: Any) -> Tensor:
+    """Compute erf(x) = 2 gelu(sqrt(2) x) / (sqrt(2) x) - 1, which is not defined at 0."""
+    raise Unknown("only as a part of Gelu: x (1 + erf(x / sqrt 2)) / 2, whose parts nothing else reads")
+
+
 @says("LeakyRelu")
 def leaky_relu(c: Context, node: Any) -> Tensor:
     """x where it is positive, alpha x elsewhere."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.notes import listed, note
 from taskflow.models.onnx import handlers, layers, masks, shaping  # noqa: F401  they fill HANDLERS
-from taskflow.models.onnx.context import HANDLERS, Account, Context, Unknown, name_of
+from taskflow.models.onnx.context import HANDLERS, Account, Context, Truth, Unknown, name_of
 from taskflow.models.onnx.needed import onnx_package
+from taskflow.models.onnx.patterns import with_gelu
 from taskflow.operators.tensor import Tensor
 
+MOVES = {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Expand", "Slice", "Gather"}
 MOST_FOLDED = 10_000_000  # elements of a constant that is computed at the import
 DOMAINS = ("", "ai.onnx")
 CHOOSES = {
@@ -87,14 +89,19 @@ def follow(onnx: Any, model: Any, title: str, batch: int | None) -> FollowedMode
     arrays = {t.name: _array(onnx, t, title) for t in model.graph.initializer}
     opset = max((o.version for o in model.opset_import if o.domain in DOMAINS), default=onnx.defs.onnx_opset_version())
     context = Context(onnx, graph, opset, arrays)
-    nodes = _needed(model)
+    nodes, constants = with_gelu(onnx, _needed(model), {v.name for v in model.graph.output}, _number_in(onnx, model, arrays))
+    context.constants |= constants & arrays.keys()
     for node in nodes:
         if _key(node) in CHOOSES:
             raise ValueError(f"from_onnx: {title}: node {name_of(node)} ({_key(node)}): {CHOOSES[_key(node)]}")
     read = {name for node in nodes for name in node.input} | {value.name for value in model.graph.output}
     for value in model.graph.input:
         if value.name not in arrays and value.name in read:
-            context.values[value.name] = _input(onnx, graph, value, batch)
+            tensor = _input(onnx, graph, value, batch)
+            if tensor.dtype.kind == "b":
+                context.truth.add(value.name)
+                tensor = ops.to_float(tensor, name=f"{value.name}.floats")
+            context.values[value.name] = tensor
     missing = sorted({_key(node) for node in nodes if _key(node) not in HANDLERS and not _folds(context, node)})
     for node in nodes:
         _follow(context, node, missing)
@@ -146,6 +153,17 @@ def _array(onnx: Any, initializer: Any, title: str) -> Any:
         return np.asarray(onnx.numpy_helper.to_array(initializer))
     except Exception as error:  # such as too few numbers, or a file of weights that was not loaded
         raise ValueError(f"from_onnx: {title}: initializer {initializer.name} cannot be read: {_first(error)}") from error
+
+
+def _number_in(onnx: Any, model: Any, arrays: dict[str, Any]) -> Callable[[str], float | None]:
+    """A function that returns the only number of an initializer or of a Constant, by name; None for any other name."""
+    known = {name: array for name, array in arrays.items() if array.size == 1}
+    for node in model.graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            value = onnx.helper.get_attribute_value(attribute)
+            if attribute.name in ("value", "value_float"):
+                known[node.output[0]] = np.asarray(onnx.numpy_helper.to_array(value) if attribute.name == "value" else value)
+    return lambda name: float(known[name].reshape(-1)[0]) if name in known and known[name].size == 1 else None
 
 
 def _needed(model: Any) -> tuple[Any, ...]:
@@ -214,6 +232,8 @@ def _follow(context: Context, node: Any, missing: Sequence[str]) -> None:
                 f"no counterpart{f' (nor for {others})' if others else ''}. "
                 "Replace it in the model that was exported, or build the network with taskflow's operators"
             )
+        truths = [name in context.truth for name in node.input]
+        context.moving = _key(node) in MOVES and truths[0] and (_key(node) != "Concat" or all(truths))
         made = HANDLERS[_key(node)](context, node)
         if unread := [name for name in node.input if name and name not in context.read]:
             what = "initializer" if context.weight_at(unread[0]) is not None else "input"
@@ -222,7 +242,10 @@ def _follow(context: Context, node: Any, missing: Sequence[str]) -> None:
         why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ValueError(f"{where}: {why}") from error
     for name, tensor in zip(node.output, made if isinstance(made, tuple) else (made,)):
-        context.values[name], context.made_by[name] = tensor, node
+        if context.moving or isinstance(tensor, Truth):
+            context.truth.add(name)
+        context.values[name] = tensor.tensor if isinstance(tensor, Truth) else tensor
+        context.made_by[name] = node
 
 
 def _require_names(context: Context, node: Any) -> None:

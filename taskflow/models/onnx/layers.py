@@ -109,6 +109,8 @@ def pooled(c: Context, node: Any) -> Tensor:
     c.left_out |= {output: "where a MaxPool found its largest" for output in node.output[1:] if output}
     if x.ndim != 4 or len(said["kernel_shape"]) != 2:
         raise Unknown("only of images (N, C, H, W)")
+    if said["auto_pad"] != "NOTSET" and (said["ceil_mode"] or said["auto_pad"] == "SAME_LOWER"):
+        raise Unknown(f"auto_pad={said['auto_pad']!r} with ceil_mode, or SAME_LOWER of a pooling, which onnx's own tools read differently")
     (top, bottom), (left, right) = _pads(said, x.shape[2:])
     kernel, strides, apart, ceil = tuple(said["kernel_shape"]), tuple(said["strides"]), tuple(said["dilations"]), said["ceil_mode"]
     if (top, left) != (bottom, right) and (ceil or not (most or said["count_include_pad"])):
