@@ -213,7 +213,8 @@ def gather(c: Case) -> str:
 def reshape(c: Case) -> str:
     a, b, d = (c.r.randint(1, 4) for _ in range(3))
     x = c.x(a, b, d) if c.r.random() < 0.7 else c.w(a, b, d)
-    return c.add("Mul", [c.add("Reshape", [x, c.r.choice([c.ints(0, -1), c.ints(a * b, d), c.ints(-1), c.ints(0, 0, 1, d)])]), c.x(1, 1)])
+    shape = c.r.choice([[0, -1], [a * b, d], [-1], [0, 0, 1, d]])
+    return c.add("Mul", [c.add("Reshape", [x, c.ints(*shape)]), c.x(1, 1)])
 
 
 def squeezed(kind: str) -> Maker:

@@ -251,6 +251,18 @@ def test_a_weight_of_two_layers_is_one_parameter_also_if_one_reads_it_transposed
         assert graph.parameter_count == 44 and list(found) == ["words.weight"]
 
 
+def test_equal_vectors_that_an_exporter_merged_are_trained_by_themselves() -> None:
+    found: dict[str, Any] = {}
+    made = model(
+        [H.make_node("Gemm", ["x", "v", "zero"], ["h"], "a", transB=1),
+         H.make_node("Gemm", ["h", "w", "zero"], ["y"], "b", transB=1)],
+        {"x": (2, 3)}, v=weights(3, 3), w=weights(3, 3, seed=1), zero=np.zeros(3, "float32"),
+    )
+    with pytest.warns(ImportNote, match="several layers read the vector zero: each has a copy"):
+        graph = from_onnx(made, weights=found)
+    assert set(found) == {"a.weight", "a.bias", "b.weight", "b.bias"} and graph.parameter_count == 24
+
+
 def test_dropout_of_a_file_is_dropout_in_training_alone() -> None:
     made = model([H.make_node("Dropout", ["x", "p"], ["y"], "drop")], {"x": (4, 50)}, p=np.float32(0.25))
     graph = from_onnx(made, loss=None)
@@ -276,8 +288,8 @@ def test_the_command_line_says_notes_and_takes_verify(tmp_path: Path) -> None:
      r"node t \(Tanh\): writes 'y', which is there already"),
     (lambda: model([H.make_node("RandomNormalLike", ["x"], ["r"], "noise"), H.make_node("Add", ["x", "r"], ["y"], "a")],
                    {"x": (4, 8)}), r"node noise \(RandomNormalLike\): draws random numbers"),
-    (lambda: model([H.make_node("MaxPool", ["x"], ["p", "at"], "pool", kernel_shape=[2, 2]), H.make_node("Neg", ["at"], ["y"], "n")],
-                   {"x": (1, 1, 4, 4)}), r"node n \(Neg\): reads at: where a MaxPool found its largest"),
+    (lambda: model([H.make_node("MaxPool", ["x"], ["p", "at"], "pool", kernel_shape=[2, 2]),
+                    H.make_node("Neg", ["at"], ["y"], "n")], {"x": (1, 1, 4, 4)}), r"node n \(Neg\): reads at: where a MaxPool found its largest"),
     (lambda: model([H.make_node("LayerNormalization", ["x", "x", "b"], ["y"], "norm")], {"x": (4, 8)}, b=weights(8)),
      r"node norm \(LayerNormalization\): input 1 \(x\) must be an initializer"),
     (lambda: model([H.make_node("Conv", ["x", "w", "b"], ["y"], "conv")], {"x": (1, 3, 4, 4), "b": (2,)}, w=weights(2, 3, 1, 1)),

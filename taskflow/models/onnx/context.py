@@ -39,10 +39,11 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where each initializer of a file went, by name. ``parameters``: to which of ours, and whether transposed. ``states``: to
-    which lasting states. ``constants``: those that became part of the graph. ``unused``: those that no operator needs."""
+    """Where each initializer of a file went, by name. ``parameters``: to which of ours, and whether transposed; several have a
+    copy each of a vector. ``states``: to which lasting states. ``constants``: those that became part of the graph. ``unused``:
+    those that no operator needs."""
 
-    parameters: dict[str, tuple[Parameter, bool]]
+    parameters: dict[str, tuple[tuple[Parameter, bool], ...]]
     states: dict[str, tuple[str, ...]]
     constants: frozenset[str]
     unused: tuple[str, ...]
@@ -62,7 +63,8 @@ class Context:
     values: dict[str, Tensor] = field(default_factory=dict)
     truth: set[str] = field(default_factory=set)
     also: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    owned: dict[str, tuple[Parameter, bool]] = field(default_factory=dict)
+    owned: dict[str, tuple[tuple[Parameter, bool], ...]] = field(default_factory=dict)
+    together: dict[tuple[tuple[str, bool], ...], tuple[Parameter, ...]] = field(default_factory=dict)  # parameters of layers
     states: dict[str, tuple[str, ...]] = field(default_factory=dict)
     constants: set[str] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -188,17 +190,20 @@ class Context:
 
     # ---- parameters ------------------------------------------------------------------------------------------------------
 
+    def tied(self, weight: Weight) -> tuple[Parameter, bool] | None:
+        """Return the parameter that stands for a matrix already, and whether it is transposed. Vectors are not shared: exporters
+        merge those that are equal, such as biases of zeros."""
+        return self.owned[weight.name][0] if weight.name in self.owned and weight.array.ndim > 1 else None
+
     def owners(self, *weights: Weight) -> Sequence[Parameter] | None:
-        """Return the parameters that stand for these arrays, if other layers have them; None if no layer has any. Raises Unknown
-        if only some are there, or one is the other way round."""
-        there = [w for w in weights if w.name in self.owned]
-        if not there:
+        """Return the parameters of another layer with these arrays; None if there is none. Raises Unknown if it has only some of
+        them, or has one the other way round."""
+        if all(self.tied(weight) is None for weight in weights):
             return None
-        if len(there) < len(weights):
-            raise Unknown(f"shares {there[0].name} with another node, but not all its weights")
-        if any(self.owned[w.name][1] != w.turned for w in weights):
-            raise Unknown(f"shares {there[0].name} with a node that reads it transposed")
-        return tuple(self.owned[w.name][0] for w in weights)
+        key = tuple((weight.name, weight.turned) for weight in weights)
+        if key not in self.together:
+            raise Unknown(f"shares {weights[0].name} with a node that has other weights beside it, or reads it transposed")
+        return self.together[key]
 
     def own(self, made: Tensor, *weights: Weight) -> Tensor:
         """Enter a layer's parameters, in the order of ``weights``, into the account."""
@@ -206,13 +211,18 @@ class Context:
         if [p.shape for p in parameters] != [w.array.shape for w in weights]:
             shapes = ", ".join(f"{w.name} {list(w.array.shape)}" for w in weights)
             raise Unknown(f"its weights are {shapes}, but {', '.join(str(list(p.shape)) for p in parameters)} are needed")
+        self.together.setdefault(tuple((weight.name, weight.turned) for weight in weights), parameters)
         for parameter, weight in zip(parameters, weights):
-            self.owned.setdefault(weight.name, (parameter, weight.turned))
+            self.together.setdefault(((weight.name, weight.turned),), (parameter,))
+            there = self.owned.get(weight.name, ())
+            if all(parameter != other for other, _ in there):
+                self.owned[weight.name] = (*there, (parameter, weight.turned))
         return made
 
     def parameter(self, weight: Weight) -> Tensor:
         """Return a trained array as a tensor by itself."""
-        kept = self.owned[weight.name][1] if weight.name in self.owned else weight.turned
+        held = self.tied(weight)
+        kept = weight.turned if held is None else held[1]
         own = weight if kept == weight.turned else Weight(weight.name, weight.array.T, kept)
         made = ops.expand_weight(
             self.graph, own.array.shape, own.array.shape, init=started(own.array), name=own.name, parameters=self.owners(own)

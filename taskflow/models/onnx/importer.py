@@ -14,7 +14,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.models.notes import listed, note
 from taskflow.models.onnx import handlers, layers, masks, shaping  # noqa: F401  they fill HANDLERS
 from taskflow.models.onnx.context import HANDLERS, Account, Context, Truth, Unknown, name_of
-from taskflow.models.onnx.needed import onnx_package
+from taskflow.models.onnx.needed import evaluator_of, onnx_package
 from taskflow.models.onnx.patterns import with_gelu
 from taskflow.operators.tensor import Tensor
 
@@ -111,14 +111,16 @@ def follow(onnx: Any, model: Any, title: str, batch: int | None) -> FollowedMode
             said = f"{why} have no counterpart here" if why else "no node makes it"
             raise ValueError(f"from_onnx: {title}: output {value.name}: {said}")
     account = context.account()
-    if both := sorted(account.parameters.keys() & account.constants):
+    if both := sorted(name for name in account.parameters.keys() & account.constants if context.arrays[name].ndim > 1):
         raise ValueError(f"from_onnx: {title}: initializer {both[0]} is trained by one node and is a fixed number of another")
     return FollowedModel(graph, context, nodes, account)
 
 
 def numbers_of(account: Account, arrays: dict[str, Any]) -> dict[str, Any]:
     """Return the file's numbers under the names of our parameters and states."""
-    found = {p.name: arrays[name].T if turned else arrays[name] for name, (p, turned) in account.parameters.items()}
+    found = {
+        p.name: arrays[name].T if turned else arrays[name] for name, own in account.parameters.items() for p, turned in own
+    }
     return found | {state: arrays[name] for name, states in account.states.items() for state in states}
 
 
@@ -180,6 +182,11 @@ def _say_left_out(model: Any, followed: FollowedModel, loss: str | None) -> None
     title, context = followed.graph.name, followed.context
     if followed.account.unused:
         note(f"from_onnx: {title}: no operator of the graph needs initializer {listed(followed.account.unused)}: left out")
+    if copied := [name for name, own in followed.account.parameters.items() if len(own) > 1]:
+        note(
+            f"from_onnx: {title}: several layers read the vector {listed(copied)}: each has a copy, which is trained by itself "
+            "(exporters merge equal vectors)"
+        )
     inputs = [v.name for v in model.graph.input if v.name not in context.values and v.name not in context.initial]
     if inputs:
         note(f"from_onnx: {title}: no operator of the graph needs input {listed(inputs)}: left out")
@@ -293,15 +300,13 @@ def _turns(context: Context, node: Any) -> bool:
 
 
 def _computed(context: Context, node: Any) -> list[Any]:
-    from onnx.reference import ReferenceEvaluator
-
     given, helper = {name: context.arrays[name] for name in node.input if name}, context.onnx.helper
     types = {n: helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in given.items()}
     outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
     graph = helper.make_graph([node], "constant", list(types.values()), outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", context.opset)])
     try:
-        found = [np.asarray(a) for a in ReferenceEvaluator(model).run(None, given)]
+        found = [np.asarray(a) for a in evaluator_of(model).run(None, given)]
     except Exception as error:  # whatever its arithmetic raises
         raise Unknown(f"cannot be computed of constants: {type(error).__name__}: {_first(error)}") from error
     if any(a.size > MOST_FOLDED for a in found):

@@ -18,7 +18,8 @@ from taskflow.operators.tensor import Tensor
 def _product(c: Context, x: Tensor, weight: Weight, name: str) -> Tensor:
     """x (..., k) times a weight that is read as (k, c): a linear layer, whose own weight is (c, k)."""
     turned = Weight(weight.name, weight.array.T, not weight.turned)
-    if weight.name in c.owned and c.owned[weight.name][1] == weight.turned:  # another layer has it as it is read here
+    held = c.tied(weight)
+    if held is not None and held[1] == weight.turned:  # another layer has it as it is read here
         letters = ascii_lowercase[: x.ndim]
         return ops.einsum(f"{letters},{letters[-1]}z->{letters[:-1]}z", x, c.parameter(weight), name=name)
     y = ops.linear(x, weight.array.shape[1], False, name=name, parameters=c.owners(turned))
@@ -48,9 +49,8 @@ def gemm(c: Context, node: Any) -> Tensor:
     bias = c.weight(node, 2) if c.has(node, 2) else None
     if said["transB"]:
         own = (weight,) if bias is None else (weight, bias)
-        there = [w.name in c.owned for w in own]
-        fits = all(w.name not in c.owned or c.owned[w.name][1] == w.turned for w in own)
-        if fits and all(there) == any(there) and (bias is None or bias.array.shape == weight.array.shape[:1]):
+        shared = c.tied(weight) is not None and tuple((w.name, w.turned) for w in own) not in c.together
+        if not shared and (bias is None or bias.array.shape == weight.array.shape[:1]):
             return c.own(ops.linear(x, weight.array.shape[0], bias is not None, name=name, parameters=c.owners(*own)), *own)
         weight = Weight(weight.name, weight.array.T, not weight.turned)
     if bias is None:
@@ -176,8 +176,9 @@ def gather(c: Context, node: Any) -> Tensor:
     at = c.arrays.get(node.input[1])
     table = known is not None and known.array.ndim == 2 and axis in (0, -2) and c.is_parameter(node.input[0])
     if table and (at is None or at.ndim):
-        rows, kept = c.weight(node, 0), c.owned.get(known.name) if known is not None else None
-        if kept is None or kept[1] == rows.turned:
+        rows = c.weight(node, 0)
+        held = c.tied(rows)
+        if held is None or held[1] == rows.turned:
             if at is not None and at.min() < 0:
                 c.arrays[node.input[1]] = at % rows.array.shape[0]
             y = ops.embedding(c.tensor(node, 1), *rows.array.shape, name=name_of(node), parameters=c.owners(rows))
