@@ -22,7 +22,7 @@ OPTIONS = ("loss", "verify")  # settings of every import
 
 
 def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
-    """Return the graph of ``hf:CONFIG.json``. ``settings``: steps, loss, verify, and entries of the config to override."""
+    """Return the graph of ``hf:CONFIG.json``, or ``hf:CONFIG.json#text`` for a part of it. ``settings``: steps, loss, verify, and entries of the config to override."""
     from taskflow.models.huggingface import from_config
 
     values = {key: _plain(text) for key, text in settings.items()}
@@ -36,7 +36,9 @@ def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> O
             raise ValueError(f"model {name}: --batch {batch} and --set batch={values['batch']} say the same twice; give one")
         batch = values.pop("batch")
     options = _options(values)
-    graph = from_config(name.removeprefix(HUGGING_FACE), batch, **options, **values)
+    file, _, part = name.removeprefix(HUGGING_FACE).partition("#")
+    with _said_at_once():
+        graph = from_config(file, batch, part=part or None, **options, **values)
     _say_unverified(name, bool(options["verify"]))
     return graph
 
@@ -128,10 +130,13 @@ def graph_of(name: str, made: Any, options: Mapping[str, Any]) -> Any:
 @contextmanager
 def _said_at_once() -> Iterator[None]:
     """Say what an import leaves out or replaces, each in one line; also if it fails then."""
-    with notes_kept() as notes:
-        yield
-    for text in notes:
-        say_once(text)
+    notes: list[str] = []
+    try:
+        with notes_kept() as notes:
+            yield
+    finally:
+        for text in notes:
+            say_once(text)
 
 
 def _options(values: dict[str, Any]) -> dict[str, Any]:

@@ -29,10 +29,14 @@ def notes_kept() -> Iterator[list[str]]:
     """Collect the warnings of a block as texts, each once."""
     found: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield found
+        warnings.simplefilter("always", UserWarning)
+        try:
+            yield found
+        finally:
+            for warning in caught:
+                text = str(warning.message)
+                if issubclass(warning.category, UserWarning) and text not in found:
+                    found.append(text)
     for warning in caught:
-        if issubclass(warning.category, UserWarning):
-            found += [text] if (text := str(warning.message)) not in found else []
-        else:
+        if not issubclass(warning.category, UserWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

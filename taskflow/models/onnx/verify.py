@@ -103,9 +103,9 @@ def _for_prediction(onnx: Any, model: Any, arrays: Numbers) -> Any:
         initializer.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(arrays[initializer.name]), initializer.name))
     for node in made.graph.node:
         if node.op_type == "BatchNormalization":
-            kept = [a for a in node.attribute if a.name == "epsilon"]  # with a momentum, some versions there train
+            kept = [a for a in node.attribute if a.name == "epsilon"]
             del node.attribute[:], node.output[1:]
-            node.attribute.extend(kept)
+            node.attribute.extend([*kept, onnx.helper.make_attribute("momentum", 1.0)])  # before opset 14 it mixes statistics
         elif node.op_type == "Dropout":
             del node.input[2:]
         elif node.op_type == "MaxPool":  # the evaluator pads twice for ceil_mode, which changes nothing in steps of 1
