@@ -14,7 +14,7 @@ import click
 
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
-from taskflow.models.notes import notes_kept
+from taskflow.models import notes_kept
 from taskflow.runtime.job import say_once
 
 HUGGING_FACE = "hf:"
@@ -22,7 +22,8 @@ OPTIONS = ("loss", "verify")  # settings of every import
 
 
 def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
-    """Return the graph of ``hf:CONFIG.json``, or ``hf:CONFIG.json#text`` for a part of it. ``settings``: steps, loss, verify, and entries of the config to override."""
+    """Return the graph of ``hf:CONFIG.json``, or of its text part: ``hf:CONFIG.json#text``. ``settings``: steps, loss, verify, and
+    entries of the config to override."""
     from taskflow.models.huggingface import from_config
 
     values = {key: _plain(text) for key, text in settings.items()}
@@ -37,8 +38,7 @@ def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> O
         batch = values.pop("batch")
     options = _options(values)
     file, _, part = name.removeprefix(HUGGING_FACE).partition("#")
-    with _said_at_once():
-        graph = from_config(file, batch, part=part or None, **options, **values)
+    graph = from_config(file, batch, part=part or None, **options, **values)
     _say_unverified(name, bool(options["verify"]))
     return graph
 
@@ -51,8 +51,7 @@ def onnx_file(name: str, batch: int | None, settings: Mapping[str, str]) -> Oper
     if other := sorted(values.keys() - {*OPTIONS}):
         raise ValueError(f"model {name}: an ONNX file has no setting {other[0]!r}; there are {', '.join(OPTIONS)}")
     options = _options({"verify": True} | values)
-    with _said_at_once():
-        return from_onnx(name, loss=options["loss"] or "cross_entropy", batch=batch, verify=bool(options["verify"]))
+    return from_onnx(name, loss=options["loss"] or "cross_entropy", batch=batch, verify=bool(options["verify"]))
 
 
 def exported_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
@@ -128,8 +127,8 @@ def graph_of(name: str, made: Any, options: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _said_at_once() -> Iterator[None]:
-    """Say what an import leaves out or replaces, each in one line; also if it fails then."""
+def notes_said() -> Iterator[None]:
+    """Say what imports in the block leave out or replace, each in one line; also if they fail then."""
     notes: list[str] = []
     try:
         with notes_kept() as notes:

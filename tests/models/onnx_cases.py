@@ -194,7 +194,8 @@ def layer_norm(c: Case) -> str:
     shape = [c.r.randint(2, 4) for _ in range(c.r.randint(2, 3))]
     axis = c.r.choice([None, -1, len(shape) - 1, 1])
     own = shape[axis or -1 :] if axis != -1 else shape[-1:]
-    return c.add("LayerNormalization", [c.x(*shape), c.w(*own), *c.r.choice([[], [c.w(*own)]])], axis=axis, epsilon=c.r.choice([None, .1]))
+    inputs = [c.x(*shape), c.w(*own), *c.r.choice([[], [c.w(*own)]])]
+    return c.add("LayerNormalization", inputs, axis=axis, epsilon=c.r.choice([None, 0.1]))
 
 
 def gather(c: Case) -> str:

@@ -24,7 +24,7 @@ from taskflow.models.onnx import config_of, export_onnx, from_onnx, read_onnx_pl
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'soap-taskflow[onnx]'")
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
-from taskflow.models.onnx.importer import numbers_of as plain  # noqa: E402
+from taskflow.models.onnx.follow import numbers_of as plain  # noqa: E402
 from taskflow.models.onnx.verify import _feeds as feeds  # noqa: E402
 
 H = onnx.helper
@@ -289,7 +289,8 @@ def test_the_command_line_says_notes_and_takes_verify(tmp_path: Path) -> None:
     (lambda: model([H.make_node("RandomNormalLike", ["x"], ["r"], "noise"), H.make_node("Add", ["x", "r"], ["y"], "a")],
                    {"x": (4, 8)}), r"node noise \(RandomNormalLike\): draws random numbers"),
     (lambda: model([H.make_node("MaxPool", ["x"], ["p", "at"], "pool", kernel_shape=[2, 2]),
-                    H.make_node("Neg", ["at"], ["y"], "n")], {"x": (1, 1, 4, 4)}), r"node n \(Neg\): reads at: where a MaxPool found its largest"),
+                    H.make_node("Neg", ["at"], ["y"], "n")], {"x": (1, 1, 4, 4)}),
+     r"node n \(Neg\): reads at: where a MaxPool found its largest"),
     (lambda: model([H.make_node("LayerNormalization", ["x", "x", "b"], ["y"], "norm")], {"x": (4, 8)}, b=weights(8)),
      r"node norm \(LayerNormalization\): input 1 \(x\) must be an initializer"),
     (lambda: model([H.make_node("Conv", ["x", "w", "b"], ["y"], "conv")], {"x": (1, 3, 4, 4), "b": (2,)}, w=weights(2, 3, 1, 1)),

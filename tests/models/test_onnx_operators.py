@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 from onnx_cases import MAKERS, case_of  # noqa: E402
 
 from taskflow.models.onnx.context import HANDLERS  # noqa: E402
-from taskflow.models.onnx.importer import follow  # noqa: E402
+from taskflow.models.onnx.follow import follow  # noqa: E402
 
 CASES = 24  # of each operator
 CLOSE = 2e-5  # float32, sums in another order

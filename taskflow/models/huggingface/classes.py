@@ -25,7 +25,8 @@ def class_of(transformers: Any, config: Any) -> Any:
                 f"{config.model_type} has no such head"
             )
         if found.__name__ != name:
-            note(f"hf: transformers {transformers.__version__} has no class {name}; {found.__name__}, by its model_type, is planned")
+            said = f"{found.__name__}, by its model_type, is planned"
+            note(f"hf: transformers {transformers.__version__} has no class {name}; {said}")
         if len(names) > 1:
             note(f"hf: the config names {', '.join(names)}; {found.__name__} is planned")
         return found

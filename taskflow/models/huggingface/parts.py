@@ -35,8 +35,7 @@ def require_no_other_part(module: Any, fed: set[str]) -> None:
     if parts := other_parts(module, fed):
         raise ValueError(
             f"hf: {type(module).__name__} reads more than tokens: {_said(parts)} would be left out. hf:CONFIG.json#text "
-            f'(part="text") plans its text part alone, {_text_class(module)}; for all of it give FILE.py:FUNCTION that returns '
-            "the module with examples of all its inputs"
+            f'(part="text") plans its text part alone, {_text_class(module)}'
         )
 
 

@@ -72,8 +72,9 @@ def say_what_is_replaced(module: Any, said: Mapping[str, Any]) -> None:
             note(f"hf: {kind}: the config's attention is {both[key]}; attention is planned as PyTorch's own computes it")
     if both.get("auto_map"):
         note(f"hf: {kind}: the config names code of its own (auto_map), which is not run; transformers' {kind} is planned")
-    if both.get("num_nextn_predict_layers") and not _reads(module, "num_nextn_predict_layers"):
-        note(f"hf: {kind}: its {both['num_nextn_predict_layers']} layers that predict further tokens are left out, as in transformers")
+    further = both.get("num_nextn_predict_layers")
+    if further and not _reads(module, "num_nextn_predict_layers"):
+        note(f"hf: {kind}: its {further} layers that predict further tokens are left out, as in transformers")
     if unknown := _unknown(module, said):
         note(f"hf: {kind}: nothing in transformers' code of it reads the config's {listed(unknown)}: left out")
 

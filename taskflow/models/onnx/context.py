@@ -21,7 +21,7 @@ class Unknown(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class LayerWeight:
     """Trained array of the file that a layer has. ``name``: the initializer (or a Constant's output), and ``turned`` if it is
     read transposed; ``array`` as it is read."""
 
@@ -158,7 +158,7 @@ class Context:
         array = self.arrays[name].astype(self.graph.dtype)
         return ops.constant(self.graph, array.reshape(array.shape or (1,)), name=f"{name_of(node)}.constant")
 
-    def weight(self, node: Any, number: int) -> Weight:
+    def weight(self, node: Any, number: int) -> LayerWeight:
         """Return an input that a layer trains: an initializer, also transposed, or a Constant. Raises Unknown if it is computed."""
         name = self._named(node, number)
         found = self.weight_at(name)
@@ -169,13 +169,13 @@ class Context:
         self.read.add(name)
         return found
 
-    def weight_at(self, name: str) -> Weight | None:
+    def weight_at(self, name: str) -> LayerWeight | None:
         """Return what is known under a name, an initializer's or another name of it; None for what is computed."""
         if name in self.also:
             original, turned = self.also[name]
             array = self.arrays[original]
-            return Weight(original, array.T if turned else array, turned)
-        return Weight(name, self.arrays[name]) if name in self.arrays else None
+            return LayerWeight(original, array.T if turned else array, turned)
+        return LayerWeight(name, self.arrays[name]) if name in self.arrays else None
 
     def is_parameter(self, name: str) -> bool:
         """True for a float initializer that is trained by itself: one of several numbers, all of them of a usual size."""
@@ -190,12 +190,12 @@ class Context:
 
     # ---- parameters ------------------------------------------------------------------------------------------------------
 
-    def tied(self, weight: Weight) -> tuple[Parameter, bool] | None:
+    def tied(self, weight: LayerWeight) -> tuple[Parameter, bool] | None:
         """Return the parameter that stands for a matrix already, and whether it is transposed. Vectors are not shared: exporters
         merge those that are equal, such as biases of zeros."""
         return self.owned[weight.name][0] if weight.name in self.owned and weight.array.ndim > 1 else None
 
-    def owners(self, *weights: Weight) -> Sequence[Parameter] | None:
+    def owners(self, *weights: LayerWeight) -> Sequence[Parameter] | None:
         """Return the parameters of another layer with these arrays; None if there is none. Raises Unknown if it has only some of
         them, or has one the other way round."""
         if all(self.tied(weight) is None for weight in weights):
@@ -205,7 +205,7 @@ class Context:
             raise Unknown(f"shares {weights[0].name} with a node that has other weights beside it, or reads it transposed")
         return self.together[key]
 
-    def own(self, made: Tensor, *weights: Weight) -> Tensor:
+    def own(self, made: Tensor, *weights: LayerWeight) -> Tensor:
         """Enter a layer's parameters, in the order of ``weights``, into the account."""
         parameters = self.graph.parameters_of(made)
         if [p.shape for p in parameters] != [w.array.shape for w in weights]:
@@ -219,25 +219,25 @@ class Context:
                 self.owned[weight.name] = (*there, (parameter, weight.turned))
         return made
 
-    def parameter(self, weight: Weight) -> Tensor:
+    def parameter(self, weight: LayerWeight) -> Tensor:
         """Return a trained array as a tensor by itself."""
         held = self.tied(weight)
         kept = weight.turned if held is None else held[1]
-        own = weight if kept == weight.turned else Weight(weight.name, weight.array.T, kept)
+        own = weight if kept == weight.turned else LayerWeight(weight.name, weight.array.T, kept)
         made = ops.expand_weight(
             self.graph, own.array.shape, own.array.shape, init=started(own.array), name=own.name, parameters=self.owners(own)
         )
         self.own(made, own)
         return made if own is weight else ops.transpose(made, 0, 1, name=f"{own.name}.turned")
 
-    def with_parameter(self, build: Callable[..., Tensor], x: Tensor, weight: Weight, name: str = "") -> Tensor:
+    def with_parameter(self, build: Callable[..., Tensor], x: Tensor, weight: LayerWeight, name: str = "") -> Tensor:
         """Combine a tensor and a trained array that is broadcast to its shape, as one operator."""
         made = build(
             x, weight.array.shape, init=started(weight.array), name=name or weight.name, parameters=self.owners(weight)
         )
         return self.own(made, weight)
 
-    def hold(self, tensor: Tensor, weight: Weight) -> None:
+    def hold(self, tensor: Tensor, weight: LayerWeight) -> None:
         """Enter a lasting state, which begins with an array of the file, into the account."""
         if tensor.shape != weight.array.shape:
             raise Unknown(f"{weight.name} is {list(weight.array.shape)}, but {list(tensor.shape)} is needed")

@@ -99,7 +99,7 @@ def softmax(c: Context, node: Any) -> Tensor:
     """Softmax along a dimension; before opset 13 it was over all dimensions from one on."""
     x, axis = c.tensor(node, 0), c.attributes(node, axis=-1 if c.opset >= 13 else 1)["axis"]
     if c.opset < 13 and axis % x.ndim != x.ndim - 1:
-        raise Unknown(f"opset {c.opset} has it over all dimensions from {axis} on; only the last one: export with opset 13 or later")
+        raise Unknown(f"opset {c.opset} has it over all dimensions from {axis} on; only the last: export with opset 13 or later")
     return ops.softmax(x, axis, name=name_of(node))
 
 

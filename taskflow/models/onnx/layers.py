@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from taskflow import operators as ops
-from taskflow.models.onnx.context import Context, Unknown, Weight, name_of, says
+from taskflow.models.onnx.context import Context, LayerWeight, Unknown, name_of, says
 from taskflow.operators.tensor import Tensor
 
 # ---- products --------------------------------------------------------------------------------------------------------------
 
 
-def _product(c: Context, x: Tensor, weight: Weight, name: str) -> Tensor:
+def _product(c: Context, x: Tensor, weight: LayerWeight, name: str) -> Tensor:
     """x (..., k) times a weight that is read as (k, c): a linear layer, whose own weight is (c, k)."""
-    turned = Weight(weight.name, weight.array.T, not weight.turned)
+    turned = LayerWeight(weight.name, weight.array.T, not weight.turned)
     held = c.tied(weight)
     if held is not None and held[1] == weight.turned:  # another layer has it as it is read here
         letters = ascii_lowercase[: x.ndim]
@@ -52,7 +52,7 @@ def gemm(c: Context, node: Any) -> Tensor:
         shared = c.tied(weight) is not None and tuple((w.name, w.turned) for w in own) not in c.together
         if not shared and (bias is None or bias.array.shape == weight.array.shape[:1]):
             return c.own(ops.linear(x, weight.array.shape[0], bias is not None, name=name, parameters=c.owners(*own)), *own)
-        weight = Weight(weight.name, weight.array.T, not weight.turned)
+        weight = LayerWeight(weight.name, weight.array.T, not weight.turned)
     if bias is None:
         return _product(c, x, weight, name)
     y = _product(c, x, weight, f"{name}.product")
@@ -110,7 +110,7 @@ def pooled(c: Context, node: Any) -> Tensor:
     if x.ndim != 4 or len(said["kernel_shape"]) != 2:
         raise Unknown("only of images (N, C, H, W)")
     if said["auto_pad"] != "NOTSET" and (said["ceil_mode"] or said["auto_pad"] == "SAME_LOWER"):
-        raise Unknown(f"auto_pad={said['auto_pad']!r} with ceil_mode, or SAME_LOWER of a pooling, which onnx's own tools read differently")
+        raise Unknown(f"auto_pad={said['auto_pad']!r}: onnx's own tools read SAME_LOWER, or ceil_mode beside it, in two ways")
     (top, bottom), (left, right) = _pads(said, x.shape[2:])
     kernel, strides, apart, ceil = tuple(said["kernel_shape"]), tuple(said["strides"]), tuple(said["dilations"]), said["ceil_mode"]
     if (top, left) != (bottom, right) and (ceil or not (most or said["count_include_pad"])):

@@ -16,6 +16,11 @@ def onnx_package() -> Any:
     return onnx
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def evaluator_of(model: Any) -> Any:
     """Return onnx's reference evaluator of a model, with GatherElements as the standard has it for all shapes."""
     from onnx.reference import ReferenceEvaluator

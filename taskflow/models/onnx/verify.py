@@ -10,8 +10,8 @@ import numpy as np
 from taskflow.machine import host
 from taskflow.mapper import choose
 from taskflow.models.onnx.context import Context
-from taskflow.models.onnx.importer import FollowedModel, follow, numbers_of
-from taskflow.models.onnx.needed import evaluator_of
+from taskflow.models.onnx.follow import FollowedModel, follow, numbers_of
+from taskflow.models.onnx.needed import evaluator_of, first_line
 from taskflow.operators.tensor import Tensor
 from taskflow.runtime import Executor
 
@@ -47,8 +47,7 @@ def verified(onnx: Any, model: Any, followed: FollowedModel, batch: int | None) 
             evaluator = evaluator_of(_for_prediction(onnx, model, arrays))
             theirs = dict(zip(outputs, evaluator.run(list(outputs), feeds)))
     except Exception as error:  # whatever its arithmetic raises
-        why = (str(error).splitlines() or [""])[0]
-        _unverified(title, f"onnx's reference evaluator cannot run it ({type(error).__name__}: {why})")
+        _unverified(title, f"onnx's reference evaluator cannot run it ({type(error).__name__}: {first_line(error)})")
         return
     run = Executor(small.graph, choose("data", small.graph, host(1))[0], machine=host(1))
     run.set_parameters(numbers_of(small.account, arrays))
