@@ -181,8 +181,9 @@ class Context:
         """True for a float initializer that is trained by itself: one of several numbers, all of them of a usual size."""
         name = self.also[name][0] if name in self.also else name
         array = self.arrays.get(name)
-        trained = array is not None and name in self.initial and array.dtype.kind == "f" and array.size > 1
-        return trained and float(np.abs(array).max()) < LARGEST  # False for NaN as well
+        if array is None or name not in self.initial or array.dtype.kind != "f" or array.size <= 1:
+            return False
+        return float(np.abs(array).max()) < LARGEST  # False for NaN as well
 
     def _fixed(self, name: str) -> None:
         self.read.add(name)

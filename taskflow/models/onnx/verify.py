@@ -121,7 +121,7 @@ def _feeds(context: Context, numbers: np.random.Generator) -> Numbers:
         if graph.nodes[tensor.node].operator.kind != "input" or name in context.made_by:
             continue
         if tensor.dtype.kind == "f":
-            values = numbers.standard_normal(tensor.shape)
+            values: Any = numbers.standard_normal(tensor.shape)
             values[numbers.random(tensor.shape) < ZEROS] = 0.0
         else:
             readers = [n.operator.integers_below(n.specs) for n in graph if tensor in n.inputs]
