@@ -21,7 +21,7 @@ def note(text: str) -> None:
 def listed(names: Sequence[str]) -> str:
     """Return the first few names, and how many more there are."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    return ", ".join(map(str, names[:MOST_NAMED])) + more
 
 
 @contextmanager

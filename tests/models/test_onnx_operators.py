@@ -4,6 +4,7 @@ reference evaluator, or the import refuses."""
 from __future__ import annotations
 
 import warnings
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -73,3 +74,51 @@ def test_an_operator_computes_what_onnx_computes_or_is_refused(kind: str) -> Non
 
 def test_every_operator_has_cases() -> None:
     assert HANDLERS.keys() <= MAKERS.keys()
+
+
+def mutated(model: Any, r: Random) -> Any:
+    """A model with one thing changed: bytes, a name, an operator, a shape, an attribute, a missing input or initializer."""
+    graph, how = model.graph, r.randrange(8)
+    node = r.choice(graph.node)
+    if how == 0:
+        content = bytearray(model.SerializeToString())
+        for _ in range(r.randint(1, 4)):
+            content[r.randrange(len(content))] = r.randrange(256)
+        return onnx.load_from_string(bytes(content))
+    if how == 1 and node.input:
+        node.input[r.randrange(len(node.input))] = r.choice(["", "gone", *(i.name for i in (*graph.initializer, *graph.input))])
+    elif how == 2 and graph.initializer:
+        del graph.initializer[r.randrange(len(graph.initializer))]
+    elif how == 3 and graph.initializer:
+        r.choice(graph.initializer).dims[:] = [r.randint(0, 4) for _ in range(r.randint(0, 3))]
+    elif how == 4 and node.attribute:
+        attribute = r.choice(node.attribute)
+        attribute.ints[:] = [r.randint(-3, 5) for _ in range(r.randint(0, 5))]
+        attribute.i, attribute.f = r.randint(-5, 5), r.choice([0.0, -1.0, float("nan")])
+    elif how == 5:
+        node.op_type = r.choice([*MAKERS, "Foo"])
+    elif how == 6:
+        node.output[0] = r.choice(["", "x0", "w0", "other"])
+    elif how == 7 and node.input:
+        del node.input[r.randrange(len(node.input))]
+    return model
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_damaged_files_are_refused_in_one_line_or_imported(part: int) -> None:
+    r, refused = Random(part), 0
+    for _ in range(150):
+        model = case_of(r.choice(list(MAKERS)), r.randrange(1000))
+        try:
+            model = mutated(model, r)
+        except Exception as error:
+            assert type(error).__name__ == "DecodeError"
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                from_onnx(model)
+            except ValueError as error:
+                assert str(error).startswith("from_onnx: ") and "\n" not in str(error), error
+                refused += 1
+    assert 20 < refused < 150

@@ -98,7 +98,8 @@ def _number_in(onnx: Any, model: Any, arrays: dict[str, Any]) -> Callable[[str],
         for attribute in node.attribute if node.op_type == "Constant" else ():
             value = onnx.helper.get_attribute_value(attribute)
             if attribute.name in ("value", "value_float"):
-                known[node.output[0]] = np.asarray(onnx.numpy_helper.to_array(value) if attribute.name == "value" else value)
+                tensor = attribute.name == "value"
+                known[node.output[0]] = _array(onnx, value, model.graph.name) if tensor else np.asarray(value)
     return lambda name: float(known[name].reshape(-1)[0]) if name in known and known[name].size == 1 else None
 
 
@@ -126,7 +127,10 @@ def _input(onnx: Any, graph: OperatorGraph, value: Any, batch: int | None) -> Te
                 + ("give batch" if axis == 0 else "export the model with fixed sizes")
             )
         shape.append(size)
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    except KeyError:
+        raise ValueError(f"from_onnx: input {value.name} has a type that onnx does not know ({kind.elem_type})") from None
     if dtype.kind not in "iub" and dtype != graph.dtype:
         raise ValueError(f"from_onnx: input {value.name} is {dtype}; only float32")
     return ops.input(graph, tuple(shape), str(dtype), name=value.name)
@@ -199,9 +203,8 @@ def _is_known(context: Context, node: Any) -> bool:
         context.arrays[node.output[0]] = np.asarray(whole[said["start"] : said["end"]], np.int64)
         return True
     trained = any(context.is_parameter(name) for name in given)
-    if trained and kind in ("Identity", "Transpose") and (kind == "Identity" or _turns(context, node)):
-        original = context.weight_at(given[0])
-        assert original is not None, "a parameter has numbers"
+    original = context.weight_at(given[0]) if given else None
+    if trained and original is not None and (kind == "Identity" or (kind == "Transpose" and _turns(context, node))):
         context.also[node.output[0]] = original.name, original.turned != (kind == "Transpose")
         return True
     if kind == "Constant" or (all(n in context.arrays for n in given) and (not trained or kind == "Shape")):
@@ -212,7 +215,7 @@ def _is_known(context: Context, node: Any) -> bool:
 
 
 def _turns(context: Context, node: Any) -> bool:
-    known = context.weight_at(node.input[0])
+    known = context.weight_at(next(filter(None, node.input)))
     perm = context.attributes(node, perm=[1, 0])["perm"]
     return known is not None and known.array.ndim == 2 and list(perm) == [1, 0]
 

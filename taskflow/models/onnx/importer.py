@@ -31,7 +31,8 @@ def from_onnx(
     counterpart, and why.
     """
     onnx = onnx_package()
-    title = name or (Path(str(model)).stem if isinstance(model, (str, Path)) else model.graph.name or "model")
+    own = Path(str(model)).stem if isinstance(model, (str, Path)) else " ".join(str(model.graph.name).split())
+    title = name or own or "model"
     model = _loaded(onnx, model)
     followed = follow(onnx, model, title, batch)
     graph, context, account = followed.graph, followed.context, followed.account
@@ -43,6 +44,8 @@ def from_onnx(
     if verify:
         verified(onnx, model, followed, batch)
     _say_left_out(model, followed, loss)
+    if loss == "cross_entropy" and output.ndim < 2:
+        raise ValueError(f"from_onnx: {title}: its first output is {output}, not scores (N, ..., classes); choose another loss")
     if loss == "cross_entropy":
         labels = ops.input(graph, output.shape[:-1], "int64", name="labels")
         graph.minimize(ops.cross_entropy(output, labels, name="loss"))

@@ -39,7 +39,7 @@ def with_gelu(onnx: Any, nodes: Sequence[Any], outputs: set[str], number: Number
                 return str(node.input[own])
         return None
 
-    for erf in (node for node in nodes if node.op_type == "Erf"):
+    for erf in (node for node in nodes if node.op_type == "Erf" and len(node.input) == 1):
         taken: set[str] = set()
         inner = maker.get(erf.input[0])
         x = with_number(inner, ("Div",), SQRT2) or with_number(inner, ("Mul",), 1 / SQRT2)
@@ -60,7 +60,7 @@ def _factors(
     node: Any, plus: str, x: str | None, maker: dict[str, Any], only: Callable[[Any], Any], halved: Callable[[Any], str | None]
 ) -> tuple[Any, list[Any]] | None:
     """The node whose result is x times ``plus`` times a half, and the nodes between; None if there is no such node."""
-    if node is None or node.op_type != "Mul":
+    if node is None or node.op_type != "Mul" or len(node.input) != 2:
         return None
     if halved(node) == plus:  # (plus / 2) x
         last = only(node)
