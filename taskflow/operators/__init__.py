@@ -48,6 +48,7 @@ from taskflow.operators.split import split
 from taskflow.operators.state import state
 from taskflow.operators.stochastic_depth import stochastic_depth
 from taskflow.operators.swiglu import swiglu
+from taskflow.operators.to_float import to_float
 from taskflow.operators.top_k import top_k
 from taskflow.operators.top_k_routing import top2_gating, top_k_routing
 from taskflow.operators.transpose import transpose
@@ -61,6 +62,6 @@ __all__ = [
     "leaky_relu", "linear", "log", "lstm", "lstm_layer", "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss",
     "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu",
     "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select", "shift", "sigmoid", "silu", "sin",
-    "softmax", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "top2_gating", "top_k",
+    "softmax", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "top2_gating", "top_k",
     "top_k_routing", "transpose",
 ]

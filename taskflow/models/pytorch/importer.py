@@ -7,6 +7,8 @@ from typing import Any
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.models.notes import listed, note
+from taskflow.models.pytorch.idle import idle_parts, own_losses
 from taskflow.models.pytorch.origin import first_output, remember
 from taskflow.operators.tensor import Tensor
 
@@ -35,9 +37,10 @@ def from_torch(
     steps do what the module does after ``module.train()``, evaluation what it does after ``module.eval()``; a layer that is
     kept in evaluation while the rest trains has no dropout. The module is left as it is.
 
-    Raises ImportError without torch. Raises ValueError that lists the functions and layers that taskflow does not have, or
-    names what is not understood. That may be a hook, a value written in place and read again by another view, state that
-    forward keeps, control flow that depends on numbers in tensors, or whatever verification finds.
+    Warns of parameters that no loss depends on (`ImportNote`). Raises ImportError without torch. Raises ValueError that lists
+    the functions and layers that taskflow does not have, or names what is not understood. That may be a hook, a value written in
+    place and read again by another view, state that forward keeps, control flow that depends on numbers in tensors, or whatever
+    verification finds.
     """
     try:
         from taskflow.models.pytorch.examples import examples_of, module_and_name
@@ -63,6 +66,12 @@ def from_torch(
         graph.minimize(loss(result))
     else:
         _add_loss(graph, output, loss)
+    for saver in followed.savers:
+        note(f"from_torch: {graph.name}: forward {saver}, which is left out: a plan chooses what is recomputed")
+    if isinstance(loss, str) and (others := own_losses(result)):
+        note(f"from_torch: {graph.name}: the loss is {loss} alone, without {listed(others)}, which forward returns")
+    if idle := idle_parts(graph, module):
+        note(f"from_torch: {graph.name}: no loss depends on {listed(idle)}: in the graph, but never trained")
     return graph
 
 
