@@ -215,7 +215,7 @@ def test_a_trace_of_traces_is_refused_even_when_replayed():
     for _ in range(4):
         step()
     twice = True
-    with pytest.raises(RuntimeError, match="call trace .*: not inside trace"):
+    with pytest.raises(RuntimeError, match=r"call trace .*: not inside trace"):
         step()
 
 
