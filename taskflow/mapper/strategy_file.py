@@ -111,6 +111,7 @@ class SearchEntry(Entry, frozen=True, kw_only=True):
     lower_bound_seconds: Figure | UnsetType | None = UNSET
     gap: float | UnsetType | None = UNSET
     optimal: bool | UnsetType = UNSET
+    optimal_among: str | UnsetType | None = UNSET
     locally_optimal: bool | UnsetType = UNSET
     search_seconds: Figure | UnsetType = UNSET
     proposals: Number | UnsetType = UNSET
