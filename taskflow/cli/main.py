@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from click.shell_completion import CompletionItem
@@ -102,7 +102,9 @@ class Commands(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _note(message: Warning | str, *rest: Any) -> None:
+def _note(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
     if speaks():
         click.echo(f"note: {message}", err=True)
 
