@@ -63,7 +63,6 @@ MOST_CRITICAL = 200_000  # tasks of a step whose critical path is looked for
 MOST_CANDIDATES = 3000  # of one operator in local descent
 MOST_POLISHED = 300_000  # changes of single operators that are all tried before it gives up
 REPEATED, LARGE_REPEATED = 0.3, 0.7  # of the budget, for plans that are repeated; of large steps
-EVEN_BESIDE, EVEN = 0.5, 0.1  # of annealing's proposals on unequal devices: next to even pieces, and elsewhere
 RESTART = 1.5  # times what a chain of annealing takes
 RESTARTS = 0.85  # of the budget, at most
 ROUNDS = 12  # or restarts without a better plan, after which it gives up
@@ -332,15 +331,8 @@ class _Guided:
             if not move.syncs and all(current.configs[k] == v for k, v in move.changes.items()):
                 name = self.moves.names[self.random.randrange(len(self.moves.names))]
                 move = replace(move, changes={name: self.space[name].draw(self.random)})  # rather than nothing
-            flat = self._even(move.changes)
-            accepted = self.run.propose(move.changes, limit, move.syncs, even=flat)
+            accepted = self.run.propose(move.changes, limit, move.syncs, even=self.uneven.draw_even(move.changes, self.random))
             self.moves.learn(move, accepted and self.run.seconds < before)
-
-    def _even(self, changes: dict[str, OpConfig]) -> bool:
-        """True if changes are to be tried in even pieces, where unequal devices have shares."""
-        if not self.uneven.may_be_even(changes):
-            return False
-        return self.random.random() < (EVEN_BESIDE if self.uneven.beside_even(changes) else EVEN)
 
     def _critical(self) -> tuple[str, ...]:
         """The operators on the critical path; none where finding it takes longer than it saves."""

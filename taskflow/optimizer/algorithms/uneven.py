@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, nextafter
+from random import Random
 
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.optimizer.budget import BudgetShare
@@ -26,6 +27,7 @@ from taskflow.optimizer.space import Weigher, even, kinds_of, shares_by_speed, u
 ROUNDS = 6  # in which speeds are worked out again at the new shares
 LOWERED = 24  # times that shares are lowered for the memory
 STEPS = (8, 2, 1)  # units that move at once
+EVEN_BESIDE, EVEN = 0.5, 0.1  # of annealing's proposals: next to even pieces, and elsewhere
 
 
 class UnevenPieces:
@@ -96,6 +98,10 @@ class UnevenPieces:
     def may_be_even(self, changes: Mapping[str, OpConfig]) -> bool:
         """True if a change would get uneven pieces, and so is another one with even pieces."""
         return any(True for _ in self._weighed(changes))
+
+    def draw_even(self, changes: Mapping[str, OpConfig], random: Random) -> bool:
+        """True if annealing is to try a change with even pieces. Draws no number if there are no shares."""
+        return self.may_be_even(changes) and random.random() < (EVEN_BESIDE if self.beside_even(changes) else EVEN)
 
     def beside_even(self, changes: Mapping[str, OpConfig]) -> bool:
         """True if a change would get uneven pieces next to an operator in even ones on several devices."""
