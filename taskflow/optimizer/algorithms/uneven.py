@@ -112,7 +112,7 @@ class UnevenPieces:
         )
 
     def _weighed(self, changes: Mapping[str, OpConfig]) -> Iterator[str]:
-        weigher = self.run.weigher
+        weigher = self.run.weigher if self._fixed else None  # without pins `flatten` finds what is better in even pieces
         for name, config in changes.items() if weigher is not None else ():
             assert weigher is not None
             if weigher.of(name, config) != config:
