@@ -10,6 +10,7 @@ replicas, then the pipeline's ranks. Experts are dealt to neighbouring replicas,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -149,6 +150,11 @@ class HybridParallel(Mapper):
         if self.plan.ring:
             return Exchange.RING
         return Exchange.COLLECTIVES if self._together() else Exchange.COPIES
+
+    def select_plan(self, graph: OperatorGraph, machine: Machine) -> HybridPlan:
+        """Return the plan with every degree set, and with its devices as numbers, so that it means the same elsewhere."""
+        in_order = self._numbers == tuple(range(len(machine.processors)))
+        return replace(self.plan, devices=() if in_order else self._numbers)
 
     def _together(self) -> bool:
         """True if transfers across a group are collectives, as are sums of losses: in all plans except those that only distribute

@@ -10,6 +10,7 @@ from typing import Any
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.notation import HybridPlan
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches
 from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import SUMS, Strategy
@@ -107,6 +108,10 @@ class Mapper(ABC):
         """Choose how tensors are resharded within a group of processors: `Strategy.exchange`. Default: by copies."""
         return Exchange.COPIES
 
+    def select_plan(self, graph: OperatorGraph, machine: Machine) -> HybridPlan | None:
+        """Return the plan in notation that all answers together are: `Strategy.plan`. Default: none."""
+        return None
+
     def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
         """Return the priority of a task among those that become ready at the same time; lower goes first. Default: program
         order."""
@@ -197,7 +202,7 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
         raise ValueError(f"mapper {mapper.name}: select_exchange must return an Exchange, got {exchange!r}")
     strategy = Strategy(
         count, configs, syncs, mapper.name, sums, pipeline, frozenset(mapper.select_recompute(graph, machine)), exchange,
-        frozenset(mapper.select_regather(graph, machine)),
+        frozenset(mapper.select_regather(graph, machine)), mapper.select_plan(graph, machine),
     )
     strategy.verify(graph)
     return strategy

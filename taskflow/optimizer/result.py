@@ -79,8 +79,9 @@ class SearchResult:
     """The result of a search.
 
     ``seconds``: predicted time of a step under ``strategy``. ``starts``: the same for each strategy from which it started or
-    that it had to beat, by name. ``lower_bound``: no strategy takes fewer seconds (0: not known). ``optimal``: proved to be the
-    fastest in the space that was searched. ``local``: no change of a single operator from the candidate list is faster.
+    that it had to beat, by name. ``lower_bound``: no plan that the default search may return for these options takes fewer
+    seconds (0: not known). ``optimal``: proved that none is faster. ``optimal_among``: the same was proved of some of these plans
+    only, such as those with even pieces. ``local``: no change of a single operator from the candidate list is faster.
     ``refused``: the number of better plans that did not fit the memory. ``proof``: figures of an exact search. ``stopped``: why
     it ended (``budget``, ``finished``, ``stalled``, ``interrupted``). ``left_out``: what was not done, and why.
     """
@@ -97,6 +98,7 @@ class SearchResult:
     stopped: str
     lower_bound: float = 0.0
     optimal: bool = False
+    optimal_among: str = ""
     local: bool = False
     refused: int = 0
     proof: Proof | None = None
@@ -120,6 +122,7 @@ class SearchResult:
             "lower_bound_seconds": self.lower_bound or None,
             "gap": self.gap,
             "optimal": self.optimal,
+            "optimal_among": self.optimal_among or None,
             "locally_optimal": self.local,
             "search_seconds": self.search_seconds,
             "proposals": self.proposals,
@@ -137,12 +140,19 @@ class SearchResult:
     def __str__(self) -> str:
         against = ", ".join(f"{self.speedup(name):.2f}x {name}" for name in self.starts)
         gap = f", at most {self.gap:.0%} to gain" if self.gap is not None and not self.optimal else ""
-        proved = ", optimal" if self.optimal else gap
+        proved = ", optimal" if self.optimal else self._among + gap
         missing = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
         return (
             f"{self.seconds * 1e3:.4g} ms a step ({against}{proved}); {self.algorithm}, seed {self.seed}, "
             f"{self.proposals} proposals in {self.search_seconds:.1f} s, {self.stopped}{missing}"
         )
+
+    @property
+    def _among(self) -> str:
+        if not self.optimal_among:
+            return ""
+        outside = any(config.weights for config in self.strategy.configs.values())
+        return f", none in {self.optimal_among} is faster" if outside else f", optimal among {self.optimal_among}"
 
     def __repr__(self) -> str:
         return f"{self.strategy!r}; {self}"

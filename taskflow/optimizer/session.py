@@ -149,16 +149,17 @@ class SearchSession:
 
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
-        sums: SyncAlgorithm | None = None,
+        sums: SyncAlgorithm | None = None, *, even: bool = False,
     ) -> bool:
         """Try changes to the current strategy, and accept them if the step then takes at most ``limit`` seconds. Changes that
-        the constraints do not permit are repaired first. Raises `BudgetExhausted` if there is no budget left."""
+        the constraints do not permit are repaired first. On unequal devices pieces get the sizes of the shares in force, unless
+        they are to be ``even``. Raises `BudgetExhausted` if there is no budget left."""
         if self.spent:
             raise BudgetExhausted
         self.proposals += 1
         if self.permitted or self.row:
             changes = repaired(self.permitted, changes, self.row)
-        if self.weigher is not None:
+        if self.weigher is not None and not even:
             changes = self.weigher(changes)
         if self.syncs:
             syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}

@@ -128,6 +128,27 @@ def test_experts_for_torchtitan_are_dealt_to_ranks_that_share_weights() -> None:
             exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")
 
 
+@pytest.mark.parametrize("target", ["megatron", "torchtitan"])
+@pytest.mark.parametrize("plan", ["t2 c2 d2 mb1 zero1", "c2 ring d4 mb1 zero2", "e2 d8 mb1 zero1", "e2 d8 mb1 zero2"])
+def test_the_name_of_a_plan_does_not_matter(plan: str, target: str) -> None:
+    """What cuts alone do not say (who shares sequences, who has experts) is said by the plan that a strategy carries."""
+    graph = build("llama", BATCH, 8, preset="small", steps=8, key_blocks=2) if "ring" in plan else gpt()
+    graph = build("moe", BATCH, 8, preset="small") if "e2" in plan else graph
+    strategy = strategy_of(graph, plan)
+
+    def files(named: taskflow.Strategy) -> Any:
+        try:
+            found = exported(graph, named, target, "plan")
+        except ValueError as error:
+            return str(error)
+        return found.files, found.differences, found.notes
+
+    assert files(strategy) == files(replace(strategy, name="mine")) == files(replace(strategy, name="t4 p2"))
+    assert files(strategy) == files(replace(strategy, plan=None))  # the only one of all degrees that has these cuts
+    if target == "megatron" and "zero2" not in plan:
+        assert isinstance(files(strategy), tuple) and not files(strategy)[1]
+
+
 def test_layers_with_shares_of_their_own_are_differences() -> None:
     graph = gpt()
     found = exported(graph, strategy_of(graph, "d8 mb2 zero=1*6,0*2"), "megatron", "plan.args")

@@ -81,7 +81,7 @@ class _Expression:
         self.differences += regather_differences(self.strategy.regather, frozenset(), "XLA decides what it keeps")
         nearest = self.strategy if not self.differences else replace(
             self.strategy, configs=configs, name=f"{self.strategy.name} (for jax)",
-            regather=frozenset(),
+            regather=frozenset(), plan=None,
         )
         pipeline = self.strategy.pipeline
         return JaxPlan(

@@ -84,7 +84,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     ] + regather_differences(strategy.regather, frozenset(), "PyTorch keeps what it gathers")
     nearest = strategy if not found.differences else replace(
         strategy, configs=configs, name=f"{strategy.name} (for torch)", recompute=strategy.recompute - set(kept),
-        regather=frozenset(),
+        regather=frozenset(), plan=None,
     )
     names, data_names, tensor_names = _mesh_names(mesh, data)
     _require_layers(origin.module, leaves, bool(tensor_names), found)

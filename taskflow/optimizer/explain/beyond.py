@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import groupby
 
-from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule, is_plan, parse_plan
+from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule
 
 LEVELS = {
     "none": "not recomputed", "selective": "recomputed in attention's scores", "light": "recomputed where that is quick",
@@ -14,13 +14,9 @@ LEVELS = {
 OF_A_GRID = ("none", "selective", "full")
 
 
-def beyond_grid(name: str) -> str:
-    """Return the paragraph for a strategy's name; empty if that is no plan in notation, or one that a grid has."""
-    if not is_plan(name):
-        return ""
-    try:
-        plan = parse_plan(name)
-    except ValueError:
+def beyond_grid(plan: HybridPlan | None) -> str:
+    """Return the paragraph for a strategy's plan (`plan_of`); empty if it has none, or one that a grid has."""
+    if plan is None:
         return ""
     said = [*_recomputed(plan), *_sharded(plan), *_ordered(plan)]
     return f"What no plan of a grid does: {' '.join(said)}" if said else ""
