@@ -4,7 +4,7 @@
 
 --data has the files that are not part of the project (docs/guide/trust.md says where they come from): vtrain-one-node.csv,
 vtrain-several-nodes.csv, nccl-allreduce-a100.csv. Their networks are GPT as Megatron-LM has it (vocabulary 51,200, float16, Adam,
-layers recomputed, 1F1B); their GPUs are A100 of 80 GB, 8 a node, with 4 cards of 200 Gb/s for each node. Plans are predicted as
+layers recomputed whole, 1F1B); their GPUs are A100 of 80 GB, 8 a node, with 4 cards of 200 Gb/s for each node. Plans are predicted as
 they ran, without sequence parallelism (`nosp`), and as if their layers' passes were cut along the sequence. Steps are put together
 from one layer (`layers_alone`); with --whole they are evaluated as `taskflow simulate` does it, which takes minutes a row.
 
@@ -111,7 +111,7 @@ def rows_of(data: Path, name: str) -> list[Row]:
             n = {key: int(row[key]) for key in row if key not in ("milliseconds", "parameters_billion")}
             of = f"{n['gpus']} GPUs, batch {n['global_batch']}, {n['layers']} x {n['hidden']}"
             alone = "" if n["tensor"] == 1 else " nosp"
-            plan = f"t{n['tensor']}{alone} p{n['pipeline']} d{n['data']} mb{n['micro_batch']} recompute=full"
+            plan = f"t{n['tensor']}{alone} p{n['pipeline']} d{n['data']} mb{n['micro_batch']} recompute=whole"
             found.append(Row(
                 name, of, "a100", n["gpus"], n["hidden"], n["heads"], n["layers"], n["sequence"], n["global_batch"], plan,
                 float(row["milliseconds"]) / 1e3,

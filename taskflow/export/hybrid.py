@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from taskflow.export.difference import Difference, regather_differences
+from taskflow.export.difference import Difference, regather_differences, rerun_differences
 from taskflow.export.mesh import data_dims, mesh_of, sharing_of
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
@@ -21,6 +21,7 @@ from taskflow.mapper import (
     map_graph,
     parse_plan,
     recomputed,
+    rerun,
     samples,
     stages_of,
 )
@@ -40,9 +41,9 @@ class Hybrid:
         return self.plan.tensor * self.plan.context * self.plan.pipeline * (self.plan.data or 1)
 
 
-def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
-    """Return the `HybridPlan` of a strategy. Raises ValueError if its devices form no pipeline of equal ranks, or no degrees
-    divide."""
+def hybrid_of(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str] = ("selective", "full", "whole")) -> Hybrid:
+    """Return the `HybridPlan` of a strategy. ``levels``: the words for recomputation that it may have, the last one for all of a
+    layer. Raises ValueError if its devices form no pipeline of equal ranks, or no degrees divide."""
     strategy.verify(graph)
     mesh, pipeline = mesh_of(graph, strategy), strategy.pipeline
     named = _named(strategy, prod(mesh.sizes))
@@ -56,7 +57,7 @@ def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
         tensor=prod(mesh.sizes) // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
         ring=context > 1 and strategy.exchange is Exchange.RING, micro_batch=max(1, samples(graph) // (data * many)),
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
-        recompute=_recompute(graph, strategy),
+        recompute=_recompute(graph, strategy, levels),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
         sequence_parallel=together, regather=bool(strategy.regather) and together and prod(mesh.sizes) > data * context,
     )
@@ -81,17 +82,19 @@ def _named(strategy: Strategy, devices: int) -> HybridPlan | None:
     return replace(plan, data=devices // degrees)
 
 
-def _recompute(graph: OperatorGraph, strategy: Strategy) -> str:
+def _recompute(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str]) -> str:
     """The rule that recomputes what the strategy does, or most of it."""
-    if not strategy.recompute:
+    if not strategy.recompute and not strategy.rerun:
         return "none"
-    for rule in ("selective", "full"):
+    for rule in levels:
         try:
-            if recomputed(graph, rule) == strategy.recompute:
+            if (recomputed(graph, rule), rerun(graph, rule)) == (strategy.recompute, strategy.rerun):
                 return rule
         except ValueError:
             continue
-    return "selective" if strategy.recompute <= recomputed(graph, "selective") else "full"
+    if strategy.recompute <= recomputed(graph, "selective") and not strategy.rerun:
+        return "selective"
+    return levels[-1] if strategy.rerun or "full" not in levels else "full"
 
 
 def _layers(graph: OperatorGraph, strategy: Strategy) -> tuple[int, ...]:
@@ -129,4 +132,4 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
     for name in sorted(wanted.recompute ^ found.recompute):
         kept = name in found.recompute
         differences.append(Difference(name, "kept" if kept else "recomputed", f"would be {'recomputed' if kept else 'kept'}"))
-    return differences + regather_differences(wanted.regather, found.regather)
+    return differences + rerun_differences(wanted.rerun, found.rerun) + regather_differences(wanted.regather, found.regather)

@@ -35,7 +35,7 @@ from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches, sample_dim
 from taskflow.mapper.pipeline_schedules import Pass, PassKind, PipelineSchedule, rank_passes
-from taskflow.mapper.recomputation import recomputed, recomputed_by_layer
+from taskflow.mapper.recomputation import recomputed, rerun
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import SUMS, Strategy, as_content, config_entry, from_content, load, save, search_of
@@ -105,7 +105,7 @@ __all__ = [
     "rank_passes",
     "read_strategy",
     "recomputed",
-    "recomputed_by_layer",
+    "rerun",
     "sample_dim",
     "samples",
     "save",

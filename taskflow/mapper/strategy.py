@@ -33,7 +33,9 @@ class Strategy:
     kept for the backward pass, but computed again there. ``exchange``: how tensors are resharded within a group of processors.
     With COLLECTIVES, partial values that `sums` adds by collectives become reduce-scatters where each processor reads only a
     share of the sum. ``regather``: operators whose inputs from other processors are not kept for the backward pass, but fetched
-    again. Raises ValueError if ``sums`` is any other algorithm."""
+    again. ``rerun``: operators that run again for the backward pass even if it reads nothing of theirs, as those of a layer in a
+    checkpoint without early stop; what others than their layer's read of them is kept unless ``recompute`` names them. Raises
+    ValueError if ``sums`` is any other algorithm."""
 
     processors: int
     configs: Mapping[str, OpConfig]
@@ -44,6 +46,7 @@ class Strategy:
     recompute: frozenset[str] = frozenset()
     exchange: Exchange = Exchange.COPIES
     regather: frozenset[str] = frozenset()
+    rerun: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.sums not in SUMS:
@@ -108,7 +111,7 @@ class Strategy:
         That is an order of passes, recomputation or regathering, collectives that reshard tensors, pieces that several
         processors compute, gradients or weights kept as shares, or gradients that are not summed during the backward pass.
         """
-        again = bool(self.recompute | self.regather)
+        again = bool(self.recompute | self.regather | self.rerun)
         shares = any(sync.zero > 1 or not sync.overlap for sync in self.syncs.values())
         return self.pipeline is not None or again or self.exchange is not Exchange.COPIES or shares or (
             any(config.copies > 1 for config in self.configs.values())
@@ -116,14 +119,14 @@ class Strategy:
 
     def _verify_again(self, graph: OperatorGraph) -> None:
         names = {node.name for node in graph}
-        for what, of in (("recompute", self.recompute), ("regather", self.regather)):
+        for what, of in (("recompute", self.recompute), ("regather", self.regather), ("rerun", self.rerun)):
             if unknown := of - names:
                 raise ValueError(f"strategy {self.name}: {what} names unknown operators: {', '.join(sorted(unknown)[:5])}")
         for node in graph:
-            if node.name in self.recompute and not node.inputs:
+            if node.name in self.recompute | self.rerun and not node.inputs:
                 raise ValueError(
                     f"strategy {self.name}: operator {node.name} ({node.operator.kind}) has no inputs to be computed again "
-                    "from; leave it out of recompute"
+                    f"from; leave it out of {'recompute' if node.name in self.recompute else 'rerun'}"
                 )
 
     def describe(self, graph: OperatorGraph) -> str:
@@ -134,7 +137,7 @@ class Strategy:
         pieces = sum(len(config.processors) for config in self.configs.values())
         used = len({p for config in self.configs.values() for p in config.processors})
         order = f"; {self.pipeline}" if self.pipeline is not None else ""
-        many = len(self.recompute)
+        many = len(self.recompute | self.rerun)
         again = f"; {many} operator{'s' * (many > 1)} recomputed" if many else ""
         return (
             f"{self.name}: {len(self.configs)} operators in {pieces} pieces on {used} of {self.processors} processors{order}{again}"
@@ -200,6 +203,7 @@ def as_content(
         **({"pipeline": _pipeline_entry(strategy.pipeline)} if strategy.pipeline is not None else {}),
         **({"recompute": [node.name for node in graph if node.name in strategy.recompute]} if strategy.recompute else {}),
         **({"regather": [node.name for node in graph if node.name in strategy.regather]} if strategy.regather else {}),
+        **({"rerun": [node.name for node in graph if node.name in strategy.rerun]} if strategy.rerun else {}),
         **({"search": dict(search)} if search is not None else {}),
     }
     as_file(content, f"strategy {strategy.name}")
@@ -253,7 +257,7 @@ def _from_file(file: StrategyFile) -> Strategy:
         pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule, entry.split)
     return Strategy(
         file.processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute), file.exchange,
-        frozenset(file.regather),
+        frozenset(file.regather), frozenset(file.rerun),
     )
 
 

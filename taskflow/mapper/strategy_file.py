@@ -140,6 +140,9 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
     regather: Annotated[
         list[Name], Meta(description="Operators whose inputs from other processors are brought again for the backward pass.")
     ] = []  # noqa: RUF012
+    rerun: Annotated[
+        list[Name], Meta(description="Operators that run again for the backward pass even if it reads nothing of theirs.")
+    ] = []  # noqa: RUF012
     search: SearchEntry | UnsetType = UNSET
 
 

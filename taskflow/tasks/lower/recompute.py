@@ -1,5 +1,9 @@
 """Recomputation: values that were not kept for the backward pass are computed again when a backward task first needs them.
 
+What `Strategy.rerun` names runs again whether or not a backward task needs it, before the operator's own backward tasks. Those of
+a layer's last operator are the layer's first. So a layer all of which is named runs again as a whole before its backward pass, once
+the gradient of its result is there.
+
 Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174.
 """
 
@@ -14,12 +18,13 @@ from taskflow.tasks.topic import Purpose, Topic
 
 
 def compute_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
-    """Compute again the values that the backward tasks of pieces read and that were not kept, in the order of the graph, each
-    piece once."""
+    """Compute again the values that the backward tasks of pieces read and that were not kept, and the pieces themselves if
+    `Strategy.rerun` names their operator; in the order of the graph, each piece once."""
     names, keeps = state.strategy.recompute, node.operator.keeps(node.specs)
-    if not names:
+    own = node.name in state.strategy.rerun
+    if not names and not own:
         return
-    own = node.name in names and (keeps.outputs or any(node.operator.saves(node.specs, p.rect) for p in pieces))
+    own = own or (node.name in names and (keeps.outputs or any(node.operator.saves(node.specs, p.rect) for p in pieces)))
     if not own and not keeps.inputs:
         return
     wanted: dict[int, set[int]] = {}  # by node, pieces
