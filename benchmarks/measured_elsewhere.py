@@ -4,9 +4,10 @@
 
 --data has the files that are not part of the project (docs/guide/trust.md says where they come from): vtrain-one-node.csv,
 vtrain-several-nodes.csv, nccl-allreduce-a100.csv. Their networks are GPT as Megatron-LM has it (vocabulary 51,200, float16, Adam,
-layers recomputed whole, 1F1B); their GPUs are A100 of 80 GB, 8 a node, with 4 cards of 200 Gb/s for each node. Plans are predicted as
-they ran, without sequence parallelism (`nosp`), and as if their layers' passes were cut along the sequence. Steps are put together
-from one layer (`layers_alone`); with --whole they are evaluated as `taskflow simulate` does it, which takes minutes a row.
+layers recomputed, 1F1B); their GPUs are A100 of 80 GB, 8 a node, with 4 cards of 200 Gb/s for each node. Plans are predicted as
+they ran, a recomputed layer run again as a whole (`recompute=whole`) and without sequence parallelism (`nosp`), and as if their
+layers' passes were cut along the sequence. Steps are put together from one layer (`layers_alone`); with --whole they are evaluated
+as `taskflow simulate` does it, which takes minutes a row.
 
 For each group of rows: mean absolute error (per cent of the measured time), bias, largest error, and over all plans that were
 measured together Kendall's tau, the regret of the plan that is predicted to be fastest, and of how many it is at most 3 %.

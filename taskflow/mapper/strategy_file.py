@@ -110,6 +110,7 @@ class SearchEntry(Entry, frozen=True, kw_only=True):
     left_out: list[str] | UnsetType = UNSET
     proof: ProofEntry | UnsetType | None = UNSET
     starts_iteration_seconds: dict[str, Figure] | UnsetType = UNSET
+    starts_lacking_memory: list[str] | UnsetType = UNSET
     history: list[ImprovementEntry] | UnsetType = UNSET
 
 

@@ -15,6 +15,7 @@ from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
 from taskflow.rules import UpdateRule
+from taskflow.tasks.lower import runs_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class PlanSums:
         """By level, those of them whose results are not kept."""
         self.rerun: dict[str, Array] = {"none": np.zeros(len(self.graph), bool)}
         """By level, those of them that run again before their own backward pass, whatever it reads."""
+        active = set(np.flatnonzero(tables.active).tolist())
         known = {(frozenset[str](), frozenset[str]())}
         for level in ("selective", "full", "light", "linear", "whole"):
             if not self.layers and level != "selective":
@@ -76,7 +78,7 @@ class PlanSums:
             names, always = recomputed(self.graph, level), rerun(self.graph, level)
             if (names, always) not in known:
                 known.add((names, always))
-                self.masks[level] = self._needed_again(names, always)
+                self.masks[level] = np.array(runs_again(self.graph, active, names, always), bool)
                 for masks, of in ((self.dropped, names), (self.rerun, always)):
                     masks[level] = self.masks[level] & np.array([node.name in of for node in self.graph], bool)
         other = {"full": "whole", "whole": "full"}[all_of_a_layer]
@@ -97,19 +99,6 @@ class PlanSums:
     def axes(self) -> PlanAxes:
         """The values of each degree, found when they are first needed."""
         return PlanAxes(self.graph, self.tables.machine, self.all_of_a_layer)
-
-    def _needed_again(self, names: frozenset[str], always: frozenset[str]) -> Array:
-        found = np.zeros(len(self.graph), bool)
-        read = np.zeros(len(self.graph), bool)  # by a backward task, or by one of what is computed again
-        for node in reversed(self.graph.nodes):
-            keeps, active = node.operator.keeps(node.specs), bool(self.tables.active[node.number])
-            saves = keeps.outputs or bool(node.operator.saves(node.specs, node.space))
-            found[node.number] = node.name in names and (bool(read[node.number]) or (active and saves))
-            found[node.number] |= node.name in always and active
-            if found[node.number] or (active and keeps.inputs):
-                for tensor in node.inputs:
-                    read[tensor.node] = True
-        return found
 
     def stages(self, layered: LayeredPlan) -> Array:
         """Return the stage of each node."""
