@@ -61,7 +61,7 @@ def drawn(name: str, random: Random) -> tuple[str, int]:
         found.append(random.choice((
             "", "zero0", "zero1", "zero2", "zero3", "zero3 prefetch=0", "zero2 hsdp2", "hsdp2", "zero=1*1,3*2,2*1", "zero=3*1,0*3",
         )))
-    levels = ("", "selective", "full", "light", "linear", "full*1,none*2,light*1", "none*3,linear*1")
+    levels = ("", "selective", "full", "light", "linear", "whole", "full*1,none*2,light*1", "none*3,linear*1", "whole*2,full*2")
     found += [f"recompute={level}" if (level := random.choice(levels)) else "", random.choice(("", "", "overlap=none"))]
     return " ".join(word for word in found if word), t * c * p * d
 
@@ -110,6 +110,7 @@ def test_every_word_is_drawn() -> None:
     said = {word for text in texts for word in text.split()}
     for word in ("t2", "c2", "p2", "p4", "d4", "e2", "ring", "nosp", "regather", "mb1", "v2", "zero1", "zero2", "zero3", "hsdp2",
                  "recompute=full", "recompute=selective", "recompute=light", "recompute=linear", "recompute=none*3,linear*1",
+                 "recompute=whole", "recompute=whole*2,full*2",
                  "zero=3*1,0*3", "prefetch=0", "stages=1,3", "stages=3,1", "shares=3,1", "split=2",
                  *(f"schedule={s.value}" for s in PipelineSchedule)):
         assert word in said, word
@@ -120,6 +121,7 @@ def test_every_word_is_drawn() -> None:
 MEMORY = (
     ("Llama", "float64", "p2 d2 mb1 schedule=gpipe"), ("Llama", "float64", "p2 d2 mb1"), ("Llama", "float64", "p2 d2 mb1 v2"),
     ("GPT-2", "float64", "p2 d2 mb1 schedule=zb-h1 recompute=selective"), ("GPT-2", "float64", "p2 d2 mb1 schedule=zbv"),
+    ("Llama", "float64", "p2 d2 mb1 recompute=whole"), ("GPT-2", "float64", "t2 nosp d2 mb2 recompute=whole"),
     ("GPT-2", "float64", "t2 d2 mb2 recompute=full regather"), ("GPT-2", "float64", "t2 nosp d2 mb2 zero1"),
     ("Llama", "float64", "d4 zero2 mb1"), ("Llama", "float64", "d4 zero3 mb1"), ("Llama", "float64", "d4 hsdp2 mb1"),
     ("MoE", "float64", "d4 e2 mb2 split=2"), ("Llama", "float64", "t2 d2 mb2 split=2 zero3"),
