@@ -54,7 +54,7 @@ def test_the_nearest_plan_in_micro_batches_is_a_plan() -> None:
 def test_blocks_are_computed_again_one_by_one(name: str, path: str) -> None:
     """Not the list of them, whose forward nobody calls, nor all at once, which would keep as much as none."""
     _, _, text = plan_for(name, "d2 recompute=full", 2)
-    assert f"again=('{path}',)" in text and "whole=" not in text
+    assert f"again=('{path}',)" in text and "whole=('" not in text
 
 
 @pytest.mark.parametrize("name,path", [("llama", "blocks.#"), ("gpt", "h.#")])
