@@ -34,7 +34,7 @@ class Strategy:
     With COLLECTIVES, partial values that `sums` adds by collectives become reduce-scatters where each processor reads only a
     share of the sum. ``regather``: operators whose inputs from other processors are not kept for the backward pass, but fetched
     again. ``rerun``: operators that run again for the backward pass even if it reads nothing of theirs, as those of a layer in a
-    checkpoint without early stop; what others than their layer's read of them is kept unless ``recompute`` names them. Raises
+    checkpoint without early stop. Unless ``recompute`` names them, too, what later operators read of them is kept. Raises
     ValueError if ``sums`` is any other algorithm."""
 
     processors: int

@@ -18,9 +18,8 @@ from taskflow.machine import load_machine
 from taskflow.mapper import DataParallel, map_graph
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
-from taskflow.operators.operator import Work
 from taskflow.optimizer import make_evaluator
-from taskflow.optimizer.cost.phases import phases
+from taskflow.optimizer.cost import product_flops
 from taskflow.optimizer.trust import MEASURED, Features, MeasuredPlan, features, trust
 from taskflow.optimizer.trust.expected_error import FAR, LEAST, NEAREST, UNSURE, expected
 from taskflow.optimizer.trust.product_seconds import product_seconds
@@ -124,10 +123,7 @@ def test_the_floor_is_the_products_of_the_tasks_at_their_peak(plan: str) -> None
         if isinstance(task.work, Compute):
             node, piece = task.work.node, task.work.piece
             wanted = tuple((t.node, t.index) in needs for t in node.inputs)
-            flops += sum(
-                one.flops * one.repeats for one in phases(node.operator, node.specs, piece, task.work.backward, wanted)
-                if one.kernels is not Work.MEMORY
-            )
+            flops += product_flops(node.operator, node.specs, piece, task.work.backward, wanted)
     floor = product_seconds(graph, strategy, machine)
     assert floor == pytest.approx(flops / rate / 8, rel=1e-9)
     found = trust(graph, strategy, machine, seconds := make_evaluator(graph, machine, rule=Adam()).set(strategy))

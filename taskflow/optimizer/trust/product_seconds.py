@@ -5,8 +5,8 @@ from __future__ import annotations
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import Strategy
-from taskflow.operators.operator import Work, computes_in
-from taskflow.optimizer.cost.phases import phases
+from taskflow.operators.operator import computes_in
+from taskflow.optimizer.cost import product_flops
 from taskflow.tasks.lower import gradient_flow, runs_again
 
 
@@ -25,14 +25,8 @@ def product_seconds(graph: OperatorGraph, strategy: Strategy, machine: Machine) 
         key = node.operator, node.specs, wanted
         if key not in known:
             rate = max(device.product_rate(computes_in(node.operator, node.specs)) for device in devices)
-            ahead, back = (
-                sum(
-                    one.repeats * one.flops
-                    for one in phases(node.operator, node.specs, node.space, backward, wanted) if one.kernels is not Work.MEMORY
-                )
-                for backward in (False, True)
-            )
-            known[key] = ahead / rate, back / rate
+            ahead, back = (product_flops(node.operator, node.specs, node.space, way, wanted) / rate for way in (False, True))
+            known[key] = ahead, back
         ahead, back = known[key]
         total += ahead * (1 + again[node.number]) + back * (node.number in active)
     return total / len(used)
