@@ -62,7 +62,7 @@ def with_a_table(layers: int) -> OperatorGraph:
 
 @pytest.mark.parametrize(("name", "layers", "plan"), [
     ("llama", 7, "d8 mb1 zero3 recompute=full"), ("table", 11, "p2 d4 mb1"), ("table", 7, "d8 mb1 recompute=full"),
-    ("llama", 7, "p2 d4 mb1 recompute=whole"),
+    ("llama", 7, "d8 mb1 recompute=whole"),
     pytest.param("llama", 7, "d8 mb1", marks=pytest.mark.slow), pytest.param("gpt", 11, "p2 d4 mb1", marks=pytest.mark.slow),
     pytest.param("mixtral", 7, "d8 mb1 recompute=full", marks=pytest.mark.slow),
     pytest.param("moe", 12, "d8 e8 mb1", marks=pytest.mark.slow),

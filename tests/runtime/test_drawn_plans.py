@@ -121,17 +121,17 @@ def test_every_word_is_drawn() -> None:
 MEMORY = (
     ("Llama", "float64", "p2 d2 mb1 schedule=gpipe"), ("Llama", "float64", "p2 d2 mb1"), ("Llama", "float64", "p2 d2 mb1 v2"),
     ("GPT-2", "float64", "p2 d2 mb1 schedule=zb-h1 recompute=selective"), ("GPT-2", "float64", "p2 d2 mb1 schedule=zbv"),
-    ("Llama", "float64", "p2 d2 mb1 recompute=whole"), ("GPT-2", "float64", "t2 nosp d2 mb2 recompute=whole"),
     ("GPT-2", "float64", "t2 d2 mb2 recompute=full regather"), ("GPT-2", "float64", "t2 nosp d2 mb2 zero1"),
     ("Llama", "float64", "d4 zero2 mb1"), ("Llama", "float64", "d4 zero3 mb1"), ("Llama", "float64", "d4 hsdp2 mb1"),
     ("MoE", "float64", "d4 e2 mb2 split=2"), ("Llama", "float64", "t2 d2 mb2 split=2 zero3"),
     ("Llama", "float64", "c2 ring d2 mb2"), ("Llama", "float64", "c2 t2 mb2"), ("MoE", "float64", "t2 d2 e2 mb1"),
     ("Mixtral", "float64", "p2 d2 mb1 recompute=full"), ("Llama", "bfloat16", "t2 p2 mb1 zero1"),
     ("Llama", "float16", "p2 d2 zero3 mb1 schedule=zb-h1"), ("MoE", "bfloat16", "t2 d2 e2 mb1"),
+    ("Llama", "float64", "p2 d2 mb1 recompute=whole"), ("GPT-2", "float64", "t2 nosp d2 mb2 recompute=whole"),
 )
 
 
-@pytest.mark.parametrize(("name", "dtype", "text"), fast_among(MEMORY, [MEMORY[i] for i in (4, 9, 10, 12, 14)]))
+@pytest.mark.parametrize(("name", "dtype", "text"), fast_among(MEMORY, [MEMORY[i] for i in (4, 9, 10, 12, 14, -2)]))
 def test_the_planned_peak_is_what_is_allocated(name: str, dtype: str, text: str) -> None:
     """Arrays that live at once are the peak to the byte; what is allocated is that and what lies between them."""
     if dtype != "float64":
