@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import taskflow
 from taskflow.mapper import Strategy
-from taskflow.optimizer import MemoryCheck, SearchResult, make_evaluator, search
+from taskflow.optimizer import SearchResult, search
 from taskflow.saying import listed, sentence
 
 LEFT_OVER = re.compile(r"\(\s*[,;)]|[,;(]\s*[,;)]|\s[,;]|[,;(]\s*$|^\s*[,;)]|  ")
@@ -58,22 +59,14 @@ def test_what_a_search_says_is_complete_and_true(case: tuple[Any, ...]) -> None:
 def test_a_search_says_that_data_parallelism_does_not_fit_instead_of_how_much_faster_it_is() -> None:
     """Weights, gradients and state of wide layers fit two devices in halves, but not whole."""
     graph = taskflow.OperatorGraph("float32")
-    x = taskflow.input(graph, (4096, 64), name="x")
-    wide = taskflow.linear(taskflow.relu(taskflow.linear(x, 1024, name="up"), name="relu"), 64, name="down")
-    graph.minimize(taskflow.mse_loss(wide, taskflow.input(graph, (4096, 64), name="y")))
-    machine, lacking = taskflow.load_machine("p100", 2), []
-    evaluator = make_evaluator(graph, machine, rule=taskflow.Adam())
-
-    def fits(strategy: Strategy) -> str:
-        return "lacks" if strategy.name == "data" or strategy["up"].degrees[0] > 1 else ""
-
-    class Room(MemoryCheck):
-        def __call__(self, strategy: Strategy) -> str:
-            lacking.append(strategy.name)
-            return fits(strategy)
-
-    found = search(graph, machine, budget="20p", use=evaluator, memory=Room(evaluator))
-    assert "data" in lacking and found.lacking == ("data",) and found.starts["data"] < found.seconds
+    x = taskflow.input(graph, (8, 256), name="x")
+    wide = taskflow.linear(taskflow.relu(taskflow.linear(x, 2048, name="up"), name="relu"), 256, name="down")
+    graph.minimize(taskflow.mse_loss(wide, taskflow.input(graph, (8, 256), name="y")))
+    machine = taskflow.load_machine("p100", 2)
+    nbytes = 3 * sum(parameter.spec.nbytes for parameter in graph.parameters)
+    small = replace(machine, kinds=tuple(replace(kind, memory_bytes=nbytes) for kind in machine.kinds))
+    found = search(graph, small, budget="50p", rule=taskflow.Adam())
     said = str(found)
+    assert "data" in found.starts and "data" in found.lacking, found.starts
     assert "data does not fit the memory" in said and "x data" not in said and "x model" in said
-    assert found.as_json()["starts_lacking_memory"] == ["data"]
+    assert "data" in found.as_json()["starts_lacking_memory"]
