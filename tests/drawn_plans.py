@@ -47,7 +47,7 @@ def drawn(name: str, random: Random) -> tuple[str, int]:
         found.append(random.choice((
             "", "zero0", "zero1", "zero2", "zero3", "zero3 prefetch=0", "zero2 hsdp2", "hsdp2", "zero=1*1,3*2,2*1", "zero=3*1,0*3",
         )))
-    levels = ("", "selective", "full", "light", "linear", "full*1,none*2,light*1", "none*3,linear*1")
+    levels = ("", "selective", "full", "light", "linear", "whole", "full*1,none*2,light*1", "none*3,linear*1", "whole*2,full*2")
     found += [f"recompute={level}" if (level := random.choice(levels)) else "", random.choice(("", "", "overlap=none"))]
     return " ".join(word for word in found if word), t * c * p * d
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from taskflow.export.difference import Difference, regather_differences
+from taskflow.export.difference import Difference, regather_differences, rerun_differences
 from taskflow.export.mesh import Mesh, data_dims, mesh_of, sharing_of
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
@@ -21,6 +21,7 @@ from taskflow.mapper import (
     placed_devices,
     plan_of,
     recomputed,
+    rerun,
     samples,
     stages_of,
 )
@@ -40,19 +41,20 @@ class Hybrid:
         return self.plan.tensor * self.plan.context * self.plan.pipeline * (self.plan.data or 1)
 
 
-def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
-    """Return the `HybridPlan` of a strategy, or the one that differs from it in the fewest operators. Raises ValueError if its
-    devices form no pipeline of equal ranks, or no degrees divide."""
+def hybrid_of(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str] = ("selective", "full", "whole")) -> Hybrid:
+    """Return the `HybridPlan` of a strategy, or the one that differs from it in the fewest operators. ``levels``: the words for
+    recomputation that it may have, the last one for all of a layer. Raises ValueError if its devices form no pipeline of equal
+    ranks, or no degrees divide."""
     strategy.verify(graph)
     mesh = mesh_of(graph, strategy)
     if (known := plan_of(graph, strategy)) is not None:
         devices = placed_devices(known, host(strategy.processors))
-        return _hybrid(graph, strategy, mesh, (known.data or 1, known.context, known.experts), devices)
+        return _hybrid(graph, strategy, mesh, (known.data or 1, known.context, known.experts), devices, levels)
     least, refused = None, None
     for degrees in _degrees(graph, mesh):
         try:
             ascending = tuple(device for order in mesh.orders for device in sorted(order))
-            found = _hybrid(graph, strategy, mesh, degrees, mesh.devices if degrees[1:] == (1, 1) else ascending)
+            found = _hybrid(graph, strategy, mesh, degrees, mesh.devices if degrees[1:] == (1, 1) else ascending, levels)
         except ValueError as error:
             refused = refused or error
             continue
@@ -80,7 +82,8 @@ def _degrees(graph: OperatorGraph, mesh: Mesh) -> Iterator[tuple[int, int, int]]
 
 
 def _hybrid(
-    graph: OperatorGraph, strategy: Strategy, mesh: Mesh, degrees: tuple[int, int, int], devices: Sequence[int]
+    graph: OperatorGraph, strategy: Strategy, mesh: Mesh, degrees: tuple[int, int, int], devices: Sequence[int],
+    levels: Sequence[str],
 ) -> Hybrid:
     """The plan of these degrees, of data, context and experts, whose other words are the strategy's; on these devices."""
     pipeline, size, (data, context, experts) = strategy.pipeline, prod(mesh.sizes), degrees
@@ -92,7 +95,7 @@ def _hybrid(
         tensor=size // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
         ring=context > 1 and strategy.exchange is Exchange.RING, micro_batch=max(1, samples(graph) // (data * many)),
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
-        recompute=_recompute(graph, strategy),
+        recompute=_recompute(graph, strategy, levels),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
         sequence_parallel=together, regather=bool(strategy.regather) and together and size > data * context,
     )
@@ -106,17 +109,19 @@ def _hybrid(
     return Hybrid(plan, found, _differences(graph, strategy, found))
 
 
-def _recompute(graph: OperatorGraph, strategy: Strategy) -> str:
+def _recompute(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str]) -> str:
     """The rule that recomputes what the strategy does, or most of it."""
-    if not strategy.recompute:
+    if not strategy.recompute and not strategy.rerun:
         return "none"
-    for rule in ("selective", "full"):
+    for rule in levels:
         try:
-            if recomputed(graph, rule) == strategy.recompute:
+            if (recomputed(graph, rule), rerun(graph, rule)) == (strategy.recompute, strategy.rerun):
                 return rule
         except ValueError:
             continue
-    return "selective" if strategy.recompute <= recomputed(graph, "selective") else "full"
+    if strategy.recompute <= recomputed(graph, "selective") and not strategy.rerun:
+        return "selective"
+    return levels[-1] if strategy.rerun or "full" not in levels else "full"
 
 
 def _layers(graph: OperatorGraph, strategy: Strategy) -> tuple[int, ...]:
@@ -154,4 +159,4 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
     for name in sorted(wanted.recompute ^ found.recompute):
         kept = name in found.recompute
         differences.append(Difference(name, "kept" if kept else "recomputed", f"would be {'recomputed' if kept else 'kept'}"))
-    return differences + regather_differences(wanted.regather, found.regather)
+    return differences + rerun_differences(wanted.rerun, found.rerun) + regather_differences(wanted.regather, found.regather)

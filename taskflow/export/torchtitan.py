@@ -66,8 +66,10 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
             f"pipeline_parallel_microbatch_size = {micro}", f"pipeline_parallel_split_points = {_points(graph, hybrid)}",
         ]
     lines += ["", "[training]", f"local_batch_size = {local}", f"global_batch_size = {batch}"]
-    mode = {"none": "none", "selective": "selective", "full": "full"}[plan.recompute]
+    mode = {"none": "none", "selective": "selective", "full": "full", "whole": "full"}[plan.recompute]
     lines += ["", "[activation_checkpoint]", f'mode = "{mode}"']
+    if mode == "full":
+        lines.append(f"early_stop = {'true' if plan.recompute == 'full' else 'false'}")
     if mode == "selective":
         lines.append('selective_ac_option = "op"')
     return "\n".join(lines) + "\n"

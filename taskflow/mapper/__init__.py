@@ -37,7 +37,7 @@ from taskflow.mapper.pipeline import Pipeline, in_micro_batches, sample_dim
 from taskflow.mapper.pipeline_schedules import Pass, PassKind, PipelineSchedule, rank_passes
 from taskflow.mapper.placed_devices import placed_devices
 from taskflow.mapper.plan_of import plan_of
-from taskflow.mapper.recomputation import recomputed, recomputed_by_layer
+from taskflow.mapper.recomputation import recomputed, rerun
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import SUMS, Strategy
@@ -109,7 +109,7 @@ __all__ = [
     "rank_passes",
     "read_strategy",
     "recomputed",
-    "recomputed_by_layer",
+    "rerun",
     "sample_dim",
     "samples",
     "save",

@@ -27,7 +27,7 @@ from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.notation import HybridPlan, parse_plan
 from taskflow.mapper.pipeline import Pipeline, sample_dim
 from taskflow.mapper.placed_devices import placed_devices
-from taskflow.mapper.recomputation import recomputed, recomputed_by_layer
+from taskflow.mapper.recomputation import by_layer, recomputed, rerun
 from taskflow.operators.operator import Soap, Work
 
 
@@ -61,7 +61,9 @@ class HybridParallel(Mapper):
         self._micro_batches = samples(graph) // plan.together
         self._parts = self._micro_batches * plan.split
         levels = plan.recompute_layers
-        self._recompute = recomputed_by_layer(graph, levels) if levels else recomputed(graph, plan.recompute)
+        self._recompute, self._rerun = (
+            by_layer(of, graph, levels) if levels else of(graph, plan.recompute) for of in (recomputed, rerun)
+        )
 
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
         degrees, expert = [1] * len(node.dims), self._experts.get(node.name)
@@ -138,6 +140,9 @@ class HybridParallel(Mapper):
     def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         return self._recompute
 
+    def select_rerun(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
+        return self._rerun
+
     def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         if not self.plan.regather:
             return frozenset()
@@ -162,7 +167,7 @@ class HybridParallel(Mapper):
         not be alike, and would all have to be lowered."""
         plan = self.plan
         degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._parts
-        ordered = bool(self._recompute) or max((plan.zero, *plan.zero_layers)) > 1 or plan.overlap == "none"
+        ordered = bool(self._recompute | self._rerun) or max((plan.zero, *plan.zero_layers)) > 1 or plan.overlap == "none"
         return ordered or max(degrees) > 1
 
     def between(self, node: Node) -> bool:

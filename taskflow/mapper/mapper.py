@@ -99,6 +99,11 @@ class Mapper(ABC):
         """Choose the operators whose outputs are not kept for the backward pass, but computed again. Default: none."""
         return frozenset()
 
+    def select_rerun(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
+        """Choose the operators that run again for the backward pass though it may read nothing of theirs: `Strategy.rerun`.
+        Default: none."""
+        return frozenset()
+
     def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         """Choose the operators whose inputs from other processors are not kept for the backward pass, but fetched again.
         Default: none."""
@@ -202,7 +207,8 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
         raise ValueError(f"mapper {mapper.name}: select_exchange must return an Exchange, got {exchange!r}")
     strategy = Strategy(
         count, configs, syncs, mapper.name, sums, pipeline, frozenset(mapper.select_recompute(graph, machine)), exchange,
-        frozenset(mapper.select_regather(graph, machine)), mapper.select_plan(graph, machine),
+        frozenset(mapper.select_regather(graph, machine)), frozenset(mapper.select_rerun(graph, machine)),
+        mapper.select_plan(graph, machine),
     )
     strategy.verify(graph)
     return strategy

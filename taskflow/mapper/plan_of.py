@@ -39,7 +39,8 @@ def _differences(graph: OperatorGraph, strategy: Strategy, made: Strategy) -> It
     if strategy.pipeline != made.pipeline:
         yield f"its pipeline is {strategy.pipeline}, in the plan {made.pipeline}"
     for what, some, others in (
-        ("recomputed", strategy.recompute, made.recompute), ("gathered again", strategy.regather, made.regather)
+        ("recomputed", strategy.recompute, made.recompute), ("gathered again", strategy.regather, made.regather),
+        ("run again", strategy.rerun, made.rerun),
     ):
         if some != others:
             name = min(some ^ others)

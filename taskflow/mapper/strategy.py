@@ -27,10 +27,12 @@ class Strategy:
     kept for the backward pass, but computed again there. ``exchange``: how tensors are resharded within a group of processors.
     With COLLECTIVES, partial values that `sums` adds by collectives become reduce-scatters where each processor reads only a
     share of the sum. ``regather``: operators whose inputs from other processors are not kept for the backward pass, but fetched
-    again. ``plan``: the plan in notation that all this is, with every degree set; None: none, or nobody knows. It describes
-    what the other fields say, so it does not count when strategies are compared. Who replaces these fields replaces it, too;
-    `plan_of` returns it only if it is true. ``name``: what people call the strategy; nothing follows from it. Raises ValueError
-    if ``sums`` is any other algorithm."""
+    again. ``rerun``: operators that run again for the backward pass even if it reads nothing of theirs, as those of a layer in a
+    checkpoint without early stop. Unless ``recompute`` names them, too, what later operators read of them is kept. ``plan``: the
+    plan in notation that all this is, with every degree set; None: none, or nobody knows. It describes what the other fields
+    say, so it does not count when strategies are compared. Who replaces these fields replaces it, too; `plan_of` returns it only
+    if it is true. ``name``: what people call the strategy; nothing follows from it. Raises ValueError if ``sums`` is any other
+    algorithm."""
 
     processors: int
     configs: Mapping[str, OpConfig]
@@ -41,6 +43,7 @@ class Strategy:
     recompute: frozenset[str] = frozenset()
     exchange: Exchange = Exchange.COPIES
     regather: frozenset[str] = frozenset()
+    rerun: frozenset[str] = frozenset()
     plan: HybridPlan | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +109,7 @@ class Strategy:
         That is an order of passes, recomputation or regathering, collectives that reshard tensors, pieces that several
         processors compute, gradients or weights kept as shares, or gradients that are not summed during the backward pass.
         """
-        again = bool(self.recompute | self.regather)
+        again = bool(self.recompute | self.regather | self.rerun)
         shares = any(sync.zero > 1 or not sync.overlap for sync in self.syncs.values())
         return self.pipeline is not None or again or self.exchange is not Exchange.COPIES or shares or (
             any(config.copies > 1 for config in self.configs.values())
@@ -114,14 +117,14 @@ class Strategy:
 
     def _verify_again(self, graph: OperatorGraph) -> None:
         names = {node.name for node in graph}
-        for what, of in (("recompute", self.recompute), ("regather", self.regather)):
+        for what, of in (("recompute", self.recompute), ("regather", self.regather), ("rerun", self.rerun)):
             if unknown := of - names:
                 raise ValueError(f"strategy {self.name}: {what} names unknown operators: {', '.join(sorted(unknown)[:5])}")
         for node in graph:
-            if node.name in self.recompute and not node.inputs:
+            if node.name in self.recompute | self.rerun and not node.inputs:
                 raise ValueError(
                     f"strategy {self.name}: operator {node.name} ({node.operator.kind}) has no inputs to be computed again "
-                    "from; leave it out of recompute"
+                    f"from; leave it out of {'recompute' if node.name in self.recompute else 'rerun'}"
                 )
 
     def describe(self, graph: OperatorGraph) -> str:
@@ -132,7 +135,7 @@ class Strategy:
         pieces = sum(len(config.processors) for config in self.configs.values())
         used = len({p for config in self.configs.values() for p in config.processors})
         order = f"; {self.pipeline}" if self.pipeline is not None else ""
-        many = len(self.recompute)
+        many = len(self.recompute | self.rerun)
         again = f"; {many} operator{'s' * (many > 1)} recomputed" if many else ""
         return (
             f"{self.name}: {len(self.configs)} operators in {pieces} pieces on {used} of {self.processors} processors{order}{again}"

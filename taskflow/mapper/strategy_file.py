@@ -121,6 +121,7 @@ class SearchEntry(Entry, frozen=True, kw_only=True):
     left_out: list[str] | UnsetType = UNSET
     proof: ProofEntry | UnsetType | None = UNSET
     starts_iteration_seconds: dict[str, Figure] | UnsetType = UNSET
+    starts_lacking_memory: list[str] | UnsetType = UNSET
     history: list[ImprovementEntry] | UnsetType = UNSET
 
 
@@ -153,6 +154,9 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
     ] = []  # noqa: RUF012
     regather: Annotated[
         list[Name], Meta(description="Operators whose inputs from other processors are brought again for the backward pass.")
+    ] = []  # noqa: RUF012
+    rerun: Annotated[
+        list[Name], Meta(description="Operators that run again for the backward pass even if it reads nothing of theirs.")
     ] = []  # noqa: RUF012
     search: SearchEntry | UnsetType = UNSET
 
@@ -213,6 +217,7 @@ def as_content(
         **({"pipeline": _pipeline_entry(strategy.pipeline)} if strategy.pipeline is not None else {}),
         **({"recompute": [node.name for node in graph if node.name in strategy.recompute]} if strategy.recompute else {}),
         **({"regather": [node.name for node in graph if node.name in strategy.regather]} if strategy.regather else {}),
+        **({"rerun": [node.name for node in graph if node.name in strategy.rerun]} if strategy.rerun else {}),
         **({"search": dict(search)} if search is not None else {}),
     }
     as_file(content, f"strategy {strategy.name}")
@@ -291,7 +296,7 @@ def _from_file(file: StrategyFile) -> Strategy:
         pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule, entry.split)
     return Strategy(
         file.processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute), file.exchange,
-        frozenset(file.regather),
+        frozenset(file.regather), frozenset(file.rerun),
     )
 
 

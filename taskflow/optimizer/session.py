@@ -51,6 +51,7 @@ class SearchSession:
         self._restart: Restart | None = None
         self.proposals = self.accepted = self.refused = 0
         self.starts: dict[str, float] = {}
+        self.lacking: list[str] = []  # of these
         self.local = self.optimal = False
         self.unpolished = 0  # operators whose every change has still to be tried against the best plan
         self._history: list[Improvement] = []
@@ -120,6 +121,7 @@ class SearchSession:
             while name in self.starts:
                 name += "'"
             self.starts[name] = self.seconds
+            self.lacking += [name] if self._shortfall else []
         self._tell()
         return self.seconds
 
@@ -252,7 +254,7 @@ class SearchSession:
         return SearchResult(
             self.best, self.best_seconds, self.starts, tuple(self._history), self.proposals, self.accepted,
             self.elapsed, self.options.seed, self.algorithm, stopped, optimal=self.optimal, local=self.local,
-            refused=self.refused, lower_bound=self.lower_bound, left_out=tuple(self.left_out),
+            refused=self.refused, lower_bound=self.lower_bound, left_out=tuple(self.left_out), lacking=tuple(self.lacking),
         )
 
     def _fall_back(self) -> None:

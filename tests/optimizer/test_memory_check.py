@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from drawn_plans import drawn
 from fast_and_slow import fast_among
 from language_model import random_strategy
 
@@ -25,9 +24,6 @@ from taskflow.optimizer.memory_estimate import MemoryEstimate
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.program import schedule
 from taskflow.tasks import Placement, TaskGraph
-
-sys.path.append(str(Path(__file__).parents[1] / "runtime"))
-from test_drawn_plans import drawn
 
 DECODERS = ("GPT-2", "Llama", "Mixtral", "MoE")
 OTHERS = ("NMT", "RNNLM", "Transformer", "AlexNet", "ResNet-101", "LeNet", "MLP", "Inception-v3")

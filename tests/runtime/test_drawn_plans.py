@@ -49,6 +49,7 @@ def test_every_word_is_drawn() -> None:
     said = {word for text in texts for word in text.split()}
     for word in ("t2", "c2", "p2", "p4", "d4", "e2", "ring", "nosp", "regather", "mb1", "v2", "zero1", "zero2", "zero3", "hsdp2",
                  "recompute=full", "recompute=selective", "recompute=light", "recompute=linear", "recompute=none*3,linear*1",
+                 "recompute=whole", "recompute=whole*2,full*2",
                  "zero=3*1,0*3", "prefetch=0", "stages=1,3", "stages=3,1", "shares=3,1", "split=2",
                  *(f"schedule={s.value}" for s in PipelineSchedule)):
         assert word in said, word
@@ -65,10 +66,11 @@ MEMORY = (
     ("Llama", "float64", "c2 ring d2 mb2"), ("Llama", "float64", "c2 t2 mb2"), ("MoE", "float64", "t2 d2 e2 mb1"),
     ("Mixtral", "float64", "p2 d2 mb1 recompute=full"), ("Llama", "bfloat16", "t2 p2 mb1 zero1"),
     ("Llama", "float16", "p2 d2 zero3 mb1 schedule=zb-h1"), ("MoE", "bfloat16", "t2 d2 e2 mb1"),
+    ("Llama", "float64", "p2 d2 mb1 recompute=whole"), ("GPT-2", "float64", "t2 nosp d2 mb2 recompute=whole"),
 )
 
 
-@pytest.mark.parametrize(("name", "dtype", "text"), fast_among(MEMORY, [MEMORY[i] for i in (4, 9, 10, 12, 14)]))
+@pytest.mark.parametrize(("name", "dtype", "text"), fast_among(MEMORY, [MEMORY[i] for i in (4, 9, 10, 12, 14, -2)]))
 def test_the_planned_peak_is_what_is_allocated(name: str, dtype: str, text: str) -> None:
     """Arrays that live at once are the peak to the byte; what is allocated is that and what lies between them."""
     if dtype != "float64":

@@ -92,7 +92,7 @@ def _plan(plan: TorchPlan) -> str:
     if plan.tensor:
         names += ["R = Replicate()", "P = Partial()"]
     lines = [f"mesh={_mapping(plan.names)}", f"layers={_layers(plan.layers)}"]
-    for key in ("data", "tensor", "zero", "group", "units", "again", "devices", "elements", "samples"):
+    for key in ("data", "tensor", "zero", "group", "units", "again", "whole", "devices", "elements", "samples"):
         if value := getattr(plan, key):
             lines.append(f"{key}={value!r}")
     if plan.statistics:

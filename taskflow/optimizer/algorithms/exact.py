@@ -99,6 +99,7 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
     starts = {name: seconds for name, seconds in found.starts.items() if name != "guided"}
     return replace(
         found, starts={**({} if within else first.starts), **starts},
+        lacking=tuple(dict.fromkeys((*(() if within else first.lacking), *found.lacking))),
         search_seconds=found.search_seconds + (0.0 if options.deadline else first.search_seconds),
         lower_bound=first.lower_bound if some else max(first.lower_bound, branch.lower_bound), proof=branch.proof,
         optimal_among=EVEN if some and branch.complete and not options.tolerance else "",

@@ -74,8 +74,8 @@ def polished(evaluator: Evaluator, found: SearchResult, options: SearchOptions |
         for h in result.history if h.seconds < found.seconds
     ]
     return replace(
-        result, starts=found.starts, history=(*found.history, *history), proposals=result.proposals + found.proposals,
-        accepted=result.accepted + found.accepted, refused=result.refused + found.refused,
-        search_seconds=result.search_seconds + found.search_seconds, seed=found.seed,
+        result, starts=found.starts, lacking=found.lacking, history=(*found.history, *history),
+        proposals=result.proposals + found.proposals, accepted=result.accepted + found.accepted,
+        refused=result.refused + found.refused, search_seconds=result.search_seconds + found.search_seconds, seed=found.seed,
         lower_bound=min(found.lower_bound, result.seconds),
     )

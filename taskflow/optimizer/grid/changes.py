@@ -91,7 +91,7 @@ def _savings(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> list[tup
             if batch % d:
                 continue
             for mb in dict.fromkeys((batch // d, 1)):
-                for recompute in sums.masks:
+                for recompute in sums.levels:
                     for zero in range(4) if d > 1 else (0,):
                         plan = HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, zero=zero, recompute=recompute)
                         if (nbytes := _bytes(sums, plan, batch)) is not None:

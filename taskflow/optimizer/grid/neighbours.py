@@ -174,7 +174,7 @@ def _computed_again(layered: LayeredPlan, sums: PlanSums, stages: bool = True) -
     """All layers, or those of one stage, compute another part again; or one more or one fewer of a stage; or, of every stage,
     one, an eighth, a quarter or half of those that compute the same. ``stages``: whether single stages' layers change, too."""
     plain = replace(layered, recompute=())
-    choices = list(sums.masks)
+    choices = sums.levels
     for level in choices:
         yield replace(plain, plan=replace(layered.plan, recompute=level))
     if not sums.layers:

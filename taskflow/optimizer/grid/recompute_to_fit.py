@@ -152,7 +152,7 @@ def _levels(layered: LayeredPlan, sums: PlanSums, counts: Sequence[int]) -> _Eac
     """What a layer takes and keeps at each level: without recomputation, the difference that one more layer makes to a stage;
     of the others, the difference to that."""
     at = max(range(len(counts)), key=counts.__getitem__)
-    uniform = {level: sums.sums(_at(layered, level)) for level in sums.masks}
+    uniform = {level: sums.sums(_at(layered, level)) for level in sums.levels}
     plain, many = uniform["none"], counts[at]
     seconds, nbytes, weights = 0.0, 0.0, 0.0
     if len(counts) > 1 and many > 1:

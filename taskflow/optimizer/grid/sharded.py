@@ -125,8 +125,9 @@ class ShardedPasses:
             sent = {layer: layer in self._places and any(several[place] for place in self._places[layer]) for layer in zero}
             maker = WalkMaker(
                 self.lists, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
-                self.sums.again(layered), table.saved > 0, together, lambda layer: sent[layer] and zero[layer] > 2,
-                lambda layer: sent[layer] and zero[layer] > 1, plan.prefetch if isinstance(plan.prefetch, int) else 1, anew,
+                self.sums.not_kept(layered), self.sums.always(layered), table.saved > 0, together,
+                lambda layer: sent[layer] and zero[layer] > 2, lambda layer: sent[layer] and zero[layer] > 1,
+                plan.prefetch if isinstance(plan.prefetch, int) else 1, anew,
             )
             self._walks[name] = maker.walk(runs), len(self._walks)
         walk, number = self._walks[name]

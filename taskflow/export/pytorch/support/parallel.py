@@ -46,8 +46,10 @@ class Parallel:
         self.data = self._data_mesh()
         broadcast(module)
         module.to(self.device) if not is_meta(module) else None
+        whole = matching(module, plan.whole)
         for path in matching(module, plan.again):
-            recompute(module.get_submodule(path), divided if self.tensor is not None else contextlib.nullcontext)
+            around = divided if self.tensor is not None else contextlib.nullcontext
+            recompute(module.get_submodule(path), around, whole=path in whole)
         if plan.statistics and self.data is not None:
             share_statistics(module, self.data.get_group())
         self.tied = self._tied(module)
