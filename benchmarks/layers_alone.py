@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from taskflow.graph import Node
+from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster
-from taskflow.mapper import HybridPlan, map_graph
+from taskflow.mapper import HybridPlan, map_graph, rerun
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.mapper.notation import parse_plan
 from taskflow.models import build
-from taskflow.optimizer.grid import GraphTables, WeightGroups, passes_seconds
+from taskflow.optimizer.grid import GraphTables, PlanSums, WeightGroups, passes_seconds
 
 ADAM_BYTES = 18  # read and written for each weight of two bytes: gradient, two moments and a master copy of four
 
@@ -45,7 +45,8 @@ class LayersAlone:
     _around: GraphTables | None = None
 
     def seconds(self, sizes: Sizes, notation: str) -> float:
-        """Predicted seconds of a step under a plan of t, p, d and mb (1F1B, no interleaving) whose layers are recomputed or not.
+        """Predicted seconds of a step under a plan of t, p, d and mb (1F1B, no interleaving) whose layers are recomputed
+        (``recompute=whole`` or ``full``) or not.
 
         With ``nosp`` a group sums its activations by all-reduces, and each member does all of what lies between shared
         layers and sends all of it to the next stage (Megatron-LM before Korthikanti et al., arXiv 2205.05198).
@@ -53,7 +54,6 @@ class LayersAlone:
         plan = parse_plan(notation)
         sequence_parallel = plan.sequence_parallel
         t, p, d, mb = plan.tensor, plan.pipeline, plan.data or 1, plan.micro_batch or 1
-        again = {"full": 1, "none": 0}[plan.recompute]
         count = sizes.batch // d // mb
         part = self._layer(sizes, mb, t, sequence_parallel)
         device = self.machine.processors[0].device
@@ -62,11 +62,16 @@ class LayersAlone:
         message = device.program.waits(sent) if device.program else 0.0
         # A layer sums its activations twice forward and twice backward; cut along the sequence they are first put together.
         halves, each = (1, 4) if sequence_parallel else (2, 2)
-        sums = each * self._collective(range(t), stream, halves) if t > 1 else 0.0
+        one = self._collective(range(t), stream, halves) if t > 1 else 0.0
+        sums = each * one
+        again = {"none": 0, "full": 1, "whole": 1}[plan.recompute]
+        computed, summed = again * part["layer"][:2], again * sums
+        if plan.recompute == "full":
+            computed, summed = computed - part["unread"][:2], summed - one * part["unread_sums"][0]
         ahead, back = [], []
         stages = _dealt(sizes.layers, p)
         for stage, layers in enumerate(stages):
-            forward, backward = part["layer"][:2] * layers, (again * part["layer"][:2] + part["layer"][2:]) * layers
+            forward, backward = part["layer"][:2] * layers, (computed + part["layer"][2:]) * layers
             if stage == 0:
                 forward, backward = forward + part["embedding"][:2], backward + part["embedding"][2:]
             if stage == p - 1:
@@ -74,7 +79,7 @@ class LayersAlone:
             waits = ((stage > 0) + (stage < p - 1)) * message
             # The host runs ahead while a collective goes on, as it does through long kernels.
             ahead.append(float(max(forward[0] + sums * layers, forward[1]) + waits))
-            back.append(float(max(backward[0] + sums * (1 + again) * layers, backward[1]) + waits))
+            back.append(float(max(backward[0] + (sums + summed) * layers, backward[1]) + waits))
         route = self.machine.route(0, t * d) if p > 1 else ()
         travels = sum(k.latency_seconds for k in route) + sent / min((k.bytes_per_second for k in route), default=1.0)
         passes = passes_seconds(ahead, back, count, travels if p > 1 else 0.0, ranks=p)
@@ -117,7 +122,9 @@ class LayersAlone:
         mapper, tables = HybridParallel(f"t{t}"), GraphTables(graph, self.machine)
         strategy = map_graph(mapper, graph, self.machine.prefix(t))
         self._around = self._around or tables
-        found = {name: np.zeros(4) for name in ("embedding", "layer", "head")}
+        unread = rerun(graph, "whole") - again_in_full(graph, tables)
+        found = {name: np.zeros(4) for name in ("embedding", "layer", "unread", "unread_sums", "head")}
+        found["unread_sums"] += sum(node.name in unread and bool(node.parameters) for node in graph)
         for node in graph:
             for piece, processor in strategy[node.name].pieces(node) if node.inputs else ():
                 if not processor:
@@ -125,9 +132,17 @@ class LayersAlone:
                         piece = node.space
                     # Gradients are added to those of earlier micro-batches, and at each fork to the other branch's.
                     adds = [i == 0 and node.name.endswith(("ln_1", "ln_2")) for i in range(len(node.inputs))]
-                    found[_part(node)] += tables.piece_seconds(node, piece, adds, True)
+                    takes = tables.piece_seconds(node, piece, adds, True)
+                    found[_part(node)] += takes
+                    found["unread"] += takes if node.name in unread else np.zeros(4)
         self._parts[key] = found
         return found
+
+
+def again_in_full(graph: OperatorGraph, tables: GraphTables) -> set[str]:
+    """The operators that ``recompute=full`` computes again: not the last product of a layer, unless dropout comes after it."""
+    mask = PlanSums(tables, None).masks["full"]
+    return {node.name for node in graph if mask[node.number]}
 
 
 def _part(node: Node) -> str:

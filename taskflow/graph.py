@@ -260,5 +260,16 @@ class OperatorGraph:
         return name if count == 0 else self._fresh(f"{name}_{count}")
 
 
+def integers_of_data(graph: OperatorGraph) -> set[int]:
+    """Return the numbers of the operators whose results are integers that depend on inputs of integers alone: no weights, and no
+    gradients, flow into them."""
+    found: set[int] = set()
+    for node in graph:
+        made_of = all(tensor.node in found for tensor in node.inputs) if node.inputs else node.operator.kind == "input"
+        if made_of and not node.parameters and not any(tensor.spec.differentiable for tensor in node.outputs):
+            found.add(node.number)
+    return found
+
+
 def _without_samples(dims: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple(replace(dim, soap=Soap.ATTRIBUTE) if dim.soap is Soap.SAMPLE else dim for dim in dims)

@@ -1,8 +1,10 @@
 import gc
 import os
+import random
 import signal
 import sys
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,15 @@ with suppress(ImportError):  # benchmarks/gpu.py runs tests/gpu where there is n
 # steps. Programs that tests start have those.
 gc.set_threshold(2_000_000, 10, 10)
 MANY_OBJECTS = 100_000  # that have stayed since the last search
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """The generators that all tests share begin every test alike: what fails among others fails alone."""
+    random.seed(0)
+    for name, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
+        if (module := sys.modules.get(name)) is not None:
+            attrgetter(seed)(module)(0)
 
 
 # What takes longest comes first, so that no worker has it alone at the end.

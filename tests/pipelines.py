@@ -60,7 +60,7 @@ HYBRIDS = {
     ),
     4: (
         "Llama t2 p2 mb2", "GPT-2 t4 mb3", "Mixtral t2 d2 mb1 zero1", "Mixtral t4 mb2 recompute=full",
-        "GPT-2 t2 nosp p2 mb1 recompute=full",
+        "GPT-2 t2 nosp p2 mb1 recompute=whole",
         "MoE t2 p2 d2 mb1 schedule=zb-h1", "MoE t2 d2 e2 mb1", "MoE d2 e2 p2 mb1", "GPT-2 t2 c2 mb2", "Llama t2 c2 p2 mb2",
         "GPT-2 t2 p2 mb2 schedule=zbv recompute=full", "Llama t2 p2 mb2 split=2",
     ),
@@ -128,7 +128,7 @@ def fitting(graph: OperatorGraph, processors: int, random: Random) -> Strategy:
 
 def random_pipeline(graph: OperatorGraph, processors: int, random: Random) -> Strategy:
     """Any cuts of each micro-batch, any processors for any piece, any stages that do not fall along the graph, any schedule that
-    takes them, any operators recomputed, and new cuts by copies or collectives. It may not fit the graph:
+    takes them, any operators recomputed or run again, and new cuts by copies or collectives. It may not fit the graph:
     `Strategy.verify` says so."""
     base = random_strategy(graph, processors, random)
     samples = min((node.dims[d].size for node in graph if (d := sample_dim(node)) is not None), default=1)
@@ -143,12 +143,15 @@ def random_pipeline(graph: OperatorGraph, processors: int, random: Random) -> St
     inner = sorted(random.sample(range(1, len(graph)), count - 1))
     stages = {node.name: sum(node.number >= first for first in inner) for node in graph}
     again = random.choice((0.0, 0.0, 0.4, 1.0))
+    other = Random(f"{micro_batches} {inner} {again}")
+    always = other.choice((0.0, 0.0, 0.4, 1.0))
     return replace(
         base,
         configs={node.name: _in_micro_batches(graph, node.name, base, micro_batches, random, processors) for node in graph},
         pipeline=Pipeline(micro_batches, stages, ranks, schedule),
         recompute=frozenset(node.name for node in graph if node.inputs and random.random() < again),
         exchange=random.choice(list(Exchange)),
+        rerun=frozenset(node.name for node in graph if node.inputs and other.random() < always),
     )
 
 

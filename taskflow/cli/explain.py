@@ -25,7 +25,7 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import working
 from taskflow.cli.tables import tell
-from taskflow.mapper import Strategy
+from taskflow.mapper import Strategy, plan_of
 from taskflow.optimizer import Budget
 from taskflow.optimizer.explain import (
     Change,
@@ -97,7 +97,7 @@ def explain_command(
         result["uneven_pieces"] = uneven.as_json() if uneven is not None else None
         split = split_gain(problem.evaluator)
         result["split"] = split.as_json() if split is not None else None
-        result["beyond_grid"] = beyond = beyond_grid(strategy.name)
+        result["beyond_grid"] = beyond = beyond_grid(plan_of(problem.graph, strategy))
         result |= trusted(problem, strategy, found.seconds)
         if operator is not None:
             result["operator"] = _operator(problem, operator, display, constraints, result["operators"])

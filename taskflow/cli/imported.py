@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
+from taskflow.models import notes_kept
 from taskflow.runtime.job import say_once
 
 HUGGING_FACE = "hf:"
@@ -20,7 +22,8 @@ OPTIONS = ("loss", "verify")  # settings of every import
 
 
 def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
-    """Return the graph of ``hf:CONFIG.json``. ``settings``: steps, loss, verify, and entries of the config to override."""
+    """Return the graph of ``hf:CONFIG.json``, or of its text part: ``hf:CONFIG.json#text``. ``settings``: steps, loss, verify, and
+    entries of the config to override."""
     from taskflow.models.huggingface import from_config
 
     values = {key: _plain(text) for key, text in settings.items()}
@@ -34,18 +37,21 @@ def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> O
             raise ValueError(f"model {name}: --batch {batch} and --set batch={values['batch']} say the same twice; give one")
         batch = values.pop("batch")
     options = _options(values)
-    graph = from_config(name.removeprefix(HUGGING_FACE), batch, **options, **values)
+    file, _, part = name.removeprefix(HUGGING_FACE).partition("#")
+    graph = from_config(file, batch, part=part or None, **options, **values)
     _say_unverified(name, bool(options["verify"]))
     return graph
 
 
 def onnx_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
-    """Return the graph of an ONNX file. ``settings``: loss."""
+    """Return the graph of an ONNX file. ``settings``: loss, and verify (default True)."""
     from taskflow.models.onnx import from_onnx
 
-    if other := sorted(settings.keys() - {"loss"}):
-        raise ValueError(f"model {name}: an ONNX file has no setting {other[0]!r}; there is loss")
-    return from_onnx(name, loss=settings.get("loss", "cross_entropy"), batch=batch)
+    values = {key: _plain(text) for key, text in settings.items()}
+    if other := sorted(values.keys() - {*OPTIONS}):
+        raise ValueError(f"model {name}: an ONNX file has no setting {other[0]!r}; there are {', '.join(OPTIONS)}")
+    options = _options({"verify": True} | values)
+    return from_onnx(name, loss=options["loss"] or "cross_entropy", batch=batch, verify=bool(options["verify"]))
 
 
 def exported_file(name: str, batch: int | None, settings: Mapping[str, str]) -> OperatorGraph:
@@ -118,6 +124,18 @@ def graph_of(name: str, made: Any, options: Mapping[str, Any]) -> Any:
     graph = from_torch(module, *examples, keywords=keywords, loss=loss, verify=verify)
     _say_unverified(name, verify)
     return graph
+
+
+@contextmanager
+def notes_said() -> Iterator[None]:
+    """Say what imports in the block leave out or replace, each in one line; also if they fail then."""
+    notes: list[str] = []
+    try:
+        with notes_kept() as notes:
+            yield
+    finally:
+        for text in notes:
+            say_once(text)
 
 
 def _options(values: dict[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from click.shell_completion import CompletionItem
@@ -74,9 +75,12 @@ class Commands(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run as click does, but let Ctrl-C during the import of a command end it as Ctrl-C does later."""
+        """Run as click does, but let Ctrl-C during the import of a command end it as Ctrl-C does later, and say a warning in one
+        line, without its place in our source."""
         try:
-            return super().invoke(context)
+            with warnings.catch_warnings():
+                warnings.showwarning = _note
+                return super().invoke(context)
         except KeyboardInterrupt:
             say_once("taskflow: interrupted")
             sys.exit(INTERRUPTED)
@@ -96,6 +100,13 @@ class Commands(click.Group):
         except click.Abort:
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _note(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
+    if speaks():
+        click.echo(f"note: {message}", err=True)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

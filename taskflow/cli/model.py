@@ -23,6 +23,7 @@ from taskflow.cli.imported import (
     exported_file,
     graph_of,
     hugging_face,
+    notes_said,
     onnx_file,
     without_weights,
 )
@@ -56,9 +57,14 @@ def build_model(
 
     ``batch``: samples a step of the whole machine; None: the network's own, or the function's default. ``size``: of a built-in
     network ``paper``, ``small`` or the name of a published size (`find_sized`). ``settings``: texts that replace single sizes,
-    or keyword arguments of a function. Raises ValueError, FileNotFoundError or ImportError with what to do.
+    or keyword arguments of a function. What an import leaves out or replaces is said on stderr. Raises ValueError,
+    FileNotFoundError or ImportError with what to do.
     """
-    settings = dict(settings or {})
+    with notes_said():
+        return _built(name, batch, devices, size, dict(settings or {}))
+
+
+def _built(name: str, batch: int | None, devices: int, size: str, settings: dict[str, str]) -> OperatorGraph:
     if name.startswith(HUGGING_FACE):
         _require_no_size(name, size)
         return hugging_face(name, batch, settings)

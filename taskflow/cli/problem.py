@@ -303,9 +303,12 @@ def emit(value: dict[str, Any]) -> None:
     click.echo(json_text(value))
 
 
+DATA = ("data", "data (repaired)")  # what rows are compared with, unless it does not fit
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Return rows of `describe` as text."""
-    data = next((row["iteration_seconds"] for row in rows if row["name"] in ("data", "data (repaired)")), None)
+    data = next((row["iteration_seconds"] for row in rows if row["name"] in DATA and row["fits_memory"]), None)
     lines = []
     for row in rows:
         most = "~" if row["peak_memory_is"] == "estimate" else ""

@@ -190,7 +190,7 @@ def for_target(
         )
     return replace(
         found, strategy=chosen.strategy, seconds=chosen.seconds, lower_bound=min(found.lower_bound, chosen.seconds),
-        local=False, optimal=False,
+        local=False, optimal=False, optimal_among="",
     )
 
 

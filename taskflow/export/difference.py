@@ -27,3 +27,17 @@ def regather_differences(wanted: Set[str], found: Set[str], why: str = "") -> li
         else Difference(name, "keeps the input that it gathers for the backward pass", why or "would gather it again")
         for name in sorted(wanted ^ found)
     ]
+
+
+def rerun_differences(wanted: Set[str], found: Set[str], why: str = "") -> list[Difference]:
+    """Return one difference if other operators run again for the backward pass though it reads nothing of theirs
+    (`Strategy.rerun`) in the plan than in what a framework does. ``wanted``, ``found``: these operators, by name; ``why``: the
+    reason, if it is another than how the framework computes layers again."""
+    some, more = sorted(wanted - found), sorted(found - wanted)
+    if not some and not more:
+        return []
+    first = (some or more)[0]
+    name = first if len(some or more) == 1 else f"{first} and {len(some or more) - 1} more"
+    if some:
+        return [Difference(name, "runs again whole", why or "would run again as far as the backward pass reads (recompute=full)")]
+    return [Difference(name, "runs again as far as the backward pass reads", why or "would run again whole (recompute=whole)")]

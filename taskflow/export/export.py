@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from taskflow.export.difference import Difference
 from taskflow.export.hybrid import hybrid_of
+from taskflow.export.megatron import LEVELS as MEGATRON_LEVELS
 from taskflow.export.megatron import megatron_flags, megatron_text, require_transformer
 from taskflow.export.torchtitan import require_decoder, torchtitan_text
 from taskflow.graph import OperatorGraph
@@ -98,7 +99,7 @@ def _jax(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
 
 
 def _megatron(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
-    hybrid = hybrid_of(graph, strategy)
+    hybrid = hybrid_of(graph, strategy, MEGATRON_LEVELS)
     text = megatron_text(megatron_flags(graph, hybrid), f"{graph.name} as {hybrid.plan}")
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
 

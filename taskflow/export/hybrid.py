@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from taskflow.export.difference import Difference, regather_differences
-from taskflow.export.mesh import data_dims, mesh_of, sharing_of
+from taskflow.export.difference import Difference, regather_differences, rerun_differences
+from taskflow.export.mesh import Mesh, data_dims, mesh_of, sharing_of
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import (
@@ -16,11 +16,12 @@ from taskflow.mapper import (
     HybridPlan,
     Strategy,
     UpdatePlacement,
-    is_plan,
     layer_numbers,
     map_graph,
-    parse_plan,
+    placed_devices,
+    plan_of,
     recomputed,
+    rerun,
     samples,
     stages_of,
 )
@@ -40,61 +41,90 @@ class Hybrid:
         return self.plan.tensor * self.plan.context * self.plan.pipeline * (self.plan.data or 1)
 
 
-def hybrid_of(graph: OperatorGraph, strategy: Strategy) -> Hybrid:
-    """Return the `HybridPlan` of a strategy. Raises ValueError if its devices form no pipeline of equal ranks, or no degrees
-    divide."""
+def hybrid_of(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str] = ("selective", "full", "whole")) -> Hybrid:
+    """Return the `HybridPlan` of a strategy, or the one that differs from it in the fewest operators. ``levels``: the words for
+    recomputation that it may have, the last one for all of a layer. Raises ValueError if its devices form no pipeline of equal
+    ranks, or no degrees divide."""
     strategy.verify(graph)
-    mesh, pipeline = mesh_of(graph, strategy), strategy.pipeline
-    named = _named(strategy, prod(mesh.sizes))
-    data = named.data or 1 if named is not None else prod(mesh.sizes[j] for j in data_dims(graph, mesh))
-    context, experts = (named.context, named.experts) if named is not None else (1, 1)
+    mesh = mesh_of(graph, strategy)
+    if (known := plan_of(graph, strategy)) is not None:
+        devices = placed_devices(known, host(strategy.processors))
+        return _hybrid(graph, strategy, mesh, (known.data or 1, known.context, known.experts), devices, levels)
+    least, refused = None, None
+    for degrees in _degrees(graph, mesh):
+        try:
+            ascending = tuple(device for order in mesh.orders for device in sorted(order))
+            found = _hybrid(graph, strategy, mesh, degrees, mesh.devices if degrees[1:] == (1, 1) else ascending, levels)
+        except ValueError as error:
+            refused = refused or error
+            continue
+        if least is None or len(found.differences) < len(least.differences):
+            least = found
+        if not found.differences:
+            break
+    if least is None:
+        raise refused or ValueError("no degrees divide")
+    return least
+
+
+def _degrees(graph: OperatorGraph, mesh: Mesh) -> Iterator[tuple[int, int, int]]:
+    """Replicas, devices that share sequences, and replicas that share experts, as far as cuts leave open which these are."""
+    size = prod(mesh.sizes)
+    data = prod(mesh.sizes[j] for j in data_dims(graph, mesh))
+    yield data, 1, 1
+    for context in range(2, size // data + 1):
+        if size // data % context == 0:
+            yield data, context, 1
+    routed = any(node.operator.kind == "expert_linear" for node in graph)
+    for replicas in range(2, size + 1) if routed else ():
+        if size % replicas == 0:
+            yield from ((replicas, 1, experts) for experts in range(2, replicas + 1) if replicas % experts == 0)
+
+
+def _hybrid(
+    graph: OperatorGraph, strategy: Strategy, mesh: Mesh, degrees: tuple[int, int, int], devices: Sequence[int],
+    levels: Sequence[str],
+) -> Hybrid:
+    """The plan of these degrees, of data, context and experts, whose other words are the strategy's; on these devices."""
+    pipeline, size, (data, context, experts) = strategy.pipeline, prod(mesh.sizes), degrees
     ranks, many = (pipeline.ranks, pipeline.micro_batches) if pipeline is not None else (1, 1)
     virtual = pipeline.count // ranks if pipeline is not None else 1
     sharing = sharing_of(graph, strategy)
-    together = prod(mesh.sizes) == data or not any(config.copies > 1 for config in strategy.configs.values())
+    together = size == data or not any(config.copies > 1 for config in strategy.configs.values())
     plan = HybridPlan(
-        tensor=prod(mesh.sizes) // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
+        tensor=size // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
         ring=context > 1 and strategy.exchange is Exchange.RING, micro_batch=max(1, samples(graph) // (data * many)),
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
-        recompute=_recompute(graph, strategy),
+        recompute=_recompute(graph, strategy, levels),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
         overlap="grads" if sharing.overlap else "none", sequence_parallel=together,
-        regather=bool(strategy.regather) and together and prod(mesh.sizes) > data * context,
+        regather=bool(strategy.regather) and together and size > data * context,
     )
     if sharing.zero < 2 and plan.sharers > 1 and sharing.bucket != plan.bucket_of(sharing.zero):
         plan = replace(plan, bucket=sharing.bucket)
     ranks_of_it = map_graph(HybridParallel(plan), graph, host(mesh.ranks))
-    devices = mesh.devices if named is None else [device for order in mesh.orders for device in sorted(order)]
-    found = replace(ranks_of_it, processors=strategy.processors, configs={  # each rank where the plan has it
+    in_order = tuple(devices) == tuple(range(strategy.processors))
+    placed = replace(plan, devices=() if in_order else tuple(devices))
+    found = replace(ranks_of_it, processors=strategy.processors, plan=placed, configs={  # each rank where the plan has it
         name: replace(config, processors=tuple(devices[rank] for rank in config.processors))
         for name, config in ranks_of_it.configs.items()
     })
     return Hybrid(plan, found, _differences(graph, strategy, found))
 
 
-def _named(strategy: Strategy, devices: int) -> HybridPlan | None:
-    """The plan that a strategy is named after, if it cuts sequences or distributes experts, which its cuts alone do not say: by how
-    many devices. Whether it is this plan is seen when both are compared."""
-    if not is_plan(strategy.name):
-        return None
-    plan = parse_plan(strategy.name)
-    degrees = plan.tensor * plan.context
-    if (plan.context == plan.experts == 1) or devices % degrees or plan.data not in (None, devices // degrees):
-        return None
-    return replace(plan, data=devices // degrees)
-
-
-def _recompute(graph: OperatorGraph, strategy: Strategy) -> str:
+def _recompute(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str]) -> str:
     """The rule that recomputes what the strategy does, or most of it."""
-    if not strategy.recompute:
+    if not strategy.recompute and not strategy.rerun:
         return "none"
-    for rule in ("selective", "full"):
+    for rule in levels:
         try:
-            if recomputed(graph, rule) == strategy.recompute:
+            if (recomputed(graph, rule), rerun(graph, rule)) == (strategy.recompute, strategy.rerun):
                 return rule
         except ValueError:
             continue
-    return "selective" if strategy.recompute <= recomputed(graph, "selective") else "full"
+    if strategy.recompute <= recomputed(graph, "selective") and not strategy.rerun:
+        return "selective"
+    return levels[-1] if strategy.rerun or "full" not in levels else "full"
 
 
 def _layers(graph: OperatorGraph, strategy: Strategy) -> tuple[int, ...]:
@@ -132,4 +162,4 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
     for name in sorted(wanted.recompute ^ found.recompute):
         kept = name in found.recompute
         differences.append(Difference(name, "kept" if kept else "recomputed", f"would be {'recomputed' if kept else 'kept'}"))
-    return differences + regather_differences(wanted.regather, found.regather)
+    return differences + rerun_differences(wanted.rerun, found.rerun) + regather_differences(wanted.regather, found.regather)

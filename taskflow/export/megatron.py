@@ -15,6 +15,7 @@ from taskflow.export.hybrid import Hybrid
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import HybridPlan, PipelineSchedule, attends, default_bucket, layer_numbers, samples, stages_of
 
+LEVELS = ("selective", "whole")  # its checkpoint of a layer is reentrant: the whole layer runs again
 _LIST = re.compile(r"(?:.*?\.)?\d+\.")  # of an operator's name, as far as its outermost number
 
 
@@ -63,7 +64,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     words += _buckets(plan)
     if plan.recompute == "selective":
         words.append("--recompute-granularity selective")
-    elif plan.recompute == "full":
+    elif plan.recompute == "whole":
         words += ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"]
     notes = [
         f"{hybrid.ranks} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; the "

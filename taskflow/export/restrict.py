@@ -96,7 +96,8 @@ def grid_for(
     most ``most`` plans. Only plans whose choices it can express are priced at all. ``must``: take all of the time for the first
     plan if need be; no plan takes longer than the deadline."""
     takes = Expressible(evaluator.graph, target, lambda: deadline.expired)
-    grid = make_grid(evaluator.graph, evaluator.machine, evaluator.rule, takes.may_have)
+    all_of_a_layer = "whole" if target == "megatron" else "full"
+    grid = make_grid(evaluator.graph, evaluator.machine, evaluator.rule, takes.may_have, all_of_a_layer)
 
     def room(strategy: Strategy) -> str:
         if lacks := memory(strategy):

@@ -69,8 +69,10 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     if shares == 1 < data:
         size = bucket_word(plan.bucket_of(0))
         lines[0] += f"\n# torchtitan's buckets of gradients have 100 MB, which no key says; the plan has bucket={size}"
-    mode = {"none": "none", "selective": "selective", "full": "full"}[plan.recompute]
+    mode = {"none": "none", "selective": "selective", "full": "full", "whole": "full"}[plan.recompute]
     lines += ["", "[activation_checkpoint]", f'mode = "{mode}"']
+    if mode == "full":
+        lines.append(f"early_stop = {'true' if plan.recompute == 'full' else 'false'}")
     if mode == "selective":
         lines.append('selective_ac_option = "op"')
     return "\n".join(lines) + "\n"

@@ -36,11 +36,13 @@ from taskflow.mapper.megatron import Megatron, attends, node_size, suits
 from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches, sample_dim
 from taskflow.mapper.pipeline_schedules import Pass, PassKind, PipelineSchedule, rank_passes
-from taskflow.mapper.recomputation import recomputed, recomputed_by_layer
+from taskflow.mapper.placed_devices import placed_devices
+from taskflow.mapper.plan_of import plan_of
+from taskflow.mapper.recomputation import recomputed, rerun
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
-from taskflow.mapper.strategy import SUMS, Strategy, as_content, config_entry, from_content, load, save, search_of
-from taskflow.mapper.strategy_file import read_strategy
+from taskflow.mapper.strategy import SUMS, Strategy
+from taskflow.mapper.strategy_file import as_content, config_entry, from_content, load, read_strategy, save, search_of
 from taskflow.mapper.units import blocks_of, gather_units, units_of
 
 __all__ = [
@@ -106,11 +108,13 @@ __all__ = [
     "parse_plan",
     "parse_ranges",
     "parse_sync",
+    "placed_devices",
+    "plan_of",
     "ranges",
     "rank_passes",
     "read_strategy",
     "recomputed",
-    "recomputed_by_layer",
+    "rerun",
     "sample_dim",
     "samples",
     "save",

@@ -17,7 +17,8 @@ from taskflow.mapper.mapper import Mapper, map_graph
 from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.notation import is_plan
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin
-from taskflow.mapper.strategy import Strategy, load
+from taskflow.mapper.strategy import Strategy
+from taskflow.mapper.strategy_file import load
 
 MAPPERS: dict[str, Callable[[], Mapper]] = {
     "data": DataParallel,

@@ -27,7 +27,7 @@ from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.notation import HybridPlan, parse_plan
 from taskflow.mapper.pipeline import Pipeline, sample_dim
 from taskflow.mapper.placed_devices import placed_devices
-from taskflow.mapper.recomputation import recomputed, recomputed_by_layer
+from taskflow.mapper.recomputation import by_layer, recomputed, rerun
 from taskflow.operators.operator import Soap, Work
 
 
@@ -64,7 +64,9 @@ class HybridParallel(Mapper):
         self._micro_batches = samples(graph) // plan.together
         self._parts = self._micro_batches * plan.split
         levels = plan.recompute_layers
-        self._recompute = recomputed_by_layer(graph, levels) if levels else recomputed(graph, plan.recompute)
+        self._recompute, self._rerun = (
+            by_layer(of, graph, levels) if levels else of(graph, plan.recompute) for of in (recomputed, rerun)
+        )
 
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
         degrees, expert = [1] * len(node.dims), self._experts.get(node.name)
@@ -141,6 +143,9 @@ class HybridParallel(Mapper):
     def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         return self._recompute
 
+    def select_rerun(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
+        return self._rerun
+
     def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         if not self.plan.regather:
             return frozenset()
@@ -154,14 +159,19 @@ class HybridParallel(Mapper):
             return Exchange.RING
         return Exchange.COLLECTIVES if self._together() else Exchange.COPIES
 
+    def select_plan(self, graph: OperatorGraph, machine: Machine) -> HybridPlan:
+        """Return the plan with every degree set, and with its devices as numbers, so that it means the same elsewhere."""
+        in_order = self._numbers == tuple(range(len(machine.processors)))
+        return replace(self.plan, devices=() if in_order else self._numbers)
+
     def _together(self) -> bool:
         """True if transfers across a group are collectives, as are sums of losses: in all plans except those that only distribute
         samples. What is ordered anyway (`Strategy.ordered`) is more than that: were its loss summed by one replica, replicas would
         not be alike, and would all have to be lowered."""
         plan = self.plan
         degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._parts
-        zeros = {plan.zero, *plan.zero_layers}
-        ordered = bool(self._recompute) or max(zeros) > 1 or plan.overlap == "none" or any(map(plan.bucket_of, zeros))
+        zeros, again = {plan.zero, *plan.zero_layers}, bool(self._recompute | self._rerun)
+        ordered = again or max(zeros) > 1 or plan.overlap == "none" or any(map(plan.bucket_of, zeros))
         return ordered or max(degrees) > 1
 
     def between(self, node: Node) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from math import prod
 
@@ -23,7 +22,7 @@ def joined_parts(graph: OperatorGraph, strategy: Strategy) -> Strategy:
     ordered = pipeline.micro_batches > 1 or pipeline.count > 1
     return replace(
         strategy, configs=configs, pipeline=replace(pipeline, split=1) if ordered else None,
-        name=re.sub(r" split=\d+", "", strategy.name),
+        name=f"{strategy.name} (parts joined)", plan=replace(strategy.plan, split=1) if strategy.plan is not None else None,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.notation import HybridPlan
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches
 from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import SUMS, Strategy
@@ -98,6 +99,11 @@ class Mapper(ABC):
         """Choose the operators whose outputs are not kept for the backward pass, but computed again. Default: none."""
         return frozenset()
 
+    def select_rerun(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
+        """Choose the operators that run again for the backward pass though it may read nothing of theirs: `Strategy.rerun`.
+        Default: none."""
+        return frozenset()
+
     def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
         """Choose the operators whose inputs from other processors are not kept for the backward pass, but fetched again.
         Default: none."""
@@ -106,6 +112,10 @@ class Mapper(ABC):
     def select_exchange(self, graph: OperatorGraph, machine: Machine) -> Exchange:
         """Choose how tensors are resharded within a group of processors: `Strategy.exchange`. Default: by copies."""
         return Exchange.COPIES
+
+    def select_plan(self, graph: OperatorGraph, machine: Machine) -> HybridPlan | None:
+        """Return the plan in notation that all answers together are: `Strategy.plan`. Default: none."""
+        return None
 
     def order_tasks(self, name: str, operator: str | None, kind: str) -> int:
         """Return the priority of a task among those that become ready at the same time; lower goes first. Default: program
@@ -197,7 +207,8 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
         raise ValueError(f"mapper {mapper.name}: select_exchange must return an Exchange, got {exchange!r}")
     strategy = Strategy(
         count, configs, syncs, mapper.name, sums, pipeline, frozenset(mapper.select_recompute(graph, machine)), exchange,
-        frozenset(mapper.select_regather(graph, machine)),
+        frozenset(mapper.select_regather(graph, machine)), frozenset(mapper.select_rerun(graph, machine)),
+        mapper.select_plan(graph, machine),
     )
     strategy.verify(graph)
     return strategy

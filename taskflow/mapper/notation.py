@@ -103,7 +103,7 @@ def _example(node: Node) -> str:
 
 
 # ---- plans of tensor, pipeline and data parallelism ------------------------------------------------------------------
-RECOMPUTE = ("none", "selective", "light", "linear", "full")
+RECOMPUTE = ("none", "selective", "light", "linear", "full", "whole")
 OVERLAP = ("none", "grads")
 _TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])([0-9]+)")
 _FLAGS = ("sp", "nosp", "ring", "regather")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, pairwise, product
 
-from taskflow.graph import Node, OperatorGraph
+from taskflow.graph import Node, OperatorGraph, integers_of_data
 from taskflow.mapper.config import OpConfig
 from taskflow.mapper.pipeline_schedules import Pass, PassKind, PipelineSchedule, rank_passes
 from taskflow.operators.operator import Soap
@@ -97,7 +97,7 @@ class Pipeline:
         micro-batches. They take sums over the step's samples, such as losses, and their gradients do not depend on these, but
         perhaps on what is there from the start (`first`), such as the number of labels."""
         found: set[int] = set()
-        given = _given(graph) if self.micro_batches > 1 else set()
+        given = integers_of_data(graph) if self.micro_batches > 1 else set()
         for node in graph if self.micro_batches > 1 else ():
             if self.micro_batch(node, configs[node.name], 0) is not None or node.parameters:
                 continue
@@ -119,7 +119,7 @@ class Pipeline:
         """Return the numbers of the operators that run for all micro-batches before the first pass: inputs of integers, and what
         is made of these alone, where one of the ``last`` reads it."""
         found: set[int] = set()
-        given = _given(graph)
+        given = integers_of_data(graph)
         left = [tensor.node for number in last for tensor in graph.nodes[number].inputs]
         while left:
             number = left.pop()
@@ -176,16 +176,6 @@ def _range(node: Node, config: OpConfig, piece: int, count: int) -> int | None:
     for degree in reversed(config.degrees[dim + 1 :]):
         piece //= degree
     return piece % config.degrees[dim] * count // config.degrees[dim]
-
-
-def _given(graph: OperatorGraph) -> set[int]:
-    """Operators whose results are integers that depend on data alone: no weights, and no gradients, flow into them."""
-    found: set[int] = set()
-    for node in graph:
-        made_of = all(tensor.node in found for tensor in node.inputs) if node.inputs else node.operator.kind == "input"
-        if made_of and not node.parameters and not any(tensor.spec.differentiable for tensor in node.outputs):
-            found.add(node.number)
-    return found
 
 
 def sample_dim(node: Node) -> int | None:

@@ -1,8 +1,13 @@
-"""Recomputation: which operators' results are computed again for the backward pass, by the words of a plan."""
+"""Recomputation: which operators' results are computed again for the backward pass, by the words of a plan.
+
+Two words are for all of a layer. PyTorch's checkpoint ends as soon as the backward pass has all that it reads (early stop), and so
+leaves out the layer's last product: ``full``. The reentrant checkpoint of Megatron-LM and DeepSpeed, and any without early stop,
+runs the whole layer again: ``whole``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.layers import layer_numbers, numbered_layer
@@ -29,23 +34,17 @@ def light_operators(graph: OperatorGraph, among: Iterable[Node]) -> Iterator[str
 
 
 def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
-    """Return the operators that a rule recomputes. ``full``: all of each layer (operators whose names share a number) except
-    its last one, whose output the next layer reads. ``selective``: the part of attention that grows with the square of the
-    sequence, from the product of queries and keys up to the input of the product with the values (Korthikanti et al., arXiv
-    2205.05198). ``light``: that, and of a layer's other operators the quick ones (`light_operators`). ``linear``: all that ``full``
-    recomputes but the results of attention, which take long for their bytes: of operators without weights that do more than
-    pass over memory, those that ``selective`` does not recompute."""
+    """Return the operators whose results a rule does not keep. ``full``, ``whole``: all of each layer (operators whose names share
+    a number) except its last one, whose output the next layer reads. ``selective``: the part of attention that grows with the
+    square of the sequence, from the product of queries and keys up to the input of the product with the values (Korthikanti et
+    al., arXiv 2205.05198). ``light``: that, and of a layer's other operators the quick ones (`light_operators`). ``linear``: all
+    that ``full`` recomputes but the results of attention, which take long for their bytes: of operators without weights that do
+    more than pass over memory, those that ``selective`` does not recompute."""
     if rule == "selective":
         return frozenset(_attention(graph))
     if rule == "none":
         return frozenset()
-    layers: dict[str, list[Node]] = {}
-    for node in graph:
-        if node.inputs and (block := numbered_layer(node.name)):
-            layers.setdefault(block, []).append(node)
-    if not layers:
-        raise ValueError(f"plan: recompute={rule} needs layers with numbers in their names, as h.3; {graph.name} has none")
-    inner = [node for nodes in layers.values() for node in nodes[:-1]]
+    inner = [node for nodes in _layers(graph, rule) for node in nodes[:-1]]
     if rule == "light":
         return frozenset((*light_operators(graph, inner), *_attention(graph)))
     if rule == "linear":
@@ -54,11 +53,32 @@ def recomputed(graph: OperatorGraph, rule: str) -> frozenset[str]:
     return frozenset(node.name for node in inner)
 
 
-def recomputed_by_layer(graph: OperatorGraph, levels: Sequence[str]) -> frozenset[str]:
-    """Return the operators that are recomputed if each layer has a rule of its own."""
+def rerun(graph: OperatorGraph, rule: str) -> frozenset[str]:
+    """Return the operators that run again for the backward pass though it may read nothing of theirs: with ``whole`` all of each
+    layer, its last product and what follows that included; with any other rule none."""
+    if rule != "whole":
+        return frozenset()
+    return frozenset(node.name for nodes in _layers(graph, rule) for node in nodes)
+
+
+def by_layer(
+    of_rule: Callable[[OperatorGraph, str], frozenset[str]], graph: OperatorGraph, levels: Sequence[str]
+) -> frozenset[str]:
+    """Return the operators of `recomputed` or `rerun` if each layer has a rule of its own."""
     numbers = layer_numbers(graph)
-    of = {level: recomputed(graph, level) for level in dict.fromkeys(levels)}
+    of = {level: of_rule(graph, level) for level in dict.fromkeys(levels)}
     return frozenset(node.name for node in graph if node.name in of[levels[numbers[node.name]]])
+
+
+def _layers(graph: OperatorGraph, rule: str) -> Iterable[list[Node]]:
+    """The operators of each layer that have inputs."""
+    layers: dict[str, list[Node]] = {}
+    for node in graph:
+        if node.inputs and (block := numbered_layer(node.name)):
+            layers.setdefault(block, []).append(node)
+    if not layers:
+        raise ValueError(f"plan: recompute={rule} needs layers with numbers in their names, as h.3; {graph.name} has none")
+    return layers.values()
 
 
 def _attention(graph: OperatorGraph) -> Iterable[str]:

@@ -1,15 +1,25 @@
-"""JSON form of a strategy, described in docs/guide/planning.md, and how such a file is read."""
+"""JSON form of a strategy, described in docs/guide/planning.md; how such a file is written, read and checked."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from taskflow.mapper.config import Exchange, SyncAlgorithm, UpdatePlacement
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.notation import is_plan, parse_plan
+from taskflow.mapper.pipeline import Pipeline
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
+from taskflow.mapper.plan_of import checked, plan_of
+from taskflow.mapper.strategy import Strategy
 from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
+from taskflow.writing import json_text, replacing
 
 FORMAT = "taskflow-strategy"
 VERSION = 1
@@ -104,6 +114,7 @@ class SearchEntry(Entry, frozen=True, kw_only=True):
     lower_bound_seconds: Figure | UnsetType | None = UNSET
     gap: float | UnsetType | None = UNSET
     optimal: bool | UnsetType = UNSET
+    optimal_among: str | UnsetType | None = UNSET
     locally_optimal: bool | UnsetType = UNSET
     search_seconds: Figure | UnsetType = UNSET
     proposals: Number | UnsetType = UNSET
@@ -113,6 +124,7 @@ class SearchEntry(Entry, frozen=True, kw_only=True):
     left_out: list[str] | UnsetType = UNSET
     proof: ProofEntry | UnsetType | None = UNSET
     starts_iteration_seconds: dict[str, Figure] | UnsetType = UNSET
+    starts_lacking_memory: list[str] | UnsetType = UNSET
     history: list[ImprovementEntry] | UnsetType = UNSET
 
 
@@ -122,6 +134,9 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
     format: Literal["taskflow-strategy"]
     version: Literal[1]
     name: Annotated[str, Meta(description="What results call it.")] = "file"
+    plan: Annotated[
+        str, Meta(description="The plan in notation that the other entries are. It is not believed if they differ. null: none.")
+    ] | UnsetType | None = UNSET
     model: Annotated[str, Meta(description="The name of the model that it was made for.")] | UnsetType = UNSET
     graph: Annotated[str, Meta(description="That model's fingerprint.")] | UnsetType = UNSET
     machine: Annotated[str, Meta(description="The name of the machine that it was made for.")] | UnsetType = UNSET
@@ -143,6 +158,9 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
     regather: Annotated[
         list[Name], Meta(description="Operators whose inputs from other processors are brought again for the backward pass.")
     ] = []  # noqa: RUF012
+    rerun: Annotated[
+        list[Name], Meta(description="Operators that run again for the backward pass even if it reads nothing of theirs.")
+    ] = []  # noqa: RUF012
     search: SearchEntry | UnsetType = UNSET
 
 
@@ -159,3 +177,181 @@ def as_file(content: Any, where: str) -> StrategyFile:
     if content.get("version") != VERSION:
         raise ValueError(f"{where}: version {content.get('version')} of the format; this taskflow reads {VERSION}")
     return read_as(StrategyFile, content, where)
+
+
+# ---- writing and reading -------------------------------------------------------------------------------------------
+def save(
+    strategy: Strategy, graph: OperatorGraph, machine: str, path: str | Path, made_from: Mapping[str, Any] | None = None,
+    search: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a strategy file. It records which graph and machine the strategy is for.
+
+    ``made_from``: a JSON table of options from which the command line makes the model and the machine again. ``search``: how
+    the strategy was found (`SearchResult.as_json`). Raises FileNotFoundError if there is no such folder, and ValueError for
+    what `load` would refuse.
+    """
+    if not (folder := Path(path).absolute().parent).is_dir():
+        raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
+    text = json_text(as_content(strategy, graph, machine, made_from, search), 1) + "\n"
+    with replacing(path) as file:
+        file.write_text(text)
+
+
+def as_content(
+    strategy: Strategy, graph: OperatorGraph, machine: str, made_from: Mapping[str, Any] | None = None,
+    search: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the contents of a strategy file as a JSON table (`save`). Raises ValueError for what `load` would refuse."""
+    strategy.verify_names(graph)
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": strategy.name,
+        "plan": str(plan) if (plan := plan_of(graph, strategy)) is not None else None,
+        "model": graph.name,
+        "graph": graph.fingerprint(),
+        "machine": machine,
+        "processors": strategy.processors,
+        **({"made_from": dict(made_from)} if made_from is not None else {}),
+        "operators": {node.name: config_entry(node, strategy[node.name]) for node in graph},
+        "syncs": {layer: _sync_entry(sync) for layer, sync in strategy.syncs.items()},
+        "sums": strategy.sums.value,
+        **({"exchange": strategy.exchange.value} if strategy.exchange is not Exchange.COPIES else {}),
+        **({"pipeline": _pipeline_entry(strategy.pipeline)} if strategy.pipeline is not None else {}),
+        **({"recompute": [node.name for node in graph if node.name in strategy.recompute]} if strategy.recompute else {}),
+        **({"regather": [node.name for node in graph if node.name in strategy.regather]} if strategy.regather else {}),
+        **({"rerun": [node.name for node in graph if node.name in strategy.rerun]} if strategy.rerun else {}),
+        **({"search": dict(search)} if search is not None else {}),
+    }
+    as_file(content, f"strategy {strategy.name}")
+    return content
+
+
+def config_entry(node: Node, config: OpConfig) -> dict[str, Any]:
+    """Return an operator's entry in a strategy file."""
+    return {
+        "dims": [dim.name for dim in node.dims],
+        "degrees": list(config.degrees),
+        "processors": list(config.processors),
+        **({"weights": [list(w) for w in config.weights]} if config.weights else {}),
+        **({"copies": config.copies} if config.copies > 1 else {}),
+    }
+
+
+def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
+    """Read a strategy file and check that it fits. Raises ValueError that says what differs, FileNotFoundError if it does not
+    exist. What its operators say counts: if they are not those of the plan in the file, the strategy has no `Strategy.plan`,
+    and a warning says where they differ."""
+    file = read_strategy(path)
+    _compare(file, graph, processors, str(path))
+    return _strategy(file, graph, str(path))
+
+
+def from_content(content: Mapping[str, Any], graph: OperatorGraph, where: str) -> Strategy:
+    """Return the strategy of a table such as `as_content` makes, checked as `load` does; format and version may be left out.
+    Raises ValueError that begins with ``where``."""
+    return _strategy(as_file({"format": FORMAT, "version": VERSION, **content}, where), graph, where)
+
+
+def _strategy(file: StrategyFile, graph: OperatorGraph, where: str) -> Strategy:
+    try:
+        strategy = _from_file(file)
+        strategy.verify(graph)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if file.plan is UNSET:
+        return _named(strategy, graph)
+    if file.plan is None:
+        return strategy
+    try:
+        plan = parse_plan(file.plan)
+    except ValueError as error:
+        raise ValueError(f"{where}: plan: {error}") from None
+    found, why = checked(plan, graph, strategy)
+    if found is None:
+        warnings.warn(f"{where}: not the plan {plan} that it says, but taken as its operators have it: {why}", stacklevel=4)
+    return replace(strategy, plan=found)
+
+
+def _named(strategy: Strategy, graph: OperatorGraph) -> Strategy:
+    """The strategy of a file from before files had a plan. It may be what its name says."""
+    try:
+        plan = parse_plan(strategy.name) if is_plan(strategy.name) else None
+    except ValueError:
+        return strategy
+    return strategy if plan is None else replace(strategy, plan=checked(plan, graph, strategy)[0])
+
+
+def _from_file(file: StrategyFile) -> Strategy:
+    configs = {
+        name: OpConfig(tuple(entry.degrees), tuple(entry.processors), tuple(map(tuple, entry.weights or ())), entry.copies)
+        for name, entry in file.operators.items()
+    }
+    syncs = {
+        layer: Sync(
+            entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap, entry.replicas,
+            entry.bucket,
+        )
+        for layer, entry in file.syncs.items()
+    }
+    pipeline = None
+    if file.pipeline is not UNSET:
+        entry = file.pipeline
+        pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule, entry.split)
+    return Strategy(
+        file.processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute), file.exchange,
+        frozenset(file.regather), frozenset(file.rerun),
+    )
+
+
+def _sync_entry(sync: Sync) -> dict[str, Any]:
+    shares: dict[str, Any] = {"zero": sync.zero, "shard_group": sync.shard_group} if sync.zero > 1 else {}
+    shares |= {"replicas": sync.replicas} if sync.replicas else {}
+    shares |= {"prefetch": sync.prefetch} if sync.zero == 3 else {}
+    shares |= {} if sync.overlap else {"overlap": False}
+    shares |= {"bucket": sync.bucket} if sync.bucket else {}
+    return {"travel": sync.travel.value, "place": sync.place.value, "chunks": sync.chunks, **shares}
+
+
+def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "micro_batches": pipeline.micro_batches,
+        "schedule": pipeline.schedule.value,
+        "ranks": pipeline.ranks,
+        "stages": dict(pipeline.stages),
+        **({"split": pipeline.split} if pipeline.split > 1 else {}),
+    }
+
+
+def search_of(path: str | Path) -> dict[str, Any] | None:
+    """Return how the plan in a strategy file was found (`SearchResult.as_json`); None if the file does not say. Raises
+    ValueError if it is no strategy file, FileNotFoundError if it does not exist."""
+    found = read_strategy(path).search
+    return msgspec.to_builtins(found) if found else None
+
+
+def _compare(file: StrategyFile, graph: OperatorGraph, processors: int, path: str) -> None:
+    if file.processors != processors:
+        raise ValueError(
+            f"{path}: made for {file.processors} processors ({file.machine or 'of no machine that it names'}), "
+            f"but this run has {processors}; start it with -n {file.processors} or search again"
+        )
+    same = file.graph == graph.fingerprint()
+    here = {node.name: [dim.name for dim in node.dims] for node in graph}
+    there = {name: entry.dims for name, entry in file.operators.items()}
+    differences = [
+        *(f"operator {n} is not in the file" for n in here if n not in there and not same),
+        *(f"operator {n} is not in this model" for n in there if n not in here and not same),
+        *(
+            f"operator {n} has dimensions {here[n]}, in the file {there[n] or 'none'}"
+            for n in here if n in there and here[n] != there[n] and not (same and there[n] is msgspec.UNSET)
+        ),
+    ]
+    if differences:
+        raise ValueError(
+            f"{path}: made for model {file.model or 'that it does not name'}, which differs from {graph.name}: "
+            + "; ".join(differences[:5])
+            + (f"; and {len(differences) - 5} more" if len(differences) > 5 else "")
+            + "; give the model that it was made for, or search again"
+        )
+    # The same operators with other sizes: usable if every degree still fits, which verify() checks next.

@@ -19,6 +19,7 @@ from taskflow.models.mlp import MLPConfig, mlp
 from taskflow.models.moe import SIZES as MOE_SIZES
 from taskflow.models.moe import MoEConfig, moe
 from taskflow.models.nmt import NMTConfig, nmt
+from taskflow.models.notes import ImportNote, notes_kept
 from taskflow.models.resnet import ResNetConfig, resnet
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.models.rnntc import RNNTCConfig, rnntc
@@ -31,6 +32,7 @@ __all__ = [
     "MODELS",
     "AlexNetConfig",
     "GPTConfig",
+    "ImportNote",
     "InceptionConfig",
     "LeNetConfig",
     "LlamaConfig",
@@ -55,6 +57,7 @@ __all__ = [
     "mlp",
     "moe",
     "nmt",
+    "notes_kept",
     "resnet",
     "rnnlm",
     "rnntc",

@@ -39,11 +39,10 @@ class TransformerConfig:
 
 def transformer(config: TransformerConfig, dtype: str = "float32") -> OperatorGraph:
     """Build the Transformer. Inputs: ``source``, ``target`` (the decoder's input) and ``labels`` (its expected output), all
-    (batch, steps) int64. Minimises the mean cross-entropy of the labels in nats, with label smoothing; labels of -100 add
-    nothing.
+    (batch, steps) int64. Minimises the mean cross-entropy in nats of the labels that are not -100, with label
+    smoothing.
 
-    With ``padding``, results do not depend on the amount of padding: nothing attends to it, and the mean is over the labels
-    that are not -100.
+    With ``padding``, results do not depend on the amount of padding: nothing attends to it.
     """
     c = config
     graph = OperatorGraph(dtype, "Transformer")

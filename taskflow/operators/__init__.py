@@ -24,7 +24,7 @@ from taskflow.operators.flash_attention import flash_attention
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
 from taskflow.operators.gather import gather
 from taskflow.operators.group_norm import group_norm
-from taskflow.operators.hard import hardsigmoid, hardswish, hardtanh
+from taskflow.operators.hard import clamp, hardsigmoid, hardswish, hardtanh, leaky_relu
 from taskflow.operators.input import input
 from taskflow.operators.layer_norm import layer_norm
 from taskflow.operators.linear import linear
@@ -48,18 +48,20 @@ from taskflow.operators.split import split
 from taskflow.operators.state import state
 from taskflow.operators.stochastic_depth import stochastic_depth
 from taskflow.operators.swiglu import swiglu
+from taskflow.operators.to_float import to_float
 from taskflow.operators.top_k import top_k
 from taskflow.operators.top_k_routing import top2_gating, top_k_routing
 from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
-    "abs", "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "combine",
-    "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy", "dispatch",
-    "dropout", "einsum", "embedding", "exp", "expand", "expand_weight", "expert_linear", "flash_attention", "flatten", "gather",
-    "gelu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "linear", "log", "lstm",
-    "lstm_layer", "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss", "mul", "mul_weight",
-    "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm",
-    "rotary", "routed_linear", "rsqrt", "scale", "select", "shift", "sigmoid", "silu", "sin", "softmax", "split",
-    "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "top2_gating", "top_k", "top_k_routing", "transpose",
+    "abs", "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "clamp", "combine",
+    "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy",
+    "dispatch", "dropout", "einsum", "embedding", "exp", "expand", "expand_weight", "expert_linear", "flash_attention",
+    "flatten", "gather", "gelu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm",
+    "leaky_relu", "linear", "log", "lstm", "lstm_layer", "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss",
+    "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu",
+    "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select", "shift", "sigmoid", "silu", "sin",
+    "softmax", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "top2_gating", "top_k",
+    "top_k_routing", "transpose",
 ]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from taskflow.floats import sums_in
-from taskflow.operators.loss import require_classes, scores
+from taskflow.operators.loss import NO_LABEL, require_classes, scores
 from taskflow.operators.operator import (
     Call,
     Dim,
@@ -50,7 +50,7 @@ class ClassBlocks(Operator):
     dense_dim: ClassVar[str | None] = "c"
 
     blocks: int
-    ignore_index: int = -100
+    ignore_index: int | None = -100
     label_smoothing: float = 0.0
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
@@ -91,7 +91,7 @@ class ClassBlocks(Operator):
         require_classes(call, classes, self.ignore_index)
         kept[...] = target
         call.kernels.class_blocks(
-            x.reshape(rows, x.shape[-1]), target.reshape(rows), self.ignore_index, self._split(call),
+            x.reshape(rows, x.shape[-1]), target.reshape(rows), self.ignored, self._split(call),
             probabilities.reshape(rows, x.shape[-1]), y.reshape(rows, 2 * y.shape[-2]), smoothing=self.label_smoothing,
         )
 
@@ -100,7 +100,7 @@ class ClassBlocks(Operator):
         if dx is not None:
             rows, columns = target.size, probabilities.shape[-1]
             call.kernels.class_blocks_backward(
-                probabilities.reshape(rows, columns), target.reshape(rows), self.ignore_index, self._split(call),
+                probabilities.reshape(rows, columns), target.reshape(rows), self.ignored, self._split(call),
                 dy.reshape(rows, 2 * dy.shape[-2]), out=dx.array.reshape(rows, columns), accumulate=dx.accumulate,
                 smoothing=self.label_smoothing,
             )
@@ -114,6 +114,11 @@ class ClassBlocks(Operator):
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return self.reads(inputs, piece).inputs[0].volume
 
+    @property
+    def ignored(self) -> int:
+        """The label that the kernels leave out; if there is none, a number that no label has."""
+        return NO_LABEL if self.ignore_index is None else self.ignore_index
+
     def _split(self, call: Call) -> tuple[int, int, int]:
         return call.specs[0].shape[-1], self.blocks, call.piece.lo[-1]
 
@@ -121,7 +126,7 @@ class ClassBlocks(Operator):
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 3) for _ in range(random.randint(1, 3)))
         classes = random.randint(2, 9)
-        ignored = random.choice((-100, random.randrange(classes)))
+        ignored = random.choice((None, -100, random.randrange(classes)))
         operator = cls(random.randint(1, min(4, classes)), ignored, random.choice((0.0, 0.1, 0.5)))
         specs = (Spec((*shape, classes), np.dtype(np.float64)), Spec(shape, np.dtype(np.int64)))
         return Example(operator, specs, high=classes)
@@ -132,7 +137,7 @@ def class_blocks(
     target: Tensor,
     blocks: int,
     *,
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     label_smoothing: float = 0.0,
     name: str | None = None,
 ) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 from taskflow.floats import sums_in
 from taskflow.operators.class_blocks import class_blocks
 from taskflow.operators.cross_entropy_of_blocks import cross_entropy_of_blocks
-from taskflow.operators.loss import Loss, require_classes, scores
+from taskflow.operators.loss import LabelLoss, require_classes, scores
 from taskflow.operators.operator import Call, Example, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
@@ -19,19 +19,17 @@ from taskflow.regions import Rect
 
 @register("cross_entropy")
 @dataclass(frozen=True, slots=True)
-class CrossEntropy(Loss):
+class CrossEntropy(LabelLoss):
     """x (N, ..., C), target (N, ...) integers -> a scalar: the sum over targets of -log softmax(x)[target], or their mean.
 
-    A piece computes the part of its samples, so pieces give partial sums. Targets equal to ``ignore_index`` add nothing. The
-    mean divides by the number of all targets, including ignored ones. PyTorch leaves those out, but their number depends on all
-    data, and the loss of one piece must not wait for the data of another. Where that matters, take the sum and divide it
-    (`per_label`).
+    A piece computes the part of its samples, so pieces give partial sums. Targets equal to ``ignore_index`` add nothing, and the
+    mean is over the others of the whole batch, whatever the cut and the micro-batches (`LabelLoss`).
 
     With ``label_smoothing`` e, the right class has the weight 1 - e, and e is spread evenly over all C classes (Szegedy et al.,
     arXiv 1512.00567, section 7).
     """
 
-    ignore_index: int = -100
+    ignore_index: int | None = -100
     reduction: str = "mean"
     label_smoothing: float = 0.0
 
@@ -57,18 +55,18 @@ class CrossEntropy(Loss):
         require_classes(call, classes, self.ignore_index)
         kept[...] = target
         total = call.kernels.cross_entropy(
-            x.reshape(-1, classes), target.reshape(-1), self.ignore_index, probabilities.reshape(-1, classes),
+            x.reshape(-1, classes), target.reshape(-1), self.ignored, probabilities.reshape(-1, classes),
             smoothing=self.label_smoothing,
         )
-        y[...] = total * self.factor(call)
+        y[...] = total * self.share(call)
 
     def backward(self, call: Call) -> None:
         (probabilities, target), dy, dx = call.saved, call.grad, call.grad_inputs[0]
         if dx is not None:
             classes = probabilities.shape[-1]
             call.kernels.cross_entropy_backward(
-                probabilities.reshape(-1, classes), target.reshape(-1), self.ignore_index,
-                call.kernels.device.number(dy) * self.factor(call), out=dx.array.reshape(-1, classes), accumulate=dx.accumulate,
+                probabilities.reshape(-1, classes), target.reshape(-1), self.ignored,
+                call.kernels.device.number(dy) * self.share(call), out=dx.array.reshape(-1, classes), accumulate=dx.accumulate,
                 smoothing=self.label_smoothing,
             )
 
@@ -82,7 +80,7 @@ class CrossEntropy(Loss):
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))
         classes = random.randint(2, 5)
-        ignored, reduction = random.choice((-100, random.randrange(classes))), random.choice(("mean", "sum"))
+        ignored, reduction = random.choice((None, -100, random.randrange(classes))), random.choice(("mean", "sum"))
         operator = cls(ignored, reduction, random.choice((0.0, 0.1, 0.5)))
         specs = (Spec((*shape, classes), np.dtype(np.float64)), Spec(shape, np.dtype(np.int64)))
         return Example(operator, specs, high=classes)
@@ -92,7 +90,7 @@ def cross_entropy(
     input: Tensor,
     target: Tensor,
     *,
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
     blocks: int | None = None,
@@ -100,9 +98,13 @@ def cross_entropy(
 ) -> Tensor:
     """Compute the cross-entropy of unnormalised scores and right classes, in nats.
 
-    Args: input (N, ..., C), classes last (PyTorch has them second); target (N, ...) integers below C, or ``ignore_index``.
-    ``reduction``: "mean" divides by the number of all targets, including ignored ones; "sum" does not. ``label_smoothing``: the
-    part of the right class's weight that is spread evenly over all classes. Returns a scalar ().
+    Args: input (N, ..., C), classes last (PyTorch has them second); target (N, ...) integers below C, or ``ignore_index``, which
+    adds nothing. ``reduction``: "mean", over the labels of the whole batch that are not ``ignore_index``, also in micro-batches
+    (PyTorch's, but 0 instead of nan if there are none), or "sum". ``label_smoothing``: the part of the right class's weight that
+    is spread evenly over all classes. Returns a scalar ().
+
+    Labels that count are counted before the step. So ``target`` must be made of inputs of integers alone, by such as `reshape`
+    or `narrow`; else training refuses it: give ``ignore_index`` None (every label counts), or a "sum" to `per_label`.
 
     ``blocks`` (at most C): the same loss in two operators, of which the first (``name``.blocks) can also be cut by this many
     blocks of classes. If a layer with many classes is cut by channels, its scores then stay where they are: only two numbers

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.loss import Loss
+from taskflow.operators.loss import LabelLoss
 from taskflow.operators.operator import Call, Example, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
@@ -16,13 +16,13 @@ from taskflow.regions import Rect
 
 @register("cross_entropy_of_blocks")
 @dataclass(frozen=True, slots=True)
-class CrossEntropyOfBlocks(Loss):
+class CrossEntropyOfBlocks(LabelLoss):
     """y (N, ..., B, 2) pairs, target (N, ...) integers -> a scalar of type ``dtype``: the sum over targets of
     log(sum of exp(first of the pairs)) - sum of the second, or their mean. Otherwise as `cross_entropy`: pieces give partial
-    sums, targets equal to ``ignore_index`` add nothing, and the mean divides by the number of all targets.
+    sums, targets equal to ``ignore_index`` add nothing, and the mean is over the others of the whole batch.
     """
 
-    ignore_index: int = -100
+    ignore_index: int | None = -100
     reduction: str = "mean"
     dtype: str = "float32"
 
@@ -49,17 +49,17 @@ class CrossEntropyOfBlocks(Loss):
         rows, blocks = target.size, shares.shape[-1]
         kept[...] = target
         summed = call.kernels.cross_entropy_of_blocks(
-            y.reshape(rows, 2 * blocks), target.reshape(rows), self.ignore_index, shares.reshape(rows, blocks)
+            y.reshape(rows, 2 * blocks), target.reshape(rows), self.ignored, shares.reshape(rows, blocks)
         )
-        total[...] = summed * self.factor(call)
+        total[...] = summed * self.share(call)
 
     def backward(self, call: Call) -> None:
         (shares, target), given, dy = call.saved, call.grad, call.grad_inputs[0]
         if dy is not None:
             rows, blocks = target.size, shares.shape[-1]
             call.kernels.cross_entropy_of_blocks_backward(
-                shares.reshape(rows, blocks), target.reshape(rows), self.ignore_index,
-                call.kernels.device.number(given) * self.factor(call), out=dy.array.reshape(rows, 2 * blocks),
+                shares.reshape(rows, blocks), target.reshape(rows), self.ignored,
+                call.kernels.device.number(given) * self.share(call), out=dy.array.reshape(rows, 2 * blocks),
                 accumulate=dy.accumulate,
             )
 
@@ -82,7 +82,7 @@ def cross_entropy_of_blocks(
     input: Tensor,
     target: Tensor,
     *,
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     reduction: str = "mean",
     dtype: str = "float32",
     name: str | None = None,

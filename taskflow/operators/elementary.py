@@ -140,7 +140,7 @@ class Abs(Elementary):
         return np.abs(x)
 
     def slope(self, x: Array, y: Array) -> Array:
-        return np.sign(x)
+        return (x > 0).astype(x.dtype) - (x < 0)  # of NaN 0, as PyTorch's sign
 
 
 @register("pow")
@@ -153,16 +153,30 @@ class Power(Elementary):
     keeps_input: ClassVar[bool] = True
 
     def value(self, x: Array) -> Array:
-        return x * x if self.exponent == 2 else np.power(x, self.exponent)
+        return _power(x, self.exponent)
 
     def slope(self, x: Array, y: Array) -> Array:
-        return 2 * x if self.exponent == 2 else self.exponent * np.power(x, self.exponent - 1)
+        return self.exponent * _power(x, self.exponent - 1)
 
     @classmethod
     def example(cls, random: Random) -> Example:
         exponent = random.choice((2.0, 2.0, 3.0, -1.0, 0.5, -1.5, 2.5))
         drawn = example(cls(exponent), random)
         return Example(drawn.operator, drawn.inputs, positive=exponent != int(exponent))
+
+
+def _power(x: Array, exponent: float) -> Array:
+    """x to the power of a number. Some powers are quicker another way, in which PyTorch takes them, too: the square root of minus
+    infinity is NaN, and one over that of -0 is minus infinity."""
+    if exponent == 1:
+        return x
+    if exponent == 2:
+        return x * x
+    if exponent == 0.5:
+        return np.sqrt(x)
+    if exponent == -0.5:
+        return 1 / np.sqrt(x)
+    return np.power(x, exponent)
 
 
 def exp(input: Tensor, *, name: str | None = None) -> Tensor:

@@ -1,5 +1,6 @@
-"""hardtanh, hardsigmoid, hardswish: activations made of straight lines (PyTorch: torch.nn.functional.hardtanh, hardsigmoid,
-hardswish; relu6 is hardtanh between 0 and 6). They share every rule of `unary` but the arithmetic.
+"""hardtanh, clamp, leaky_relu, hardsigmoid, hardswish: functions made of straight lines (PyTorch: torch.nn.functional.hardtanh,
+torch.clamp, leaky_relu, hardsigmoid, hardswish; relu6 is hardtanh between 0 and 6). They share every rule of `unary` but the
+arithmetic. At the corners, derivatives are PyTorch's.
 
 Hard swish: Howard et al., "Searching for MobileNetV3", arXiv 1905.02244, section 5.2.
 """
@@ -33,8 +34,7 @@ class Hardtanh(Unary):
         return Unary.output(self, inputs)
 
     def forward(self, call: Call) -> None:
-        np.maximum(call.inputs[0], self.low, out=call.outputs[0])
-        np.minimum(call.outputs[0], self.high, out=call.outputs[0])
+        _between(call.inputs[0], self.low, self.high, call.outputs[0])
 
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
@@ -44,6 +44,60 @@ class Hardtanh(Unary):
     @classmethod
     def example(cls, random: Random) -> Example:
         return example(cls(random.uniform(-1.2, -0.3), random.uniform(0.3, 1.2)), random)
+
+
+@register("clamp")
+@dataclass(frozen=True, slots=True)
+class Clamp(Unary):
+    """y = min(max(x, low), high), None: without that bound. The derivative at the bounds is 1, unlike `hardtanh`'s; of NaN it is
+    0."""
+
+    low: float | None
+    high: float | None
+    keeps_output: ClassVar[bool] = False
+    keeps_input: ClassVar[bool] = True
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        if self.low is None and self.high is None:
+            raise ValueError("clamp: needs low, high or both")
+        return Unary.output(self, inputs)
+
+    def forward(self, call: Call) -> None:
+        _between(call.inputs[0], self.low, self.high, call.outputs[0])
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            x = call.inputs[0]
+            passes = x == x if self.low is None else x >= self.low
+            dx.put(call.kernels.xp.where(passes if self.high is None else passes & (x <= self.high), call.grad, 0))
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        low, high = random.uniform(-1.2, -0.3), random.uniform(0.3, 1.2)
+        return example(cls(*random.choice(((low, high), (low, None), (None, high)))), random)
+
+
+@register("leaky_relu")
+@dataclass(frozen=True, slots=True)
+class LeakyReLU(Unary):
+    """y = x above 0, elsewhere slope x; the derivative at 0 is the slope."""
+
+    slope: float
+    keeps_output: ClassVar[bool] = False
+    keeps_input: ClassVar[bool] = True
+
+    def forward(self, call: Call) -> None:
+        (x,), (y,) = call.inputs, call.outputs
+        np.multiply(x, self.slope, out=y)
+        np.copyto(y, x, where=x > 0)
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(call.kernels.xp.where(call.inputs[0] > 0, call.grad, call.grad * self.slope))
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return example(cls(random.uniform(0.0, 0.5)), random)
 
 
 @register("hardsigmoid")
@@ -80,13 +134,24 @@ class Hardswish(Unary):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             x = call.inputs[0]
-            slope = _rise(x, call.kernels.xp.empty(x.shape, x.dtype))
-            slope += ((x > -3) & (x < 3)) * (x * (1 / 6))
+            xp = call.kernels.xp
+            slope = _rise(x, xp.empty(x.shape, x.dtype))
+            slope += xp.where((x > -3) & (x < 3), x * (1 / 6), 0)
             dx.put(slope * call.grad)
 
     @classmethod
     def example(cls, random: Random) -> Example:
         return example(cls(), random)
+
+
+def _between(x: Array, low: float | None, high: float | None, out: Array) -> None:
+    """out = min(max(x, low), high); NaN stays, and -0 is no less than 0."""
+    if high is None:
+        out[...] = x
+    else:
+        np.minimum(x, high, out=out)
+    if low is not None:
+        np.copyto(out, low, where=out < low)
 
 
 def _rise(x: Array, out: Array) -> Array:
@@ -105,6 +170,22 @@ def hardtanh(input: Tensor, low: float = -1.0, high: float = 1.0, *, name: str |
     if is_narrow(input.dtype):  # the derivative asks whether the rounded result is at a bound
         low, high = (float(input.dtype.type(bound)) for bound in (low, high))
     return input.graph.apply(Hardtanh(float(low), float(high)), (input,), name=name)[0]
+
+
+def clamp(input: Tensor, low: float | None = None, high: float | None = None, *, name: str | None = None) -> Tensor:
+    """Limit every element from below by ``low``, from above by ``high``, or both. Any shape in, the same shape out. Where an
+    element is at a bound its gradient passes, as in torch.clamp; `hardtanh`'s does not. Raises ValueError without a bound.
+
+    For a 16-bit tensor the bounds are rounded to its type."""
+    if is_narrow(input.dtype):
+        low, high = (None if bound is None else float(input.dtype.type(bound)) for bound in (low, high))
+    bounds = (None if bound is None else float(bound) for bound in (low, high))
+    return input.graph.apply(Clamp(*bounds), (input,), name=name)[0]
+
+
+def leaky_relu(input: Tensor, slope: float = 0.01, *, name: str | None = None) -> Tensor:
+    """Every element above 0 as it is, others times ``slope``. Any shape in, the same shape out."""
+    return input.graph.apply(LeakyReLU(float(slope)), (input,), name=name)[0]
 
 
 def hardsigmoid(input: Tensor, *, name: str | None = None) -> Tensor:

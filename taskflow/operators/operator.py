@@ -138,6 +138,7 @@ class StepState:
     training: bool = True
     lr: float | None = None  # None: the update rule's own
     scaling: Scaling | None = None
+    labels: Mapping[str, int] | None = None  # by loss, the number of this step's labels that count; None: all do
     feeds: dict[str, Array] = field(default_factory=dict)
     identity: object = field(default_factory=object)
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from taskflow.mapper import Strategy
+from taskflow.saying import listed, sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,12 @@ class SearchResult:
     """The result of a search.
 
     ``seconds``: predicted time of a step under ``strategy``. ``starts``: the same for each strategy from which it started or
-    that it had to beat, by name. ``lower_bound``: no strategy takes fewer seconds (0: not known). ``optimal``: proved to be the
-    fastest in the space that was searched. ``local``: no change of a single operator from the candidate list is faster.
-    ``refused``: the number of better plans that did not fit the memory. ``proof``: figures of an exact search. ``stopped``: why
-    it ended (``budget``, ``finished``, ``stalled``, ``interrupted``). ``left_out``: what was not done, and why.
+    that it had to beat, by name. ``lacking``: those of them that are known not to fit the memory. ``lower_bound``: no plan that
+    the default search may return for these options takes fewer seconds (0: not known). ``optimal``: proved that none is faster.
+    ``optimal_among``: the same was proved of some of these plans only, such as those with even pieces. ``local``: no change of a
+    single operator from the candidate list is faster. ``refused``: the number of better plans that did not fit the memory.
+    ``proof``: figures of an exact search. ``stopped``: why it ended (``budget``, ``finished``, ``stalled``, ``interrupted``).
+    ``left_out``: what was not done, and why.
     """
 
     strategy: Strategy
@@ -97,10 +100,12 @@ class SearchResult:
     stopped: str
     lower_bound: float = 0.0
     optimal: bool = False
+    optimal_among: str = ""
     local: bool = False
     refused: int = 0
     proof: Proof | None = None
     left_out: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float | None:
@@ -120,6 +125,7 @@ class SearchResult:
             "lower_bound_seconds": self.lower_bound or None,
             "gap": self.gap,
             "optimal": self.optimal,
+            "optimal_among": self.optimal_among or None,
             "locally_optimal": self.local,
             "search_seconds": self.search_seconds,
             "proposals": self.proposals,
@@ -129,20 +135,32 @@ class SearchResult:
             "left_out": list(self.left_out),
             "proof": self.proof.as_json() if self.proof else None,
             "starts_iteration_seconds": dict(self.starts),
+            "starts_lacking_memory": list(self.lacking),
             "history": [
                 {"proposal": h.proposal, "elapsed_seconds": h.elapsed, "iteration_seconds": h.seconds} for h in self.history
             ],
         }
 
     def __str__(self) -> str:
-        against = ", ".join(f"{self.speedup(name):.2f}x {name}" for name in self.starts)
-        gap = f", at most {self.gap:.0%} to gain" if self.gap is not None and not self.optimal else ""
-        proved = ", optimal" if self.optimal else gap
-        missing = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
-        return (
-            f"{self.seconds * 1e3:.4g} ms a step ({against}{proved}); {self.algorithm}, seed {self.seed}, "
-            f"{self.proposals} proposals in {self.search_seconds:.1f} s, {self.stopped}{missing}"
+        gap = "" if self.gap is None or self.optimal else f"at most {self.gap:.0%} to gain"
+        return sentence(
+            f"{self.seconds * 1e3:.4g} ms a step",
+            (
+                *(f"{self.speedup(name):.2f}x {name}" for name in self.starts if name not in self.lacking),
+                "optimal" if self.optimal else self._among, gap, *(f"{name} does not fit the memory" for name in self.lacking),
+            ),
+            (
+                f"{self.algorithm}, seed {self.seed}, {self.proposals} proposals in {self.search_seconds:.1f} s, {self.stopped}",
+                f"left out: {listed(self.left_out)}" if self.left_out else "",
+            ),
         )
+
+    @property
+    def _among(self) -> str:
+        if not self.optimal_among:
+            return ""
+        outside = any(config.weights for config in self.strategy.configs.values())
+        return f"none in {self.optimal_among} is faster" if outside else f"optimal among {self.optimal_among}"
 
     def __repr__(self) -> str:
         return f"{self.strategy!r}; {self}"

@@ -120,7 +120,7 @@ def search(
             f"search: constraints pin the weights of {sharded[0]}, and the search does not take gradients or weights by shares "
             "yet; pin collective/spread (ZeRO's stage 1), or simulate a plan that has them"
         )
-    measures, uneven = evaluator.costs.measures, algorithm == "guided" and uneven_applies(machine, wanted)
+    measures, uneven = evaluator.costs.measures, uneven_applies(machine, wanted)
     plain = algorithm == "guided" and not (alone or measures) and wanted == SpaceOptions()
     layers = plain and memory is not False and has_grid(graph, machine, evaluator.rule)
     large = layers and not starts and len(machine.processors) > MOST_PROCESSORS  # the grid is searched alone
@@ -238,9 +238,9 @@ def _ends_sooner(options: SearchOptions, deadline: Deadline) -> SearchOptions:
 
 
 def _room(evaluator: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:
-    if isinstance(memory, MemoryCheck):
-        return memory
-    return MemoryCheck(evaluator) if memory else None
+    if not memory:
+        return None
+    return (memory if isinstance(memory, MemoryCheck) else MemoryCheck(evaluator)).for_search()
 
 
 def make_evaluator(

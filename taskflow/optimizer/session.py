@@ -13,6 +13,7 @@ from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.budget import Admission, BudgetExhausted, BudgetShare, Deadline, End, Restart
 from taskflow.optimizer.cost.measured import before_measuring
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator, TooManyTasksError
+from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
 from taskflow.optimizer.space import Weigher, even, repaired, repaired_strategy
@@ -50,9 +51,11 @@ class SearchSession:
         self._restart: Restart | None = None
         self.proposals = self.accepted = self.refused = 0
         self.starts: dict[str, float] = {}
+        self.lacking: list[str] = []  # of these
         self.local = self.optimal = False
         self.unpolished = 0  # operators whose every change has still to be tried against the best plan
         self._history: list[Improvement] = []
+        self._bests: list[Strategy] = []  # one for each improvement
         self._shortfall = ""  # why the current strategy does not fit
         self._refusal = ""  # why the last strategy that was refused did not
         self._told = perf_counter()
@@ -118,6 +121,7 @@ class SearchSession:
             while name in self.starts:
                 name += "'"
             self.starts[name] = self.seconds
+            self.lacking += [name] if self._shortfall else []
         self._tell()
         return self.seconds
 
@@ -147,16 +151,17 @@ class SearchSession:
 
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
-        sums: SyncAlgorithm | None = None,
+        sums: SyncAlgorithm | None = None, *, even: bool = False,
     ) -> bool:
         """Try changes to the current strategy, and accept them if the step then takes at most ``limit`` seconds. Changes that
-        the constraints do not permit are repaired first. Raises `BudgetExhausted` if there is no budget left."""
+        the constraints do not permit are repaired first. On unequal devices pieces get the sizes of the shares in force, unless
+        they are to be ``even``. Raises `BudgetExhausted` if there is no budget left."""
         if self.spent:
             raise BudgetExhausted
         self.proposals += 1
         if self.permitted or self.row:
             changes = repaired(self.permitted, changes, self.row)
-        if self.weigher is not None:
+        if self.weigher is not None and not even:
             changes = self.weigher(changes)
         if self.syncs:
             syncs = {layer: self.syncs.get(layer, sync) for layer, sync in syncs.items()}
@@ -238,6 +243,7 @@ class SearchSession:
             if self.best is None:
                 raise
             stopped = "interrupted"
+        self._fall_back()
         if self.best is None:
             raise NothingFits(
                 f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name} "
@@ -248,8 +254,19 @@ class SearchSession:
         return SearchResult(
             self.best, self.best_seconds, self.starts, tuple(self._history), self.proposals, self.accepted,
             self.elapsed, self.options.seed, self.algorithm, stopped, optimal=self.optimal, local=self.local,
-            refused=self.refused, lower_bound=self.lower_bound, left_out=tuple(self.left_out),
+            refused=self.refused, lower_bound=self.lower_bound, left_out=tuple(self.left_out), lacking=tuple(self.lacking),
         )
+
+    def _fall_back(self) -> None:
+        """Go back to the last best plan that fits for certain, since a search judges plans by estimates of their memory, too."""
+        check = self.options.fits
+        while isinstance(check, MemoryCheck) and self._bests and (shortfall := check.surely(self._bests[-1])):
+            self._bests.pop()
+            self._history.pop()
+            self.refused += 1
+            self._refusal = shortfall
+            self.best = self._bests[-1] if self._bests else None
+            self.best_seconds = self._history[-1].seconds if self._history else inf
 
     def _bound(self) -> None:
         """The lower bound, as good as it gets in its share of the time."""
@@ -277,6 +294,7 @@ class SearchSession:
         self.best, self.best_seconds = strategy, self.seconds
         self.local = False
         self._history.append(Improvement(self.proposals, self.elapsed, self.seconds))
+        self._bests.append(strategy)
         if self.options.incumbent is not None:
             self.options.incumbent.publish(strategy, self.seconds)
 

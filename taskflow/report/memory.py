@@ -19,7 +19,7 @@ def memory_values(profiles: Sequence[MemoryProfile], machine: Machine) -> list[d
     return [
         {
             "weights": p.use.weights, "state": p.use.state, "buffers": p.use.buffers, "packed": p.use.packed,
-            "peak_bytes": p.use.nbytes, "limit_bytes": machine.processors[p.use.processor].memory_bytes,
+            "holes": p.use.holes, "peak_bytes": p.use.nbytes, "limit_bytes": machine.processors[p.use.processor].memory_bytes,
         }
         for p in profiles
     ]

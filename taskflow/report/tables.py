@@ -9,6 +9,7 @@ from typing import Any
 from taskflow.optimizer import RULE
 from taskflow.report.spans import BACKWARD, FORWARD, GRADIENTS, SUM, UPDATE, VALUES, WEIGHTS
 from taskflow.report.units import nbytes, percent, rate, seconds
+from taskflow.saying import listed
 
 LINKS = 400  # rows of the table of links, the busiest ones; the page says how many there are
 
@@ -22,7 +23,11 @@ def headline(value: dict[str, Any]) -> str:
     ]
     for row in value["baselines"]:
         if row["name"] in ("data parallel", "expert") and row["name"] != plan["name"] and plan["seconds"] > 0:
-            cards.append((f"against {row['name']}", f"{row['seconds'] / plan['seconds']:.2f}×", seconds(row["seconds"])))
+            lacks = "" if row["fits_memory"] else "does not fit the memory"
+            cards.append((
+                f"against {row['name']}", "–" if lacks else f"{row['seconds'] / plan['seconds']:.2f}×",
+                listed((seconds(row["seconds"]), lacks)),
+            ))  # fmt: skip
     limit = min(d["memory_bytes"] for d in value["machine"]["devices"])
     cards += [
         ("moved a step", nbytes(plan["transfer_bytes"]), "between devices"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from taskflow.collector import paused_collector as paused_collector
     from taskflow.runtime.connect import connect as connect
     from taskflow.runtime.executor import Executor as Executor
+    from taskflow.runtime.executor import LossError as LossError
     from taskflow.runtime.inference import answers_of as answers_of
     from taskflow.runtime.inference import outputs_of as outputs_of
 
@@ -24,8 +25,9 @@ __getattr__ = lazily(
         "paused_collector": "taskflow.collector",
         "connect": "taskflow.runtime.connect",
         "Executor": "taskflow.runtime.executor",
+        "LossError": "taskflow.runtime.executor",
         "answers_of": "taskflow.runtime.inference",
         "outputs_of": "taskflow.runtime.inference",
     },
 )
-__all__ = ["Executor", "answers_of", "connect", "outputs_of", "paused_collector"]
+__all__ = ["Executor", "LossError", "answers_of", "connect", "outputs_of", "paused_collector"]

@@ -21,6 +21,7 @@ from taskflow.operators.tensor import Tensor
 from taskflow.rules import UpdateRule, usable_rate
 from taskflow.runtime.consistency import agree, lines
 from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
+from taskflow.runtime.labels import LabelCounts
 from taskflow.runtime.overflow import DYNAMIC, note_overflow, require_finite, scaler_of, told
 from taskflow.runtime.overflow import LossError as LossError
 from taskflow.runtime.profiler import Clock, Subject, Tracer
@@ -81,6 +82,7 @@ class Executor:
         self.kernels: KernelSet = kernels or (weights.kernels if weights is not None else kernels_on(device or "cpu"))
         self.transport = for_device(self.transport, self.kernels.device)
         self.machine = machine or host(strategy.processors, "cpu" if self.kernels.device.waits else "gpu")
+        self._labels = LabelCounts(graph)
         self.scaler = None if rule is None else scaler_of(graph, loss_scaling)
         self.state = StepState(seed=seed, scaling=self.scaler)
         self.kept: PersistentBuffers = PersistentBuffers(self.kernels.device)
@@ -106,8 +108,7 @@ class Executor:
     def train(self, feeds: Mapping[str, Any], *, lr: float | None = None) -> float | None:
         """Run one training step on a batch. ``feeds`` has the whole array of every input, the same on every rank.
 
-        Returns the loss before the update on the rank of processor 0, None elsewhere. Raises LossError there if the loss is not
-        finite.
+        Returns the loss before the update on the rank of processor 0, None elsewhere. Raises LossError there unless finite.
         """
         program = self.program("train")
         self._before(feeds, True, lr)
@@ -230,8 +231,7 @@ class Executor:
     def moved_bytes_per_step(self) -> int:
         """Bytes that one training step sends between ranks, summed over all ranks; known on rank 0 (0 elsewhere).
 
-        Copies between processors of one rank are not sent: with one processor for each rank this equals the task graph's
-        ``transfer_bytes``.
+        Copies within a rank are not sent: with one processor for each rank this equals the task graph's ``transfer_bytes``.
         """
         sent = self.transport.gather(self.program("train").bytes_sent)
         return 0 if sent is None else sum(sent)
@@ -380,7 +380,7 @@ class Executor:
             self.transport.barrier()
 
     def _before(self, feeds: Mapping[str, Any], training: bool, lr: float | None) -> None:
-        self.state.feeds = dict(feeds)
+        self.state.feeds, self.state.labels = dict(feeds), self._labels.count(feeds)
         self.state.run += 1
         self.state.training, self.state.lr = training, usable_rate(lr)
 

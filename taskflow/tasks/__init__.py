@@ -22,7 +22,7 @@ from taskflow.tasks.items import (
     root_of,
     uses,
 )
-from taskflow.tasks.memory import ALIGNMENT, Lifetime, MemoryPlan, peak_of, plan_memory
+from taskflow.tasks.memory import ALIGNMENT, Lifetime, MemoryPlan, peak_of, plan_memory, plan_places
 from taskflow.tasks.simulate import (
     Cost,
     Priority,
@@ -121,6 +121,7 @@ __all__ = [
     "on_grid",
     "peak_of",
     "plan_memory",
+    "plan_places",
     "resources",
     "roofline",
     "rooms",

@@ -9,7 +9,7 @@ import taskflow
 transport = taskflow.connect(watchdog_seconds=60)
 replays = 0
 for seed in range(int(sys.argv[1])):
-    runner = compare(seed, transport.size + seed % 3, transport)
+    runner = compare(seed, transport.size + seed % 3, transport, changing=seed % 4 == 3)
     replays += runner.step.replays
     runner.tasks.close()
 if transport.rank == 0:

@@ -5,7 +5,7 @@ Values are whole numbers, so sums are exact. Launches are the same for both: the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 from typing import Any
@@ -185,7 +185,9 @@ class Runner:
         self.tasks = taskflow.TaskRuntime(processors, transport=transport, mapper=mapper)
         self.regions = [self.tasks.region(s, "int64", name=f"r{i}") for i, s in enumerate(case.shapes)]
         self.values: dict[int, Any] = {}
-        self.step = self.tasks.trace(lambda: self.run(case.body))
+        self.body = case.body
+        self.shared = np.zeros((), np.int64)  # passed with another value by many launches
+        self.step = self.tasks.trace(lambda: self.run(self.body))
 
     def run(self, calls: list[Call]) -> None:
         for call in calls:
@@ -193,6 +195,9 @@ class Runner:
                 [(self.regions[r], Pieces(rects, self.regions[r].rect)) for r, rects in group] for group in call.arguments
             ]
             scalar = self.values[call.scalar.number] if isinstance(call.scalar, Call) else call.scalar
+            if not isinstance(call.scalar, Call) and call.number % 2:
+                self.shared[...] = scalar
+                scalar = self.shared
             future = self.tasks.launch(
                 call.task, over=call.points, place=lambda c, call=call: call.places[c[0]] % self.tasks.processors,
                 reduce=call.reduce, number=call.number, scalar=scalar,
@@ -202,8 +207,20 @@ class Runner:
                 self.values[call.number] = future
 
 
-def compare(seed: int, processors: int, transport=None, iterations: int = 9) -> Runner:
-    """Run a case on both; every region after every iteration, and every Future, must be the same."""
+def changed(body: list[Call], random: Random) -> list[Call]:
+    """The same launches with other numbers; now and then fewer of them, or one in other places."""
+    found = [replace(call, scalar=call.scalar if isinstance(call.scalar, Call) else random.randrange(1000)) for call in body]
+    if random.random() < 0.1:
+        found = found[: random.randrange(len(found) + 1)]
+    if found and random.random() < 0.1:
+        i = random.randrange(len(found))
+        found[i] = replace(found[i], places=[random.randrange(1000) for _ in found[i].places])
+    return found
+
+
+def compare(seed: int, processors: int, transport=None, iterations: int = 9, changing: bool = False) -> Runner:
+    """Run a case on both; every region after every iteration, and every Future, must be the same. ``changing``: the body
+    differs from iteration to iteration."""
     case = Case(seed)
     random = Random(seed + 1)
     oracle, runner = Oracle(case), Runner(case, processors, transport)
@@ -216,13 +233,14 @@ def compare(seed: int, processors: int, transport=None, iterations: int = 9) -> 
             value = np.arange(100, 100 + oracle.arrays[r].size).reshape(case.shapes[r])
             oracle.arrays[r][...] = value
             runner.tasks.write(runner.regions[r], value)
-        oracle.run(case.body)
+        runner.body = body = changed(case.body, random) if changing else case.body
+        oracle.run(body)
         runner.step()
         looks = random.random() < 0.7
         if looks or iteration == iterations - 1:
             for region, wanted in zip(runner.regions, oracle.arrays):
                 np.testing.assert_array_equal(runner.tasks.read(region), wanted, f"{region}, iteration {iteration}")
-            for call in case.body:
+            for call in body:
                 if call.reduce:
                     assert runner.values[call.number].get() == oracle.values[call.number]
     return runner

@@ -10,6 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from taskflow.cli.main import main
+from taskflow.machine import load_machine
+from taskflow.mapper import choose, save
+from taskflow.models import build
 
 PROBLEM = ("--model", "nmt", "--size", "small", "-m", "k80", "-n", "4")
 
@@ -136,3 +139,33 @@ def test_check(plan: str, tmp_path: Path) -> None:
     assert value["fits"] is False and "differs" in value["problems"][0]
     big = ("strategy", "check", "data", "--model", "transformer", "-m", "k80", "-n", "1", "--batch", "2048")
     assert "memory: 1 of 1 processors lack memory" in run(*big, code=1)
+
+
+def test_a_plan_is_explained_as_what_it_is_not_as_it_is_called(tmp_path: Path) -> None:
+    """Renamed, it is explained and exported the same; without its recomputation, it is explained as not recomputed."""
+    problem = ("--model", "gpt-2", "--size", "small", "-m", "h100", "-n", "8", "--batch", "16")
+    graph, machine = build("gpt-2", 16, 8, preset="small", steps=8), load_machine("h100", 8)
+    strategy = choose("t2 c2 mb2 split=2 recompute=light*1,full*1", graph, machine)[0]
+    path = tmp_path / "plan.json"
+    save(strategy, graph, "h100", path, {
+        "model": "gpt-2", "machine": "h100", "devices": 8, "batch": 16, "size": "small", "set": {"steps": "8"},
+    })
+    assert "plan" in json.loads(path.read_text())
+
+    def said(**changes: Any) -> tuple[dict[str, Any], str, str]:
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        result = CliRunner().invoke(main, ["explain", str(path), "--json"])
+        assert result.exit_code == 0, result.output
+        out = CliRunner().invoke(main, ["export", str(path), "--to", "megatron", "--nearest", "--out", str(tmp_path / "args")])
+        value = json.loads(result.stdout)
+        del value["strategy"]
+        return value, result.stderr, out.stdout + (tmp_path / "args").read_text()
+
+    before = said()
+    assert before[0]["beyond_grid"].startswith("What no plan of a grid does: Of 2 layers 1 are")
+    assert before[0]["split"] is not None and "--context-parallel-size 2" in before[2]
+    assert said(name="mine") == before
+    value, note, _ = said(recompute=[])
+    assert value["beyond_grid"] == "" and value["split"] is None
+    assert len([line for line in note.splitlines() if line.startswith("note: ")]) == 1 and "is not recomputed, in the plan" in note
+    assert run("explain", strategy.name, *problem, "-q")

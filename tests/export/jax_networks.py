@@ -46,23 +46,35 @@ def batches(name: str, steps: int) -> list[dict[str, np.ndarray]]:
     """Random batches by the names of the graph's inputs."""
     generator = np.random.default_rng(1)
 
+    def some_ignored(labels: Any) -> Any:
+        """Without every fourth sample's labels, which may be all of a micro-batch, and a few others."""
+        labels[generator.random(labels.shape) < 0.2] = -100
+        labels[::4] = -100
+        return labels
+
     def one() -> dict[str, np.ndarray]:
         if name in ("mlp", "flax"):
             features = generator.normal(size=(MLP.batch, MLP.features)).astype("float32")
-            return {"features": features, "labels": generator.integers(0, MLP.classes, MLP.batch)}
+            return {"features": features, "labels": some_ignored(generator.integers(0, MLP.classes, MLP.batch))}
         if name == "conv":
-            return {"x": generator.normal(size=(8, 4, 16, 16)).astype("float32"), "labels": generator.integers(0, 8, 8)}
+            x = generator.normal(size=(8, 4, 16, 16)).astype("float32")
+            return {"x": x, "labels": some_ignored(generator.integers(0, 8, 8))}
         c: Any = LLAMA if name == "llama" else MOE
         tokens = generator.integers(0, c.vocabulary, (c.batch, c.steps + 1))
-        return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+        return {"tokens": tokens[:, :-1], "targets": some_ignored(tokens[:, 1:].copy())}
 
     return [one() for _ in range(steps)]
 
 
 def cross_entropy(scores: Any, labels: Any) -> Any:
-    """Mean over samples and positions."""
-    own = jnp.take_along_axis(jax.nn.log_softmax(scores), labels[..., None], -1)
-    return -own.mean()
+    """Mean over the labels that are not -100; nan if there are none."""
+    own = jnp.take_along_axis(jax.nn.log_softmax(scores), jnp.maximum(labels, 0)[..., None], -1)[..., 0]
+    return -jnp.where(labels == -100, 0, own).sum() / (labels != -100).sum()
+
+
+def counted(batch: Any) -> Any:
+    """The number of labels of a batch that count."""
+    return (batch["targets" if "targets" in batch else "labels"] != -100).sum()
 
 
 def mlp_loss(at: At, p: Any, batch: Any) -> Any:

@@ -227,18 +227,26 @@ def _imported(name: str) -> taskflow.OperatorGraph:
 def batch_of(name: str, generator: Any) -> tuple[list[Any], Any]:
     """A random batch: inputs and labels."""
     if name in ("resnet", "cnn"):
-        return [torch.randn(BATCH, 3, 16, 16, generator=generator)], torch.randint(WORDS, (BATCH,), generator=generator)
+        images = torch.randn(BATCH, 3, 16, 16, generator=generator)
+        return [images], _some_ignored(torch.randint(WORDS, (BATCH,), generator=generator), generator)
     tokens = torch.randint(WORDS, (BATCH, STEPS), generator=generator)
     inputs = [tokens, torch.arange(STEPS).repeat(BATCH, 1)] if name == "gpt" else [tokens]
     if name == "t5":
         inputs = [tokens, torch.randint(WORDS, (BATCH, STEPS), generator=generator)]
     if name == "masked":
         inputs = [tokens, (torch.rand(BATCH, STEPS, generator=generator) > 0.3).float()]
-    return inputs, torch.randint(WORDS, (BATCH, STEPS), generator=generator)
+    return inputs, _some_ignored(torch.randint(WORDS, (BATCH, STEPS), generator=generator), generator)
+
+
+def _some_ignored(labels: Any, generator: Any) -> Any:
+    """The first quarter of the samples has no labels, which may be a whole micro-batch or replica; of the others a few are gone."""
+    labels[torch.rand(labels.shape, generator=generator) < 0.2] = -100
+    labels[: BATCH // 4] = -100
+    return labels
 
 
 def loss(output: Any, target: Any) -> Any:
-    """Mean cross-entropy over samples and positions."""
+    """Mean cross-entropy over the labels that are not -100."""
     return F.cross_entropy(output.flatten(0, -2), target.flatten())
 
 

@@ -18,7 +18,7 @@ from taskflow.models import build
 
 LAYERS, BATCH = 8, 16
 PLANS = [
-    "d8 mb2", "t2 d4 mb1", "t8 d1 mb16", "p4 d2 mb1", "t2 p2 d2 mb1 zero1", "p4 v2 d2 mb1", "t2 p2 d2 mb2 recompute=full",
+    "d8 mb2", "t2 d4 mb1", "t8 d1 mb16", "p4 d2 mb1", "t2 p2 d2 mb1 zero1", "p4 v2 d2 mb1", "t2 p2 d2 mb2 recompute=whole",
     "t2 p2 d2 mb1 recompute=selective", "t2 nosp p2 d2 mb1", "t2 regather p2 d2 mb1", "p2 d4 mb1 stages=3,5",
     "p2 v2 t2 d2 mb1 stages=1,3,3,1", "t2 d4 mb1 zero1 bucket=3M", "d8 mb1 bucket=layer", "p2 d4 mb1 zero1 overlap=none",
     "c2 d4 mb1 zero1", "t2 c2 p2 mb1 zero1", "c4 d2 mb1 zero1 recompute=full",
@@ -53,7 +53,7 @@ def parsed(text: str) -> Namespace:
 def test_megatrons_parser_takes_the_flags_and_they_say_the_plan(plan: str) -> None:
     graph, wanted = gpt(), parse_plan(plan)
     found = exported(graph, strategy_of(graph, plan), "megatron", "plan.args")
-    assert not found.differences and found.ranks == 8
+    assert len(found.differences) == (wanted.recompute == "full") and found.ranks == 8
     flags = parsed(found.files["plan.args"])
     t, p = flags.tensor_model_parallel_size, flags.pipeline_model_parallel_size
     assert (t, p) == (wanted.tensor, wanted.pipeline) and (flags.micro_batch_size, flags.global_batch_size) == (
@@ -63,8 +63,9 @@ def test_megatrons_parser_takes_the_flags_and_they_say_the_plan(plan: str) -> No
     data = 8 // (t * p * wanted.context)
     assert BATCH % (flags.micro_batch_size * data) == 0 and flags.use_distributed_optimizer is bool(wanted.zero)
     assert flags.sequence_parallel is (t > 1 and wanted.sequence_parallel)  # Megatron-LM turns it off without t
-    assert (flags.recompute_granularity or "none") == wanted.recompute
-    assert (flags.recompute_method is not None) is (wanted.recompute == "full")
+    all_of_it = wanted.recompute in ("full", "whole")
+    assert (flags.recompute_granularity or "none") == ("full" if all_of_it else wanted.recompute)
+    assert (flags.recompute_method is not None) is all_of_it
     shared = data * wanted.context > 1
     assert flags.overlap_grad_reduce is (shared and wanted.overlap == "grads")
     if flags.overlap_grad_reduce:  # its own are of 40 million elements
@@ -80,6 +81,17 @@ def test_megatrons_parser_takes_the_flags_and_they_say_the_plan(plan: str) -> No
         assert sum(counts) == LAYERS and (not wanted.stages or tuple(counts) == wanted.stages)
     else:
         assert LAYERS % (p * wanted.virtual) == 0 and (flags.num_virtual_stages_per_pipeline_rank or 1) == wanted.virtual
+
+
+def test_megatron_runs_a_whole_layer_again_and_a_plan_that_ends_early_is_told_so() -> None:
+    graph = gpt()
+    early, whole = (strategy_of(graph, f"t2 p2 d2 mb2 recompute={word}") for word in ("full", "whole"))
+    found = exported(graph, early, "megatron", "plan.args")
+    (one,) = found.differences
+    assert "would run again whole (recompute=whole)" in one.why
+    assert found.nearest.rerun == whole.rerun and found.nearest.recompute == whole.recompute and found.nearest.rerun
+    assert found.files == exported(graph, whole, "megatron", "plan.args").files
+    assert not exported(graph, found.nearest, "megatron", "plan.args").differences
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
@@ -108,7 +120,10 @@ def test_torchtitans_sections_say_the_plan(plan: str) -> None:
         assert (parallel["pipeline_parallel_schedule"] == several) is (wanted.virtual > 1)
     else:
         assert training["local_batch_size"] == wanted.micro_batch
-    assert said["activation_checkpoint"]["mode"] == wanted.recompute
+    assert not found.differences
+    said = said["activation_checkpoint"]
+    assert said["mode"] == {"whole": "full"}.get(wanted.recompute, wanted.recompute)
+    assert said.get("early_stop") is {"full": True, "whole": False}.get(wanted.recompute)
 
 
 @pytest.mark.parametrize("plan,size", [("e2 d8 mb1", 2), ("e2 t2 d4 mb1", 4), ("e4 p2 d4 mb1", 4)])
@@ -133,6 +148,27 @@ def test_experts_for_torchtitan_are_dealt_to_ranks_that_share_weights() -> None:
     for plan in ("e2 d8 mb1", "e2 t2 d4 mb1 zero2"):
         with pytest.raises(ValueError, match=r"take eN with zero1 to zero3 and without t and c"):
             exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan"])
+@pytest.mark.parametrize("plan", ["t2 c2 d2 mb1 zero1", "c2 ring d4 mb1 zero2", "e2 d8 mb1 zero1", "e2 d8 mb1 zero2"])
+def test_the_name_of_a_plan_does_not_matter(plan: str, target: str) -> None:
+    """What cuts alone do not say (who shares sequences, who has experts) is said by the plan that a strategy carries."""
+    graph = build("llama", BATCH, 8, preset="small", steps=8, key_blocks=2) if "ring" in plan else gpt()
+    graph = build("moe", BATCH, 8, preset="small") if "e2" in plan else graph
+    strategy = strategy_of(graph, plan)
+
+    def files(named: taskflow.Strategy) -> Any:
+        try:
+            found = exported(graph, named, target, "plan")
+        except ValueError as error:
+            return str(error)
+        return found.files, found.differences, found.notes
+
+    assert files(strategy) == files(replace(strategy, name="mine")) == files(replace(strategy, name="t4 p2"))
+    assert files(strategy) == files(replace(strategy, plan=None))  # the only one of all degrees that has these cuts
+    if target == "megatron" and "zero2" not in plan:
+        assert isinstance(files(strategy), tuple) and not files(strategy)[1]
 
 
 def test_layers_with_shares_of_their_own_are_differences() -> None:
@@ -182,3 +218,4 @@ def test_a_strategy_is_the_plan_that_it_was_made_from(plan: str) -> None:
     again = hybrid_of(graph, strategy)
     assert not again.differences and again.strategy.configs == strategy.configs
     assert again.strategy.pipeline == strategy.pipeline and again.strategy.recompute == strategy.recompute
+    assert again.strategy.rerun == strategy.rerun

@@ -21,6 +21,7 @@ from taskflow.machine import save as save_machine
 from taskflow.mapper import HybridPlan
 from taskflow.models import build
 from taskflow.optimizer import Budget, Deadline
+from taskflow.optimizer.grid import make_grid
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -97,6 +98,19 @@ def test_a_search_for_torch_finds_plans_with_an_order_where_no_other_fits(tmp_pa
     assert out["differences"] == [] and out["iteration_seconds"] == found["iteration_seconds"]
     text = (tmp_path / "parallel.py").read_text()
     assert "again=(" in text or "micro_batches=" in text
+
+
+def test_plans_for_megatron_run_a_recomputed_layer_again_as_a_whole() -> None:
+    """Its checkpoint does, and torchtitan's and PyTorch's need not."""
+    graph = build("GPT-2", 16, preset="small", layers=8)
+    for target, words in (("megatron", {"whole"}), ("torchtitan", {"whole", "full"})):
+        takes = Expressible(graph, target)
+        assert {word for word in ("whole", "full") if takes.may_have(HybridPlan(recompute=word))} == words
+    machine = taskflow.load_machine("a100", 4)
+    for word, other in (("full", "whole"), ("whole", "full")):
+        grid = make_grid(graph, machine, taskflow.Adam(), all_of_a_layer=word)
+        levels = {plan.recompute for plan, _ in grid.sums.axes.plans()}
+        assert word in levels and other not in levels and other not in grid.sums.levels and word in grid.sums.levels
 
 
 def test_one_pipeline_is_looked_at_for_all_until_a_plan_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,49 @@ def test_the_nearest_plan_in_micro_batches_is_a_plan() -> None:
 def test_blocks_are_computed_again_one_by_one(name: str, path: str) -> None:
     """Not the list of them, whose forward nobody calls, nor all at once, which would keep as much as none."""
     _, _, text = plan_for(name, "d2 recompute=full", 2)
-    assert f"again=('{path}',)" in text
+    assert f"again=('{path}',)" in text and "whole=('" not in text
+
+
+@pytest.mark.parametrize("name,path", [("llama", "blocks.#"), ("gpt", "h.#")])
+def test_blocks_run_again_to_their_end_if_the_plan_says_so(name: str, path: str) -> None:
+    graph, strategy, text = plan_for(name, "d2 recompute=whole", 2)
+    assert strategy.rerun and f"again=('{path}',)" in text and f"whole=('{path}',)" in text
+    only = replace(strategy, rerun=frozenset(one for one in strategy.rerun if ".0." in one))
+    again = exported(graph, only, "torch", "parallel.py")
+    assert not again.differences and f"whole=('{path.replace('#', '0')}',)" in str(again.files["parallel.py"])
+    loose = exported(graph, replace(strategy, rerun=frozenset(sorted(strategy.rerun)[:2])), "torch", "parallel.py")
+    assert len(loose.differences) == 1 and not loose.nearest.rerun
+
+
+def test_one_of_two_blocks_is_computed_again() -> None:
+    """A pattern of both would compute both again."""
+    _, _, text = plan_for("llama", "d2 recompute=full*1,none*1", 2)
+    assert "again=('blocks.0',)" in text
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_recomputed_module_ends_early_unless_it_is_run_whole(whole: bool) -> None:
+    """The last product's result is read by nothing in the backward pass."""
+    from torch import nn
+
+    from taskflow.export.pytorch.support.modules import recompute
+
+    calls: list[str] = []
+    block = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+    for name in ("0", "2"):
+        block.get_submodule(name).register_forward_pre_hook(lambda module, args, name=name: calls.append(name))
+    kernel = block[2].forward
+    runs: list[int] = []
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        result = kernel(x)
+        runs.append(1)
+        return result
+
+    block[2].forward = counted
+    recompute(block, contextlib.nullcontext, whole=whole)
+    block(torch.ones(2, 4, requires_grad=True)).sum().backward()
+    assert calls.count("0") == 2 and len(runs) == 1 + whole
 
 
 def test_attention_cut_by_positions_is_refused() -> None:
@@ -172,6 +216,7 @@ CASES = [
     ("llama", "data", 2), ("llama", "t2", 2), ("llama", "d2 zero1 mb2", 2), ("llama", "t2 d2", 4), ("llama", "t2 d2 zero1 mb2", 4),
     ("llama", "megatron", 4), ("llama", "t2 p2 mb2", 4), ("llama", "p2 d2 mb1 zero1", 4),
     ("llama", "p2 mb2 recompute=full", 2), ("gpt", "t2", 2), ("gpt", "t2 d2 recompute=full", 4), ("gpt", "p2 mb2", 2),
+    ("llama", "t2 d2 recompute=whole", 4),
     ("gpt", "p2 mb2 schedule=gpipe", 2), ("gpt", "p2 v2 mb2", 2), ("gpt", "p2 mb2 schedule=zb-h1", 2), ("gpt", "t2 p2 mb2", 4),
     ("resnet", "data", 2), ("resnet", "data", 4), ("cnn", "data", 2), ("cnn", "expert", 2), ("cnn", "expert", 4),
     ("llama", "d2 zero3 mb2", 2), ("llama", "d4 zero3 hsdp2", 4), ("llama", "t2 d2 zero3 mb2", 4), ("mixtral", "d4 zero1 mb1", 4),

@@ -99,6 +99,24 @@ def test_dropped_weights_of_fused_attention_are_those_of_each_step(both: Any) ->
     assert losses[0] == losses[1] and len(set(losses[0])) == 6
 
 
+@pytest.mark.parametrize("blocks", [None, 2])
+def test_each_replay_has_its_own_number_of_labels(blocks: int | None, both: Any) -> None:
+    losses: list[list[float | None]] = []
+    for kernels in both:
+        graph = taskflow.OperatorGraph("float64")
+        x, labels = taskflow.input(graph, (6, 4), name="x"), taskflow.input(graph, (6,), "int64", name="labels")
+        scores = taskflow.linear(taskflow.relu(taskflow.linear(x, 5, name="a"), name="b"), 3, name="c")
+        graph.minimize(taskflow.cross_entropy(scores, labels, blocks=blocks, name="loss"))
+        run = Executor(graph, undivided(graph), SGD(0.1), seed=3, kernels=kernels)
+        batch = random_feeds(graph, 0)
+        losses.append([])
+        for ignored in (0, 0, 2, 5, 6, 1):
+            feeds = {**batch, "labels": np.where(np.arange(6) < ignored, -100, batch["labels"])}
+            losses[-1].append(run.train(feeds))
+    assert losses[0] == losses[1] and losses[0][4] == 0.0 and len(set(losses[0])) == 6
+    assert run.program("train").recording.recorded > 4  # type: ignore[union-attr]
+
+
 def test_what_is_checked_is_checked_in_every_replay(both: Any) -> None:
     graph = build("RNNLM", preset="small", dtype="float64")
     run = Executor(graph, undivided(graph), SGD(0.1), seed=3, kernels=both[1])

@@ -97,7 +97,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("hsdp1", "hsdp1 is for two replicas or more"),
     ("zero2 prefetch=2", "prefetch=2 is how far ahead weights are gathered, which needs zero3 or fsdp"),
     ("fsdp prefetch=all", "prefetch must be block or a number of layers, got 'all'"),
-    ("p2 recompute=some", "recompute must be one of none, selective, light, linear, full, got 'some'"),
+    ("p2 recompute=some", "recompute must be one of none, selective, light, linear, full, whole, got 'some'"),
     ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, zbv, got '2f1b'"),
     ("p2 stages=1;2", "stages must be numbers of layers such as 5,6,6,5, got '1;2'"),
     ("p3 stages=1,2", "stages= needs the layers of 3 stages .p x v., got 2"),
@@ -108,7 +108,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("d4 regather", "regather is for what a tensor group gathers along the sequence: t2 or more, without nosp"),
     ("t2 nosp regather", "regather is for what a tensor group gathers along the sequence: t2 or more, without nosp"),
     ("t2 sp nosp", "'nosp' says sequence_parallel for the second time"),
-    ("p2 recompute=full*3,some*3", "recompute must be one of none, selective, light, linear, full, got 'some'"),
+    ("p2 recompute=full*3,some*3", "recompute must be one of none, selective, light, linear, full, whole, got 'some'"),
     ("p2 recompute=full*3,none", "recompute by layer must be such as recompute=full.60,none.20, .* got 'none'"),
     ("p2 recompute=full*0", "recompute by layer must be such as"),
     ("zero=1*1,x*5", "zero by layer must be such as zero=1.1,3.30,1.1, .* got 'x.5'"),
@@ -273,7 +273,7 @@ def of_one_processor() -> list[float | None]:
     "t2 p2 d2 mb1", "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 schedule=zbv", "t2 p2 d2 mb1 v3 recompute=selective",
     "d8 mb1 zero1 overlap=none", "t2 nosp p2 d2 mb1 recompute=full", "t2 regather p2 d2 mb1 schedule=zb-h1",
     "p2 d4 mb1 recompute=full*1,none*2,light*2,linear*1", "d8 mb1 zero=1*1,3*4,0*1 recompute=full*2,selective*4",
-    "t2 d4 mb2 zero=3*2,2*4 prefetch=2",
+    "t2 d4 mb2 zero=3*2,2*4 prefetch=2", "t2 nosp p2 d2 mb1 recompute=whole*3,none*1,full*2",
     *(pytest.param(plan, marks=pytest.mark.slow) for plan in (
         "t1 p1 d8 mb1 zero1", "t2 p2 d2 mb1 overlap=none", "d8 overlap=none", "t2 p2 d2 mb1 recompute=light",
         "t2 p2 d2 mb1 recompute=linear", "t4 regather p2 mb2 recompute=selective", "t4 p2 d1 mb2 schedule=gpipe recompute=full",
@@ -284,7 +284,7 @@ def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
     strategy = planned(plan, 8, graph)
     save(strategy, graph, "host-8", tmp_path / "plan.json")
     again = load(tmp_path / "plan.json", graph, 8)
-    for what in ("pipeline", "recompute", "regather", "configs"):
+    for what in ("pipeline", "recompute", "regather", "rerun", "configs"):
         assert getattr(again, what) == getattr(strategy, what)
     assert replace(again, name=strategy.name) == strategy
     np.testing.assert_allclose(three_losses(again), of_one_processor(), rtol=1e-9)

@@ -89,7 +89,7 @@ def test_joined_parts_are_the_plan_without_them(text: str) -> None:
     found = joined_parts(graph, split)
     for node in graph:
         assert list(found[node.name].pieces(node)) == list(without[node.name].pieces(node)), node.name
-    assert (found.pipeline, found.name.split()) == (without.pipeline, without.name.split())
+    assert (found.pipeline, found.plan, found.name) == (without.pipeline, without.plan, f"{split.name} (parts joined)")
     assert joined_parts(graph, without) is without
 
 

@@ -253,3 +253,26 @@ def test_mistakes_are_named(tmp_path: Path, arguments: tuple[str, ...], why: str
     file.write_text(MODULES)
     done = run("simulate", *(a.format(file=file) for a in arguments), "-m", "a100", "-n", "2", code=2)
     assert why in done.stderr
+
+
+@pytest.mark.parametrize("plan", ["d2 mb1", "t2"])
+def test_a_decoder_s_loss_is_transformers_own_with_its_shift_and_its_ignored_labels(plan: str) -> None:
+    """A loss over the next tokens, of which those of a prompt and of padding are -100; transformers adds one at the end."""
+    module = module_of(LLAMA, weights=True).train()
+    tokens = torch.randint(3, 200, (4, 8))
+    labels = tokens.clone()
+    labels[0, :7], labels[1, :3], labels[2, 5:], labels[3] = -100, -100, -100, -100
+    graph = from_torch(module, tokens, verify=False)
+    run = taskflow.Executor(graph, taskflow.choose(plan, graph, taskflow.host(2))[0], taskflow.SGD(lr=0.1))
+    from taskflow.checkpoint import load_weights
+
+    load_weights(run, weights_of(module))
+    following = np.pad(labels.numpy()[:, 1:], ((0, 0), (0, 1)), constant_values=-100)
+    for _ in range(2):
+        theirs = module(input_ids=tokens, labels=labels).loss
+        assert run.train({"input_ids": tokens.numpy(), "labels": following}) == pytest.approx(theirs.item(), rel=CLOSE)
+        module.zero_grad()
+        theirs.backward()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter -= 0.1 * parameter.grad

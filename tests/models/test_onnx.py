@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,22 +18,26 @@ import taskflow
 from taskflow.cli.main import main
 from taskflow.mapper import DataParallel, Exchange, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.models import build
+from taskflow.models.notes import ImportNote
 from taskflow.models.onnx import config_of, export_onnx, from_onnx, read_onnx_plan, specs_of
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'soap-taskflow[onnx]'")
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
+from taskflow.models.onnx.follow import numbers_of as plain  # noqa: E402
+from taskflow.models.onnx.verify import _feeds as feeds  # noqa: E402
+
 H = onnx.helper
 FLOAT, LONG = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
 
 
-def model(nodes: list[Any], inputs: dict[str, tuple[int | str, ...]], **arrays: Any) -> Any:
+def model(nodes: list[Any], inputs: dict[str, tuple[int | str, ...]], opset: int = 20, **arrays: Any) -> Any:
     """A model whose last node's first output is its output; inputs called ``ids`` are integers."""
     given = [H.make_tensor_value_info(name, LONG if name == "ids" else FLOAT, shape) for name, shape in inputs.items()]
     kept = [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()]
     output = H.make_empty_tensor_value_info(nodes[-1].output[0])
     graph = H.make_graph(nodes, "net", given, [output], initializer=kept)
-    return H.make_model(graph, opset_imports=[H.make_opsetid("", 20)])
+    return H.make_model(graph, opset_imports=[H.make_opsetid("", opset)])
 
 
 def weights(*shape: int, seed: int = 0) -> Any:
@@ -126,6 +131,187 @@ def test_what_is_not_understood_is_refused_by_its_node(made: Any, why: str) -> N
 def test_a_batch_is_given_to_an_input_without_one() -> None:
     made = model([H.make_node("Gemm", ["x", "w"], ["y"], "fc", transB=1)], {"x": ("n", 3)}, w=weights(5, 3))
     assert from_onnx(made, batch=6).node("fc").outputs[0].shape == (6, 5)
+
+
+# ---- what arrives, and what is said -------------------------------------------------------------------------------------
+
+
+def norms() -> Any:
+    """Two convolutions with batch normalisation, each with statistics of its own."""
+    nodes = []
+    for i, x in enumerate(("x", "r0")):
+        nodes += [
+            H.make_node("Conv", [x, f"w{i}"], [f"c{i}"], f"conv{i}"),
+            H.make_node("BatchNormalization", [f"c{i}", f"s{i}", f"b{i}", f"m{i}", f"v{i}"], [f"n{i}"], f"norm{i}", epsilon=1e-3),
+            H.make_node("Relu", [f"n{i}"], [f"r{i}"], f"relu{i}"),
+        ]
+    arrays = {f"{name}{i}": weights(3, seed=7 * i + ord(name)) ** 2 + 0.5 for name in "sbmv" for i in (0, 1)}
+    return model(nodes + [H.make_node("Flatten", ["r1"], ["y"], "flat")], {"x": (2, 3, 4, 4)}, w0=weights(3, 3, 1, 1),
+                 w1=weights(3, 3, 2, 2), **arrays)
+
+
+def test_all_arrays_of_batch_normalisation_arrive() -> None:
+    found: dict[str, Any] = {}
+    made = norms()
+    graph = from_onnx(made, weights=found, loss=None)
+    names = {f"norm{i}.{part}" for i in (0, 1) for part in ("weight", "bias", "running_mean", "running_var")}
+    assert set(found) == names | {"conv0.weight", "conv1.weight"}
+    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(2))[0])
+    run.set_parameters(found)
+    x = np.random.default_rng(1).normal(size=(2, 3, 4, 4)).astype("float32")
+    np.testing.assert_allclose(run.predict({"x": x}), ReferenceEvaluator(made).run(None, {"x": x})[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_node_whose_weight_would_be_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from taskflow.models.onnx.context import HANDLERS
+
+    def forgetful(c: Any, node: Any) -> Any:
+        return taskflow.batch_norm(c.tensor(node, 0))
+
+    monkeypatch.setitem(HANDLERS, "BatchNormalization", forgetful)
+    with pytest.raises(ValueError, match=r"net: node norm0 \(BatchNormalization\): initializer s0 would be left out"):
+        from_onnx(norms())
+
+
+def test_an_import_proves_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that computes something else is named; without the proof nobody sees it."""
+    from taskflow.models.onnx.context import HANDLERS
+
+    monkeypatch.setitem(HANDLERS, "Relu", lambda c, node: taskflow.gelu(c.tensor(node, 0), name=node.name))
+    with pytest.raises(ValueError, match=r"the result of node relu0 \(Relu\) differs"):
+        from_onnx(norms())
+    assert from_onnx(norms(), verify=False).name == "net"
+
+
+@pytest.mark.parametrize("which", ["scale", "mean"])
+def test_the_proof_does_not_rest_on_zeros_and_ones(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh normalisation has scales of 1 and means of 0: exchanging them with the bias must be seen all the same."""
+    from taskflow.models.onnx import verify
+
+    monkeypatch.setattr(verify, "numbers_of", lambda account, arrays: {
+        name: np.zeros_like(array) if name.endswith("bias" if which == "scale" else "running_mean") else array
+        for name, array in plain(account, arrays).items()
+    })
+    made = norms()
+    for array in made.graph.initializer:
+        if array.name[0] in "sbmv":
+            value = np.full(3, float(array.name[0] in "sv"), "float32")
+            array.CopyFrom(onnx.numpy_helper.from_array(value, array.name))
+    with pytest.raises(ValueError, match="norm0"):
+        from_onnx(made)
+
+
+def test_a_model_that_costs_too_much_is_not_verified_which_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from taskflow.models.onnx import verify
+
+    monkeypatch.setattr(verify, "MOST_PARAMETERS", 10)
+    with pytest.warns(UserWarning, match="net was not verified: 57 parameters .* pass verify=False"):
+        from_onnx(norms())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_onnx(norms(), verify=False)
+
+
+def test_a_large_batch_is_verified_with_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from taskflow.models.onnx import verify
+
+    seen = []
+    monkeypatch.setattr(verify, "FEW_FLOPS", 0.0)
+    monkeypatch.setattr(verify, "_feeds", lambda context, numbers: seen.append(feeds(context, numbers)) or seen[-1])
+    made = model([H.make_node("Gemm", ["x", "w"], ["y"], "fc", transB=1)], {"x": ("n", 3)}, w=weights(5, 3))
+    assert from_onnx(made, batch=64).node("fc").outputs[0].shape == (64, 5)
+    assert seen[0]["x"].shape == (2, 3)
+
+
+def test_what_is_left_out_is_said() -> None:
+    made = model(
+        [H.make_node("Relu", ["x"], ["r"], "r"), H.make_node("Mul", ["x", "dead"], ["d"], "dead"),
+         H.make_node("Gemm", ["r", "w"], ["y"], "fc", transB=1)], {"x": (2, 3), "also": (2, 3)}, w=weights(5, 3), dead=weights(3),
+    )
+    made.graph.output.append(H.make_empty_tensor_value_info("r"))
+    with pytest.warns(ImportNote) as said:
+        graph = from_onnx(made)
+    assert [str(w.message) for w in said] == [
+        "from_onnx: net: no operator of the graph needs initializer dead: left out",
+        "from_onnx: net: no operator of the graph needs input also: left out",
+        "from_onnx: net: the loss is of output y alone, not of r",
+    ]
+    assert [node.name for node in graph] == ["x", "r", "fc", "labels", "loss"]
+
+
+def test_a_weight_of_two_layers_is_one_parameter_also_if_one_reads_it_transposed() -> None:
+    for second in ("MatMul", "Gemm"):
+        found: dict[str, Any] = {}
+        made = model(
+            [H.make_node("Gather", ["w", "ids"], ["e"], "words"), H.make_node("Transpose", ["w"], ["t"], "turned"),
+             H.make_node("Reshape", ["e", "flat"], ["f"], "rows"), H.make_node(second, ["f", "t"], ["y"], "scores")],
+            {"ids": (2, 3)}, w=weights(11, 4), flat=np.array([6, 4], np.int64),
+        )
+        graph = from_onnx(made, weights=found)
+        assert graph.parameter_count == 44 and list(found) == ["words.weight"]
+
+
+def test_equal_vectors_that_an_exporter_merged_are_trained_by_themselves() -> None:
+    found: dict[str, Any] = {}
+    made = model(
+        [H.make_node("Gemm", ["x", "v", "zero"], ["h"], "a", transB=1),
+         H.make_node("Gemm", ["h", "w", "zero"], ["y"], "b", transB=1)],
+        {"x": (2, 3)}, v=weights(3, 3), w=weights(3, 3, seed=1), zero=np.zeros(3, "float32"),
+    )
+    with pytest.warns(ImportNote, match="several layers read the vector zero: each has a copy"):
+        graph = from_onnx(made, weights=found)
+    assert set(found) == {"a.weight", "a.bias", "b.weight", "b.bias"} and graph.parameter_count == 24
+
+
+def test_dropout_of_a_file_is_dropout_in_training_alone() -> None:
+    made = model([H.make_node("Dropout", ["x", "p"], ["y"], "drop")], {"x": (4, 50)}, p=np.float32(0.25))
+    graph = from_onnx(made, loss=None)
+    assert graph.node("drop").operator.p == 0.25
+
+
+def test_the_command_line_says_notes_and_takes_verify(tmp_path: Path) -> None:
+    made = norms()
+    made.graph.initializer.append(onnx.numpy_helper.from_array(weights(3), "dead"))
+    onnx.save(made, str(tmp_path / "net.onnx"))
+    for more in ((), ("--set", "verify=False")):
+        done = CliRunner().invoke(main, ["simulate", str(tmp_path / "net.onnx"), "-m", "a100", "-n", "2", *more])
+        assert done.exit_code == 0, done.output
+        assert done.stderr.splitlines()[0] == "from_onnx: net: no operator of the graph needs initializer dead: left out"
+
+
+@pytest.mark.parametrize("made, why", [
+    (lambda: model([H.make_node("Gemm", ["gone", "w"], ["y"], "fc", transB=1)], {"x": (4, 8)}, w=weights(5, 8)),
+     r"node fc \(Gemm\): reads 'gone', which no input, initializer or earlier node makes"),
+    (lambda: model([H.make_node("Relu", [""], ["y"], "r")], {"x": (4, 8)}), r"node r \(Relu\): reads nothing"),
+    (lambda: model([H.make_node("MatMul", ["x", ""], ["y"], "m")], {"x": (4, 8)}), r"node m \(MatMul\): input 1 is missing"),
+    (lambda: model([H.make_node("Relu", ["x"], ["y"], "r"), H.make_node("Tanh", ["x"], ["y"], "t")], {"x": (4, 8)}),
+     r"node t \(Tanh\): writes 'y', which is there already"),
+    (lambda: model([H.make_node("RandomNormalLike", ["x"], ["r"], "noise"), H.make_node("Add", ["x", "r"], ["y"], "a")],
+                   {"x": (4, 8)}), r"node noise \(RandomNormalLike\): draws random numbers"),
+    (lambda: model([H.make_node("MaxPool", ["x"], ["p", "at"], "pool", kernel_shape=[2, 2]),
+                    H.make_node("Neg", ["at"], ["y"], "n")], {"x": (1, 1, 4, 4)}),
+     r"node n \(Neg\): reads at: where a MaxPool found its largest"),
+    (lambda: model([H.make_node("LayerNormalization", ["x", "x", "b"], ["y"], "norm")], {"x": (4, 8)}, b=weights(8)),
+     r"node norm \(LayerNormalization\): input 1 \(x\) must be an initializer"),
+    (lambda: model([H.make_node("Conv", ["x", "w", "b"], ["y"], "conv")], {"x": (1, 3, 4, 4), "b": (2,)}, w=weights(2, 3, 1, 1)),
+     r"node conv \(Conv\): input 2 \(b\) must be an initializer"),
+    (lambda: model([H.make_node("MatMul", ["x", "w"], ["y"], "m")], {"x": (4, 8)}, w=weights(8, 3).astype("float16")),
+     r"node m \(MatMul\): input 1 \(w\) is float16; only float32"),
+    (lambda: model([H.make_node("Softmax", ["x"], ["y"], "soft")], {"x": (4, 8, 2)}, opset=11),
+     r"node soft \(Softmax\): opset 11 has it over all dimensions from 1 on"),
+])
+def test_files_that_say_no_network_are_refused_in_one_line(made: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why) as error:
+        from_onnx(made())
+    assert "\n" not in str(error.value)
+
+
+def test_an_if_is_refused_with_the_truth() -> None:
+    branch = H.make_graph([H.make_node("Relu", ["x"], ["o"])], "one", [], [H.make_empty_tensor_value_info("o")])
+    made = model([H.make_node("If", ["c"], ["y"], "chosen", then_branch=branch, else_branch=branch)], {"x": (4, 8)})
+    made.graph.input.append(H.make_tensor_value_info("c", onnx.TensorProto.BOOL, ()))
+    with pytest.raises(ValueError, match=r"node chosen \(If\): chooses between two graphs when it runs"):
+        from_onnx(made)
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_the_module_is_left_as_it_was() -> None:
 def test_networks_that_cost_much_are_run_with_less(monkeypatch: Any) -> None:
     seen: list[Any] = []
     difference = verify._difference
-    monkeypatch.setattr(verify, "_difference", lambda trial: (seen.append(trial.examples[0].shape), difference(trial))[1])
+    monkeypatch.setattr(verify, "_difference", lambda *run: (seen.append(run[0].examples[0].shape), difference(*run))[1])
     monkeypatch.setattr(verify, "FEW_FLOPS", 10)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     from_torch(module, (16, 3, 80, 100))
@@ -197,3 +197,66 @@ def test_results_without_a_counterpart_are_named() -> None:
 
     with pytest.raises(ValueError, match=r"mean: result 1 of mix has no counterpart here \(line"):
         from_torch(Weights(), (2, 5, 6))
+
+
+def leaky_of_two(site: Any, m: Any, x: Any) -> Any:
+    """leaky_relu made of relu: right but at 0, where its derivative is 0 and not the slope."""
+    below = taskflow.scale(taskflow.relu(taskflow.scale(x, -1.0)), m.negative_slope)
+    return taskflow.sub(taskflow.relu(x), below, name=site.name)
+
+
+@pytest.mark.parametrize("zeros, said", [
+    (True, r"the gradient of what 0 returns differs; it is read by 1"), (False, r"the gradient of what input returns differs"),
+])
+def test_zeros_and_bounds_are_tried(monkeypatch: Any, zeros: bool, said: str) -> None:
+    """Layers that begin as zeros, and inputs that are zeros here and there."""
+    first = nn.Linear(4, 6)
+    nn.init.zeros_(first.weight)
+    nn.init.zeros_(first.bias)
+    module = nn.Sequential(first, nn.LeakyReLU(0.2), nn.Linear(6, 3)) if zeros else nn.Sequential(nn.LeakyReLU(0.2), first)
+    from_torch(module, (5, 4))
+    monkeypatch.setitem(modules.LAYERS, nn.LeakyReLU, leaky_of_two)
+    with pytest.raises(ValueError, match=said):
+        from_torch(module, (5, 4))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: torch.clamp(x, -1.0, 3.0), lambda x: torch.clamp(x, min=0.5), lambda x: x.clamp(max=2.0), F.relu6,
+    lambda x: F.hardtanh(x, -3.0, 3.0), F.hardswish, F.hardsigmoid, torch.abs, lambda x: x**2, lambda x: torch.relu(x) - x,
+    lambda x: F.leaky_relu(x, 0.1), lambda x: torch.sqrt(torch.abs(x)), lambda x: 1 / x,
+])
+def test_functions_with_corners_pass(function: Any) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(8, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.last(function(x))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_torch(Net(), (16, 8))
+
+
+def test_a_clamp_whose_gradient_stops_at_its_bounds_is_found(monkeypatch: Any) -> None:
+    monkeypatch.setitem(FUNCTIONS, torch.clamp, lambda name, x, low, high: taskflow.hardtanh(x, low, high, name=name))
+
+    class Net(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.clamp(x, -1.0, 3.0)
+
+    with pytest.raises(ValueError, match="the gradient of what x returns differs; it is read by clamp"):
+        from_torch(Net(), (16, 8))
+
+
+def test_what_the_module_has_as_zeros_is_tried_but_not_of_norms() -> None:
+    from taskflow.models.pytorch import corners, trial
+
+    module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.ReLU())
+    nn.init.zeros_(module[0].bias)
+    copied = trial.random_copy(module, torch.float64)
+    assert copied[0].bias.abs().min() > 0 and copied[1].bias.abs().min() > 0
+    made: Any = corners._with_its_zeros(module, copied)
+    assert corners._with_its_zeros(nn.Linear(2, 2), nn.Linear(2, 2)) is None
+    assert not made[0].bias.any() and made[0].weight.all() and made[1].bias.all() and copied[0].bias.all()

@@ -248,7 +248,10 @@ def weight_changed_by_getattr() -> Any:
             value = super().__getattr__(name)
             return value * 0.5 if name == "weight" else value
 
-    return nn.Sequential(Half(6, 6), nn.Tanh())
+    half = Half(6, 6)
+    with torch.no_grad():  # `reset_parameters` has filled what __getattr__ returned, which is not the weight
+        half._parameters["weight"].normal_()
+    return nn.Sequential(half, nn.Tanh())
 
 
 @case("equal", IMAGES)

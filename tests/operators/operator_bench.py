@@ -12,10 +12,12 @@ import numpy as np
 
 from taskflow.graph import OperatorGraph
 from taskflow.kernels import KernelSet, NumpyKernels, default_kernels
+from taskflow.operators.loss import LabelLoss
 from taskflow.operators.operator import REGISTRY, Call, Operator, Spec, StepState, Target, iteration_space
 from taskflow.operators.tensor import Tensor
 from taskflow.partition import Grid, even_cuts
 from taskflow.regions import Rect
+from taskflow.runtime.labels import LabelCounts
 
 
 class StrictKernels(NumpyKernels):
@@ -97,6 +99,8 @@ def draw(kind: str, seed: int, data: int = 0) -> Case:
         KERNELS[seed % len(KERNELS)],
         positive=example.positive,
     )
+    if isinstance(operator, LabelLoss) and operator.counts:
+        case.state.labels = {NAME: int(np.count_nonzero(case.inputs[1] != operator.ignore_index))}
     if not specs:
         case.held = values(outputs[0], 2, numbers)
         case.state.feeds[NAME] = case.held
@@ -202,7 +206,7 @@ def evaluate(
 ) -> tuple[dict[Tensor, np.ndarray], dict[str, np.ndarray]]:
     """All tensors of a graph and, for output gradients ``seeds``, the gradients of feeds and parameters by name. States
     are zero."""
-    kernels, state = KERNELS[-1], StepState(feeds=feeds)
+    kernels, state = KERNELS[-1], StepState(feeds=feeds, labels=LabelCounts(graph).count(feeds))
     tensors: dict[Tensor, np.ndarray] = {}
     calls: list[Call] = []
     for node in graph:

@@ -19,12 +19,12 @@ torch.set_num_threads(1)  # small arrays; more threads only get in the way of on
 
 def _cross_entropy(op: Any, x: Any, target: Any) -> Any:
     scores = x.movedim(-1, 1)  # PyTorch has the classes second
-    total = F.cross_entropy(scores, target, ignore_index=op.ignore_index, reduction="sum", label_smoothing=op.label_smoothing)
-    return total / target.numel() if op.reduction == "mean" else total
+    reduction = op.reduction if bool((target != op.ignored).any()) else "sum"  # a mean over no labels is 0, in PyTorch nan
+    return F.cross_entropy(scores, target, ignore_index=op.ignored, reduction=reduction, label_smoothing=op.label_smoothing)
 
 
 def _class_blocks(op: Any, x: Any, target: Any) -> Any:
-    classes, counts = x.shape[-1], target != op.ignore_index
+    classes, counts = x.shape[-1], target != op.ignored
     right = (1 - op.label_smoothing) * F.one_hot(target, classes).to(x.dtype) + op.label_smoothing / classes
     edges = [b * classes // op.blocks for b in range(op.blocks + 1)]
     parts = [slice(*pair) for pair in zip(edges, edges[1:])]
@@ -34,8 +34,8 @@ def _class_blocks(op: Any, x: Any, target: Any) -> Any:
 
 def _cross_entropy_of_blocks(op: Any, y: Any, target: Any) -> Any:
     losses = y[..., 0].logsumexp(-1) - y[..., 1].sum(-1)
-    total = losses[target != op.ignore_index].sum()
-    return total / target.numel() if op.reduction == "mean" else total
+    counted = losses[target != op.ignored]
+    return counted.sum() if op.reduction == "sum" or not len(counted) else counted.mean()
 
 
 def _lstm(op: Any, x: Any, h0: Any, c0: Any, *others: Any) -> Any:
@@ -214,6 +214,8 @@ TORCH = {
     "mul_weight": lambda op, x, weight: x * weight,
     "expand_weight": lambda op, weight: weight.expand(op.whole),
     "hardtanh": lambda op, x: F.hardtanh(x, op.low, op.high),
+    "clamp": lambda op, x: torch.clamp(x, op.low, op.high),
+    "leaky_relu": lambda op, x: F.leaky_relu(x, op.slope),
     "hardsigmoid": lambda op, x: F.relu6(x + 3) / 6,  # F.hardsigmoid's own gradient has 1 / 6 in single precision only
     "hardswish": lambda op, x: F.hardswish(x),
     "shift": lambda op, x: x + op.number,

@@ -69,6 +69,7 @@ def planned(text: str, graph: OperatorGraph) -> Strategy:
 
 @pytest.mark.parametrize(("name", "layers", "plan"), [
     ("llama", 7, "d8 mb1 zero3 recompute=full"), ("table", 11, "p2 d4 mb1"), ("table", 7, "d8 mb1 recompute=full"),
+    ("llama", 7, "d8 mb1 recompute=whole"),
     pytest.param("llama", 7, "d8 mb1", marks=pytest.mark.slow), pytest.param("gpt", 11, "p2 d4 mb1", marks=pytest.mark.slow),
     pytest.param("mixtral", 7, "d8 mb1 recompute=full", marks=pytest.mark.slow),
     pytest.param("moe", 12, "d8 e8 mb1", marks=pytest.mark.slow),
@@ -154,6 +155,7 @@ def test_every_other_layer_may_have_experts(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("layers", "plan", "runs"), [
     (14, "p2 d4 mb2 stages=7,7 recompute=full*7,light*7", 2), (10, "d8 mb2 recompute=full zero=1*5,3*5", 2),
+    pytest.param(13, "d8 mb1 recompute=full*7,whole*6", 2, marks=pytest.mark.slow),
     pytest.param(13, "d8 mb1 recompute=full*7,light*6", 2, marks=pytest.mark.slow),
     pytest.param(13, "d8 mb2 recompute=full*6,light*7 zero=1*1,3*11,1*1", 2, marks=pytest.mark.slow),
     pytest.param(16, "p2 d4 mb1 stages=8,8 recompute=full*8,light*8", 2, marks=pytest.mark.slow),

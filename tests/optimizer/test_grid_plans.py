@@ -97,6 +97,8 @@ def test_networks_that_take_no_micro_batches_have_plans_without() -> None:
     ("gpt", HybridPlan(pipeline=2, micro_batch=2, schedule=PipelineSchedule.GPIPE)),
     ("llama", HybridPlan(tensor=2, micro_batch=2, zero=1)),
     ("llama", HybridPlan(tensor=2, pipeline=2, micro_batch=1, recompute="light")),
+    ("llama", HybridPlan(pipeline=4, micro_batch=1, recompute="whole")),
+    ("gpt", HybridPlan(tensor=2, pipeline=2, micro_batch=1, recompute="whole")),
     ("llama", HybridPlan(micro_batch=1, zero=2)),
     ("llama", HybridPlan(micro_batch=1, zero=3)),
     ("llama", HybridPlan(context=2, pipeline=2, micro_batch=1)),

@@ -14,7 +14,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
 from taskflow.optimizer.memory.peak import peak_bytes
-from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.optimizer.memory_estimate import MemoryEstimate
 from taskflow.optimizer.search import make_evaluator
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
@@ -31,9 +31,9 @@ def centre(size: int = 1) -> OperatorGraph:
     return graph
 
 
-def counted(room: MemoryCheck, strategy: Strategy) -> list[int]:
+def counted(estimate: MemoryEstimate, strategy: Strategy) -> list[int]:
     """Bytes of weights by processor."""
-    rects, idle = room._weights(strategy)
+    rects, idle = estimate._weights(strategy)
     total: Counter[int] = Counter({0: idle})
     for (_, processor), sizes in rects.items():
         total[processor] += sum(sizes.values())
@@ -50,7 +50,7 @@ def test_bytes_of_unused_elements_are_the_plans(cut: str) -> None:
         plan = Strategy(4, {**plan.configs, "conv": OpConfig(degrees, (2, 3, 1, 0))}, plan.syncs)
     evaluator.set(plan)
     planned = [use.weights for use in peak_bytes(graph, plan, SGD(0.1), machine=machine)]
-    assert counted(MemoryCheck(evaluator), plan) == planned
+    assert counted(MemoryEstimate(evaluator), plan) == planned
     assert max(planned) > 24 * 16 * 32 * 4
 
 
@@ -59,7 +59,7 @@ def test_what_is_not_used_at_all_is_processor_0s_alone() -> None:
     evaluator = make_evaluator(graph, machine, rule=Adam())
     plan = map_graph(DataParallel(), graph, machine)
     evaluator.set(plan)
-    assert counted(MemoryCheck(evaluator), plan) == [use.weights for use in peak_bytes(graph, plan, Adam(), machine=machine)]
+    assert counted(MemoryEstimate(evaluator), plan) == [use.weights for use in peak_bytes(graph, plan, Adam(), machine=machine)]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -70,8 +70,8 @@ def test_the_estimate_is_above_the_plan(seed: int) -> None:
     evaluator = make_evaluator(graph, host(processors), rule=rule)
     strategy = random_strategy(graph, processors, random)
     evaluator.set(strategy)
-    room = MemoryCheck(evaluator)
-    weights, most = counted(room, strategy), room.at_most(strategy)
+    estimate = MemoryEstimate(evaluator)
+    weights, most = counted(estimate, strategy), estimate.at_most(strategy)
     for use in peak_bytes(graph, strategy, rule, machine=evaluator.machine):
         # A processor's own pieces may read Rects that overlap, which are counted once each; the plan begins arrays at lines.
         assert use.weights <= weights[use.processor] and use.nbytes <= most[use.processor] + 64 * len(graph)

@@ -40,6 +40,7 @@ PLANS = [
     HybridPlan(context=4, data=4, micro_batch=1, zero=3), HybridPlan(tensor=2, pipeline=2, data=4, micro_batch=1, zero=3),
     HybridPlan(tensor=4, data=4, micro_batch=1, zero=2), HybridPlan(data=16, micro_batch=1, zero=3, prefetch=3),
     HybridPlan(data=16, micro_batch=1, zero=3, prefetch=1, recompute="full"),
+    HybridPlan(data=16, micro_batch=1, zero=3, recompute="whole"),
 ]
 
 

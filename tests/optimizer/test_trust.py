@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from dataclasses import replace
-from math import log
+from math import exp, log
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +18,14 @@ from taskflow.machine import load_machine
 from taskflow.mapper import DataParallel, map_graph
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
-from taskflow.optimizer.trust import MEASURED, Features, features, trust
-from taskflow.optimizer.trust.expected_error import FAR, LEAST, NEAREST, expected
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.cost import product_flops
+from taskflow.optimizer.trust import MEASURED, Features, MeasuredPlan, features, trust
+from taskflow.optimizer.trust.expected_error import FAR, LEAST, NEAREST, UNSURE, expected
+from taskflow.optimizer.trust.product_seconds import product_seconds
+from taskflow.rules import Adam
+from taskflow.tasks import Compute
+from taskflow.tasks.lower import gradient_flow, lower
 
 
 def test_features_are_those_of_the_notation() -> None:
@@ -47,14 +53,16 @@ def test_the_interval_is_from_the_nearest_plans_and_grows_with_distance() -> Non
     found = expected(near, 100.0, MEASURED)
     assert len(found.nearest) == NEAREST and found.nearest[0][1] == 0.0 and not found.far
     assert found.low is not None and found.high is not None
-    assert found.low < 100.0 < found.high and found.low * found.high == pytest.approx(100.0**2)
-    assert log(found.high / 100.0) >= LEAST
+    errors = sorted(log(one.seconds / one.predicted) for one, _ in found.nearest)
+    assert log(found.low / 100.0) == pytest.approx(min(errors[1], -LEAST))
+    assert log(found.high / 100.0) == pytest.approx(max(errors[-2], LEAST))
     distances = [distance for _, distance in found.nearest]
     assert distances == sorted(distances)
     tiny = Features(1e6, 1, 1, 1, 64.0)
-    assert expected(tiny, 1.0, MEASURED).far and expected(tiny, 1.0, MEASURED).nearest[0][1] > FAR
-    away = Features(near.parameters, near.tensor, near.pipeline, near.data, near.tokens * 4)
-    one = expected(away, 100.0, MEASURED[-3:-2])
+    away = expected(tiny, 1.0, MEASURED)
+    assert away.far and away.nearest[0][1] > FAR and away.low is away.high is None
+    four = Features(near.parameters, near.tensor, near.pipeline, near.data, near.tokens * 4)
+    one = expected(four, 100.0, MEASURED[-3:-2])
     assert one.nearest[0][1] == pytest.approx(2.0) and str(one).startswith("trust: ")
 
 
@@ -70,14 +78,64 @@ def test_plans_on_h100_are_told_how_far_the_only_measured_one_was_off() -> None:
     graph, machine = build("Llama", batch=16, steps=8192, dtype="bfloat16"), load_machine("h100", 8)
     found = trust(graph, map_graph(HybridParallel("d8 mb2 zero3"), graph, machine), machine, 1.5)
     assert found is not None and not found.far and found.high is not None
+    assert found.low is not None and found.low > 1.5 * 0.9
     assert found.high > 2.8435 and "8.03 billion parameters on 8 h100" in str(found)
+
+
+def measured(*errors: float) -> list[MeasuredPlan]:
+    """Plans at no distance from each other whose steps took so many times as long as predicted."""
+    return [replace(MEASURED[0], predicted=10.0, seconds=10.0 * error, session=str(i)) for i, error in enumerate(errors)]
+
+
+@pytest.mark.parametrize("errors,low,high", [
+    ([1.3] * 10, exp(-LEAST), 1.3),  # all are too fast: so is this one, perhaps, and not too slow
+    ([0.8] * 10, 0.8, exp(LEAST)),
+    ([0.5, 0.9, *[1.0] * 6, 1.2, 3.0], 0.9, 1.2),  # one at either end is left out
+    ([1.0] * 10, exp(-LEAST), exp(LEAST)),
+    ([0.9, 1.0, 1.2], 0.9, 1.2),  # none is left out
+    ([1.3], exp(-UNSURE) * 1.3, 1.3 * exp(UNSURE)), ([2.0], exp(-LEAST), 2.0 * exp(UNSURE)),
+])
+def test_an_interval_is_as_lopsided_as_the_errors(errors: list[float], low: float, high: float) -> None:
+    known = measured(*errors)
+    found = expected(known[0].features, 100.0, known)
+    assert (found.low, found.high) == (pytest.approx(100 * low), pytest.approx(100 * high))
+
+
+def test_no_interval_begins_below_what_the_products_need_at_their_peak() -> None:
+    known = measured(*[0.5] * 10)
+    assert expected(known[0].features, 100.0, known, floor=30.0).low == pytest.approx(50.0)
+    assert expected(known[0].features, 100.0, known, floor=70.0).low == pytest.approx(70.0)
+
+
+@pytest.mark.parametrize("plan", [
+    "t1 d8 mb1", "t2 p2 d2 mb1", "t2 d4 mb2 zero3 recompute=full", "t2 nosp p2 d2 mb1 recompute=whole", "d8 mb1 recompute=linear",
+])
+def test_the_floor_is_the_products_of_the_tasks_at_their_peak(plan: str) -> None:
+    """Of all forward, recomputed and backward tasks that lowering makes, at the data sheet's rate."""
+    sizes = {"steps": 64, "vocabulary": 256, "hidden": 64, "inner": 160, "heads": 8, "key_heads": 8, "layers": 4}
+    graph = build("Llama", batch=16, dtype="float16", **sizes)
+    machine, rate = load_machine("a100", 8), load_machine("a100", 8).processors[0].device.product_rate("float16")
+    strategy = map_graph(HybridParallel(plan), graph, machine)
+    flops = 0.0
+    active, needs, _ = gradient_flow(graph)
+    assert active
+    for task in lower(graph, strategy, Adam()):
+        if isinstance(task.work, Compute):
+            node, piece = task.work.node, task.work.piece
+            wanted = tuple((t.node, t.index) in needs for t in node.inputs)
+            flops += product_flops(node.operator, node.specs, piece, task.work.backward, wanted)
+    floor = product_seconds(graph, strategy, machine)
+    assert floor == pytest.approx(flops / rate / 8, rel=1e-9)
+    found = trust(graph, strategy, machine, seconds := make_evaluator(graph, machine, rule=Adam()).set(strategy))
+    assert found is not None and 0 < found.floor == floor < seconds
 
 
 def test_commands_say_it() -> None:
     asked = ["simulate", "GPT-2", "--size", "small", "--machine", "a100", "--devices", "4", "--strategy", "t2 d2 mb1"]
     done = CliRunner().invoke(main, [*asked, "--json"])
     row = json.loads(done.output)
-    assert row["trust"]["far"] and row["trust"]["nearest"][0]["source"]
+    assert row["trust"]["far"] and row["trust"]["nearest"][0]["source"] and row["trust"]["floor_seconds"] > 0
+    assert row["trust"]["low_seconds"] is None and row["trust"]["high_seconds"] is None
     assert "trust: far from any measured plan" in CliRunner().invoke(main, asked).output
 
 

@@ -142,7 +142,7 @@ def test_planned_memory_is_what_is_allocated(dtype: str) -> None:
         strategy = fitting(graph, 1, Random(seed))
         (use,) = peak_bytes(graph, strategy, RULE)
         run = Executor(graph, strategy, RULE, loss_scaling=None)
-        assert use.nbytes == run.program("train").plan.memory.peak_bytes + run.kept.nbytes
+        assert use.nbytes == run.program("train").plan.memory.nbytes + run.kept.nbytes
         assert use.weights == 2 * graph.parameter_count
         assert use.state == (4 + 2 * 4) * graph.parameter_count
 

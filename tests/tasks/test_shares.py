@@ -15,7 +15,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine, ring, ring_bytes, ring_share
 from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.mapper.notation import parse_sync
-from taskflow.mapper.strategy import load, save
+from taskflow.mapper.strategy_file import load, save
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam, UpdateRule

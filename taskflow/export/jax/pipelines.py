@@ -31,7 +31,7 @@ def without_stages(graph: OperatorGraph, strategy: Strategy) -> Strategy:
         except ValueError as error:
             why = str(error)
             continue
-        return replace(ranks, processors=strategy.processors, configs={
+        return replace(ranks, processors=strategy.processors, plan=None, configs={
             name: replace(config, processors=tuple(devices[rank] for rank in config.processors))
             for name, config in ranks.configs.items()
         })

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from taskflow.export.cuts import WHOLE, Lies, NotEven, input_lies, output_lies, weight_lies
-from taskflow.export.difference import Difference, regather_differences
+from taskflow.export.difference import Difference, regather_differences, rerun_differences
 from taskflow.export.jax.pipelines import STAGES, without_stages
 from taskflow.export.mesh import Assignment, Mesh, data_dims, mesh_of
 from taskflow.graph import Node, OperatorGraph
@@ -79,9 +79,10 @@ class _Expression:
         parameters = self._parameters()
         configs = {node.name: self.mesh.config(node, self.assignments[node.name], self.strategy.pipeline) for node in self.graph}
         self.differences += regather_differences(self.strategy.regather, frozenset(), "XLA decides what it keeps")
+        self.differences += rerun_differences(self.strategy.rerun, frozenset(), "XLA leaves out what nothing reads")
         nearest = self.strategy if not self.differences else replace(
             self.strategy, configs=configs, name=f"{self.strategy.name} (for jax)",
-            regather=frozenset(),
+            regather=frozenset(), rerun=frozenset(), plan=None,
         )
         pipeline = self.strategy.pipeline
         return JaxPlan(

@@ -40,6 +40,7 @@ class Leaf:
 
 
 Names = Callable[[tuple[str, ...]], "str | Leaf"]
+Counted = Callable[[Any], Any]
 # <plan>
 AXES: dict[str, int] = {}
 ORDER: tuple[int, ...] = ()
@@ -217,9 +218,12 @@ def _within(on: Mesh) -> Iterator[None]:
 GATHERED = "weights gathered from shares"
 
 
-def gradients(loss: Callable[..., Any], params: Any, batch: Any, *rest: Any, on: Mesh, names: Names = dotted) -> tuple[Any, Any]:
+def gradients(
+    loss: Callable[..., Any], params: Any, batch: Any, *rest: Any, on: Mesh, names: Names = dotted, counted: Counted | None = None
+) -> tuple[Any, Any]:
     """Return the loss of a batch and its gradients, within a jitted function. ``loss(params, batch, *rest)``: a mean over
-    samples, which are the first axis of everything in ``batch``."""
+    samples, which are the first axis of everything in ``batch``; or over the labels that count, of which ``counted(batch)``
+    returns the number. A micro-batch then weighs as much as it has of them."""
     known = _each(lambda kept: (kept,), params, names)
 
     def used(x: Any, kept: tuple[Kept]) -> Any:
@@ -247,8 +251,16 @@ def gradients(loss: Callable[..., Any], params: Any, batch: Any, *rest: Any, on:
         x = x.reshape(-1, MICRO_BATCHES, *x.shape[1:]).swapaxes(0, 1)
         return jax.lax.with_sharding_constraint(x, NamedSharding(on, P(None, SAMPLES or None)))
 
+    every = None if counted is None else counted(batch)
+
+    def share(x: Any, part: Any) -> Any:
+        if counted is None:
+            return x / MICRO_BATCHES
+        count = counted(part)  # a mean over no labels may be nan
+        return jax.numpy.where(count > 0, x * (count / every).astype(x.dtype), jax.numpy.zeros_like(x))
+
     def add(total: Any, part: Any) -> Any:
-        value, grads = jax.tree.map(lambda a, b: a + b / MICRO_BATCHES, total, find(params, part))
+        value, grads = jax.tree.map(lambda a, b: a + share(b, part), total, find(params, part))
         return (value, _lay(grads, summed, on)), None
 
     zeros = _lay(jax.tree.map(lambda x: x * 0, params), summed, on)
@@ -257,13 +269,13 @@ def gradients(loss: Callable[..., Any], params: Any, batch: Any, *rest: Any, on:
 
 
 def train_step(
-    loss: Callable[..., Any], optimizer: Any, on: Mesh, names: Names = dotted, donate: bool = True
+    loss: Callable[..., Any], optimizer: Any, on: Mesh, names: Names = dotted, donate: bool = True, counted: Counted | None = None
 ) -> Callable[..., tuple[Any, Any, Any]]:
     """Return ``step(params, state, batch, *rest)`` -> params, state and the loss before the update, for an optax optimiser.
-    With ``donate``, the memory of the given params and state is reused."""
+    With ``donate``, the memory of the given params and state is reused. ``counted``: see `gradients`."""
 
     def step(params: Any, state: Any, batch: Any, *rest: Any) -> tuple[Any, Any, Any]:
-        value, grads = gradients(loss, params, batch, *rest, on=on, names=names)
+        value, grads = gradients(loss, params, batch, *rest, on=on, names=names, counted=counted)
         updated = _each(lambda kept: kept.state if kept.zero else kept.spec, params, names)
         states = state_specs(optimizer, params, names)
         ours = _lay(params, updated, on)

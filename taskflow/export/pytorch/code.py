@@ -13,7 +13,7 @@ from taskflow.export.pytorch.plan import TorchPlan
 from taskflow.export.pytorch.units import NUMBER
 
 SUPPORT = Path(__file__).with_name("support")
-FILES = ("plan", "parallel", "stages", "layers", "exchange", "statistics", "modules")  # in the order in which they are read best
+FILES = ("plan", "parallel", "means", "stages", "layers", "exchange", "statistics", "modules")  # in the order of reading
 RULE = "# ---- The same in every exported module " + "-" * 80
 
 
@@ -92,7 +92,7 @@ def _plan(plan: TorchPlan) -> str:
     if plan.tensor:
         names += ["R = Replicate()", "P = Partial()"]
     lines = [f"mesh={_mapping(plan.names)}", f"layers={_layers(plan.layers)}"]
-    for key in ("data", "tensor", "zero", "group", "units", "again", "devices", "elements", "samples"):
+    for key in ("data", "tensor", "zero", "group", "units", "again", "whole", "devices", "elements", "samples"):
         if value := getattr(plan, key):
             lines.append(f"{key}={value!r}")
     if plan.statistics:

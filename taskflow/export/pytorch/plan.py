@@ -8,12 +8,13 @@ from math import prod
 from typing import Any
 
 from taskflow.export.cuts import WHOLE
-from taskflow.export.difference import Difference, regather_differences
+from taskflow.export.difference import Difference, regather_differences, rerun_differences
 from taskflow.export.mesh import Assignment, Mesh, data_dims, mesh_of, sharing_of
 from taskflow.export.pytorch.layers import CutLayer, Expressed, Lying, express
+from taskflow.export.pytorch.recomputation import recomputed_modules, rerun_modules
 from taskflow.export.pytorch.shares import bytes_of_shares
 from taskflow.export.pytorch.stages import StageText, stages_of_module
-from taskflow.export.pytorch.units import patterns, units_of
+from taskflow.export.pytorch.units import units_of
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import (
     BLOCK,
@@ -53,6 +54,7 @@ class TorchPlan:
     group: int = 0
     units: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
     micro_batches: int = 1
     schedule: str = ""
     stages: tuple[StageText, ...] = ()
@@ -88,18 +90,20 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     configs = {node.name: everywhere.config(node, found.assignments[node.name], pipeline) for node in graph}
     sharing = sharing_of(graph, strategy)
     again, kept = recomputed_modules(graph, strategy, sites, origin.module)
+    whole, to_the_end = rerun_modules(graph, strategy, sites, origin.module, again)
     found.differences += [
         Difference(name, "recomputed", "only whole modules can be computed again, and the module around it is not") for name in kept
     ] + regather_differences(strategy.regather, frozenset(), "PyTorch keeps what it gathers")
+    found.differences += rerun_differences(strategy.rerun, to_the_end, "only modules that are computed again run to their end")
     nearest = strategy if not found.differences else replace(
         strategy, configs=configs, name=f"{strategy.name} (for torch)", recompute=strategy.recompute - set(kept),
-        regather=frozenset(),
+        regather=frozenset(), rerun=to_the_end, plan=None,
     )
     names, data_names, tensor_names = _mesh_names(mesh, data)
     _require_layers(origin.module, leaves, bool(tensor_names), found)
     plan = TorchPlan(
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
-        zero=sharing.zero, group=sharing.group, again=again,
+        zero=sharing.zero, group=sharing.group, again=again, whole=whole,
         units=units_of(graph, origin.module, sites, in_blocks=bool(sharing.bucket or gather_units(graph, strategy))),
         inputs=_inputs(graph, sites), output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
@@ -137,47 +141,6 @@ def _on_all(graph: OperatorGraph, assignments: Mapping[str, Assignment], in_turn
         cut = {dim for dim in (*assignments[node.name], sample_dim(node) if in_turn else None) if dim is not None}
         if node.number not in states and not any(writes_together(node, dim) for dim in cut):
             yield node.name
-
-
-def recomputed_modules(
-    graph: OperatorGraph, strategy: Strategy, sites: Mapping[str, OperatorSite], module: Any
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the outermost modules whose intermediate values are all recomputed, and the recomputed operators that are in none
-    of these. PyTorch's kernels recompute attention's scores in any case."""
-    inside: dict[str, set[str]] = {}
-    for name, site in sites.items():
-        parts = site.path.split(".") if site.kind != "input" and site.path else []
-        for depth in range(1, len(parts) + (site.kind != "module")):
-            inside.setdefault(".".join(parts[:depth]), set()).add(name)
-    nodes = {node.name: node for node in graph}
-    readers: dict[str, set[str]] = {}
-    for node in graph:
-        for tensor in node.inputs:
-            readers.setdefault(graph.nodes[tensor.node].name, set()).add(node.name)
-
-    def whole(path: str, names: set[str]) -> bool:
-        kept = names - strategy.recompute
-        return len(kept) < len(names) and _is_called(module, path) and not any(
-            nodes[name].inputs and readers.get(name, set()) <= names for name in kept
-        )
-
-    found = [path for path, names in inside.items() if whole(path, names)]
-    outer = [path for path in found if not any(path.startswith(f"{other}.") for other in found)]
-
-    def covered(name: str) -> bool:
-        site = sites.get(name)
-        return site is not None and (
-            site.name == "scaled_dot_product_attention" or any(f"{site.path}.".startswith(f"{path}.") for path in outer)
-        )
-
-    return patterns(outer), tuple(node.name for node in graph if node.name in strategy.recompute and not covered(node.name))
-
-
-def _is_called(module: Any, path: str) -> bool:
-    """True if a module has a forward: a list of modules has none."""
-    from torch import nn
-
-    return not isinstance(module.get_submodule(path), (nn.ModuleList, nn.ModuleDict))
 
 
 def _mesh_names(mesh: Mesh, data: Sequence[int]) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:

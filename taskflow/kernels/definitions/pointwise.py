@@ -50,22 +50,20 @@ class PointwiseKernels(RowKernels):
     def activate(self, function: str, x: Array, out: Array) -> None:
         """Activation: out = relu, sigmoid or tanh of x."""
         if function == "relu":
-            np.maximum(x, 0, out=out)
+            out[...] = np.where(x < 0, 0, x)  # NaN stays, and so does -0
         elif function == "tanh":
             np.tanh(x, out=out)
-        elif function == "sigmoid":  # as (1 + tanh(x / 2)) / 2, which cannot overflow
-            np.multiply(x, 0.5, out=out)
-            np.tanh(out, out=out)
-            out *= 0.5
-            out += 0.5
+        elif function == "sigmoid":  # by exp of what is not positive, which cannot overflow
+            e = np.exp(-np.abs(x))
+            np.divide(np.where(x >= 0, 1, e), 1 + e, out=out)
         else:
             raise ValueError(f"activate: function must be relu, sigmoid or tanh, got {function!r}")
 
     def activate_backward(self, function: str, y: Array, dy: Array, out: Array, accumulate: bool = False) -> None:
         """Gradient of x: dy times the derivative of the function where its value is y. The derivative of relu is 0 where y is
-        0."""
+        0, and 1 where it is NaN."""
         if function == "relu":
-            put(np.where(y > 0, dy, 0), out, accumulate)
+            put(np.where(y <= 0, 0, dy), out, accumulate)
         elif function == "tanh":
             put(dy * (1 - y * y), out, accumulate)
         elif function == "sigmoid":

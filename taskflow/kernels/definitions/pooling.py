@@ -21,7 +21,7 @@ class PoolingKernels:
     ) -> None:
         """Maximum of each window: out (N, C, Ho, Wo). index, of that shape and an unsigned type, says which element of the
         window (row-major) it was: the first of equal ones, or a NaN if there is one. Padding is never the maximum; a window of
-        nothing but padding gives minus infinity."""
+        nothing but padding gives minus infinity. One of minus infinities has index 0; if that is padding it has no gradient."""
         padded = _padded(x, padding, -np.inf)
         out[...] = -np.inf
         index[...] = 0

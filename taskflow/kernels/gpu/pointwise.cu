@@ -3,7 +3,7 @@
 extern "C" __global__ void activate(int function, Int count, const REAL *x, REAL *out) {
     EACH(i, count) {
         REAL v = x[i];
-        out[i] = function == 0 ? (v > 0 || v != v ? v : (REAL)0) : function == 1 ? sigmoid(v) : (REAL)tanh(v);
+        out[i] = function == 0 ? (v < 0 ? (REAL)0 : v) : function == 1 ? sigmoid(v) : (REAL)tanh(v);
     }
 }
 
@@ -12,7 +12,7 @@ extern "C" __global__ void activate_backward(
 ) {
     EACH(i, count) {
         REAL v = y[i], g = dy[i];
-        put(out, i, function == 0 ? (v > 0 ? g : (REAL)0) : function == 1 ? g * v * (1 - v) : g * (1 - v * v), add);
+        put(out, i, function == 0 ? (v <= 0 ? (REAL)0 : g) : function == 1 ? g * v * (1 - v) : g * (1 - v * v), add);
     }
 }
 

@@ -13,39 +13,50 @@ from pathlib import Path
 from typing import Any
 
 from taskflow.graph import OperatorGraph
+from taskflow.models.huggingface.classes import class_of, one_line, why_not_built
+from taskflow.models.huggingface.parts import require_no_other_part, take_part
+from taskflow.models.huggingface.replaced import require_cross_entropy, say_what_is_replaced, without_choices_of_a_run
 
 DEFAULT_BATCH = 8
 MOST_STEPS = 2048  # tokens of a sample if nobody says how many: at most those that the model has positions for
-TASKS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION")
-"""Heads that are looked for where a config names no architecture, in this order."""
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 
 def from_config(
     config: str | Path | Mapping[str, Any], batch: int | None = None, steps: int | None = None, *, verify: bool = False,
-    loss: str | None = None, name: str | None = None, **changes: Any,
+    loss: str | None = None, name: str | None = None, part: str | None = None, **changes: Any,
 ) -> OperatorGraph:
     """Return the operator graph of the network that a config.json of Hugging Face describes; its weights are never allocated.
 
     Args: ``config``: the file, its folder, or its contents. ``batch``: samples (None: 8). ``steps``: tokens of a sample (None:
     as many as the model has positions for, at most 2048). ``changes``: entries of the config to override. ``loss``: as for
     `from_torch` (None: cross-entropy of the logits). ``verify``: compare module and graph on random numbers, which needs memory
-    for the weights. Inputs of the graph have the names of forward's arguments. ``labels`` must already be the next tokens:
-    nothing is shifted.
+    for the weights. ``part``: "text" for the text part alone of a network that reads images or sounds as well. Inputs of the
+    graph have the names of forward's arguments. ``labels`` must already be the next tokens: nothing is shifted.
 
-    Raises ImportError without torch or transformers, FileNotFoundError, and ValueError for what is not understood.
+    Warns, each in one line (`ImportNote`), of what the config says and the graph has not. Raises ImportError without torch or
+    transformers, FileNotFoundError, and ValueError for what is not understood, also for parts that would be left out.
     """
     config = _read(config)  # before the seconds that imports take
     from taskflow.models.pytorch import from_torch
 
     module = module_of(config, **changes)
-    positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
     kind = type(module).__name__
+    positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
     if loss is None and kind.endswith("Model") and "LMHead" not in kind:
         raise ValueError(
             f"hf: {kind} gives features, not scores of classes; name a class with a head in "
             '"architectures", or choose loss=mse_loss'
         )
+    if loss is None:
+        require_cross_entropy(module)
+    fed = set(keywords)
+    if part is None:
+        require_no_other_part(module, fed)
+    else:
+        take_part(module, part, fed)
+        name = name or f"{kind}-{part}"
+    say_what_is_replaced(module, config | changes)
     return from_torch(module, *positional, keywords=keywords, loss=loss or "cross_entropy", name=name, verify=verify)
 
 
@@ -62,18 +73,24 @@ def module_of(config: str | Path | Mapping[str, Any], *, weights: bool = False, 
     unknown = [key for key in changes if key not in known]
     if unknown:
         raise ValueError(f"hf: the config of {kind} has no entry {', '.join(unknown)}")
+    said = without_choices_of_a_run(said)
     try:
         made = transformers.AutoConfig.for_model(**said)
     except Exception as error:  # whatever its checks raise
-        raise ValueError(f"hf: transformers {transformers.__version__} does not take the config: {error}") from error
-    made.use_cache = False  # caches are for generating; training has none
-    cls = _class_of(transformers, made)
+        raise ValueError(f"hf: transformers {transformers.__version__} does not take the config: {one_line(error)}") from error
+    for each in (made, made.get_text_config()):
+        each.use_cache = False  # caches are for generating; training has none
+        each.output_router_logits = False  # they are for a loss that the graph has not, which `say_what_is_replaced` says
+    cls = class_of(transformers, made)
     import torch
 
     from taskflow.models.pytorch import on_meta
 
-    with nullcontext() if weights else on_meta():
-        module = cls._from_config(made, dtype=torch.float32)
+    try:
+        with nullcontext() if weights else on_meta():
+            module = cls._from_config(made, dtype=torch.float32)
+    except Exception as error:  # whatever building it raises, such as for an activation that there is not
+        raise ValueError(f"hf: {cls.__name__} cannot be built: {why_not_built(made, error)}") from error
     return module.train()
 
 
@@ -130,17 +147,3 @@ def _known(transformers: Any, kind: str, said: Mapping[str, Any]) -> set[str]:
     except Exception as error:
         raise ValueError(f"hf: transformers {transformers.__version__} has no model_type {kind!r}") from error
     return {*plain.to_dict(), *plain.attribute_map, *said} - {"use_cache"} | {"architectures"}
-
-
-def _class_of(transformers: Any, config: Any) -> Any:
-    """The class that the config names, or the first head there is for its kind."""
-    for name in config.architectures or ():
-        found = getattr(transformers, name, None)
-        if found is None:
-            raise ValueError(f"hf: transformers {transformers.__version__} has no class {name}, which the config names")
-        return found
-    for task in TASKS:
-        name = getattr(transformers.models.auto.modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").get(config.model_type)
-        if name is not None:
-            return getattr(transformers, name if isinstance(name, str) else name[0])
-    raise ValueError(f'hf: the config names no "architectures", and {config.model_type} has no head for {", ".join(TASKS).lower()}')

@@ -80,8 +80,7 @@ def read_onnx_plan(model: Any, graph: OperatorGraph) -> Strategy:
         if entry is None:
             raise ValueError(f"{where}: node {node.name}: {NOT_SAID}")
         operators[node.name] = entry
-    strategy = from_content({**said, "processors": found.num_devices, "operators": operators}, where)
-    strategy.verify(graph)
+    strategy = from_content({**said, "processors": found.num_devices, "operators": operators}, graph, where)
     for node in graph:
         if list(specs_of(node, strategy[node.name])) != wanted[node.name]:
             raise ValueError(f"{where}: node {node.name}: {NOT_SAID}")

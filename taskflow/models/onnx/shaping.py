@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from taskflow import operators as ops
-from taskflow.models.onnx.handlers import Context, Unknown, name_of, says
+from taskflow.models.onnx.context import Context, Unknown, name_of, says
 from taskflow.operators.tensor import Tensor
 
 
@@ -15,24 +15,18 @@ from taskflow.operators.tensor import Tensor
 def reshape(c: Context, node: Any) -> Tensor:
     """Reshape; a size of 0 keeps the input's."""
     said, x = c.attributes(node, allowzero=0), c.tensor(node, 0)
-    shape = [int(s) for s in c.array(node, 1)]
+    shape = [int(s) for s in c.constant(node, 1)]
     if said["allowzero"]:
         raise Unknown("allowzero")
     return ops.reshape(x, [x.shape[i] if s == 0 else s for i, s in enumerate(shape)], name=name_of(node))
-
-
-@says("Flatten")
-def flatten(c: Context, node: Any) -> Tensor:
-    """Flatten to two dimensions."""
-    axis, x = c.attributes(node, axis=1)["axis"], c.tensor(node, 0)
-    return ops.reshape(x, (int(np.prod(x.shape[:axis])), -1), name=name_of(node))
 
 
 @says("Squeeze", "Unsqueeze")
 def squeezed(c: Context, node: Any) -> Tensor:
     """Remove or add dimensions of size 1."""
     said, x = c.attributes(node, axes=None), c.tensor(node, 0)
-    axes = [int(a) for a in (c.array(node, 1) if len(node.input) > 1 else said["axes"])]
+    given = c.constant(node, 1) if c.has(node, 1) else said["axes"]
+    axes = [i for i, n in enumerate(x.shape) if n == 1] if given is None else [int(a) for a in given]
     if node.op_type == "Squeeze":
         gone = {a % x.ndim for a in axes}
         return ops.reshape(x, [n for i, n in enumerate(x.shape) if i not in gone], name=name_of(node))
@@ -65,7 +59,7 @@ def concat(c: Context, node: Any) -> Tensor:
 def split(c: Context, node: Any) -> tuple[Tensor, ...]:
     """Split into parts of given sizes, or of one size."""
     said, x = c.attributes(node, axis=0, num_outputs=len(node.output), split=None), c.tensor(node, 0)
-    sizes = c.array(node, 1) if len(node.input) > 1 else said["split"]
+    sizes = c.constant(node, 1) if c.has(node, 1) else said["split"]
     axis = said["axis"] % x.ndim
     parts = -(-x.shape[axis] // said["num_outputs"]) if sizes is None else [int(s) for s in sizes]
     return tuple(ops.split(x, parts, axis, name=name_of(node)))
@@ -75,17 +69,16 @@ def split(c: Context, node: Any) -> tuple[Tensor, ...]:
 def expand(c: Context, node: Any) -> Tensor:
     """Repeat dimensions of size 1."""
     x = c.tensor(node, 0)
-    return ops.expand(x, np.broadcast_shapes(x.shape, tuple(int(s) for s in c.array(node, 1))), name=name_of(node))
+    return ops.expand(x, np.broadcast_shapes(x.shape, tuple(int(s) for s in c.constant(node, 1))), name=name_of(node))
 
 
 @says("Slice")
 def sliced(c: Context, node: Any) -> Tensor:
     """Slice ranges of dimensions, in steps of 1."""
-    c.attributes(node)
-    x = c.tensor(node, 0)
-    starts, ends = c.array(node, 1), c.array(node, 2)
-    axes = c.array(node, 3) if len(node.input) > 3 else range(len(starts))
-    steps = c.array(node, 4) if len(node.input) > 4 else [1] * len(starts)
+    said, x = c.attributes(node, starts=None, ends=None, axes=None), c.tensor(node, 0)  # attributes before opset 10
+    starts, ends = (said[key] if not c.has(node, i) else c.constant(node, i) for i, key in ((1, "starts"), (2, "ends")))
+    axes = c.constant(node, 3) if c.has(node, 3) else said["axes"] or range(len(starts))
+    steps = c.constant(node, 4) if c.has(node, 4) else [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps):
         low, high, by = slice(int(start), int(end), int(step)).indices(x.shape[int(axis)])
         if by != 1 or low >= high:

@@ -150,15 +150,10 @@ _unary(ops.tanh, "tanh", "tanh_")
 
 @stands_for("clamp", "clamp_", "clip")
 def clamp(name: str, input: Tensor, min: Any = None, max: Any = None) -> Any:
-    """Clamp between min and max; at the ends the gradient passes through, as in PyTorch."""
+    """Clamp between min and max."""
     for bound in (min, max):
         require(bound is None or isinstance(bound, (int, float)), "min and max must be numbers")
-    if min is not None:
-        below = ops.relu(ops.shift(ops.scale(input, -1.0, name=f"{name}.minus"), min, name=f"{name}.to_min"), name=f"{name}.below")
-        input = ops.add(input, below, name=name)
-    if max is not None:
-        input = ops.sub(input, ops.relu(ops.shift(input, -max, name=f"{name}.to_max"), name=f"{name}.above"), name=name)
-    return input
+    return ops.clamp(input, min, max, name=name)
 
 
 @stands_for("clamp_min", "clamp_min_")

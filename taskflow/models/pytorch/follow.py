@@ -13,6 +13,7 @@ from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch import arithmetic, neural, shaping  # noqa: F401  they fill the registry
 from taskflow.models.pytorch.experts import is_experts
+from taskflow.models.pytorch.idle import memory_savers
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, makes_mask, masked_call
 from taskflow.models.pytorch.modules import STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import raising_line, said
@@ -34,12 +35,13 @@ Watch = Callable[[TorchStep, int, Tensor], Tensor]  # what stands for a step's t
 @dataclass(slots=True)
 class Followed:
     """A module's graph without a loss. ``result``: what stands for the module's output. ``values``: what stands for the tensors of
-    the recording's steps."""
+    the recording's steps. ``savers``: how forward saves memory for activations, which a graph does not say."""
 
     graph: OperatorGraph
     result: Any
     recording: TorchRecording
     values: dict[Ref, Any] = field(default_factory=dict)
+    savers: tuple[str, ...] = ()
 
 
 def follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | None = None) -> Followed:
@@ -47,11 +49,12 @@ def follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | None
     returns them."""
     try:
         require_plain(module)
-        recording = record_both(module, examples, lambda: Shadow(module, without_numbers(), fake=True), is_leaf)
+        with memory_savers() as savers:
+            recording = record_both(module, examples, lambda: Shadow(module, without_numbers(), fake=True), is_leaf)
         dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
         dtype = dtype or next((e.dtype for e in examples if isinstance(e, torch.Tensor) and e.is_floating_point()), torch.float32)
         graph = OperatorGraph(str(dtype).removeprefix("torch."), title)
-        return _Following(graph, module, recording, watch).followed()
+        return replace(_Following(graph, module, recording, watch).followed(), savers=tuple(sorted(savers)))
     except Unsupported as error:
         raise ValueError(f"from_torch: {title}: {error}{said(raising_line(error.__traceback__))}") from error
     except Exception as error:  # whatever the module's code raises when it meets what has no numbers
@@ -126,6 +129,7 @@ class _Following:
             return ops.input(self.graph, tuple(example.shape), dtype, name=self._free(step.target))
         if step.kind == "parameter":
             held = self.parameters[step.target]
+            self._require_type(held, step.target)
             self._require_alone(held, step.target)
             return Held(Site(step.target, self.graph, self.known, names=self.names), held)
         args, kwargs = mapped(self._given, step.args), mapped(self._given, step.kwargs)
@@ -149,6 +153,7 @@ class _Following:
                 parameter.requires_grad,
                 f"{name} has requires_grad=False, but a layer's parameters are trained here; train it, or import without it",
             )
+            self._require_type(parameter, name)
             self._require_alone(parameter, step.target)
             if isinstance(part, STATEFUL) or is_experts(part):
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
@@ -167,6 +172,10 @@ class _Following:
             return path
         homes = {self.names[id(p)].removesuffix(f".{name}") for name, p in own if self.names[id(p)].endswith(f".{name}")}
         return homes.pop() if len(homes) == 1 and len(own) == len({self.names[id(p)] for _, p in own}) else path
+
+    def _require_type(self, parameter: Any, name: str) -> None:
+        dtype, own = str(parameter.dtype).removeprefix("torch."), str(self.graph.dtype)
+        require(dtype == own, f"{name} is {dtype}, but the first parameter is {own}: one float type in the whole network, please")
 
     def _require_alone(self, parameter: Any, path: str) -> None:
         other = self.stateful.get(id(parameter), path)

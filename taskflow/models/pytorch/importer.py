@@ -7,6 +7,8 @@ from typing import Any
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
+from taskflow.models.notes import listed, note
+from taskflow.models.pytorch.idle import idle_parts, own_losses
 from taskflow.models.pytorch.origin import first_output, remember
 from taskflow.operators.tensor import Tensor
 
@@ -24,19 +26,21 @@ def from_torch(
     batch, and stands for floats of the type of the module's parameters. A tensor has the shape and type that each step will be
     given. Arguments with defaults may be left out. Inputs of the graph have the names of the arguments (with ``_in`` added if a
     layer has that name). ``keywords``: examples for arguments by their names. ``loss``: "cross_entropy" of scores (N, ...,
-    classes) and an input ``labels`` (N, ...) int64, "mse_loss" of the output and an input ``targets`` of its shape, a function
-    from the module's result (with `taskflow`'s tensors) to a scalar, or None. If the module returns several tensors, the two
-    named losses use the first one; of a mapping, such as Hugging Face's outputs, they use ``logits``. ``verify``: run the
-    module and the graph on small random numbers, in training and in evaluation, and compare all outputs, gradients, running
-    statistics. Networks too large for that (`verify.MOST_PARAMETERS`, `MOST_FLOPS`) are not verified, with a warning.
+    classes) and an input ``labels`` (N, ...) int64 (the mean over those that are not -100), "mse_loss" of the output and an
+    input ``targets`` of its shape, a function from the module's result (with `taskflow`'s tensors) to a scalar, or None. If the
+    module returns several tensors, the two named losses use the first one; of a mapping, such as Hugging Face's outputs, they
+    use ``logits``. ``verify``: run the module and the graph on small random numbers, and where operators have corners, in
+    training and in evaluation, and compare all outputs, gradients, running statistics. Networks too large for that
+    (`verify.MOST_PARAMETERS`, `MOST_FLOPS`) are not verified, with a warning.
 
     Layers are named by their paths, as in ``state_dict``: `weights_of` gives the module's weights under these names. Training
     steps do what the module does after ``module.train()``, evaluation what it does after ``module.eval()``; a layer that is
     kept in evaluation while the rest trains has no dropout. The module is left as it is.
 
-    Raises ImportError without torch. Raises ValueError that lists the functions and layers that taskflow does not have, or
-    names what is not understood. That may be a hook, a value written in place and read again by another view, state that
-    forward keeps, control flow that depends on numbers in tensors, or whatever verification finds.
+    Warns of parameters that no loss depends on (`ImportNote`). Raises ImportError without torch. Raises ValueError that lists
+    the functions and layers that taskflow does not have, or names what is not understood. That may be a hook, a value written in
+    place and read again by another view, state that forward keeps, control flow that depends on numbers in tensors, or whatever
+    verification finds.
     """
     try:
         from taskflow.models.pytorch.examples import examples_of, module_and_name
@@ -62,6 +66,12 @@ def from_torch(
         graph.minimize(loss(result))
     else:
         _add_loss(graph, output, loss)
+    for saver in followed.savers:
+        note(f"from_torch: {graph.name}: forward {saver}, which is left out: a plan chooses what is recomputed")
+    if isinstance(loss, str) and (others := own_losses(result)):
+        note(f"from_torch: {graph.name}: the loss is {loss} alone, without {listed(others)}, which forward returns")
+    if idle := idle_parts(graph, module):
+        note(f"from_torch: {graph.name}: no loss depends on {listed(idle)}: in the graph, but never trained")
     return graph
 
 

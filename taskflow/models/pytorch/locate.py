@@ -21,6 +21,7 @@ from taskflow.models.pytorch.trial import (
     close,
     executor,
     fed,
+    largest_of,
     loss_of,
     minimised,
     no_dropout,
@@ -47,7 +48,7 @@ def located(trial: Trial, feeds: Sequence[Any]) -> str | None:
             if ref in seen and ref in values and not close(run.fetched(seen[ref]), values[ref], trial.dtype, 1e-12):
                 off = np.abs(np.asarray(run.fetched(seen[ref])) - values[ref]).max()
                 return f"{step.describe()} is the first that returns something else, by {off:.2g} at most ({_what(trial, step)})"
-    largest = max((float(np.abs(g).max(initial=0.0)) for g in gradients.values()), default=0.0)
+    largest = max((largest_of(np.asarray(g)) for g in gradients.values()), default=0.0)
     for step in reversed(steps):
         for ref in (leaf for leaf in leaves(step.result) if isinstance(leaf, Ref)):
             name = f"{WATCHING}{ref.step}.{ref.index}"

@@ -208,10 +208,7 @@ def _gelu(site: Site, m: nn.GELU, x: Tensor) -> Made:
 
 
 def _leaky_relu(site: Site, m: nn.LeakyReLU, x: Tensor) -> Made:
-    below = ops.relu(ops.scale(x, -1.0, name=f"{site.name}.minus"), name=f"{site.name}.below")
-    return ops.sub(
-        ops.relu(x, name=f"{site.name}.above"), ops.scale(below, m.negative_slope, name=f"{site.name}.slope"), name=site.name
-    )
+    return ops.leaky_relu(x, m.negative_slope, name=site.name)
 
 
 def _silu(site: Site, m: Any, x: Tensor) -> Made:

@@ -128,8 +128,9 @@ def generators_kept() -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def feeds_of(trial: Trial) -> list[Any]:
-    """Return examples with random numbers, the same each time; integers are below the limit of the operators that read them."""
+def feeds_of(trial: Trial, among: Sequence[float] = ()) -> list[Any]:
+    """Return examples with random numbers, the same each time: floats ``among`` these, if there are any; integers below the limit
+    of the operators that read them."""
     graph, numbers, found = trial.followed.graph, np.random.default_rng(0), []
     inputs = iter(node for node in graph if node.operator.kind == "input")
     for example in trial.examples:
@@ -138,7 +139,7 @@ def feeds_of(trial: Trial) -> list[Any]:
             continue
         (tensor,) = next(inputs).outputs
         if example.is_floating_point():
-            array: Any = numbers.standard_normal(tensor.shape)
+            array: Any = numbers.choice(among, tensor.shape) if among else numbers.standard_normal(tensor.shape)
         else:
             readers = [n.operator.integers_below(n.specs) for n in graph if tensor in n.inputs]
             highest = min((below for below in readers if below is not None), default=2)
@@ -223,8 +224,12 @@ def close(ours: Array | None, theirs: Array, dtype: str, least: float = 0.0) -> 
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     with np.errstate(invalid="ignore"):
         off = np.where(same, 0.0, np.abs(ours - theirs))
-    largest = np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)
-    return bool(off.max() <= TOLERANCES[dtype][0] * largest + least)
+    return bool(off.max() <= TOLERANCES[dtype][0] * largest_of(theirs) + least)
+
+
+def largest_of(numbers: Array) -> float:
+    """Return the largest absolute value of the finite numbers."""
+    return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
 
 
 def call(module: nn.Module, feeds: Sequence[Any]) -> Any:

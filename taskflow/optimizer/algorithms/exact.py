@@ -24,7 +24,16 @@ from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Proof, SearchResult
 from taskflow.optimizer.session import SearchSession
-from taskflow.optimizer.space import Decision, SearchSpace, Symmetry, decisions, joined, renumbered, strategies
+from taskflow.optimizer.space import (
+    Decision,
+    SearchSpace,
+    Symmetry,
+    decisions,
+    joined,
+    renumbered,
+    strategies,
+    uneven_applies,
+)
 
 MOST_CONFIGS = 20_000  # of one operator
 MOST_JOINED = 20_000  # choices of the operators of one layer together
@@ -32,6 +41,7 @@ REASONS = ("path", "processor", "processors together")  # as bounds/partial_plan
 PARTIAL_PER_PROPOSAL = 100  # so many partial plans may be looked at for each proposal of the budget
 FIRST_SECONDS = 2.0  # at most, for the default search, whose plan is the first to beat
 FAR = 3  # operators that a plan differs in, from which on it becomes the evaluator's current one
+EVEN = "even pieces"
 ROUNDING = 1e-9  # a bound adds in another order than the simulator
 
 
@@ -45,7 +55,9 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
     space's own fastest strategy is found.
 
     ``SearchResult.optimal``: no strategy of the space is faster. ``SearchResult.lower_bound``: no strategy takes fewer seconds;
-    this holds even if the budget ended first or ``options.tolerance`` permits less. ``SearchResult.proof``: how it was proved.
+    this holds even if the budget ended first or ``options.tolerance`` permits less. On devices of unequal speed the space has
+    even pieces only, while the default search also cuts unevenly (`uneven_applies`). Then ``SearchResult.optimal_among`` says
+    what was proved, and the bound is the one for all pieces. ``SearchResult.proof``: how it was proved.
     Raises ValueError if an operator has more than MOST_CONFIGS configurations, or if the bound has not been compiled.
     """
     options = options or SearchOptions()
@@ -63,7 +75,7 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
     first = guided(evaluator, replace(options, budget=part, deadline=None))
     if first.stopped == "interrupted":
         return replace(first, algorithm="exact")
-    decided = _decided(evaluator, space)
+    decided, some = _decided(evaluator, space), uneven_applies(evaluator.machine, options.space)
     plan = within_space(decided, first.strategy) if within else first.strategy
     rivals = (*options.rivals, replace(plan, name="guided"))
     run = SearchSession("exact", evaluator, replace(options, rivals=rivals, bound=None))
@@ -80,15 +92,17 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
             branch.descend()
         run.enter("proof")
         branch.search()
-        run.optimal = not options.tolerance
+        run.optimal = not (options.tolerance or some)
         return "finished"
 
     found = run.conduct(body)
     starts = {name: seconds for name, seconds in found.starts.items() if name != "guided"}
     return replace(
         found, starts={**({} if within else first.starts), **starts},
+        lacking=tuple(dict.fromkeys((*(() if within else first.lacking), *found.lacking))),
         search_seconds=found.search_seconds + (0.0 if options.deadline else first.search_seconds),
-        lower_bound=max(first.lower_bound, branch.lower_bound), proof=branch.proof,
+        lower_bound=first.lower_bound if some else max(first.lower_bound, branch.lower_bound), proof=branch.proof,
+        optimal_among=EVEN if some and branch.complete and not options.tolerance else "",
     )
 
 

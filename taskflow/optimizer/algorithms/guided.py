@@ -121,7 +121,7 @@ class _Guided:
             failed = 0 if self.run.best_seconds < before else failed + 1
         neighbours = sum(self.space[name].size for name in self.moves.names)
         if self.run.best is not None and not self._structured() and neighbours <= MOST_POLISHED:
-            polish(self.run, self.space)
+            polish(self.run, self.space, self.uneven.may_be_even)
         return "stalled"
 
     def _round(self, number: int) -> None:
@@ -331,7 +331,7 @@ class _Guided:
             if not move.syncs and all(current.configs[k] == v for k, v in move.changes.items()):
                 name = self.moves.names[self.random.randrange(len(self.moves.names))]
                 move = replace(move, changes={name: self.space[name].draw(self.random)})  # rather than nothing
-            accepted = self.run.propose(move.changes, limit, move.syncs)
+            accepted = self.run.propose(move.changes, limit, move.syncs, even=self.uneven.draw_even(move.changes, self.random))
             self.moves.learn(move, accepted and self.run.seconds < before)
 
     def _critical(self) -> tuple[str, ...]:
@@ -379,7 +379,10 @@ class _Guided:
         return self._candidates[id(space)]
 
     def _better(self, changes: dict[str, OpConfig]) -> bool:
-        return self.run.propose(changes, self._below())
+        better = self.run.propose(changes, self._below())
+        if self.uneven.beside_even(changes):
+            better |= self.run.propose(changes, self._below(), even=True)
+        return better
 
     def _below(self) -> float:
         """The largest time that is better than the current one."""

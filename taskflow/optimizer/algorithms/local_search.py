@@ -5,9 +5,11 @@ The default search's own descent tries a list of likely configurations; this one
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import nextafter
 
+from taskflow.mapper import OpConfig
 from taskflow.optimizer.budget import BudgetExhausted
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.options import SearchOptions
@@ -15,18 +17,25 @@ from taskflow.optimizer.result import SearchResult
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import SearchSpace
 
+MayBeEven = Callable[[Mapping[str, OpConfig]], bool]
 
-def polish(run: SearchSession, space: SearchSpace) -> None:
+
+def _never(changes: Mapping[str, OpConfig]) -> bool:
+    return False
+
+
+def polish(run: SearchSession, space: SearchSpace, may_be_even: MayBeEven = _never) -> None:
     """Descend from the best plan of ``run``. Afterwards ``run.local`` says that no change of a single operator within ``space``
-    is faster. Raises `BudgetExhausted` when the budget ends first; the result then says how many operators were not tried."""
+    is faster. ``may_be_even``: on unequal devices, which changes are also tried in even pieces. Raises `BudgetExhausted` when
+    the budget ends first; the result then says how many operators were not tried."""
     try:
-        _polish(run, space)
+        _polish(run, space, may_be_even)
     except BudgetExhausted:
         run.leave_out(f"single changes of {run.unpolished} of {len(run.evaluator.graph)} operators (no time)")
         raise
 
 
-def _polish(run: SearchSession, space: SearchSpace) -> None:
+def _polish(run: SearchSession, space: SearchSpace, may_be_even: MayBeEven) -> None:
     assert run.best is not None
     run.enter("polish")
     if run.strategy is not run.best:
@@ -40,6 +49,8 @@ def _polish(run: SearchSession, space: SearchSpace) -> None:
         for config in space[node]:
             if config != run.strategy[node.name]:
                 improved |= run.propose({node.name: config}, nextafter(run.seconds, 0.0))
+                if may_be_even({node.name: config}):
+                    improved |= run.propose({node.name: config}, nextafter(run.seconds, 0.0), even=True)
         # After an improvement the same operator has been tried only in part against the new plan.
         unchanged = 0 if improved else unchanged + 1
         at = at if improved else (at + 1) % len(nodes)
@@ -63,8 +74,8 @@ def polished(evaluator: Evaluator, found: SearchResult, options: SearchOptions |
         for h in result.history if h.seconds < found.seconds
     ]
     return replace(
-        result, starts=found.starts, history=(*found.history, *history), proposals=result.proposals + found.proposals,
-        accepted=result.accepted + found.accepted, refused=result.refused + found.refused,
-        search_seconds=result.search_seconds + found.search_seconds, seed=found.seed,
+        result, starts=found.starts, lacking=found.lacking, history=(*found.history, *history),
+        proposals=result.proposals + found.proposals, accepted=result.accepted + found.accepted,
+        refused=result.refused + found.refused, search_seconds=result.search_seconds + found.search_seconds, seed=found.seed,
         lower_bound=min(found.lower_bound, result.seconds),
     )

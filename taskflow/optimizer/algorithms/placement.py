@@ -45,6 +45,7 @@ def placement(evaluator: Evaluator, options: SearchOptions | None = None) -> Sea
     name = "placement" if found.strategy.name == "guided" else found.strategy.name
     found = replace(
         found, algorithm="placement", strategy=replace(found.strategy, name=name), starts={**found.starts, **outside.starts},
+        lacking=(*found.lacking, *outside.lacking),
     )
     if known is not None and known.seconds < found.seconds:
         found = replace(found, strategy=known.strategy, seconds=known.seconds, local=False, optimal=False)

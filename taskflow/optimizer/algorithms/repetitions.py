@@ -102,6 +102,7 @@ def _options(
         run.enter(phase)
 
     return SearchOptions(
-        budget, run.options.seed, rivals=tuple(rivals), fits=None if run.options.fits is None else MemoryCheck(evaluator),
+        budget, run.options.seed, rivals=tuple(rivals),
+        fits=None if run.options.fits is None else MemoryCheck(evaluator, quick=True),
         progress=told, progress_every=run.options.progress_every, deadline=run.deadline.part(budget.seconds),
     )

@@ -4,24 +4,30 @@ It starts from data parallelism with shares in proportion to the devices' speeds
 seconds that it is busy, so launches, small kernels and measured costs count as they do in a step. A share that does not fit a
 device's memory is lowered until it does. Then units of the samples go from the slowest devices to the fastest ones as long as a
 step gets faster.
+
+Operators that are pinned keep their pieces, and others may be better off with even ones. Between pieces of other sizes an
+operator's inputs and outputs have to be cut anew. So what is next to even pieces is tried with even pieces, too; anything else
+now and then, since work may scale with weights, of which each device has as many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, nextafter
+from random import Random
 
-from taskflow.mapper import Strategy
+from taskflow.mapper import OpConfig, Strategy
 from taskflow.optimizer.budget import BudgetShare
 from taskflow.optimizer.evaluate import where_time_goes
-from taskflow.optimizer.memory_check import SPARE, MemoryCheck
+from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import Weigher, even, kinds_of, shares_by_speed, uneven_applies, units_of, whole_shares
 
 ROUNDS = 6  # in which speeds are worked out again at the new shares
 LOWERED = 24  # times that shares are lowered for the memory
 STEPS = (8, 2, 1)  # units that move at once
+EVEN_BESIDE, EVEN = 0.5, 0.1  # of annealing's proposals: next to even pieces, and elsewhere
 
 
 class UnevenPieces:
@@ -34,6 +40,12 @@ class UnevenPieces:
         self.units = units_of(graph, len(self.processors))
         self._fixed = frozenset(name for name, of in run.permitted.items() if of.pin is not None)
         self.kinds = kinds_of(machine)
+        self._beside: dict[str, list[str]] = {node.name: [] for node in graph}
+        for node in graph:
+            for tensor in node.inputs:
+                other = graph.nodes[tensor.node].name
+                self._beside[node.name].append(other)
+                self._beside[other].append(node.name)
 
     def start(self, known: Sequence[Strategy]) -> None:
         """Try data parallelism, the first of the ``known`` strategies, with pieces by speed, and set the best shares; then try
@@ -83,6 +95,29 @@ class UnevenPieces:
         finally:
             self.run.weigher = weigher
 
+    def may_be_even(self, changes: Mapping[str, OpConfig]) -> bool:
+        """True if a change would get uneven pieces, and so is another one with even pieces."""
+        return any(True for _ in self._weighed(changes))
+
+    def draw_even(self, changes: Mapping[str, OpConfig], random: Random) -> bool:
+        """True if annealing is to try a change with even pieces. Draws no number if there are no shares."""
+        return self.may_be_even(changes) and random.random() < (EVEN_BESIDE if self.beside_even(changes) else EVEN)
+
+    def beside_even(self, changes: Mapping[str, OpConfig]) -> bool:
+        """True if a change would get uneven pieces next to an operator in even ones on several devices."""
+        now = self.run.strategy.configs
+        return any(
+            not now[other].weights and len(set(now[other].processors)) > 1
+            for name in self._weighed(changes) for other in self._beside[name]
+        )
+
+    def _weighed(self, changes: Mapping[str, OpConfig]) -> Iterator[str]:
+        weigher = self.run.weigher if self._fixed else None  # without pins `flatten` finds what is better in even pieces
+        for name, config in changes.items() if weigher is not None else ():
+            assert weigher is not None
+            if weigher.of(name, config) != config:
+                yield name
+
     # ---- shares --------------------------------------------------------------------------------------------------
     def _weigher(self, shares: Sequence[int]) -> Weigher:
         return Weigher(self.run.evaluator.graph, shares, self._fixed)
@@ -98,8 +133,8 @@ class UnevenPieces:
             plan = self._weigher(shares).strategy(data)
             if not self.run.try_set(plan) or not check(plan):
                 break
-            peaks, planned = check.peaks(plan)
-            limits = [p.memory_bytes * (1.0 if planned else 1 - SPARE) for p in self.processors]
+            peaks, _ = check.peaks(plan)
+            limits = [peak + spare for peak, spare in zip(peaks, check.spare(plan))]
             lacking = {p for p, (peak, limit) in enumerate(zip(peaks, limits)) if peak > limit}
             left = [0 if p in lacking else share for p, share in enumerate(shares)]
             if not lacking or not any(left):

@@ -8,6 +8,7 @@ from taskflow.optimizer.cost.adapter import ModelCosts
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.cost.choose import ANALYTIC, COSTS, MEASURED, choose_costs
 from taskflow.optimizer.cost.model import CostModel
+from taskflow.optimizer.cost.phases import product_flops
 from taskflow.optimizer.cost.pieces import Pieces, classes
 from taskflow.optimizer.cost.task_costs import Costs, FromTasks, Roofline
 
@@ -24,4 +25,5 @@ __all__ = [
     "Roofline",
     "choose_costs",
     "classes",
+    "product_flops",
 ]

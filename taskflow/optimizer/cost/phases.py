@@ -193,3 +193,11 @@ def _recurrent(
     )
     towards_input = Phase(Work.RECURRENT, flops * (1 - share) / 2, 4 * y + input_weight + x, max(1, touched.input_elements[0]))
     return (chain, weights, towards_input) if wanted[0] else (chain, weights)
+
+
+def product_flops(
+    operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool]
+) -> float:
+    """Return the operations of a piece's matrix products, in a task of one direction (``wanted``: as for `phases`)."""
+    found = phases(operator, inputs, piece, backward, wanted)
+    return sum(one.repeats * one.flops for one in found if one.kernels is not Work.MEMORY)

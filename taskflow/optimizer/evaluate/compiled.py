@@ -335,7 +335,7 @@ class CompiledEvaluator(Evaluator):
         return Timeline(spans, tuple(order))
 
     def folded(self, strategy: Strategy) -> FoldedStep | None:
-        if not strategy.ordered:
+        if self.repetition is not None:
             return None
         reference = self.reference or OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
         with reference.interruptible(self.checkpoint):

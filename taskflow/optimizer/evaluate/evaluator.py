@@ -149,7 +149,7 @@ class Evaluator(ABC):
         )
 
     def folded(self, strategy: Strategy) -> FoldedStep | None:
-        """Return a folded step for a strategy of which only distinct parts are lowered; None for all others."""
+        """Return a folded step for a strategy of which only distinct parts need to be lowered; None for all others."""
         return None
 
     def lowered(self, strategy: Strategy | None = None) -> TaskGraph:

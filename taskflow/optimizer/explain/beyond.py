@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from itertools import groupby
 
-from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule, is_plan, parse_plan
+from taskflow.mapper import BLOCK, HybridPlan, PipelineSchedule
 
 LEVELS = {
     "none": "not recomputed", "selective": "recomputed in attention's scores", "light": "recomputed where that is quick",
-    "linear": "recomputed but for what attention gives", "full": "recomputed whole",
+    "linear": "recomputed but for what attention gives", "full": "recomputed in full",
+    "whole": "recomputed whole, with the product that nothing reads",
 }  # fmt: skip
-OF_A_GRID = ("none", "selective", "full")
+OF_A_GRID = ("none", "selective", "full", "whole")
 
 
-def beyond_grid(name: str) -> str:
-    """Return the paragraph for a strategy's name; empty if that is no plan in notation, or one that a grid has."""
-    if not is_plan(name):
-        return ""
-    try:
-        plan = parse_plan(name)
-    except ValueError:
+def beyond_grid(plan: HybridPlan | None) -> str:
+    """Return the paragraph for a strategy's plan (`plan_of`); empty if it has none, or one that a grid has."""
+    if plan is None:
         return ""
     said = [*_recomputed(plan), *_sharded(plan), *_ordered(plan)]
     return f"What no plan of a grid does: {' '.join(said)}" if said else ""
@@ -37,9 +34,9 @@ def _recomputed(plan: HybridPlan) -> list[str]:
             ends.append(plan.recompute_layers[at : at + count])
             at += count
         if all(ends):
-            whole = [sum(level == "full" for level in of) for of in (ends[0], ends[-1])]
-            said.append(f"Of the first stage's {len(ends[0])} layers {whole[0]} are recomputed whole, of the last's {len(ends[-1])}"
-                        f" {whole[1]}: later stages keep fewer micro-batches.")
+            all_of = [sum(level in ("full", "whole") for level in of) for of in (ends[0], ends[-1])]
+            said.append(f"Of the first stage's {len(ends[0])} layers {all_of[0]} are recomputed in full, of the last's "
+                        f"{len(ends[-1])} {all_of[1]}: later stages keep fewer micro-batches.")
     return said
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from taskflow.mapper import HybridParallel, HybridPlan, fitted, is_plan, map_graph, parse_plan, samples
+from taskflow.mapper import HybridParallel, map_graph, plan_of
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 
 WORTH = 1.01  # times as long: what gains less is not said of a plan that is not split
@@ -46,15 +46,15 @@ def split_gain(evaluator: Evaluator) -> SplitGain | None:
     """Return the gain for the evaluator's current strategy, at which the evaluator is again afterwards. None if that is no plan in
     notation, if it cannot be split, or if it would gain nothing."""
     strategy, seconds = evaluator.strategy, evaluator.seconds
-    if not is_plan(strategy.name):
+    plan = plan_of(evaluator.graph, strategy)
+    if plan is None:
+        return None
+    other = replace(plan, split=1 if plan.split > 1 else 2)
+    if not other.may_split:
         return None
     try:
-        plan = fitted(parse_plan(strategy.name), samples(evaluator.graph), len(evaluator.machine.processors))
-        other = replace(plan, split=1 if plan.split > 1 else 2)
-        if not (other.may_split and _is(evaluator, plan)):
-            return None
         other_seconds = evaluator.set(map_graph(HybridParallel(other), evaluator.graph, evaluator.machine))
-    except (ValueError, TooManyTasksError):  # it cannot be cut so, or is somebody's own
+    except (ValueError, TooManyTasksError):  # it cannot be cut so
         return None
     finally:
         if evaluator.strategy is not strategy:
@@ -63,9 +63,3 @@ def split_gain(evaluator: Evaluator) -> SplitGain | None:
         return SplitGain(True, plan.split, seconds, other_seconds)
     found = SplitGain(False, other.split, other_seconds, seconds)
     return found if found.gain > WORTH else None
-
-
-def _is(evaluator: Evaluator, plan: HybridPlan) -> bool:
-    """True if the evaluator's strategy is what its name says."""
-    strategy = evaluator.strategy
-    return replace(map_graph(HybridParallel(plan), evaluator.graph, evaluator.machine), name=strategy.name) == strategy

@@ -191,7 +191,7 @@ def even_order(strategy: Strategy, graph: OperatorGraph) -> Strategy | None:
             return None
         configs[node.name] = config
     if pipeline is None or pipeline.count == 1 or not layer_numbers(graph):
-        return replace(strategy, configs=configs)
+        return replace(strategy, configs=configs, plan=None)
     stages = stages_of(graph, pipeline.count)
     like: dict[tuple[object, ...], tuple[int, ...]] = {}
     for node in graph:
@@ -205,7 +205,7 @@ def even_order(strategy: Strategy, graph: OperatorGraph) -> Strategy | None:
             if processors is None:
                 return None
             configs[node.name] = replace(config, processors=processors)
-    return replace(strategy, configs=configs, pipeline=replace(pipeline, stages=stages))
+    return replace(strategy, configs=configs, pipeline=replace(pipeline, stages=stages), plan=None)
 
 
 def _even_shares(node: Node, strategy: Strategy) -> OpConfig | None:

@@ -8,7 +8,7 @@ that needs it for its backward pass, so that sums over any stages are what their
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -76,6 +76,7 @@ class LayerWorks:
             for node, wanted, active in zip(graph, self.tables.wanted, self.tables.active.tolist())
         ]
         self._index_layers()
+        self.levels = self._levels()
 
     def of(self, plan: HybridPlan) -> LayerWork:
         """Return the work for a plan's t, c, e and ``micro_batch``. Raises ValueError if the network cannot be cut so."""
@@ -91,7 +92,7 @@ class LayerWorks:
         def by_layer(values: Array) -> Array:
             return np.bincount(layer, values, self.layers)
 
-        masks, sums = list(self.sums.masks.values()), self.sums
+        sums = self.sums
         once = np.zeros(len(self.tables.weight_node), bool)
         once[np.unique(self.tables.weight_name, return_index=True)[1]] = True
         own, buffers = layer[self.tables.weight_node], sums.rule.buffers if sums.rule else 0
@@ -111,18 +112,30 @@ class LayerWorks:
         }
         whole = np.array([np.bincount(own, values, self.layers) for values in (nbytes, elements * sums.wide)])
         passes = np.array([by_layer(seconds[:, 0]), by_layer(seconds[:, 1])])
-        waits = np.zeros((len(masks), self.layers))
+        waits = np.zeros((len(self.levels), self.layers))
         if self._in_order and plan.experts == 1 and table.read_seconds.any():
             passes = self._with_exchanges(plan, table, seconds)
-            waits = np.array([self._waits(table, level, seconds[:, 0]) for level in self.sums.masks])
+            waits = np.array([self._waits(table, level, seconds[:, 0]) for level in self.levels])
+        may = plan.tensor > 1 and plan.sequence_parallel
+        spared = self.tables.regathers(replace(plan, regather=may))
         return LayerWork(
             by_layer(seconds[:, 0]), by_layer(seconds[:, 1]), passes,
             self._begins(seconds[:, 0], layer, self.layers, self._needed[0]),
             self._begins(seconds[:, 1], layer, self.layers, self._needed[1]),
-            np.array([by_layer(seconds[:, 0] * again) for again in masks]),
-            np.array([self._kept(table, again) for again in masks]), weights, gradients, state, touched, whole, moved,
+            np.array([by_layer(seconds[:, 0] * sums.masks[level]) for level in self.levels]),
+            np.array([self._kept(table, level, spared) for level in self.levels]), weights, gradients, state, touched, whole, moved,
             waits, by_layer(np.maximum(0.0, table.seconds[:, 2] - table.alone[:, 2])),
         )
+
+    def _levels(self) -> tuple[str, ...]:
+        """The levels of recomputation that plans choose among. ``whole`` takes longer than ``full``, and keeps less only if an
+        operator whose results are kept for others, the last of a layer, has something for its own backward pass."""
+        masks, dropped = self.sums.masks, self.sums.dropped
+        if not {"full", "whole"} <= masks.keys():
+            return tuple(masks)
+        last = [node for node in self.sums.graph if masks["whole"][node.number] and not dropped["whole"][node.number]]
+        less = any(node.operator.keeps(node.specs).outputs or node.operator.saves(node.specs, node.space) for node in last)
+        return tuple(level for level in masks if less or level != "whole")
 
     def of_stages(self, plan: HybridPlan, micro_batches: int, enough: float) -> float:
         """Return the seconds that the slowest stage takes at least, if there are fewer layers than stages: these are the same then
@@ -223,14 +236,15 @@ class LayerWorks:
         saves = table.saved > 0
         key = level, saves.tobytes()
         if key not in self._pairs:
-            self._pairs[key] = self._neighbours(self.sums.masks[level], saves)
+            self._pairs[key] = self._neighbours(level, saves)
         places, sources, readers = self._pairs[key]
         moves = table.read_seconds[places, 0] * (seconds[sources] > 0) * (seconds[readers] > 0)
         return np.bincount(self.sums.layer_of[readers], moves, self.layers)
 
-    def _neighbours(self, again: Array, saves: Array) -> Array:
+    def _neighbours(self, level: str, saves: Array) -> Array:
         """(3, pairs): places of reads, with sources and readers, of all such neighbours."""
-        batches = [self._batches(again, saves, alone) for alone in (True, False)]
+        again = self.sums.masks[level]
+        batches = [self._batches(level, saves, alone) for alone in (True, False)]
         last: dict[int, int] = {}  # by layer, the operator before
         pairs, place = [], 0
         for node in self.sums.graph:
@@ -245,17 +259,18 @@ class LayerWorks:
                 last[own] = node.number
         return np.array(pairs, np.int64).reshape(-1, 3).T
 
-    def _batches(self, again: Array, saves: Array, alone: bool) -> dict[int, int]:
+    def _batches(self, level: str, saves: Array, alone: bool) -> dict[int, int]:
         """Of each operator that is computed again, for which backward task of its layer that is, as in
         ``tasks.lower.recompute``. If not ``alone``, what other layers read comes first."""
         tables, graph, layer = self.tables, self.sums.graph, self.sums.layer_of
+        again, always = self.sums.dropped[level], self.sums.rerun[level]
         found: dict[int, int] = {}
 
         def compute(number: int, batch: int) -> None:
             left = [number]
             while left:
                 one = left.pop()
-                if again[one] and one not in found and (one != number or batch >= 0):
+                if (again[one] or always[one]) and one not in found and (one != number or batch >= 0):
                     found[one] = batch
                 elif one != number:
                     continue
@@ -269,7 +284,7 @@ class LayerWorks:
         for node in reversed(graph.nodes):
             if tables.active[node.number]:
                 keeps = node.operator.keeps(node.specs)
-                if again[node.number] and (keeps.outputs or saves[node.number]):
+                if always[node.number] or (again[node.number] and (keeps.outputs or saves[node.number])):
                     compute(node.number, node.number)
                 elif keeps.inputs:
                     for tensor in node.inputs:
@@ -298,21 +313,25 @@ class LayerWorks:
         begins: Array = np.minimum.accumulate(np.maximum(np.array(found), 0.0)[::-1])[::-1]
         return begins
 
-    def _kept(self, table: NodeTable, again: Array) -> Array:
-        """Bytes by layer of what a micro-batch keeps; of operators without samples nothing counts."""
+    def _kept(self, table: NodeTable, level: str, spared: Array) -> Array:
+        """Bytes by layer of what a micro-batch keeps; of operators without samples nothing counts. ``spared``: reads that a plan
+        may bring a second time and not keep."""
         tables, layer = self.tables, self.sums.layer_of
         tensor, reader, source = tables.read_tensor, tables.read_node, tables.output_node[tables.read_tensor]
-        fresh = ~again[tables.output_node] & self._varying
+        again, dropped = self.sums.masks[level], self.sums.dropped[level]
+        fresh = ~dropped[tables.output_node] & self._varying
         wanted = (tables.read_kept | again[reader]) & self._varies[source]
         here = wanted & table.read_local
         at = np.full(len(tables.output_node), -1)
         places = np.flatnonzero(here)
         at[tensor[places[::-1]]] = layer[reader[places[::-1]]]  # of the first reader
-        at[tables.output_kept] = layer[tables.output_node[tables.output_kept]]
+        own = tables.output_kept & ~again[tables.output_node]
+        at[own] = layer[tables.output_node[own]]
         needed = fresh & (at >= 0)
         found: Array = np.bincount(at[needed], table.outputs[needed], self.layers)
         found += np.bincount(layer, table.saved * ~again * tables.active * self._varies, self.layers)
-        chosen = np.flatnonzero(wanted & ~table.read_local & ~again[source])
+        kept = wanted & ~(spared & ~again[reader])
+        chosen = np.flatnonzero(kept & ~table.read_local & ~dropped[source])
         first = chosen[np.unique(table.read_rect[chosen], return_index=True)[1]]
         found += np.bincount(layer[reader[first]], table.read_bytes[first], self.layers)
         return found

@@ -24,7 +24,7 @@ def change_that_fits(
 ) -> str:
     """A sentence for the error that says that nothing fits: which plan with an order would fit on these devices, or on
     how many more one would. Empty where the network has no plans with an order or the machine is not described. By
-    closed forms, with a tenth of the memory left free, as `MemoryCheck` does for what it estimates. Once ``over``
+    closed forms, which leave out most short-lived arrays, so with a tenth of the memory left free. Once ``over``
     answers true, it says what it has found until then."""
     if not isinstance(machine, Cluster) or not any(node.parameters for node in graph):
         return ""
@@ -91,7 +91,7 @@ def _savings(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> list[tup
             if batch % d:
                 continue
             for mb in dict.fromkeys((batch // d, 1)):
-                for recompute in sums.masks:
+                for recompute in sums.levels:
                     for zero in range(4) if d > 1 else (0,):
                         plan = HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, zero=zero, recompute=recompute)
                         if (nbytes := _bytes(sums, plan, batch)) is not None:

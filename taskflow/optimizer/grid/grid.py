@@ -103,16 +103,16 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 class PlanGrid:
-    """Priced grid of a network on a machine, of the plans that a function ``takes``. Its cached results serve the local search
-    too."""
+    """Priced grid of a network on a machine, of the plans that a function ``takes``. The local search uses its cache, too."""
 
     def __init__(
-        self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None
+        self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None,
+        all_of_a_layer: str = "full",
     ) -> None:
         if not isinstance(machine, Cluster):
             raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
         self.graph, self.machine, self.rule, self.takes = graph, machine, rule, takes
-        self.sums = PlanSums(GraphTables(graph, machine), rule)
+        self.sums = PlanSums(GraphTables(graph, machine), rule, all_of_a_layer)
         self.prices = PlanPrices(self.sums)
         self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
         self.fitting: list[PricedPlan] = []

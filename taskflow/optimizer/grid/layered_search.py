@@ -281,5 +281,5 @@ def joined(first: SearchResult, second: SearchResult, proposals: int) -> SearchR
         second, strategy=best.strategy, seconds=best.seconds, starts={**first.starts, **second.starts}, history=tuple(history),
         proposals=second.proposals + proposals, accepted=first.accepted + second.accepted, refused=first.refused + second.refused,
         lower_bound=min(second.lower_bound, best.seconds) if best is second else 0.0, local=second.local and best is second,
-        optimal=False, left_out=(*first.left_out, *second.left_out),
+        optimal=False, left_out=(*first.left_out, *second.left_out), lacking=(*first.lacking, *second.lacking),
     )

@@ -15,8 +15,12 @@ from taskflow.rules import UpdateRule
 
 
 def make_grid(
-    graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None
+    graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None,
+    all_of_a_layer: str = "full",
 ) -> AnyGrid:
     """Return a `PlanGrid`, or a `MixedGrid` if devices are of several kinds. ``takes``: which plans a `PlanGrid` has at all.
+    ``all_of_a_layer``: how its plans compute all of a layer again, ``full``, or ``whole`` for a program that knows no early stop.
     Raises ValueError if the machine is not described."""
-    return MixedGrid(graph, machine, rule) if unequal(machine) else PlanGrid(graph, machine, rule, takes)
+    if unequal(machine):
+        return MixedGrid(graph, machine, rule, all_of_a_layer=all_of_a_layer)
+    return PlanGrid(graph, machine, rule, takes, all_of_a_layer)

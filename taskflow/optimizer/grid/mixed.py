@@ -38,11 +38,13 @@ class MixedGrid:
     """The priced grid of a network on a machine with several kinds of device; otherwise like `PlanGrid`. ``even``: only plans as
     people lay them out for equal devices, with even stages and shares and the devices in their order."""
 
-    def __init__(self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, even: bool = False) -> None:
+    def __init__(
+        self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, even: bool = False, all_of_a_layer: str = "full"
+    ) -> None:
         if not isinstance(machine, Cluster):
             raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
-        self.graph, self.machine, self.rule, self.even = graph, machine, rule, even
-        self.batch, self.axes = samples(graph), PlanAxes(graph, machine)
+        self.graph, self.machine, self.rule, self.even, self.all_of_a_layer = graph, machine, rule, even, all_of_a_layer
+        self.batch, self.axes = samples(graph), PlanAxes(graph, machine, all_of_a_layer)
         found = [(of, self._sums_of(of)) for of in kinds_of(machine)]
         found.sort(key=lambda one: _network_seconds(one[1]))
         self.kinds = [sums for _, sums in found]
@@ -59,7 +61,8 @@ class MixedGrid:
     def _sums_of(self, kind: Sequence[int]) -> PlanSums:
         """Sums for a machine whose first devices are of this kind."""
         others = [processor.number for processor in self.machine.processors if processor.number not in set(kind)]
-        return PlanSums(GraphTables(self.graph, PartOfMachine(self.machine, (*kind, *others))), self.rule)
+        tables = GraphTables(self.graph, PartOfMachine(self.machine, (*kind, *others)))
+        return PlanSums(tables, self.rule, self.all_of_a_layer)
 
     # ---- plans -------------------------------------------------------------------------------------------------------
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:

@@ -57,15 +57,18 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
                 continue
             yield replace(layered, plan=replace(
                 plan, tensor=degrees["tensor"], context=degrees["context"], pipeline=degrees["pipeline"], data=degrees["data"],
-                virtual=virtual, stages=(),
+                virtual=virtual, stages=(), regather=plan.regather and degrees["tensor"] > 1,
             ))
 
 
 def _ordered(layered: LayeredPlan) -> Iterator[LayeredPlan]:
-    """Other micro-batches, parts of them, schedules and stages a rank, and weights that are gathered further ahead."""
+    """Other micro-batches, parts of them, schedules and stages a rank, weights that are gathered further ahead, and sequences
+    that are gathered again."""
     plan = layered.plan
     if plan.zero == 3:
         yield from (replace(layered, plan=replace(plan, prefetch=ahead)) for ahead in AHEAD)
+    if plan.tensor > 1 and plan.sequence_parallel:
+        yield replace(layered, plan=replace(plan, regather=not plan.regather))
     micro_batch = plan.micro_batch or 1
     for other in (2 * micro_batch, micro_batch // 2):
         if other and not plan.shares:
@@ -171,7 +174,7 @@ def _computed_again(layered: LayeredPlan, sums: PlanSums, stages: bool = True) -
     """All layers, or those of one stage, compute another part again; or one more or one fewer of a stage; or, of every stage,
     one, an eighth, a quarter or half of those that compute the same. ``stages``: whether single stages' layers change, too."""
     plain = replace(layered, recompute=())
-    choices = list(sums.masks)
+    choices = sums.levels
     for level in choices:
         yield replace(plain, plan=replace(layered.plan, recompute=level))
     if not sums.layers:

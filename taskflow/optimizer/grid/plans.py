@@ -35,9 +35,9 @@ def grid_plans(graph: OperatorGraph, machine: Machine) -> list[tuple[HybridPlan,
 
 
 class PlanAxes:
-    """Values of each degree for a network on a machine."""
+    """Values of each degree for a network on a machine. ``all_of_a_layer``: the word for recomputation of all of each layer."""
 
-    def __init__(self, graph: OperatorGraph, machine: Machine) -> None:
+    def __init__(self, graph: OperatorGraph, machine: Machine, all_of_a_layer: str = "full") -> None:
         self.graph, self.devices, self.batch = graph, len(machine.processors), samples(graph)
         self.node = min(node_size(machine), self.devices)
         self.layers = max(layer_numbers(graph).values(), default=-1) + 1
@@ -50,7 +50,7 @@ class PlanAxes:
         if recomputed(graph, "selective"):
             self.recompute.append("selective")
         if self.layers and recomputed(graph, "full"):
-            self.recompute.append("full")
+            self.recompute.append(all_of_a_layer)
 
     def plans(self) -> Iterator[tuple[HybridPlan, int]]:
         """Yield all plans."""

@@ -24,7 +24,7 @@ from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.grid.stages import PlanSums, StageSums
 from taskflow.optimizer.grid.tables import Array
 
-LIMIT = 0.9  # of the memory; `MemoryCheck` leaves a tenth free for plans that are lowered in part
+LIMIT = 0.9  # of the memory; closed forms leave out most short-lived arrays
 Counts = tuple[tuple[int, ...], ...]  # by stage of a rank, how many layers have each level
 
 
@@ -152,7 +152,7 @@ def _levels(layered: LayeredPlan, sums: PlanSums, counts: Sequence[int]) -> _Eac
     """What a layer takes and keeps at each level: without recomputation, the difference that one more layer makes to a stage;
     of the others, the difference to that."""
     at = max(range(len(counts)), key=counts.__getitem__)
-    uniform = {level: sums.sums(_at(layered, level)) for level in sums.masks}
+    uniform = {level: sums.sums(_at(layered, level)) for level in sums.levels}
     plain, many = uniform["none"], counts[at]
     seconds, nbytes, weights = 0.0, 0.0, 0.0
     if len(counts) > 1 and many > 1:

@@ -101,7 +101,7 @@ class ShardedPasses:
         plan = layered.plan
         count, number_of = max(1, self.sums.layers), self.sums.layer_of
         key = (plan.pipeline * plan.virtual, plan.stages, number, layered.recompute or plan.recompute, layered.zero or plan.zero,
-               plan.in_blocks, plan.prefetch, plan.context, plan.experts, plan.data)  # fmt: skip
+               plan.in_blocks, plan.prefetch, plan.context, plan.experts, plan.data, plan.regather)  # fmt: skip
         if key in self._stages:
             return self._stages[key]
         levels, zeros = layered.levels(count), layered.zeros(count)
@@ -111,7 +111,11 @@ class ShardedPasses:
         table = self.tables.of(plan)
         several = self._several(layered)
         ahead = plan.in_blocks, plan.prefetch
-        name = tuple([kinds[i] for i in kept]), tuple(run.first for run in runs), several.all() or several.tobytes(), *ahead
+        anew = self.tables.regathers(plan) & ~table.read_local
+        name = (
+            tuple([kinds[i] for i in kept]), tuple(run.first for run in runs), several.all() or several.tobytes(), *ahead,
+            plan.regather and (plan.tensor, plan.context, plan.experts),
+        )  # fmt: skip
         if name not in self._walks:
             together = {
                 node: (self.lists.blocks if plan.in_blocks and zeros[number_of[node]] > 1 else self.lists.layers)[node]
@@ -121,8 +125,9 @@ class ShardedPasses:
             sent = {layer: layer in self._places and any(several[place] for place in self._places[layer]) for layer in zero}
             maker = WalkMaker(
                 self.lists, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
-                self.sums.again(layered), table.saved > 0, together, lambda layer: sent[layer] and zero[layer] > 2,
-                lambda layer: sent[layer] and zero[layer] > 1, plan.prefetch if isinstance(plan.prefetch, int) else 1,
+                self.sums.not_kept(layered), self.sums.always(layered), table.saved > 0, together,
+                lambda layer: sent[layer] and zero[layer] > 2, lambda layer: sent[layer] and zero[layer] > 1,
+                plan.prefetch if isinstance(plan.prefetch, int) else 1, anew,
             )
             self._walks[name] = maker.walk(runs), len(self._walks)
         walk, number = self._walks[name]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from taskflow.mapper import blocks_of
 from taskflow.optimizer.grid.tables import Array, GraphTables
+from taskflow.tasks.lower import AHEAD
 
 KEPT = 3  # of the blocks of layers that are alike
 LONGEST = 4  # layers of a block
@@ -111,16 +112,18 @@ class GraphLists:
 class WalkMaker:
     """Makes the walk of layers, each given by its nodes. ``names``: of each node, the weights that are gathered and reduced
     together: those of a layer, or of a block. ``gathered``, ``reduced``: whether weights of a name are in each pass. ``again``: the
-    nodes that are recomputed; ``saves``: those that save something for their backward task. ``ahead``: how many names ahead
-    weights are gathered."""
+    nodes whose results are not kept, but computed again; ``always``: those that run again before their backward step in any case;
+    ``saves``: those that save something for it. ``ahead``: how many names ahead weights are gathered. ``anew``: the reads that are
+    brought again for the backward pass, unless they are computed again."""
 
     def __init__(
-        self, lists: GraphLists, layers: Sequence[Sequence[int]], stage: frozenset[int], again: Array, saves: Array,
+        self, lists: GraphLists, layers: Sequence[Sequence[int]], stage: frozenset[int], again: Array, always: Array, saves: Array,
         names: Mapping[int, Sequence[str]], gathered: Callable[[str], bool], reduced: Callable[[str], bool], ahead: int,
+        anew: Array,
     ) -> None:
         self.lists, self.layers, self.stage, self.names = lists, layers, stage, names
-        self.again, self.saves, self.ahead = again.tolist(), saves.tolist(), ahead
-        self.gathered, self.reduced = gathered, reduced
+        self.again, self.always, self.saves, self.ahead = again.tolist(), always.tolist(), saves.tolist(), ahead
+        self.gathered, self.reduced, self.anew = gathered, reduced, anew.tolist()
         self.made = Walk()
         self.steps = self.made.steps
         self.visits: list[list[int]] = []  # number of a gather, and the step that used its weights last
@@ -167,6 +170,8 @@ class WalkMaker:
                 for read in self.lists.reads[node]:
                     if self.lists.read_kept[read] and self.lists.source[read] in again:
                         self._brought(step, read, 0, self.lists.source[read], again)
+                    elif self.lists.read_kept[read] and self.anew[read] and not self.again[node] and len(self.steps) >= AHEAD:
+                        self._brought(step, read, 0, node, {node: len(self.steps) - AHEAD})
                 for read in self.lists.readers[node]:
                     self._brought(step, read, 1, self.lists.reader[read], there)
                 names = [name for name in self.names[node] if self.reduced(name)]
@@ -181,7 +186,7 @@ class WalkMaker:
 
     def _recompute(self, node: int, again: dict[int, int]) -> None:
         """Append the steps that compute again what a backward step reads, as ``tasks.lower.recompute`` does."""
-        own = self.again[node] and (self.saves[node] or self.lists.outputs_kept[node])
+        own = self.always[node] or (self.again[node] and (self.saves[node] or self.lists.outputs_kept[node]))
         if not own and not any(self.lists.read_kept[read] for read in self.lists.reads[node]):
             return
         wanted: set[int] = set()

@@ -10,11 +10,12 @@ from functools import cached_property
 import numpy as np
 
 from taskflow.floats import sum_bytes
-from taskflow.mapper import BucketLayer, blocks_of, divided, layer_numbers, recomputed, stages_of
+from taskflow.mapper import BucketLayer, blocks_of, divided, layer_numbers, recomputed, rerun, stages_of
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
 from taskflow.rules import UpdateRule
+from taskflow.tasks.lower import runs_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +55,34 @@ class StageWeights:
 
 
 class PlanSums:
-    """Sums of the tables of a graph for plans, cached."""
+    """Sums of the tables of a graph for plans, cached. ``all_of_a_layer``: the word with which searches compute all of a layer
+    again, ``full`` or ``whole``; ``levels``: all words that they choose among, as far as these differ."""
 
-    def __init__(self, tables: GraphTables, rule: UpdateRule | None) -> None:
-        self.tables, self.graph, self.rule = tables, tables.graph, rule
+    def __init__(self, tables: GraphTables, rule: UpdateRule | None, all_of_a_layer: str = "full") -> None:
+        self.tables, self.graph, self.rule, self.all_of_a_layer = tables, tables.graph, rule, all_of_a_layer
         numbers = layer_numbers(self.graph)
         self.layers = max(numbers.values(), default=-1) + 1
         self.layer_of = np.array([numbers.get(node.name, 0) for node in self.graph], np.int64)
         self.masks: dict[str, Array] = {"none": np.zeros(len(self.graph), bool)}
         """By level, the operators that are computed again in fact: of those that a level names, whose results some backward task
-        needs."""
-        known = {frozenset[str]()}
-        for level in ("selective", "full", "light", "linear"):
-            names = recomputed(self.graph, level) if self.layers or level == "selective" else frozenset()
-            if names not in known:
-                known.add(names)
-                self.masks[level] = self._needed_again(names)
+        needs; and those that run again in any case."""
+        self.dropped: dict[str, Array] = {"none": np.zeros(len(self.graph), bool)}
+        """By level, those of them whose results are not kept."""
+        self.rerun: dict[str, Array] = {"none": np.zeros(len(self.graph), bool)}
+        """By level, those of them that run again before their own backward pass, whatever it reads."""
+        active = set(np.flatnonzero(tables.active).tolist())
+        known = {(frozenset[str](), frozenset[str]())}
+        for level in ("selective", "full", "light", "linear", "whole"):
+            if not self.layers and level != "selective":
+                continue
+            names, always = recomputed(self.graph, level), rerun(self.graph, level)
+            if (names, always) not in known:
+                known.add((names, always))
+                self.masks[level] = np.array(runs_again(self.graph, active, names, always), bool)
+                for masks, of in ((self.dropped, names), (self.rerun, always)):
+                    masks[level] = self.masks[level] & np.array([node.name in of for node in self.graph], bool)
+        other = {"full": "whole", "whole": "full"}[all_of_a_layer]
+        self.levels = tuple(level for level in self.masks if level != other)
         self._stages: dict[tuple[int, tuple[int, ...]], Array] = {}
         self._sums: dict[object, StageSums] = {}
         self._weights: dict[object, StageWeights] = {}
@@ -88,19 +101,7 @@ class PlanSums:
     @cached_property
     def axes(self) -> PlanAxes:
         """The values of each degree, found when they are first needed."""
-        return PlanAxes(self.graph, self.tables.machine)
-
-    def _needed_again(self, names: frozenset[str]) -> Array:
-        found = np.zeros(len(self.graph), bool)
-        read = np.zeros(len(self.graph), bool)  # by a backward task, or by one of what is computed again
-        for node in reversed(self.graph.nodes):
-            keeps, active = node.operator.keeps(node.specs), bool(self.tables.active[node.number])
-            saves = keeps.outputs or bool(node.operator.saves(node.specs, node.space))
-            found[node.number] = node.name in names and (bool(read[node.number]) or (active and saves))
-            if found[node.number] or (active and keeps.inputs):
-                for tensor in node.inputs:
-                    read[tensor.node] = True
-        return found
+        return PlanAxes(self.graph, self.tables.machine, self.all_of_a_layer)
 
     def stages(self, layered: LayeredPlan) -> Array:
         """Return the stage of each node."""
@@ -112,19 +113,30 @@ class PlanSums:
         return self._stages[key]
 
     def again(self, layered: LayeredPlan) -> Array:
-        """Return the nodes that are recomputed."""
+        """Return the nodes that are computed again."""
+        return self._mixed(layered, self.masks)
+
+    def not_kept(self, layered: LayeredPlan) -> Array:
+        """Return those of them whose results are not kept for the backward pass."""
+        return self._mixed(layered, self.dropped)
+
+    def always(self, layered: LayeredPlan) -> Array:
+        """Return those of them that run again before their own backward pass, whatever it reads."""
+        return self._mixed(layered, self.rerun)
+
+    def _mixed(self, layered: LayeredPlan, masks: Mapping[str, Array]) -> Array:
         if not layered.recompute:
-            return self.masks[layered.plan.recompute]
+            return masks[layered.plan.recompute]
         found = np.zeros(len(self.graph), bool)
         levels = np.array(layered.recompute)[self.layer_of]
-        for level, mask in self.masks.items():
+        for level, mask in masks.items():
             found |= mask & (levels == level)
         return found
 
     def sums(self, layered: LayeredPlan) -> StageSums:
         """Return what the passes of a plan's stages take and keep."""
         plan = layered.plan
-        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages,
+        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.regather,
                layered.recompute or plan.recompute, plan.schedule.rank(plan.pipeline, plan.pipeline), plan.zero > 1)  # fmt: skip
         if key not in self._sums:
             self._sums[key] = self._add_up(layered, self.tables.of(plan))
@@ -132,7 +144,8 @@ class PlanSums:
 
     def _add_up(self, layered: LayeredPlan, table: NodeTable) -> StageSums:
         tables, plan = self.tables, layered.plan
-        count, stage, again = plan.pipeline * plan.virtual, self.stages(layered), self.again(layered)
+        count, stage = plan.pipeline * plan.virtual, self.stages(layered)
+        again, dropped = self.again(layered), self.not_kept(layered)
         source = tables.output_node[tables.read_tensor]
         reader = tables.read_node
         rank = np.array([plan.schedule.rank(s, plan.pipeline) for s in range(count)])[stage]
@@ -144,13 +157,15 @@ class PlanSums:
         everything = np.arange(len(stage))
         each = tables.seconds(plan)
         seconds = np.stack([by_stage(everything, each[:, i]) for i in range(6)], axis=1)
-        read_again = again[source] & (again[reader] | tables.read_kept)
+        read_again = dropped[source] & (again[reader] | tables.read_kept)
         sums = np.stack([by_stage(reader, np.where(crosses, 0.0, table.read_seconds[:, i])) for i in range(2)], axis=1)
         if again.any():
             for backward, forward in ((2, 0), (3, 1), (5, 4)):
                 seconds[:, backward] += by_stage(everything, each[:, forward] * again)
             sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * (read_again & ~crosses))
-        kept, of_layer = self._kept(table, stage, again, crosses, count)
+        anew = tables.regathers(plan) & tables.read_kept & ~table.read_local & ~crosses & ~dropped[source] & ~again[reader]
+        sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * anew)
+        kept, of_layer = self._kept(table, stage, again, dropped, crosses, anew, count)
         passing = np.zeros(count)
         own = np.bincount(tables.output_node, table.outputs, len(stage))
         own += np.bincount(reader, table.read_bytes * ~table.read_local, len(stage))
@@ -162,21 +177,25 @@ class PlanSums:
         crossing = np.bincount(stage[source[crosses]], table.read_bytes[crosses], count).max() if crosses.any() else 0.0
         return StageSums(seconds, sums, kept, passing, float(crossing))
 
-    def _kept(self, table: NodeTable, stage: Array, again: Array, crosses: Array, count: int) -> tuple[Array, Array]:
-        """Bytes that a micro-batch keeps from forward to backward, by stage; and those of recomputed values, by layer."""
+    def _kept(
+        self, table: NodeTable, stage: Array, again: Array, dropped: Array, crosses: Array, anew: Array, count: int
+    ) -> tuple[Array, Array]:
+        """Bytes that a micro-batch keeps from forward to backward, by stage; and those of recomputed values, by layer.
+        ``dropped``: of the nodes that are computed ``again``, those whose results are not kept. ``anew``: reads that are brought a
+        second time, and so not kept."""
         tables = self.tables
         source, reader = tables.output_node[tables.read_tensor], tables.read_node
         local = table.read_local & ~crosses
-        needed = tables.output_kept.copy()
+        needed = tables.output_kept & ~again[tables.output_node]
         needed[tables.read_tensor[local & (tables.read_kept | again[reader])]] = True
         whole = tables.output_kept.copy()
         whole[tables.read_tensor[local & tables.read_kept]] = True
-        fresh = ~again[tables.output_node]
+        fresh = ~dropped[tables.output_node]
         kept = np.bincount(stage[tables.output_node], table.outputs * (needed & fresh), count)
         kept += np.bincount(stage, table.saved * ~again * tables.active, count)
-        arrives = ~local & (tables.read_kept | again[reader])
+        arrives = ~local & (tables.read_kept | again[reader]) & ~anew
         first = np.zeros(len(reader), bool)
-        chosen = np.flatnonzero(arrives & ~again[source])
+        chosen = np.flatnonzero(arrives & ~dropped[source])
         first[chosen[np.unique(table.read_rect[chosen] * count + stage[reader[chosen]], return_index=True)[1]]] = True
         kept += np.bincount(stage[reader], table.read_bytes * first, count)
         layers = max(1, self.layers)

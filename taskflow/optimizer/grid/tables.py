@@ -112,6 +112,7 @@ class GraphTables:
         self._index_reads()
         self._tables: dict[tuple[int, int, int, int], NodeTable] = {}
         self._mappers: dict[tuple[int, int, int], tuple[HybridParallel, Machine]] = {}
+        self._regathers: dict[tuple[int, int, int], Array] = {}
         self._groups: dict[tuple[int, int, int], _GroupCuts] = {}
         self._collectives: dict[tuple[range, bool], Any] = {}
 
@@ -160,6 +161,18 @@ class GraphTables:
             mapper.prepare(self.graph, machine)
             self._mappers[t, c, e] = mapper, machine
         return self._mappers[t, c, e]
+
+    def regathers(self, plan: HybridPlan) -> Array:
+        """Return, by read, whether a plan brings the tensor again for the backward pass, if it comes from another device
+        (`HybridParallel.select_regather`)."""
+        if not plan.regather:
+            return np.zeros(len(self.read_node), bool)
+        key = plan.tensor, plan.context, plan.experts
+        if key not in self._regathers:
+            mapper, _ = self._mapper(*key)
+            shared = [bool(node.parameters) and not mapper.between(node) for node in self.graph]
+            self._regathers[key] = np.array(shared, bool)[self.read_node]
+        return self._regathers[key]
 
     def group_cuts(self, t: int, c: int, e: int) -> _GroupCuts:
         """Return how a group cuts the nodes, found once for all sizes of micro-batches."""

@@ -22,7 +22,7 @@ from taskflow.tasks import (
     items_of,
     lifetimes,
     needs,
-    peak_of,
+    plan_memory,
     roofline,
     simulate,
 )
@@ -38,7 +38,7 @@ class MemoryUse:
     ``weights``: its parts of the parameters. ``state``: other arrays that are kept from step to step (the update rule's, a
     recurrent network's state). ``buffers``: the most that lives at once of gradients, activations, saved values and arriving
     copies. ``packed``: for messages whose part of an array is not contiguous, which are packed before sending and unpacked
-    after arrival.
+    after arrival. ``holes``: what lies between buffers in the arena that holds them (`plan_memory`).
     """
 
     processor: int
@@ -46,10 +46,11 @@ class MemoryUse:
     state: int
     buffers: int
     packed: int
+    holes: int = 0
 
     @property
     def nbytes(self) -> int:
-        return self.weights + self.state + self.buffers + self.packed
+        return self.weights + self.state + self.buffers + self.packed + self.holes
 
 
 def peak_bytes(
@@ -127,8 +128,9 @@ def kept_bytes(tasks: TaskGraph, copies: Mapping[int, int] = NO_COPIES) -> tuple
 def use_of(processor: int, kept: tuple[list[int], list[int], list[int]], lives: Sequence[Lifetime]) -> MemoryUse:
     """Return the memory of one processor, from `kept_bytes` and the lifetimes of its other buffers."""
     weights, state, packed = kept
+    plan = plan_memory(lives)
     return MemoryUse(
-        processor, weights[processor], state[processor], peak_of(lives), packed[processor]
+        processor, weights[processor], state[processor], plan.peak_bytes, packed[processor], plan.nbytes - plan.peak_bytes
     )
 
 
@@ -159,5 +161,5 @@ def explain(machine: Machine, uses: Sequence[MemoryUse]) -> str:
         f"{len(over)} of {len(machine.processors)} processors lack memory; processor {worst.processor} "
         f"({machine.processors[worst.processor].kind}) needs {worst.nbytes / 1e9:.3g} GB "
         f"(weights {worst.weights / 1e9:.3g}, state {worst.state / 1e9:.3g}, buffers {worst.buffers / 1e9:.3g}, "
-        f"packed messages {worst.packed / 1e9:.3g}) and has {have / 1e9:.3g}"
+        f"packed messages {worst.packed / 1e9:.3g}, holes between buffers {worst.holes / 1e9:.3g}) and has {have / 1e9:.3g}"
     )

@@ -26,7 +26,8 @@ from taskflow.tasks import (
 @dataclass(frozen=True, slots=True)
 class MemoryProfile:
     """Memory over time: ``nbytes[i]`` live on the processor from ``seconds[i]`` to ``seconds[i + 1]`` (the last one to the end
-    of the step), including what is kept from step to step and packed messages. The largest equals ``use.nbytes``."""
+    of the step), including what is kept from step to step, packed messages and holes between buffers. The largest equals
+    ``use.nbytes``."""
 
     use: MemoryUse
     seconds: NDArray[np.float64]
@@ -44,7 +45,7 @@ def memory_profile(tasks: TaskGraph, timeline: Timeline) -> tuple[MemoryProfile,
         items = items_of(tasks, order, placement, processor)
         lives = lifetimes(tasks, items, {processor})
         use = use_of(processor, kept, lives)
-        constant = use.weights + use.state + use.packed
+        constant = use.nbytes - use.buffers
         profiles.append(MemoryProfile(use, _times(items, timeline), constant + _live(lives, len(items))))
     return tuple(profiles)
 

@@ -22,7 +22,7 @@ def on_members(strategy: Strategy, members: Sequence[int], processors: int) -> S
         name: OpConfig(config.degrees, tuple(members[p] for p in config.processors), config.weights)
         for name, config in strategy.configs.items()
     }
-    return replace(strategy, processors=processors, configs=configs)
+    return replace(strategy, processors=processors, configs=configs, plan=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ def repaired_strategy(
     others = {layer: sync for layer, sync in syncs.items() if strategy.sync(layer) != sync}
     if configs is strategy.configs and not others:
         return strategy
-    return replace(strategy, configs=configs, syncs={**strategy.syncs, **others}, name=f"{strategy.name} (repaired)")
+    return replace(strategy, configs=configs, syncs={**strategy.syncs, **others}, name=f"{strategy.name} (repaired)", plan=None)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

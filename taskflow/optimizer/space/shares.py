@@ -102,7 +102,7 @@ class Weigher:
 
     def strategy(self, strategy: Strategy) -> Strategy:
         """Return a strategy whose pieces all have the sizes of the shares, whatever they were before."""
-        return replace(strategy, configs=self(even(strategy).configs))
+        return replace(strategy, configs=self(even(strategy).configs), plan=None)
 
 
 def weighed(node: Node, config: OpConfig, shares: Sequence[int]) -> OpConfig:
@@ -144,4 +144,4 @@ def even(strategy: Strategy) -> Strategy:
     if not any(config.weights for config in strategy.configs.values()):
         return strategy
     configs = {n: replace(c, weights=()) if c.weights else c for n, c in strategy.configs.items()}
-    return replace(strategy, configs=configs)
+    return replace(strategy, configs=configs, plan=None)

@@ -11,13 +11,20 @@ from taskflow.machine import Machine
 from taskflow.mapper import Strategy
 from taskflow.optimizer.trust.features import Features, features
 from taskflow.optimizer.trust.measured import MEASURED, MeasuredPlan
+from taskflow.optimizer.trust.product_seconds import product_seconds
 
 NEAREST = 10
-"""How many measured plans the error to expect is taken from: that of the third worst of them, so that a prediction is expected to
-be within it nearly nine times of ten. benchmarks/measured_elsewhere.py counts how often it is."""
+"""How many measured plans the errors to expect are taken from."""
+
+LEFT_OUT = 1
+"""How many of these, if there are so many, are left out at either end: a prediction is expected to be within the others' errors
+eight times of ten. benchmarks/measured_elsewhere.py counts how often it is."""
 
 LEAST = 0.05
-"""No prediction is expected to be nearer than the noise between two runs of one job on two clusters."""
+"""No prediction is expected to be nearer, to either side, than the noise between two runs of one job on two clusters."""
+
+FEW, UNSURE = 3, 0.35
+"""If fewer measured plans are known, each end is further away by so much (a factor of 1.4)."""
 
 FAR = 4.0
 """Doublings beyond which nothing measured is like a plan. The interval grows by a tenth for each doubling on the way."""
@@ -26,20 +33,21 @@ FAR = 4.0
 @dataclass(frozen=True, slots=True)
 class Trust:
     """Expected error of a prediction. ``nearest``: measured plans and their distances, the nearest first; empty if nothing is
-    measured on such devices. ``low`` and ``high``: the range of seconds to expect, given the predicted ones; None if nothing is
-    known."""
+    measured on such devices. ``low`` and ``high``: the range of seconds to expect, given the predicted ones; None if no measured
+    plan is similar. ``floor``: seconds that no step takes less than (`product_seconds`)."""
 
     nearest: tuple[tuple[MeasuredPlan, float], ...]
     low: float | None
     high: float | None
+    floor: float = 0.0
 
     @property
     def far(self) -> bool:
         """True if no measured plan is similar to this one."""
-        return not self.nearest or self.nearest[0][1] > FAR
+        return self.low is None or self.high is None
 
     def __str__(self) -> str:
-        if self.far or self.low is None or self.high is None:
+        if self.low is None or self.high is None:
             return "trust: far from any measured plan"
         one, _ = self.nearest[0]
         return (
@@ -50,7 +58,7 @@ class Trust:
     def as_json(self) -> dict[str, object]:
         """Return it as a JSON value."""
         return {
-            "said": str(self), "far": self.far, "low_seconds": self.low, "high_seconds": self.high,
+            "said": str(self), "far": self.far, "low_seconds": self.low, "high_seconds": self.high, "floor_seconds": self.floor,
             "nearest": [
                 {"what": str(one), "source": one.source, "measured_seconds": one.seconds, "predicted_seconds": one.predicted,
                  "distance": distance} for one, distance in self.nearest[:3]
@@ -65,12 +73,17 @@ def trust(graph: OperatorGraph, strategy: Strategy, machine: Machine, seconds: f
     if all(device.program is None for device in devices.values()) or (plan := features(graph, strategy, machine)) is None:
         return None
     known = [one for one in MEASURED if one.device in devices]
-    return expected(plan, seconds, known) if known else Trust((), None, None)
+    return expected(plan, seconds, known, product_seconds(graph, strategy, machine))
 
 
-def expected(plan: Features, seconds: float, known: Sequence[MeasuredPlan]) -> Trust:
-    """Return the same from a plan's features and the measured plans to compare it with."""
+def expected(plan: Features, seconds: float, known: Sequence[MeasuredPlan], floor: float = 0.0) -> Trust:
+    """Return the same from a plan's features, the measured plans to compare it with, and seconds that no step takes less than. The
+    interval goes from the second lowest to the second highest error of the nearest plans, so it is as lopsided as these are."""
     near = sorted(((one, plan.distance(one.features)) for one in known), key=lambda pair: pair[1])[:NEAREST]
-    errors = sorted(abs(log(one.seconds / one.predicted)) for one, _ in near)
-    wide = max(LEAST, errors[-3] if len(errors) > 2 else 1.0) * (1 + near[0][1] / 10)
-    return Trust(tuple(near), seconds * exp(-wide), seconds * exp(wide))
+    if not near or near[0][1] > FAR:
+        return Trust(tuple(near), None, None, floor)
+    errors = sorted(log(one.seconds / one.predicted) for one, _ in near)
+    out, more = LEFT_OUT if len(errors) == NEAREST else 0, UNSURE if len(errors) < FEW else 0.0
+    wider = 1 + near[0][1] / 10
+    low, high = min(errors[out] - more, -LEAST) * wider, max(errors[-1 - out] + more, LEAST) * wider
+    return Trust(tuple(near), max(seconds * exp(low), min(floor, seconds)), seconds * exp(high), floor)

@@ -67,34 +67,34 @@ def _bloom(plan: str, seconds: float, predicted: float, session: str = "topologi
 
 
 MEASURED = (
-    _v(64, 3072, 32, 30, 2048, 512, "t1 p1 d64 mb8 recompute=full", 3.5665, 3.544),
-    _v(64, 3072, 32, 30, 2048, 512, "t2 nosp p1 d32 mb2 recompute=full", 4.2642, 4.162),
-    _v(64, 3072, 32, 30, 2048, 512, "t1 p2 d32 mb2 recompute=full", 4.0349, 4.168),
-    _v(64, 3072, 32, 30, 2048, 512, "t8 nosp p1 d8 mb8 recompute=full", 5.178, 5.58),
-    _v(64, 3072, 32, 30, 2048, 512, "t16 nosp p1 d4 mb4 recompute=full", 11.96, 13.04),
-    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p4 d32 mb4 recompute=full", 15.626, 15.06),
-    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p8 d16 mb4 recompute=full", 17.414, 15.63),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb3 recompute=full", 14.85, 15.72),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p4 d16 mb3 recompute=full", 14.834, 15.86),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb4 recompute=full", 14.967, 16.17),
-    _v(512, 8192, 64, 48, 2048, 1536, "t2 nosp p8 d32 mb6 recompute=full", 23.063, 20.59),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb12 recompute=full", 18, 19.72),
-    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p16 d4 mb24 recompute=full", 24.17, 27.13),
+    _v(64, 3072, 32, 30, 2048, 512, "t1 p1 d64 mb8 recompute=whole", 3.5665, 3.544),
+    _v(64, 3072, 32, 30, 2048, 512, "t2 nosp p1 d32 mb2 recompute=whole", 4.2642, 4.162),
+    _v(64, 3072, 32, 30, 2048, 512, "t1 p2 d32 mb2 recompute=whole", 4.0349, 4.168),
+    _v(64, 3072, 32, 30, 2048, 512, "t8 nosp p1 d8 mb8 recompute=whole", 5.178, 5.58),
+    _v(64, 3072, 32, 30, 2048, 512, "t16 nosp p1 d4 mb4 recompute=whole", 11.96, 13.04),
+    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p4 d32 mb4 recompute=whole", 15.626, 15.06),
+    _v(512, 8192, 64, 48, 2048, 1536, "t4 nosp p8 d16 mb4 recompute=whole", 17.414, 15.63),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb3 recompute=whole", 14.85, 15.72),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p4 d16 mb3 recompute=whole", 14.834, 15.86),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb4 recompute=whole", 14.967, 16.17),
+    _v(512, 8192, 64, 48, 2048, 1536, "t2 nosp p8 d32 mb6 recompute=whole", 23.063, 20.59),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p8 d8 mb12 recompute=whole", 18, 19.72),
+    _v(512, 8192, 64, 48, 2048, 1536, "t8 nosp p16 d4 mb24 recompute=whole", 24.17, 27.13),
     # 138 TFLOP/s a GPU
-    MeasuredPlan(MEGATRON, "a100", 512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb4 recompute=full", 14.45, 15.07),
-    MeasuredPlan(KORTHIKANTI, "a100", 8, 6144, 64, 48, 2048, 4, "t8 nosp p1 d1 mb4 recompute=full", 1.42, 1.539),
-    _bloom("t8 nosp p12 d4 mb4 recompute=full", 117.07, 113),
-    _bloom("t8 nosp p6 d8 mb4 recompute=full", 114.11, 107),
-    _bloom("t4 nosp p12 d8 mb2 recompute=full", 110.48, 106.5),
-    _bloom("t2 nosp p12 d16 mb2 recompute=full", 112.50, 108.2),
+    MeasuredPlan(MEGATRON, "a100", 512, 8192, 64, 48, 2048, 1536, "t8 nosp p2 d32 mb4 recompute=whole", 14.45, 15.07),
+    MeasuredPlan(KORTHIKANTI, "a100", 8, 6144, 64, 48, 2048, 4, "t8 nosp p1 d1 mb4 recompute=whole", 1.42, 1.539),
+    _bloom("t8 nosp p12 d4 mb4 recompute=whole", 117.07, 113),
+    _bloom("t8 nosp p6 d8 mb4 recompute=whole", 114.11, 107),
+    _bloom("t4 nosp p12 d8 mb2 recompute=whole", 110.48, 106.5),
+    _bloom("t2 nosp p12 d16 mb2 recompute=whole", 112.50, 108.2),
     # The first of these with other micro-batches, on another day.
-    _bloom("t8 nosp p12 d4 mb1 recompute=full", 143.31, 121.3, "micro-batches"),
-    _bloom("t8 nosp p12 d4 mb2 recompute=full", 134.02, 113.7, "micro-batches"),
-    _bloom("t8 nosp p12 d4 mb4 recompute=full", 123.69, 113, "micro-batches"),
-    _bloom("t8 nosp p12 d4 mb8 recompute=full", 129.26, 118.4, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb1 recompute=whole", 143.31, 121.3, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb2 recompute=whole", 134.02, 113.7, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb4 recompute=whole", 123.69, 113, "micro-batches"),
+    _bloom("t8 nosp p12 d4 mb8 recompute=whole", 129.26, 118.4, "micro-batches"),
     MeasuredPlan(
         TORCHTITAN, "h100", 8, 4096, 32, 32, 8192, 16, "d8 mb2 zero3 recompute=light", 2.8435, 1.475, 128_256, "", "Llama", 8.03e9,
     ),
 )
-"""Plans whose steps were measured. A100 of 80 GB, 8 a node; H100 as their source says. torchtitan recomputes what ``light`` does
-and every other product."""
+"""Plans whose steps were measured. A100 of 80 GB, 8 a node; H100 as their source says. Megatron-LM and DeepSpeed run a recomputed
+layer again as a whole. torchtitan recomputes what ``light`` does and every other product."""

@@ -47,7 +47,7 @@ function startMemory(report, colours) {
       c.fillText(`limit ${bytes(own)}`, area.left + 6, area.y(own) + 9);
     }
     const m = memory[one];
-    at("memory-note").textContent = `Device ${one}: peak ${bytes(m.peak_bytes)} of ${bytes(m.limit_bytes)} (${percent(m.peak_bytes / m.limit_bytes)}): weights ${bytes(m.weights)}, update rule and states ${bytes(m.state)}, at most ${bytes(m.buffers)} of values, gradients and messages at once, ${bytes(m.packed)} to pack messages. Faint lines: the other devices.`;
+    at("memory-note").textContent = `Device ${one}: peak ${bytes(m.peak_bytes)} of ${bytes(m.limit_bytes)} (${percent(m.peak_bytes / m.limit_bytes)}): weights ${bytes(m.weights)}, update rule and states ${bytes(m.state)}, at most ${bytes(m.buffers)} of values, gradients and messages at once, ${bytes(m.packed)} to pack messages, ${bytes(m.holes)} between buffers. Faint lines: the other devices.`;
   }
   const redraw = onFrame(draw);
   pick.onchange = redraw;

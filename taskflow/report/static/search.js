@@ -8,7 +8,7 @@ function startSearch(report) {
     return { redraw() {}, draw() {} };
   }
   const starts = Object.entries(found.starts_iteration_seconds || {}).map(([name, s]) => `${name} ${seconds(s)}`).join(", ");
-  at("search-note").textContent = `${found.algorithm}, seed ${found.seed}: ${grouped.format(found.proposals)} proposals (${grouped.format(found.accepted)} accepted) in ${seconds(found.search_seconds)}, ${found.stopped}; best ${seconds(found.iteration_seconds)} a step${found.optimal ? ", proved to be the fastest" : found.lower_bound_seconds ? `, and no plan is faster than ${seconds(found.lower_bound_seconds)}` : ""}. It had to beat: ${starts || "nothing"}.`;
+  at("search-note").textContent = `${found.algorithm}, seed ${found.seed}: ${grouped.format(found.proposals)} proposals (${grouped.format(found.accepted)} accepted) in ${seconds(found.search_seconds)}, ${found.stopped}; best ${seconds(found.iteration_seconds)} a step${found.optimal ? ", proved to be the fastest" : found.optimal_among ? `, and it is proved that none in ${found.optimal_among} is faster` : ""}${!found.optimal && found.lower_bound_seconds ? `, and no plan is faster than ${seconds(found.lower_bound_seconds)}` : ""}. It had to beat: ${starts || "nothing"}.`;
   const history = found.history, end = Math.max(found.search_seconds, history[history.length - 1].elapsed_seconds) || 1;
   const low = Math.min(...history.map((h) => h.iteration_seconds)), first = history[0].iteration_seconds;
   function draw() {

@@ -17,6 +17,7 @@ that it changes are undefined.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,18 @@ from taskflow.runtime.tasks.eager import EagerRunner
 from taskflow.runtime.tasks.replay import Recorded, Trace
 from taskflow.runtime.transport import Transport
 from taskflow.tasks import roofline, simulate
-from taskflow.tasks.launch import Future, LaunchLowering, Over, Place, TaskFunction, initial_name, make_launch
+from taskflow.tasks.launch import (
+    Future,
+    Launch,
+    LaunchLowering,
+    Over,
+    Place,
+    TaskFunction,
+    initial_name,
+    make_launch,
+    pass_values,
+    repeats,
+)
 
 _FORGET_EVERY = 32
 """Launches between two times at which the analysis forgets which launches have ended."""
@@ -70,6 +82,8 @@ class TaskRuntime:
         self._tracer: Tracer | None = None
         self._trace: Trace | None = None
         self._recorded: list[Recorded] = []
+        self._awaited: Sequence[Recorded] | None = None  # while a trace's body runs that is to be replayed: its launches
+        self._followed: list[Recorded] = []  # those of them that came
 
     @property
     def rank(self) -> int:
@@ -157,20 +171,30 @@ class TaskRuntime:
 
         Raises TypeError, ValueError or PrivilegeError, naming task and argument, before anything runs.
         """
+        if self._awaited is not None:
+            entry = self._awaited[len(self._followed)] if len(self._followed) < len(self._awaited) else None
+            if entry is not None and repeats(entry.launch, function, over, arguments, place, reduce, self._trace):
+                pass_values(entry.launch, arguments)
+                self._followed.append(entry)
+                return entry.future
+            self._leave()
         launch = make_launch(
             function, over, arguments, processors=self.processors, regions=self._regions, place=place, reduce=reduce
         )
         for name, value in launch.constants.items():
             if isinstance(value, Future) and self._trace is not None and value.owner is self._trace:
                 self._refuse_old(launch.task.name, name, value)
+        future = self._future(f"{reduce} of {function.name}") if reduce is not None else None
+        self._issue(launch, future)
+        return future
+
+    def _issue(self, launch: Launch, future: Future | None) -> None:
+        """Analyse a launch and run it."""
         self._activate(None)
         found = tuple(self._analysis.launch(point.requirements, point.processor) for point in launch.points)
         self.changes += 1
         if self.changes % _FORGET_EVERY == 0:
             self._analysis.forget(self._analysis.launches)
-        future = None
-        if reduce is not None:
-            future = self._future(f"{reduce} of {function.name}")
         lowering = LaunchLowering(self.processors, self._written, "future direct")
         lowering.add(launch, found, future)
         self._direct.run(lowering.graph)
@@ -178,7 +202,6 @@ class TaskRuntime:
             future.settle(self._cell(lowering, future).copy())
         if self._trace is not None:
             self._recorded.append(Recorded(launch, found, future))
-        return future
 
     def _future(self, name: str) -> Future:
         """A new Future, or in a trace the one that the same launch made before."""
@@ -205,9 +228,11 @@ class TaskRuntime:
     def trace(self, body: Callable[[], Any], *, name: str | None = None) -> Trace:
         """Make a trace: ``step = rt.trace(lambda: (rt.launch(...), rt.launch(...)))``; ``step()`` then runs one iteration.
 
-        The body runs until an iteration leaves the analysis as it found it. From then on its launches are replayed as one
-        compiled program, without running the body. So the body must launch the same in every iteration; whatever changes
-        between iterations belongs in regions. If something else moves the trace's regions, the trace is analysed again.
+        Launches are analysed until an iteration leaves the analysis as it found it. From then on they run as one compiled
+        program, after the body has run, which says with which values. So values may change from one iteration to the next; they
+        are copied where they could change until the program runs (arrays, lists, dicts, sets). If the body launches something
+        else (another task, region, piece or place, or fewer launches), or if something else moves the trace's regions, the
+        launches of that iteration are analysed.
         """
         name = name or f"trace {self._programs}"
         return Trace(self, body, name, self._mapper is None or self._mapper.memoize(name))
@@ -215,11 +240,34 @@ class TaskRuntime:
     def record(self, trace: Trace, body: Callable[[], Any]) -> tuple[Any, list[Recorded]]:
         """Run a trace's body; return its result and its launches."""
         self._trace, self._recorded = trace, []
-        self.changes += 1  # so that a trace that the body calls looks around, and finds that it must not be there
         try:
             return body(), self._recorded
         finally:
             self._trace, self._recorded = None, []
+
+    def follow(
+        self, trace: Trace, body: Callable[[], Any], awaited: Sequence[Recorded]
+    ) -> tuple[Any, list[Recorded] | None]:
+        """Run a trace's body, whose launches are to be the ``awaited`` ones with values of their own. Return its result, and None
+        if they are: then nothing has run yet. Otherwise return its launches, which have been analysed and have run."""
+        self._trace, self._recorded, self._awaited, self._followed = trace, [], awaited, []
+        try:
+            value = body()
+            if self._awaited is not None and len(self._followed) < len(awaited):
+                self._leave()
+            return value, None if self._awaited is not None else self._recorded
+        except BaseException:
+            if self._awaited is not None:  # what was launched before the error has its effects, as without a trace
+                self._leave()
+            raise
+        finally:
+            self._trace, self._recorded, self._awaited, self._followed = None, [], None, []
+
+    def _leave(self) -> None:
+        """Run the launches that came one by one, since the next one is not the awaited one."""
+        followed, self._awaited, self._followed = self._followed, None, []
+        for entry in followed:
+            self._issue(replace(entry.launch, constants=dict(entry.launch.constants), bound=[]), entry.future)
 
     def state(self, regions: Collection[LogicalRegion]) -> Hashable:
         """Return the state of the analysis of these regions."""
@@ -280,7 +328,7 @@ class TaskRuntime:
         """Raise RuntimeError inside a trace's body."""
         if self._trace is not None:
             raise RuntimeError(
-                f"{what}: not inside {self._trace}, whose body is not run when it is replayed; do it before or after"
+                f"{what}: not inside {self._trace}, whose launches run after its body when they are replayed; do it before or after"
             )
 
     # ---- end -----------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Trace: repeated launches, analysed until nothing changes any more, then compiled to one program and replayed.
 
+The body runs in every iteration, and says what is launched with which values. What is remembered is the analysis.
+
 An iteration is steady if the analysis is in the same state after it as before. Then the next one needs the same copies and
 sums, and so does every later one. A steady iteration is lowered as a whole, so that messages of one launch overlap with tasks
 of others.
@@ -32,14 +34,14 @@ class Recorded:
 class _Compiled:
     program: Program
     cells: list[tuple[Future, Any]]
-    value: Any
+    recorded: list[Recorded]
 
 
 class Trace:
-    """Body of launches, made by `TaskRuntime.trace`. Calling it runs one iteration. It returns what the body returned when it
-    last ran; Futures have the values of this iteration.
+    """Body of launches, made by `TaskRuntime.trace`. Calling it runs one iteration, and returns what the body returns; Futures
+    have the values of this iteration.
 
-    ``replays`` counts iterations that were replayed, ``analyses`` those in which the body ran.
+    ``replays`` counts iterations that were replayed, ``analyses`` those whose launches were analysed.
     """
 
     def __init__(self, tasks: TaskRuntime, body: Callable[[], Any], name: str, memoize: bool) -> None:
@@ -53,23 +55,29 @@ class Trace:
         self._present: _Compiled | None = None
         self._settled: _Compiled | None = None  # whose values the futures have
         self._changes = -1  # the number of changes of the analysis at which _present was found to fit
+        self._departures = 0  # iterations since the last replay whose launches were not those of _present
 
     def __call__(self) -> Any:
         tasks = self._tasks
+        tasks.outside(f"call trace {self.name}")
         present = self._present
         if present is None or tasks.changes != self._changes:
-            tasks.outside(f"call trace {self.name}")
             self._present = present = self._known.get(tasks.state(self._regions)) if self._known else None
             if present is None:
                 return self._analyse()
             self._changes = tasks.changes
+        before = tasks.state(self._regions) if self._departures else None
+        value, others = tasks.follow(self, self._body, present.recorded)
+        if others is not None:
+            return self._depart(value, others, before)
         if present is not self._settled:
             for future, cell in present.cells:
                 future.settle(cell)
             self._settled = present
         tasks.replay(present.program)
         self.replays += 1
-        return present.value
+        self._departures = 0
+        return value
 
     @property
     def program(self) -> Program | None:
@@ -83,16 +91,34 @@ class Trace:
         self._settled = None
         value, recorded = tasks.record(self, self._body)
         self.analyses += 1
-        if not self._memoize:
-            return value
+        if self._memoize:
+            self._look_around(recorded)
+            if self.analyses > 1:
+                self._compile(recorded, before)
+        return value
+
+    def _depart(self, value: Any, recorded: list[Recorded], before: Hashable) -> Any:
+        """The body launched something else than before, which was analysed instead. That is compiled if it comes twice in
+        turn, so that a body with a rare exception keeps its program."""
+        self.analyses += 1
+        self._departures += 1
+        self._settled = None
+        self._look_around(recorded)
+        if self._departures > 1:
+            self._compile(recorded, before)
+        return value
+
+    def _look_around(self, recorded: list[Recorded]) -> None:
         self._regions.update(
             requirement.region for r in recorded for point in r.launch.points for requirement in point.requirements
         )
-        after = tasks.state(self._regions)
-        if self.analyses > 1 and before == after and not _from_initial(recorded):
-            self._present = self._known[after] = _Compiled(*tasks.compile(recorded), value)
-            self._changes = tasks.changes
-        return value
+
+    def _compile(self, recorded: list[Recorded], before: Hashable) -> None:
+        """Compile an iteration if it left the analysis in the state ``before``."""
+        after = self._tasks.state(self._regions)
+        if before == after and not _from_initial(recorded):
+            self._present = self._known[after] = _Compiled(*self._tasks.compile(recorded), recorded)
+            self._changes = self._tasks.changes
 
     def __str__(self) -> str:
         return f"trace {self.name}: {self.analyses} analyses, {self.replays} replays, {len(self._known)} programs"

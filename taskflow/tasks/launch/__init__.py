@@ -4,6 +4,7 @@ from taskflow.tasks.launch.function import TaskFunction
 from taskflow.tasks.launch.future import Future
 from taskflow.tasks.launch.launch import Launch, Over, Place, make_launch
 from taskflow.tasks.launch.lower import LaunchLowering, initial_name, movements_first
+from taskflow.tasks.launch.repeat import by_value, pass_values, repeats
 
 __all__ = [
     "Future",
@@ -12,7 +13,10 @@ __all__ = [
     "Over",
     "Place",
     "TaskFunction",
+    "by_value",
     "initial_name",
     "make_launch",
     "movements_first",
+    "pass_values",
+    "repeats",
 ]

@@ -39,15 +39,16 @@ class PointCall:
         result = arrays[count + len(self.inputs)] if launch.reduce is not None else None
         values = self._regions(views)
         call: list[Any] = []
-        late: list[tuple[int, Callable[[], float]]] = []
+        late: dict[int, Callable[[], float]] = {}
         for i, name in enumerate(launch.task.parameters):
             if name in cells:
-                late.append((i, partial(_number, cells[name])))
+                late[i] = partial(_number, cells[name])
             elif isinstance(future := launch.constants.get(name), Future):
-                late.append((i, future.now))
+                late[i] = future.now
             call.append(values.get(name))
-        if not (late or adds or launch.reduce):
+        if not (launch.constants or adds or launch.reduce):
             return partial(launch.task.function, *call)
+        launch.bound.append((call, late))
         return _action(launch, call, late, adds, result)
 
     def _regions(self, views: list[Any]) -> dict[str, Any]:
@@ -101,12 +102,14 @@ def _view(requirement: Requirement, array: Any, zeroed: bool, adds: list[tuple[A
 
 
 def _action(
-    launch: Launch, call: list[Any], late: list[tuple[int, Callable[[], float]]], adds: list[tuple[Any, Any]], result: Any
+    launch: Launch, call: list[Any], late: dict[int, Callable[[], float]], adds: list[tuple[Any, Any]], result: Any
 ) -> Callable[[], None]:
     function = launch.task.function
+    if not (late or adds or launch.reduce):
+        return lambda: function(*call)
 
     def run() -> None:
-        for i, get in late:
+        for i, get in late.items():
             call[i] = get()
         for own, _ in adds:
             own.fill(0)

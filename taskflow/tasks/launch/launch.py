@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -28,7 +28,7 @@ class Argument:
 
     def requirements(self, color: Color) -> list[Requirement]:
         """Return what the point task of ``color`` touches of each region."""
-        return [Requirement(region, _rect(region, piece, color), self.privilege) for region, piece in self.regions]
+        return [Requirement(region, piece_rect(region, piece, color), self.privilege) for region, piece in self.regions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,19 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launch of a task. ``constants``: by parameter. ``reduce``: how results are reduced (None: they are dropped)."""
+    """Launch of a task. ``constants``: by parameter. ``reduce``: how results are reduced (None: they are dropped). ``over``,
+    ``place``: as they were given; ``extents``: of the colors. ``bound``: for each call that was bound to arrays, its arguments,
+    and by number those that are only known when it runs; a launch that repeats this one has its values there."""
 
     task: TaskFunction
     arguments: tuple[Argument, ...]
     constants: dict[str, Any]
     points: tuple[Point, ...]
     reduce: str | None
+    over: Over
+    extents: tuple[int, ...]
+    place: Place | None
+    bound: list[tuple[list[Any], dict[int, Callable[[], float]]]] = field(default_factory=list, compare=False)
 
     def __str__(self) -> str:
         return f"{self.task.name} over {len(self.points)} points"
@@ -75,7 +81,7 @@ def make_launch(
     if reduce is not None and reduce not in OPERATIONS:
         raise ValueError(f"{task.name}: reduce must be one of {', '.join(OPERATIONS)} or None, got {reduce!r}")
     _check_names(task, given)
-    extents = _extents(task, over)
+    extents = extents_of(task, over)
     arguments = tuple(
         _argument(task, name, privilege, given[name], extents, regions) for name, privilege in task.privileges.items()
     )
@@ -95,7 +101,7 @@ def make_launch(
         points.append(Point(color, processor, tuple(q for a in arguments for q in a.requirements(color))))
     names = [a.name for a in arguments for _ in a.regions]
     check_index_launch(f"task {task.name}", {p.color: p.requirements for p in points}, names)
-    return Launch(task, arguments, constants, tuple(points), reduce)
+    return Launch(task, arguments, constants, tuple(points), reduce, over, extents, place)
 
 
 def _check_names(task: TaskFunction, given: dict[str, Any]) -> None:
@@ -107,7 +113,8 @@ def _check_names(task: TaskFunction, given: dict[str, Any]) -> None:
             raise TypeError(f"task {task.name}: argument {name!r} is missing")
 
 
-def _extents(task: TaskFunction, over: Over) -> tuple[int, ...]:
+def extents_of(task: TaskFunction, over: Over) -> tuple[int, ...]:
+    """Return the extents of a launch's colors. Raises ValueError if there is none."""
     if over is None:
         return ()
     extents = over.colors if isinstance(over, Partition) else (over,) if isinstance(over, int) else tuple(over)
@@ -152,7 +159,8 @@ def _entry(
     return region, piece
 
 
-def _rect(region: LogicalRegion, piece: Piece, color: Color) -> Rect:
+def piece_rect(region: LogicalRegion, piece: Piece, color: Color) -> Rect:
+    """Return what the point task of ``color`` gets of a region."""
     if piece is None:
         return region.rect
     return piece.rect(color) if isinstance(piece, Partition) else piece

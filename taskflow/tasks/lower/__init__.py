@@ -20,12 +20,15 @@ from taskflow.tasks.lower.gradient_sync import (
 from taskflow.tasks.lower.lower import CutGraph, cut_graph, lower, needed_for
 from taskflow.tasks.lower.parameters import lay_out, left_over
 from taskflow.tasks.lower.part import LOWERED, NotAlikeError, StepPart
+from taskflow.tasks.lower.recompute import runs_again
+from taskflow.tasks.lower.regather import AHEAD
 from taskflow.tasks.lower.sync_part import first_repetition
 from taskflow.tasks.lower.synchronise import FACTOR
 from taskflow.tasks.lower.weight_gathers import ADDED
 
 __all__ = [
     "ADDED",
+    "AHEAD",
     "FACTOR",
     "LASTING",
     "LOWERED",
@@ -48,5 +51,6 @@ __all__ = [
     "lower",
     "make_sync_table",
     "needed_for",
+    "runs_again",
     "sync_tasks",
 ]

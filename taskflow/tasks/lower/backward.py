@@ -12,7 +12,7 @@ from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
-from taskflow.tasks.lower.owners import nearest_copy
+from taskflow.tasks.lower.owners import nearest_copy, partial_overlap
 from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.recut import recut_gradients
 from taskflow.tasks.lower.regather import AHEAD, bring_again
@@ -78,22 +78,22 @@ def backward(
     """Emit the backward tasks of an active node's pieces (None: of all), preceded by what they need again
     (`Strategy.recompute`, `Strategy.regather`). The backward tasks of every piece that reads what these pieces write must have
     been emitted before."""
-    some = state.pieces[node.number] if pieces is None else pieces
+    some, forget = state.pieces[node.number] if pieces is None else pieces, pieces is not None
     if gives is not Gives.WEIGHTS:  # for which it is there since the pass for inputs
+        if node.name in state.strategy.rerun:  # a checkpoint runs again once the gradient of its result is there
+            first = len(state.emit.graph)
+            _bring_gradients(state, node, some, forget)
+            state.arrived = state.written_since(first)
         compute_again(state, node, some)
+        state.arrived = {}
         bring_again(state, node, some)
-    put_gradients(state, node, some, gives, forget=pieces is not None)
+    put_gradients(state, node, some, gives, forget)
 
 
 def put_gradients(state: Lowering, node: Node, some: Sequence[Piece], gives: Gives, forget: bool = False) -> None:
     """Emit the backward tasks of pieces, after what brings the gradients of their outputs; all else that they read is there.
     ``forget``: these gradients are not looked at again."""
-    state.emit.topic = Topic(Purpose.GRADIENT, node.name)
-    fresh = [_gather(state, tensor, some, forget) for tensor in node.outputs]
-    for tensor, table in zip(node.outputs, fresh):
-        if table is not None:
-            _share(state, node, tensor, table)
-            state.gathered.setdefault((node.number, tensor.index), {}).update(table)
+    _bring_gradients(state, node, some, forget)
     tables = [state.gathered.get((node.number, tensor.index)) for tensor in node.outputs]
     if all(table is None for table in tables):
         return
@@ -102,6 +102,15 @@ def put_gradients(state: Lowering, node: Node, some: Sequence[Piece], gives: Giv
         _task(state, piece, tuple(
             None if table is None else table[rect, piece.processor] for table, rect in zip(tables, piece.writes)
         ), gives)
+
+
+def _bring_gradients(state: Lowering, node: Node, some: Sequence[Piece], forget: bool) -> None:
+    state.emit.topic = Topic(Purpose.GRADIENT, node.name)
+    fresh = [_gather(state, tensor, some, forget) for tensor in node.outputs]
+    for tensor, table in zip(node.outputs, fresh):
+        if table is not None:
+            _share(state, node, tensor, table)
+            state.gathered.setdefault((node.number, tensor.index), {}).update(table)
 
 
 def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, int], int]) -> None:
@@ -274,7 +283,7 @@ def _owner_gradient(
     if seed:
         emit.fill(f"{name}{rect}", emit.whole(target), 1.0, scaled=True, also_after=state.chain(owner))
         fresh.append(rect)
-    elif not covers([shared for *_, shared in parts], rect) or _partial_overlap([s for *_, s in parts]):
+    elif not covers([shared for *_, shared in parts], rect) or partial_overlap([s for *_, s in parts]):
         emit.fill(f"{name}{rect}", emit.whole(target), 0.0, also_after=state.chain(owner))
         fresh.append(rect)
     for processor, _, buffer, shared in parts:
@@ -290,22 +299,6 @@ def _owner_gradient(
             arriving.sums.append((part, staging, into))
         fresh.append(shared)
     return target
-
-
-def _partial_overlap(rects: list[Rect]) -> bool:
-    """True if some Rect overlaps an earlier one without lying in it: then its first part would have to be written and the
-    rest added, so it is simpler to start from zero."""
-    first: dict[Rect, int] = {}
-    last: dict[Rect, int] = {}
-    for place, rect in enumerate(rects):  # mostly a few Rects, each many times
-        first.setdefault(rect, place)
-        last[rect] = place
-    if len(first) == 1:
-        return False
-    return any(
-        later.overlaps(earlier) and not earlier.contains(later)
-        for later in last for earlier in first if first[earlier] < last[later]
-    )
 
 
 def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: Gives) -> None:

@@ -126,3 +126,19 @@ def nearest_copy(holders: Sequence[int], processor: int) -> int:
     """Choose which of the processors that have the same values gives them to another one: that one itself; else the one at the
     same place, if both are in groups that are numbered consecutively."""
     return processor if processor in holders else holders[processor % len(holders)]
+
+
+def partial_overlap(rects: list[Rect]) -> bool:
+    """Return whether some Rect overlaps an earlier one without lying in it: then its first part would have to be written and the
+    rest added, so it is simpler to start from zero."""
+    first: dict[Rect, int] = {}
+    last: dict[Rect, int] = {}
+    for place, rect in enumerate(rects):  # mostly a few Rects, each many times
+        first.setdefault(rect, place)
+        last[rect] = place
+    if len(first) == 1:
+        return False
+    return any(
+        later.overlaps(earlier) and not earlier.contains(later)
+        for later in last for earlier in first if first[earlier] < last[later]
+    )

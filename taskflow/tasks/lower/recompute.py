@@ -1,25 +1,30 @@
 """Recomputation: values that were not kept for the backward pass are computed again when a backward task first needs them.
 
+What `Strategy.rerun` names runs again whether or not a backward task needs it, before the operator's own backward tasks. Those of
+a layer's last operator are the layer's first. So a layer all of which is named runs again as a whole before its backward pass, once
+the gradient of its result is there.
+
 Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
-from taskflow.graph import Node
+from taskflow.graph import Node, OperatorGraph
 from taskflow.tasks.lower.forward import add_partial_values, output_buffers, partial_values, place_shares, run_pieces
 from taskflow.tasks.lower.state import Lowering, Piece
 from taskflow.tasks.topic import Purpose, Topic
 
 
 def compute_again(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
-    """Compute again the values that the backward tasks of pieces read and that were not kept, in the order of the graph, each
-    piece once."""
+    """Compute again the values that the backward tasks of pieces read and that were not kept, and the pieces themselves if
+    `Strategy.rerun` names their operator; in the order of the graph, each piece once."""
     names, keeps = state.strategy.recompute, node.operator.keeps(node.specs)
-    if not names:
+    own = node.name in state.strategy.rerun
+    if not names and not own:
         return
-    own = node.name in names and (keeps.outputs or any(node.operator.saves(node.specs, p.rect) for p in pieces))
+    own = own or (node.name in names and (keeps.outputs or any(node.operator.saves(node.specs, p.rect) for p in pieces)))
     if not own and not keeps.inputs:
         return
     wanted: dict[int, set[int]] = {}  # by node, pieces
@@ -83,3 +88,19 @@ def _recompute(state: Lowering, node: Node, pieces: Sequence[Piece]) -> None:
         place_shares(state, tensor, again)
         state.forget(tensor, again)
     add_partial_values(state, node, pieces, set(first))
+
+
+def runs_again(graph: OperatorGraph, active: Set[int], names: Set[str], always: Set[str]) -> list[bool]:
+    """Return for each node whether it is computed again: of the operators ``names``, whose results are not kept, those of which a
+    backward task, or another that is computed again, reads some; and those of ``always`` that have backward tasks. ``active``: the
+    nodes that have (`gradient_flow`)."""
+    found, read = [False] * len(graph), [False] * len(graph)
+    for node in reversed(graph.nodes):
+        keeps, backward = node.operator.keeps(node.specs), node.number in active
+        saves = keeps.outputs or bool(node.operator.saves(node.specs, node.space))
+        needed = node.name in names and (read[node.number] or (backward and saves))
+        found[node.number] = needed or (backward and node.name in always)
+        if found[node.number] or (backward and keeps.inputs):
+            for tensor in node.inputs:
+                read[tensor.node] = True
+    return found

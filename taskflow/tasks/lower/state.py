@@ -96,6 +96,7 @@ class Lowering:
     checkpoint: Callable[[], object] = lambda: None  # called now and then; what it raises ends the lowering
     chained: bool = False  # a processor runs its operators' tasks in the order in which they are emitted
     last: dict[int, int] = field(default_factory=dict)  # by processor the task before, if chained
+    arrived: Mapping[int, list[int]] = field(default_factory=dict)  # by processor, more tasks after which its next ones come
     recent: dict[int, list[int]] = field(default_factory=dict)  # by processor the last few backward tasks of the pass
     ended: dict[int, int] = field(default_factory=dict)  # by processor the last operator's task of all passes that are over
     wanted: list[Wanted] = field(default_factory=list)  # instances that `bring` is to fill
@@ -115,7 +116,7 @@ class Lowering:
 
     def __post_init__(self) -> None:
         self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
-        again = self.strategy.recompute, self.strategy.regather
+        again = self.strategy.recompute | self.strategy.rerun, self.strategy.regather
         self.forgettable = {
             (t.node, t.index) for node in self.graph if any(again)
             for tensors, names in zip((node.outputs, node.inputs), again) if node.name in names for t in tensors
@@ -131,7 +132,17 @@ class Lowering:
     def chain(self, processor: int) -> tuple[int, ...]:
         """Return the task after which the next task of an operator on a processor comes, whether or not it needs that task's
         results."""
-        return (self.last[processor],) if self.chained and processor in self.last else ()
+        before = (self.last[processor],) if self.chained and processor in self.last else ()
+        return (*before, *self.arrived.get(processor, ()))
+
+    def written_since(self, first: int) -> dict[int, list[int]]:
+        """Return, by processor, the tasks from the given one on that write there."""
+        found: dict[int, list[int]] = {}
+        graph = self.emit.graph
+        for task in graph.tasks[first:]:
+            for processor in dict.fromkeys(graph.buffers[part.buffer].processor for part in task.writes):
+                found.setdefault(processor, []).append(task.number)
+        return found
 
     def forget(self, tensor: Tensor, rects: Collection[Rect]) -> None:
         """Forget the instances of these elements, given by Rects that pieces write, so that later readers get new ones."""

@@ -43,10 +43,11 @@ class ClassifierEvaluation(Validation):
             if loss is None or values is None:
                 continue
             scores, labels = values[self.scores.name], feeds["labels"]
-            total += loss * len(labels)  # the loss is the sum over the rows that count, divided by all rows
+            here = int((labels >= 0).sum())
+            total += loss * here
             first += hits(scores, labels, 1)
             five += hits(scores, labels, 5)
-            count += int((labels >= 0).sum())
+            count += here
         if not count:
             return None
         return dict(zip(self.names, (total / count, first / count, five / count)))

@@ -17,7 +17,8 @@ Metric = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Means over the batches: the loss in the model's units, and each metric by its name."""
+    """Means over the batches: the loss in the model's units, and each metric by its name. A loss that is a mean over labels is the
+    mean over the labels that count of all batches."""
 
     loss: float
     batches: int
@@ -43,16 +44,30 @@ def evaluate(
         wanted = answers_of(graph) if outputs is None else outputs_of(graph, outputs)
     executor.reset_state("evaluate")
     losses: list[float] = []
+    labels: list[int] = []
     measured: dict[str, list[float]] = {name: [] for name in metrics or {}}
     count = 0
     for count, batch in enumerate(batches, 1):  # noqa: B007 (used below)
         loss, values = executor.evaluate_with(batch, wanted)
         if loss is not None and values is not None:
             losses.append(loss)
+            labels.append(_labels(executor))
             for name, metric in (metrics or {}).items():
                 measured[name].append(float(metric(values, batch)))
     if not count:
         raise ValueError("evaluate: needs at least one batch, got none")
     if not losses:
         return None
-    return Evaluation(fsum(losses) / count, count, {name: float(np.mean(each)) for name, each in measured.items()})
+    return Evaluation(_mean(losses, labels), count, {name: float(np.mean(each)) for name, each in measured.items()})
+
+
+def _labels(executor: Executor) -> int:
+    """The number of labels that count in the last batch, 1 if losses have different ones or count none."""
+    counts = set((executor.state.labels or {}).values())
+    return counts.pop() if len(counts) == 1 else 1
+
+
+def _mean(losses: Sequence[float], labels: Sequence[int]) -> float:
+    if len(set(labels)) == 1:
+        return fsum(losses) / len(losses)
+    return fsum(loss * count for loss, count in zip(losses, labels)) / sum(labels)

@@ -14,6 +14,7 @@ from taskflow.optimizer import Budget, make_evaluator, search
 from taskflow.optimizer.cost import ANALYTIC, choose_costs
 from taskflow.rules import UpdateRule
 from taskflow.runtime.transport import Transport
+from taskflow.saying import listed
 from taskflow.training.program.measured_choice import best, trial
 from taskflow.training.program.rank_agreement import on_all_ranks
 
@@ -90,11 +91,9 @@ def _searched(
                 raise KeyboardInterrupt
             result = found.strategy
             if say is not None:
-                times = ", ".join(f"{k} {v * 1e3:.4g} ms" for k, v in found.starts.items())
-                say(
-                    f"search: predicted {found.seconds * 1e3:.4g} ms a step (predicted for {times}; costs: "
-                    f"{evaluator.costs.name})\nsearch: {found}"
-                )
+                times = listed(f"{k} {v * 1e3:.4g} ms" for k, v in found.starts.items())
+                beside = listed((f"predicted for {times}" if times else "", f"costs: {evaluator.costs.name}"), "; ")
+                say(f"search: predicted {found.seconds * 1e3:.4g} ms a step ({beside})\nsearch: {found}")
         except (ValueError, OSError) as error:  # the other ranks are waiting: they must end too
             result = str(error)
     with transport.patient(PATIENCE_SECONDS) if costs != ANALYTIC else nullcontext():

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from taskflow.export.pytorch.support.plan import LayerPlan, ParallelPlan
 
@@ -54,8 +54,9 @@ def broadcast(module: nn.Module) -> None:
             dist.broadcast(value.detach(), 0)
 
 
-def recompute(part: nn.Module, around: Callable[[], AbstractContextManager[None]]) -> None:
-    """Keep no intermediate values of a module; compute them again for the backward pass, in the context ``around``."""
+def recompute(part: nn.Module, around: Callable[[], AbstractContextManager[None]], whole: bool = False) -> None:
+    """Keep no intermediate values of a module; compute them again for the backward pass, in the context ``around``. ``whole``: to
+    the module's end, as the reentrant checkpoint does; otherwise until all that the backward pass reads is there."""
     forward = part.forward
 
     def within(*args: Any, **kwargs: Any) -> Any:
@@ -63,6 +64,7 @@ def recompute(part: nn.Module, around: Callable[[], AbstractContextManager[None]
             return forward(*args, **kwargs)
 
     def again(*args: Any, **kwargs: Any) -> Any:
-        return checkpoint(within, *args, use_reentrant=False, **kwargs)
+        with set_checkpoint_early_stop(not whole):
+            return checkpoint(within, *args, use_reentrant=False, **kwargs)
 
     part.forward = again

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from taskflow.export.pytorch.support.layers import (
     mapped_leaves,
     plain_is_whole,
 )
+from taskflow.export.pytorch.support.means import Criterion, MeanOverAll
 from taskflow.export.pytorch.support.modules import broadcast, is_meta, matching, recompute, require_planned
 from taskflow.export.pytorch.support.plan import ParallelPlan
 from taskflow.export.pytorch.support.stages import StagePart, parameters_of
@@ -45,8 +46,10 @@ class Parallel:
         self.data = self._data_mesh()
         broadcast(module)
         module.to(self.device) if not is_meta(module) else None
+        whole = matching(module, plan.whole)
         for path in matching(module, plan.again):
-            recompute(module.get_submodule(path), divided if self.tensor is not None else contextlib.nullcontext)
+            around = divided if self.tensor is not None else contextlib.nullcontext
+            recompute(module.get_submodule(path), around, whole=path in whole)
         if plan.statistics and self.data is not None:
             share_statistics(module, self.data.get_group())
         self.tied = self._tied(module)
@@ -54,23 +57,27 @@ class Parallel:
         self.parts = self._parts(module)
         self.schedule: Any = None
         self._losses: list[torch.Tensor] = []
-        self._criterion: Callable[[Any, Any], torch.Tensor] | None = None
+        self._criterion: Criterion | None = None
+        self._mean: MeanOverAll
         if plan.stages:
             self.schedule = self._pipeline()
 
     # ---- what users call ---------------------------------------------------------------------------------------------
 
-    def step(self, loss: Callable[[Any, Any], torch.Tensor], inputs: Sequence[Any], target: Any) -> float:
+    def step(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int = -100) -> float:
         """Forward and backward of one step; gradients are in the parameters' ``grad`` afterwards. ``inputs``, ``target``: the whole
-        batch, the same on every rank. ``loss(output, target)``: a mean over samples. Returns its mean over the whole batch."""
-        return float(self.gradients(loss, inputs, target))
+        batch, the same on every rank. ``loss(output, target)``: a mean over the elements of the target, of integers over those
+        that are not ``ignore_index``, as PyTorch's losses are. Returns that mean over the whole batch (0 if there are none),
+        whatever share of them each rank and micro-batch has."""
+        return float(self.gradients(loss, inputs, target, ignore_index))
 
-    def gradients(self, loss: Callable[[Any, Any], torch.Tensor], inputs: Sequence[Any], target: Any) -> torch.Tensor:
+    def gradients(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int = -100) -> torch.Tensor:
         """Like `step`, but the loss stays on the device, so that nothing waits for it."""
         if self.plan.samples and len(inputs[0]) != self.plan.samples:
             raise ValueError(
                 f"the plan's stages are written for {self.plan.samples} samples, got {len(inputs[0])}; export a plan for as many"
             )
+        self._mean = MeanOverAll(target, ignore_index, 1 if self.data is None else self.data.size(), self.device)
         inputs, target = [self.rows(value) for value in inputs], self.rows(target)
         if self.schedule is not None:
             found = self._step_of_stages(loss, inputs, target)
@@ -79,7 +86,7 @@ class Parallel:
             chunks = zip(*(value.chunk(self.plan.micro_batches) for value in (*inputs, target)))
             for number, (*given, wanted) in enumerate(chunks):
                 self._synchronise(self.plan.zero > 1 or number == self.plan.micro_batches - 1)
-                part = self._loss(loss)(self._run(self.parts[0], given), wanted) / self.plan.micro_batches
+                part = self._loss(loss)(self._run(self.parts[0], given), wanted)
                 with plain_is_whole():
                     torch.autograd.backward(part)
                 found += part.detach()
@@ -161,18 +168,18 @@ class Parallel:
         with divided():
             return part(*[as_placed(value, self.tensor, whole) if isinstance(value, torch.Tensor) else value for value in inputs])
 
-    def _loss(self, loss: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
-        """The mean over this rank's part of a sample's positions, divided by the number of ranks that have a part."""
-        mesh = self.tensor
+    def _loss(self, loss: Criterion) -> Criterion:
+        """What the elements that this rank has of a micro-batch add to the mean, times the replicas."""
+        mesh, mean = self.tensor, self._mean
         if mesh is None:
-            return loss
+            return lambda output, target: mean.of(loss, output, target)
 
         def piece(value: Any) -> Any:  # a stage returns its piece as it is
             return local_piece(value, mesh, self.plan.output) if isinstance(value, DTensor) else value
 
         def local(output: Any, target: Any) -> torch.Tensor:
             output = mapped_leaves(piece, output)
-            return loss(output, local_piece(target, mesh, self.plan.target)) / self._loss_pieces()
+            return mean.of(loss, output, local_piece(target, mesh, self.plan.target))
 
         return local
 
@@ -240,11 +247,11 @@ class Parallel:
 
     def _loss_of_stage(self, output: Any, target: Any) -> torch.Tensor:
         assert self._criterion is not None, "step sets it"
-        found = self._loss(self._criterion)(output, target) / self.plan.micro_batches
+        found = self._loss(self._criterion)(output, target)
         self._losses.append(found.detach())
         return found
 
-    def _step_of_stages(self, loss: Callable[[Any, Any], torch.Tensor], inputs: Sequence[Any], target: Any) -> torch.Tensor:
+    def _step_of_stages(self, loss: Criterion, inputs: Sequence[Any], target: Any) -> torch.Tensor:
         self._criterion = loss
         self._losses = []
         rank, last = self.mesh.get_local_rank("pipeline"), (len(self.plan.stages) - 1) % self.plan.mesh["pipeline"]

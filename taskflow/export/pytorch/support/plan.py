@@ -43,10 +43,11 @@ class ParallelPlan:
     the stage of ZeRO. From 1 on, parameters and the optimizer's state are sharded over the replicas; from 2 on, so are the
     gradients of each micro-batch; with 3, weights are gathered for each pass. ``group``: neighbouring replicas that hold all
     shards together, 0: all. ``units``: modules that gather their weights and reduce their gradients by themselves; other
-    weights belong to the whole module. ``again``: modules that are recomputed for the backward pass. ``inputs``: the names of
-    forward's arguments. ``output``, ``target``: the layouts in which the loss takes the module's result and the targets.
-    ``statistics``: batch normalisation uses the samples of all replicas. ``elements``: of all parameters of the module, 0: not
-    known. ``samples``: of each step, 0: any number."""
+    weights belong to the whole module. ``again``: modules that are recomputed for the backward pass; ``whole``: those of
+    them that are to their end, also where the backward pass reads nothing. ``inputs``: the names of forward's arguments.
+    ``output``, ``target``: the layouts in which the loss takes the module's result and the targets. ``statistics``: batch
+    normalisation uses the samples of all replicas. ``elements``: of all parameters of the module, 0: not known. ``samples``: of
+    each step, 0: any number."""
 
     mesh: Mapping[str, int]
     layers: Mapping[str, LayerPlan]
@@ -56,6 +57,7 @@ class ParallelPlan:
     group: int = 0
     units: tuple[str, ...] = ()
     again: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
     micro_batches: int = 1
     schedule: str = ""
     stages: tuple[StagePlan, ...] = ()

@@ -115,7 +115,7 @@ LOOP void F(tanh_all)(Size n, const T *x, T *out)
 }
 #define any_tanh(...) EITHER(tanh_all, __VA_ARGS__)
 
-LOOP void F(relu_backward)(Size n, const T *y, const T *dy, T *out, int add) { PUT(y[i] > 0 ? dy[i] : 0); }
+LOOP void F(relu_backward)(Size n, const T *y, const T *dy, T *out, int add) { PUT(y[i] <= 0 ? 0 : dy[i]); }
 #define any_relu_backward(...) EITHER(relu_backward, __VA_ARGS__)
 
 LOOP void F(sigmoid_backward)(Size n, const T *y, const T *dy, T *out, int add) { PUT(dy[i] * y[i] * (1 - y[i])); }

@@ -9,7 +9,7 @@ step that is given as arrays.
 from taskflow.optimizer.evaluate.folded.arrays import simulate_arrays
 from taskflow.optimizer.evaluate.folded.layers import KEPT
 from taskflow.optimizer.evaluate.folded.links import FoldedResources
-from taskflow.optimizer.evaluate.folded.memory import folded_use, live_bytes
+from taskflow.optimizer.evaluate.folded.memory import folded_use
 from taskflow.optimizer.evaluate.folded.step import FoldedStep, folded_step
 
-__all__ = ["KEPT", "FoldedResources", "FoldedStep", "folded_step", "folded_use", "live_bytes", "simulate_arrays"]
+__all__ = ["KEPT", "FoldedResources", "FoldedStep", "folded_step", "folded_use", "simulate_arrays"]

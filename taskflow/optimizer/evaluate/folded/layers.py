@@ -153,8 +153,9 @@ class _LayerGroup:
             return None
         strategy, firsts = self.strategy, self.firsts[layer]
         return (
-            node.operator, node.specs, node.dims, strategy[node.name], node.name in strategy.recompute,
-            node.name in strategy.regather, tuple(reads), self.losses.get(node.number),
+            node.operator, node.specs, node.dims, strategy[node.name],
+            tuple(node.name in names for names in (strategy.recompute, strategy.regather, strategy.rerun)),
+            tuple(reads), self.losses.get(node.number),
             tuple((p.spec, strategy.sync(p.layer), p.layer == node.name, firsts.get(p.layer)) for p in node.parameters),
         )
 
@@ -219,7 +220,7 @@ def _without(
         found,
         replace(
             strategy, configs={node.name: strategy[node.name] for node in whole}, recompute=strategy.recompute & names,
-            regather=strategy.regather & names,
+            regather=strategy.regather & names, rerun=strategy.rerun & names,
             pipeline=None if pipeline is None else replace(
                 pipeline, stages={name: stage for name, stage in pipeline.stages.items() if name in names}
             ),

@@ -1,4 +1,4 @@
-"""Memory of a folded step: what each processor needs, and how many bytes live at once on those of the first replica."""
+"""Memory of a folded step: what each processor needs, and the arena that holds the buffers of those of the first replica."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from taskflow.mapper import PassKind
+from taskflow.optimizer.evaluate.folded.needs import LastNeeds, last_needs
 from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair
 from taskflow.optimizer.evaluate.folded.step import FoldedStep
 from taskflow.optimizer.evaluate.folded.template import Segment
 from taskflow.optimizer.memory import MemoryUse, kept_bytes, packed_bytes
-from taskflow.tasks import ALIGNMENT, Kind, Task, rooms
+from taskflow.tasks import Kind, Task, plan_places, rooms
 
 Array = np.ndarray  # type: ignore[type-arg]
 
@@ -28,7 +29,7 @@ class _Lives:
 
 
 def folded_use(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None) -> tuple[MemoryUse, ...]:
-    """Return the memory of every processor, as `memory_use` does for a whole step; ``buffers`` are `live_bytes`."""
+    """Return the memory of every processor, as `memory_use` does for a whole step."""
     tasks = step.lowered
     checkpoint()
     weights, state, _ = kept_bytes(tasks, step.template.buffer_copies)
@@ -39,37 +40,32 @@ def folded_use(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None
         if task.kind is Kind.COPY:
             packed[task.source] += repeat * packed_bytes(tasks, task.reads[0])
             packed[task.processor] += repeat * packed_bytes(tasks, task.writes[0])
-    live = live_bytes(step, checkpoint)
+    arenas = _arenas(step, checkpoint)
     found = {
-        image: MemoryUse(image, weights[p], state[p], live[p], packed[p])
+        image: MemoryUse(image, weights[p], state[p], arenas[p][1], packed[p], arenas[p][0] - arenas[p][1])
         for p, images in step.replicas.images.items() for image in images
     }
     return tuple([found[p] if p in found else MemoryUse(p, 0, 0, 0, 0) for p in range(tasks.processors)])
 
 
-def live_bytes(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None) -> dict[int, int]:
-    """Return, by processor of the first replica, the most bytes that live at once in arrays that are not kept from step to
-    step. An array lives from the start of the first task that uses it to the end of the last one. (In the runtime's plan,
-    arrays that are sent live until their receiver's turn, and each gets an address.)"""
-    order = np.argsort(step.began, kind="stable")
-    sorted_began = step.began[order]
+def _arenas(step: FoldedStep, checkpoint: Callable[[], object]) -> dict[int, tuple[int, int]]:
+    """Return, by processor of the first replica, the bytes of the arena for arrays that are not kept from step to step, and the
+    most of them that live at once. An array lives as in the runtime's plan (`taskflow.tasks.lifetimes`): from the turn of the
+    first task that uses it to that of the last one. What is sent, and what a collective takes, lives until the first task that
+    needs the result."""
+    travels = np.array([task.kind.travels for task in step.lowered], bool)[step.whole.origin]
+    order = np.lexsort((~travels, step.began))  # as `Timeline.begun` has it
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
-    until = np.maximum(position, np.searchsorted(sorted_began, step.end, "left") - 1)
-    lives = _Finder(step, position, until, checkpoint).lives()
-    found = dict.fromkeys(step.replicas.images, 0)
-    for processor in found:
-        here = lives.processor == processor
-        if here.any():
-            found[processor] = _peak(lives.nbytes[here], lives.first[here], lives.last[here])
+    lives = _Finder(step, position, last_needs(step, position), checkpoint).lives()
+    found = {}
+    for processor in step.replicas.images:
+        checkpoint()
+        here = np.flatnonzero(lives.processor == processor)
+        here = here[np.argsort(lives.first[here], kind="stable")]
+        _, arena, most = plan_places(*(of[here].tolist() for of in (lives.nbytes, lives.first, lives.last)))
+        found[processor] = arena, most
     return found
-
-
-def _peak(nbytes: Array, first: Array, last: Array) -> int:
-    at = np.concatenate([first, last + 1])
-    change = np.concatenate([nbytes, -nbytes])
-    order = np.lexsort((change, at))  # what ends goes before what begins
-    return int(np.cumsum(change[order]).max(initial=0))
 
 
 Instance = tuple[int, int]  # an array, and for which of its layers
@@ -80,8 +76,8 @@ class _Finder:
     """Finds the lifetimes of all arrays: those of a micro-batch once for each micro-batch like it, those of a layer once for
     each layer like it."""
 
-    def __init__(self, step: FoldedStep, position: Array, until: Array, checkpoint: Callable[[], object]) -> None:
-        self.step, self.position, self.until, self.checkpoint = step, position, until, checkpoint
+    def __init__(self, step: FoldedStep, position: Array, needed: LastNeeds, checkpoint: Callable[[], object]) -> None:
+        self.step, self.position, self.needed, self.checkpoint = step, position, needed, checkpoint
         graph = step.lowered
         self.roots = [b.number if b.base is None else b.base for b in graph.buffers]
         self.counted = [not graph.buffers[r].kept for r in self.roots]
@@ -153,7 +149,8 @@ class _Finder:
         starts = np.flatnonzero(np.concatenate([[True], (np.diff(of_array) != 0) | (np.diff(copy) != 0)]))
         at = bases[:, None] + segment.layout.place(tasks, task_copy)[order]
         begins = np.minimum.reduceat(self.position[at], starts, axis=1)
-        ends = np.maximum.reduceat(self.until[at], starts, axis=1)
+        here = np.array([self.sizes[key][0] for key in keys])[of_array]
+        ends = np.maximum.reduceat(self.needed.until(at, here), starts, axis=1)
         for i, one in enumerate(zip([keys[k] for k in of_array[starts].tolist()], copy[starts].tolist())):
             low, high = begins[:, i], ends[:, i]
             if numbers is not None:
@@ -170,14 +167,10 @@ class _Finder:
         new = [key for key in found if key not in self.maker]
         for key in new:
             buffer = self.step.lowered.buffers[key]
-            self.maker[key], self.sizes[key], self.layer[key] = of, (buffer.processor, _rounded(buffer.nbytes)), layer
+            self.maker[key], self.sizes[key], self.layer[key] = of, (buffer.processor, buffer.nbytes), layer
         if task.kind is Kind.FORWARD:
             for buffer_number, nbytes in rooms(task.work).items():
                 key = ~buffer_number
-                self.maker[key], self.sizes[key], self.layer[key] = None, (task.processor, _rounded(nbytes)), layer
+                self.maker[key], self.sizes[key], self.layer[key] = None, (task.processor, nbytes), layer
                 found[key] = None
         return list(found), new
-
-
-def _rounded(nbytes: int) -> int:
-    return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)

@@ -1,0 +1,55 @@
+"""plan_of: the plan in notation that a strategy is. Names are not asked, and a plan is believed only if it gives the strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import host
+from taskflow.mapper.config import Exchange
+from taskflow.mapper.hybrid import HybridParallel
+from taskflow.mapper.mapper import map_graph
+from taskflow.mapper.notation import HybridPlan
+from taskflow.mapper.strategy import Strategy
+
+
+def plan_of(graph: OperatorGraph, strategy: Strategy) -> HybridPlan | None:
+    """Return the plan in notation that a strategy says it is (`Strategy.plan`), with every degree set. None if it says none, or
+    if it is not that one."""
+    return checked(strategy.plan, graph, strategy)[0] if strategy.plan is not None else None
+
+
+def checked(plan: HybridPlan, graph: OperatorGraph, strategy: Strategy) -> tuple[HybridPlan | None, str]:
+    """Return ``plan`` with every degree set, if it gives the strategy: its cuts and places, pipeline, synchronisation,
+    recomputation and exchanges. Else return None, and where the strategy first differs from it."""
+    try:
+        made = map_graph(HybridParallel(plan), graph, host(strategy.processors))
+    except ValueError as error:
+        return None, str(error)
+    why = next(_differences(graph, strategy, made), "")
+    return (None, why) if why else (made.plan, "")
+
+
+def _differences(graph: OperatorGraph, strategy: Strategy, made: Strategy) -> Iterator[str]:
+    """Sentences about where a strategy differs from the one that its plan makes."""
+    for node in graph:
+        here, there = strategy[node.name], made[node.name]
+        if here != there:
+            yield f"{node.name} is {here.describe(node)}, in the plan {there.describe(node)}"
+    if strategy.pipeline != made.pipeline:
+        yield f"its pipeline is {strategy.pipeline}, in the plan {made.pipeline}"
+    for what, some, others in (
+        ("recomputed", strategy.recompute, made.recompute), ("gathered again", strategy.regather, made.regather),
+        ("run again", strategy.rerun, made.rerun),
+    ):
+        if some != others:
+            name = min(some ^ others)
+            yield f"{name} is {'' if name in some else 'not '}{what}, in the plan it is{' not' if name in some else ''}"
+    for layer in dict.fromkeys(parameter.layer for parameter in graph.parameters):
+        if strategy.sync(layer) != made.sync(layer):
+            yield f"weights of {layer} are synchronised by {strategy.sync(layer)}, in the plan by {made.sync(layer)}"
+    if strategy.exchange is not made.exchange:
+        yield f"tensors are exchanged by {strategy.exchange.value}, in the plan by {made.exchange.value}"
+    # Where replicas only share samples, the machine decides how sums of losses are added: a plan does not say it.
+    if made.exchange is not Exchange.COPIES and strategy.sums is not made.sums:
+        yield f"partial values are summed by {strategy.sums.value}, in the plan by {made.sums.value}"

@@ -1,0 +1,80 @@
+"""Class of transformers that stands for a config, and why one cannot be built."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any
+
+from taskflow.models.notes import note
+
+TASKS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION")
+"""Heads that are looked for where a config names no architecture, in this order."""
+HEAD = re.compile(r"(For[A-Z]\w*|LMHeadModel|Model)$")
+
+
+def class_of(transformers: Any, config: Any) -> Any:
+    """Return the class that the config names. For a name that there is not, as of older or foreign code: the one of its model_type
+    with the same head, as AutoModel does, which is said. Without a name: the first head there is."""
+    names = list(config.architectures or ())
+    for name in names:
+        found = getattr(transformers, name, None) or _of_type(transformers, config.model_type, name)
+        if found is None:
+            raise ValueError(
+                f"hf: transformers {transformers.__version__} has no class {name}, which the config names, and its model_type "
+                f"{config.model_type} has no such head"
+            )
+        if found.__name__ != name:
+            said = f"{found.__name__}, by its model_type, is planned"
+            note(f"hf: transformers {transformers.__version__} has no class {name}; {said}")
+        if len(names) > 1:
+            note(f"hf: the config names {', '.join(names)}; {found.__name__} is planned")
+        return found
+    for task in TASKS:
+        name = _mapping(transformers, f"MODEL_FOR_{task}_MAPPING_NAMES").get(config.model_type)
+        if name is not None:
+            return getattr(transformers, name if isinstance(name, str) else name[0])
+    raise ValueError(f'hf: the config names no "architectures", and {config.model_type} has no head for {", ".join(TASKS).lower()}')
+
+
+def _mapping(transformers: Any, name: str) -> Any:
+    return getattr(transformers.models.auto.modeling_auto, name, {})
+
+
+def _of_type(transformers: Any, kind: str, wanted: str) -> Any:
+    """The class of a model_type with the head that a name asks for; None if there is none."""
+    head = HEAD.search(wanted)
+    if head is None:
+        return None
+    heads = {head[0], "ForCausalLM" if head[0] == "LMHeadModel" else "LMHeadModel" if head[0] == "ForCausalLM" else head[0]}
+    for mapping in vars(transformers.models.auto.modeling_auto):
+        if mapping.startswith("MODEL_") and mapping.endswith("MAPPING_NAMES"):
+            names = _mapping(transformers, mapping).get(kind, ())
+            for name in (names,) if isinstance(names, str) else names:
+                own = HEAD.search(name)
+                if own is not None and own[0] in heads:
+                    return getattr(transformers, name)
+    return None
+
+
+def one_line(error: Exception) -> str:
+    """Return an error as one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])[:300]}"
+
+
+def why_not_built(config: Any, error: Exception) -> str:
+    """Return why a class cannot be built of a config: the entry whose value is not known, or what was raised."""
+    if not isinstance(error, KeyError) or not error.args:
+        return one_line(error)
+    said = {**config.to_dict(), **(config.to_dict().get("rope_scaling") or {}), **(config.to_dict().get("rope_parameters") or {})}
+    entry = next((key for key, value in said.items() if isinstance(value, str) and value == error.args[0]), None)
+    if entry is None:
+        return one_line(error)
+    close: list[str] = []
+    if "act" in entry:
+        from transformers.activations import ACT2FN
+
+        close = get_close_matches(str(error.args[0]), [str(name) for name in ACT2FN], 3, 0.5)
+    there_is = f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"transformers has no {entry} {error.args[0]!r}{there_is}"

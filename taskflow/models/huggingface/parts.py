@@ -1,0 +1,73 @@
+"""Parts of multimodal networks: tokens alone reach the text part; the towers for images and sounds would be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+FEEDS = {"image": "pixel_values", "vision": "pixel_values", "video": "pixel_values", "audio": "input_features"}
+"""What a tower reads, by a word in the name of its config."""
+
+
+def other_parts(module: Any, fed: set[str]) -> list[tuple[str, str, Any]]:
+    """Return (name of its config, path, module) for every tower that no argument in ``fed`` reaches."""
+    text, found = module.config.get_text_config(), []
+    for key in getattr(module.config, "sub_configs", {}):
+        own = getattr(module.config, key, None)
+        reads = next((feed for word, feed in FEEDS.items() if word in key), None)
+        if own is None or own is text or reads is None or reads in fed:
+            continue
+        found += [(key, path, part) for path, part in _of_config(module, own)]
+    return found
+
+
+def _of_config(module: Any, config: Any) -> Iterator[tuple[str, Any]]:
+    """The outermost parts of a module that are made from a config."""
+    taken: list[str] = []
+    for path, part in module.named_modules():
+        if path and getattr(part, "config", None) is config and not any(path.startswith(f"{other}.") for other in taken):
+            taken.append(path)
+            yield path, part
+
+
+def require_no_other_part(module: Any, fed: set[str]) -> None:
+    """Raise ValueError if a tower would be left out; it offers the text part by name."""
+    if parts := other_parts(module, fed):
+        raise ValueError(
+            f"hf: {type(module).__name__} reads more than tokens: {_said(parts)} would be left out. hf:CONFIG.json#text "
+            f'(part="text") plans its text part alone, {_text_class(module)}'
+        )
+
+
+def take_part(module: Any, part: str, fed: set[str]) -> None:
+    """Take the towers, and what leads from them to the text, out of a module, and say so. Raises ValueError for another part than
+    "text", and for a network that has no towers."""
+    from taskflow.models.notes import note
+
+    if part != "text":
+        raise ValueError(f"hf: {type(module).__name__} has no part {part!r}; there is text")
+    parts = other_parts(module, fed)
+    if not parts:
+        raise ValueError(f"hf: {type(module).__name__} reads tokens alone; leave out #text")
+    joining = [
+        ("", path, child) for path, child in module.named_modules()
+        if any(word in path.rpartition(".")[2] for word in ("projector", "connector", "embed_vision", "embed_audio"))
+        and not any(path.startswith(f"{other}.") for _, other, _ in parts)
+    ]
+    for _, path, _ in (*parts, *joining):
+        parent, _, name = path.rpartition(".")
+        module.get_submodule(parent)._modules[name] = None
+    note(f"hf: {type(module).__name__}: its text part alone is planned, {_text_class(module)}, without {_said(parts + joining)}")
+
+
+def _said(parts: list[tuple[str, str, Any]]) -> str:
+    return ", ".join(
+        f"{path} ({sum(p.numel() for p in part.parameters()):,} parameters{f', of its {key}' if key else ''})"
+        for key, path, part in parts
+    )
+
+
+def _text_class(module: Any) -> str:
+    text = module.config.get_text_config()
+    found = [type(part).__name__ for path, part in module.named_modules() if path and getattr(part, "config", None) is text]
+    return f"{found[0]} and its head" if found else "its decoder"

@@ -1,0 +1,100 @@
+"""What a config says and a graph has not: choices of a run, losses, types. Each is said in one line, or refused."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from taskflow.models.notes import listed, note
+
+FREE = {
+    "_name_or_path", "_commit_hash", "architectures", "auto_map", "dtype", "model_type", "torch_dtype", "transformers_version",
+    "quantization_config", "task_specific_params", "use_cache", "gradient_checkpointing", "attn_implementation",
+    "_attn_implementation", "_attn_implementation_autoset", "attn_implementation_autoset", "num_nextn_predict_layers",
+}  # entries that every config may have, or that are said by themselves
+GENERATING = {
+    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "num_beams",
+    "num_beam_groups", "diversity_penalty", "max_length", "min_length", "max_new_tokens", "early_stopping", "do_sample",
+    "num_return_sequences", "bad_words_ids", "begin_suppress_tokens", "suppress_tokens", "forced_bos_token_id",
+    "forced_eos_token_id", "forced_decoder_ids", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
+    "remove_invalid_values", "output_scores", "return_dict_in_generate", "decoder_start_token_id", "max_window_layers",
+    "prefix", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "cls_token_id", "mask_token_id",
+}  # entries that matter to generating, or to tokenisers
+ATTENTION = ("_attn_implementation", "attn_implementation")
+
+
+def without_choices_of_a_run(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config's entries without kernels of attention that only run on GPUs, and without recomputation: which kernel
+    computes the same, and what is computed twice, are not the network's. `say_what_is_replaced` says it."""
+    kept = dict(said)
+    kept.pop("gradient_checkpointing", None)
+    for key in ATTENTION:
+        if str(kept.get(key, "")).startswith(("flash", "kernels-", "paged")):
+            kept.pop(key)
+    return kept
+
+
+def require_cross_entropy(module: Any) -> None:
+    """Raise ValueError for a classifier whose own loss is another than the cross-entropy of its scores."""
+    config, kind = module.config, type(module).__name__
+    if "Classification" not in kind:
+        return
+    problem = getattr(config, "problem_type", None) or ("regression" if config.num_labels == 1 else None)
+    if problem == "regression":
+        raise ValueError(f"hf: {kind} has num_labels={config.num_labels} and is trained by regression; choose loss=mse_loss")
+    if problem == "multi_label_classification":
+        raise ValueError(
+            f"hf: {kind} has problem_type {problem!r}, whose loss is the binary cross-entropy of each label, which there is not "
+            "here; choose loss=cross_entropy or loss=mse_loss to plan it with another"
+        )
+
+
+def say_what_is_replaced(module: Any, said: Mapping[str, Any]) -> None:
+    """Say, each in one line, what a config says and the graph of its module has not."""
+    kind, text = type(module).__name__, said.get("text_config") or {}
+    both = {**text, **said} if isinstance(text, Mapping) else dict(said)
+    wanted = str(both.get("dtype") or both.get("torch_dtype") or "float32").removeprefix("torch.")
+    if wanted != "float32":
+        note(f"hf: {kind}: the config says {wanted}; the network is planned in float32")
+    quantised = both.get("quantization_config")
+    if quantised:
+        how = quantised.get("quant_method", "of some kind") if isinstance(quantised, Mapping) else "of some kind"
+        note(f"hf: {kind}: the config's quantization ({how}) is left out; weights are planned whole, in float32")
+    if both.get("output_router_logits"):
+        share = getattr(module.config.get_text_config(), "router_aux_loss_coef", None)
+        note(f"hf: {kind}: the auxiliary loss of its router (router_aux_loss_coef={share}) is left out of the loss")
+    if both.get("gradient_checkpointing"):
+        note(f"hf: {kind}: the config's gradient_checkpointing is left out; a plan chooses what is recomputed")
+    for key in ATTENTION:
+        if str(both.get(key, "")).startswith(("flash", "kernels-", "paged")):
+            note(f"hf: {kind}: the config's attention is {both[key]}; attention is planned as PyTorch's own computes it")
+    if both.get("auto_map"):
+        note(f"hf: {kind}: the config names code of its own (auto_map), which is not run; transformers' {kind} is planned")
+    further = both.get("num_nextn_predict_layers")
+    if further and not _reads(module, "num_nextn_predict_layers"):
+        note(f"hf: {kind}: its {further} layers that predict further tokens are left out, as in transformers")
+    if unknown := _unknown(module, said):
+        note(f"hf: {kind}: nothing in transformers' code of it reads the config's {listed(unknown)}: left out")
+
+
+def _unknown(module: Any, said: Mapping[str, Any]) -> list[str]:
+    """Entries of a config that its class does not have and its code does not mention."""
+    known = FREE | GENERATING
+    for config in (module.config, module.config.get_text_config()):
+        kind = type(config)
+        known |= {*kind().to_dict(), *getattr(config, "attribute_map", {}), *inspect.signature(kind).parameters}
+    return [key for key in said if key not in known and not _reads(module, key)]
+
+
+def _reads(module: Any, key: str) -> bool:
+    """True if the source of a module's class, of its config's, or what all of them share mentions an entry."""
+    own = {kind.__module__ for kind in (type(module), type(module.config), type(module.config.get_text_config()))}
+    for name in (*own, "transformers.configuration_utils", "transformers.modeling_rope_utils"):
+        try:
+            if key in inspect.getsource(sys.modules[name]):
+                return True
+        except (KeyError, OSError, TypeError):  # no source
+            continue
+    return False

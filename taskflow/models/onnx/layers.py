@@ -1,0 +1,204 @@
+"""Handlers of ONNX operators that are layers: products with weights, convolutions, norms, poolings, embeddings."""
+
+from __future__ import annotations
+
+from math import prod
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+
+from taskflow import operators as ops
+from taskflow.models.onnx.context import Context, LayerWeight, Unknown, name_of, says
+from taskflow.operators.tensor import Tensor
+
+# ---- products --------------------------------------------------------------------------------------------------------------
+
+
+def _product(c: Context, x: Tensor, weight: LayerWeight, name: str) -> Tensor:
+    """x (..., k) times a weight that is read as (k, c): a linear layer, whose own weight is (c, k)."""
+    turned = LayerWeight(weight.name, weight.array.T, not weight.turned)
+    held = c.tied(weight)
+    if held is not None and held[1] == weight.turned:  # another layer has it as it is read here
+        letters = ascii_lowercase[: x.ndim]
+        return ops.einsum(f"{letters},{letters[-1]}z->{letters[:-1]}z", x, c.parameter(weight), name=name)
+    y = ops.linear(x, weight.array.shape[1], False, name=name, parameters=c.owners(turned))
+    return c.own(y, turned)
+
+
+@says("MatMul")
+def matmul(c: Context, node: Any) -> Tensor:
+    """Multiply x (..., k) by a weight (k, c), a linear layer; or multiply two stacks of equally many matrices."""
+    c.attributes(node)
+    x, known = c.tensor(node, 0), c.weight_at(node.input[1])
+    if known is not None and known.array.ndim == 2 and known.array.dtype.kind == "f" and c.is_parameter(node.input[1]):
+        return _product(c, x, c.weight(node, 1), name_of(node))
+    other = c.tensor(node, 1)
+    if x.ndim != other.ndim or x.shape[:-2] != other.shape[:-2] or x.ndim < 3:
+        raise Unknown(f"of {list(x.shape)} and {list(other.shape)}: leading dimensions must be equal")
+    return ops.matmul(x, other, name=name_of(node))
+
+
+@says("Gemm")
+def gemm(c: Context, node: Any) -> Tensor:
+    """Linear layer: x W^T + b, where W and b are initializers."""
+    said, name = c.attributes(node, alpha=1.0, beta=1.0, transA=0, transB=0), name_of(node)
+    if not (said["alpha"] == said["beta"] == 1.0) or said["transA"]:
+        raise Unknown("needs alpha, beta and transA by default")
+    x, weight = c.tensor(node, 0), c.weight(node, 1)
+    bias = c.weight(node, 2) if c.has(node, 2) else None
+    if said["transB"]:
+        own = (weight,) if bias is None else (weight, bias)
+        shared = c.tied(weight) is not None and tuple((w.name, w.turned) for w in own) not in c.together
+        if not shared and (bias is None or bias.array.shape == weight.array.shape[:1]):
+            return c.own(ops.linear(x, weight.array.shape[0], bias is not None, name=name, parameters=c.owners(*own)), *own)
+        weight = LayerWeight(weight.name, weight.array.T, not weight.turned)
+    if bias is None:
+        return _product(c, x, weight, name)
+    y = _product(c, x, weight, f"{name}.product")
+    return c.with_parameter(ops.add_weight, y, bias)
+
+
+# ---- convolutions and windows ------------------------------------------------------------------------------------------------
+
+
+def _pads(said: dict[str, Any], sizes: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Padding before and behind each of an image's dimensions."""
+    kernel, strides, apart = said["kernel_shape"], said["strides"], said["dilations"]
+    if said["auto_pad"] == "NOTSET":
+        count = len(said["pads"]) // 2
+        return list(zip(said["pads"][:count], said["pads"][count:]))
+    if said["auto_pad"] == "VALID":
+        return [(0, 0)] * len(kernel)
+    if said["auto_pad"] not in ("SAME_UPPER", "SAME_LOWER"):
+        raise Unknown(f"auto_pad={said['auto_pad']!r} is not understood")
+    found = []
+    for size, k, stride, d in zip(sizes, kernel, strides, apart):
+        whole = max(0, (-(-size // stride) - 1) * stride + (k - 1) * d + 1 - size)
+        less, more = whole // 2, whole - whole // 2
+        found.append((less, more) if said["auto_pad"] == "SAME_UPPER" else (more, less))
+    return found
+
+
+@says("Conv")
+def conv(c: Context, node: Any) -> Tensor:
+    """Convolution of images (N, C, H, W)."""
+    x, weight = c.tensor(node, 0), c.weight(node, 1)
+    if weight.array.ndim != 4 or x.ndim != 4:
+        raise Unknown(f"only of images (N, C, H, W), got a weight {list(weight.array.shape)}")
+    said = c.attributes(
+        node, auto_pad="NOTSET", dilations=[1, 1], group=1, kernel_shape=list(weight.array.shape[2:]), pads=[0, 0, 0, 0],
+        strides=[1, 1],
+    )
+    own = (weight, c.weight(node, 2)) if c.has(node, 2) else (weight,)
+    y = ops.conv2d(
+        x, weight.array.shape[0], tuple(said["kernel_shape"]), tuple(said["strides"]), tuple(_pads(said, x.shape[2:])),
+        tuple(said["dilations"]), said["group"], len(own) > 1, name=name_of(node), parameters=c.owners(*own),
+    )
+    return c.own(y, *own)
+
+
+@says("MaxPool", "AveragePool")
+def pooled(c: Context, node: Any) -> Tensor:
+    """Maximum or mean of windows of images."""
+    x, name, most = c.tensor(node, 0), name_of(node), node.op_type == "MaxPool"
+    said = c.attributes(
+        node, auto_pad="NOTSET", ceil_mode=0, dilations=[1, 1], kernel_shape=None, pads=[0, 0, 0, 0], strides=[1, 1],
+        **({"storage_order": 0} if most else {"count_include_pad": 0}),
+    )
+    c.left_out |= {output: "where a MaxPool found its largest" for output in node.output[1:] if output}
+    if x.ndim != 4 or len(said["kernel_shape"]) != 2:
+        raise Unknown("only of images (N, C, H, W)")
+    if said["auto_pad"] != "NOTSET" and (said["ceil_mode"] or said["auto_pad"] == "SAME_LOWER"):
+        raise Unknown(f"auto_pad={said['auto_pad']!r}: onnx's own tools read SAME_LOWER, or ceil_mode beside it, in two ways")
+    (top, bottom), (left, right) = _pads(said, x.shape[2:])
+    kernel, strides, apart, ceil = tuple(said["kernel_shape"]), tuple(said["strides"]), tuple(said["dilations"]), said["ceil_mode"]
+    if (top, left) != (bottom, right) and (ceil or not (most or said["count_include_pad"])):
+        raise Unknown("only with as much padding before as behind")
+    if (top, left) != (bottom, right):
+        x = ops.pad(x, (left, right, top, bottom), float(np.finfo(x.dtype).min) if most else 0.0, name=f"{name}.padded")
+        top = left = 0
+    if most:
+        return ops.max_pool2d(x, kernel, strides, (top, left), apart, ceil_mode=bool(ceil), name=name)
+    if apart != (1, 1):
+        raise Unknown(f"dilations={list(apart)} is not understood")
+    return ops.avg_pool2d(
+        x, kernel, strides, (top, left), ceil_mode=bool(ceil), count_include_pad=bool(said["count_include_pad"]), name=name
+    )
+
+
+@says("GlobalAveragePool")
+def global_mean(c: Context, node: Any) -> Tensor:
+    """Mean of each channel."""
+    c.attributes(node)
+    x = c.tensor(node, 0)
+    return ops.mean(x, tuple(range(2, x.ndim)), True, name=name_of(node))
+
+
+# ---- norms -------------------------------------------------------------------------------------------------------------------
+
+
+@says("BatchNormalization")
+def batch_norm(c: Context, node: Any) -> Tensor:
+    """Normalisation over the batch. A graph trains with the batch's statistics, and predicts with the running ones, which begin
+    with the file's mean and variance."""
+    said = c.attributes(node, epsilon=1e-5, momentum=0.9, training_mode=0, spatial=1)
+    if not said["spatial"]:
+        raise Unknown("spatial=0 is not understood")
+    scale, bias, mean, variance = (c.weight(node, number) for number in (1, 2, 3, 4))
+    own = scale, bias
+    y = ops.batch_norm(c.tensor(node, 0), said["epsilon"], 1.0 - said["momentum"], name=name_of(node), parameters=c.owners(*own))
+    c.own(y, *own)
+    for tensor, weight in zip(c.graph.nodes[y.node].inputs[2:], (mean, variance)):
+        c.hold(tensor, weight)
+    c.left_out |= {name: "statistics that a BatchNormalization returns" for name in node.output[1:] if name}
+    return y
+
+
+@says("LayerNormalization")
+def layer_norm(c: Context, node: Any) -> Tensor:
+    """Normalisation over the last dimension."""
+    said, x = c.attributes(node, axis=-1, epsilon=1e-5, stash_type=1), c.tensor(node, 0)
+    if said["axis"] % x.ndim != x.ndim - 1 or not c.has(node, 2):
+        raise Unknown("only over the last dimension, with scale and bias")
+    own = c.weight(node, 1), c.weight(node, 2)
+    c.left_out |= {name: "statistics that a LayerNormalization returns" for name in node.output[1:] if name}
+    return c.own(ops.layer_norm(x, said["epsilon"], name=name_of(node), parameters=c.owners(*own)), *own)
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------------------
+
+
+@says("Gather")
+def gather(c: Context, node: Any) -> Tensor:
+    """Rows of an initializer (an embedding), or one element of a dimension by a fixed index."""
+    axis, known = c.attributes(node, axis=0)["axis"], c.weight_at(node.input[0])
+    at = c.arrays.get(node.input[1])
+    table = known is not None and known.array.ndim == 2 and axis in (0, -2) and c.is_parameter(node.input[0])
+    if table and (at is None or at.ndim):
+        rows = c.weight(node, 0)
+        held = c.tied(rows)
+        if held is None or held[1] == rows.turned:
+            if at is not None and at.min() < 0:
+                c.arrays[node.input[1]] = at % rows.array.shape[0]
+            y = ops.embedding(c.tensor(node, 1), *rows.array.shape, name=name_of(node), parameters=c.owners(rows))
+            return c.own(y, rows)
+    at = c.constant(node, 1)
+    if at is None or at.size != 1:
+        raise Unknown("by several numbers")
+    x = c.tensor(node, 0)
+    axis %= x.ndim
+    index = int(at.reshape(-1)[0]) % x.shape[axis]
+    if not at.ndim:
+        return ops.select(x, axis, index, name=name_of(node))
+    y = ops.narrow(x, axis, index, 1, name=name_of(node))
+    shape = (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])
+    return y if y.shape == shape else ops.reshape(y, shape, name=f"{name_of(node)}.shaped")
+
+
+@says("Flatten")
+def flatten(c: Context, node: Any) -> Tensor:
+    """Flatten to two dimensions."""
+    axis, x = c.attributes(node, axis=1)["axis"], c.tensor(node, 0)
+    axis += x.ndim if axis < 0 else 0
+    return ops.reshape(x, (prod(x.shape[:axis]), -1), name=name_of(node))

@@ -1,0 +1,60 @@
+"""What a module has and its graph does not train or say: parameters that nothing minimised depends on, losses that forward
+returns, ways of saving memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.operators.tensor import Tensor
+
+
+def idle_parts(graph: OperatorGraph, module: Any) -> list[str]:
+    """Return the outermost parts of a module of which no loss depends on any parameter, each with its number of parameters. Of a
+    graph without a loss: none."""
+    used, left = set(), [tensor.node for tensor in graph.losses]
+    while left:
+        if (number := left.pop()) not in used:
+            used.add(number)
+            left += [tensor.node for tensor in graph.nodes[number].inputs]
+    trained = {p.name for number in used for p in graph.nodes[number].parameters}
+    idle = {p.name: p for p in graph.parameters if p.name not in trained}
+    if not graph.losses or not idle:
+        return []
+    paths = [path for path, _ in module.named_modules() if path]
+    found: list[str] = []
+    for path in (*paths, *idle):
+        inside = [name for name in idle if name == path or name.startswith(f"{path}.")]
+        whole = not any(name == path or name.startswith(f"{path}.") for name in trained)
+        if inside and whole and not any(path.startswith(f"{other.partition(' ')[0]}.") for other in found):
+            found.append(f"{path} ({sum(idle[name].spec.rect.volume for name in inside):,} parameters)")
+    return found
+
+
+def own_losses(result: Any) -> list[str]:
+    """Return the names of the losses that forward itself returns, in a mapping beside its scores."""
+    if not isinstance(result, Mapping):
+        return []
+    return [str(key) for key, value in result.items() if str(key).endswith("loss") and isinstance(value, Tensor)]
+
+
+@contextmanager
+def memory_savers() -> Iterator[set[str]]:
+    """Collect the ways in which the block saves memory for activations: recomputation, copies on the CPU."""
+    from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+
+    found: set[str] = set()
+    plain = saved_tensors_hooks.__enter__
+
+    def enter(hooks: Any) -> Any:
+        kept = isinstance(hooks, save_on_cpu)
+        found.add("keeps activations on the CPU" if kept else "recomputes activations (torch.utils.checkpoint)")
+        return plain(hooks)
+
+    saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        saved_tensors_hooks.__enter__ = plain  # type: ignore[method-assign]
