@@ -83,9 +83,11 @@ def small(name: str, dtype: str, layers: int) -> OperatorGraph:
 
 
 def rank_cases(ranks: int, random: int, shares: int, hybrids: int | None = None) -> list[str]:
-    """Names of cases that so many ranks train (`rank_case`): random plans, random plans with shares, and plans of `HYBRIDS`."""
+    """Names of cases that so many ranks train (`rank_case`): random plans, random plans with shares, one for two of these with
+    buckets, and plans of `HYBRIDS`."""
     return [
         *(f"random {seed}" for seed in range(random)), *(f"shares {seed}" for seed in range(shares)),
+        *(f"buckets {seed}" for seed in range((shares + 1) // 2)),
         *HYBRIDS.get(ranks, ())[:hybrids],
     ]
 
@@ -93,12 +95,13 @@ def rank_cases(ranks: int, random: int, shares: int, hybrids: int | None = None)
 def rank_case(name: str, ranks: int) -> tuple[OperatorGraph, Strategy, Callable[[int], dict[str, Any]]]:
     """The network, the plan and the batches (by step) of a case, the same wherever they are made."""
     kind, _, seed = name.partition(" ")
-    if kind not in ("random", "shares"):
+    if kind not in ("random", "shares", "buckets"):
         graph, strategy = hybrid(name)
         return graph, strategy, partial(words, graph)
     graph, generator = decoder(), Random(int(seed))
     strategy = fitting(graph, ranks, generator)
-    return graph, random_shares(graph, strategy, generator) if kind == "shares" else strategy, tokens
+    changed = {"shares": random_shares, "buckets": random_buckets}.get(kind)
+    return graph, strategy if changed is None else changed(graph, strategy, generator), tokens
 
 
 def words(graph: OperatorGraph, step: int) -> dict[str, Any]:
@@ -168,6 +171,20 @@ def random_shares(graph: OperatorGraph, strategy: Strategy, random: Random) -> S
     for layer in dict.fromkeys(p.layer for p in graph.parameters):
         if random.random() < often:
             syncs[layer] = one if alike else shares(random.choice((2, 3)))
+    return replace(strategy, syncs=syncs)
+
+
+def random_buckets(graph: OperatorGraph, strategy: Strategy, random: Random) -> Strategy:
+    """The same with the weights of some layers or all synchronised in buckets of a random size, in one or in several ways."""
+    often, size = random.choice((0.5, 0.9, 1.0)), random.choice((1, 30, 100, 300, 1000, 10**6))
+    ways = [
+        Sync(SyncAlgorithm.COLLECTIVE, place, overlap=random.random() < 0.7, bucket=size)
+        for place in (random.choice((UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)) for _ in range(random.choice((1, 1, 2))))
+    ]
+    syncs = dict(strategy.syncs)
+    for layer in dict.fromkeys(p.layer for p in graph.parameters):
+        if random.random() < often:
+            syncs[layer] = ways[0] if random.random() < 0.7 else random.choice(ways)
     return replace(strategy, syncs=syncs)
 
 

@@ -97,8 +97,11 @@ def _hybrid(
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
         recompute=_recompute(graph, strategy, levels),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
-        sequence_parallel=together, regather=bool(strategy.regather) and together and size > data * context,
+        overlap="grads" if sharing.overlap else "none", sequence_parallel=together,
+        regather=bool(strategy.regather) and together and size > data * context,
     )
+    if sharing.zero < 2 and plan.sharers > 1 and sharing.bucket != plan.bucket_of(sharing.zero):
+        plan = replace(plan, bucket=sharing.bucket)
     ranks_of_it = map_graph(HybridParallel(plan), graph, host(mesh.ranks))
     in_order = tuple(devices) == tuple(range(strategy.processors))
     placed = replace(plan, devices=() if in_order else tuple(devices))

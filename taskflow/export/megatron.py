@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from taskflow.export.hybrid import Hybrid
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import HybridPlan, PipelineSchedule, attends, layer_numbers, samples, stages_of
+from taskflow.mapper import HybridPlan, PipelineSchedule, attends, default_bucket, layer_numbers, samples, stages_of
 
 LEVELS = ("selective", "whole")  # its checkpoint of a layer is reentrant: the whole layer runs again
 _LIST = re.compile(r"(?:.*?\.)?\d+\.")  # of an operator's name, as far as its outermost number
@@ -61,6 +61,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     words += _stages(graph, plan)
     if plan.zero:
         words.append("--use-distributed-optimizer")
+    words += _buckets(plan)
     if plan.recompute == "selective":
         words.append("--recompute-granularity selective")
     elif plan.recompute == "whole":
@@ -71,7 +72,19 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     ]
     if plan.tensor > 1 and plan.sequence_parallel and not plan.regather:
         notes.append("--sequence-parallel gathers along the sequence again for the backward pass: a plan with regather says so")
+    if plan.sharers > 1 and plan.overlap == "none":
+        notes.append("without --overlap-grad-reduce Megatron-LM sums all gradients of a stage at once, in one bucket")
     return Flags(words, notes)
+
+
+def _buckets(plan: HybridPlan) -> list[str]:
+    """Arguments for sums of gradients beside the backward pass, and for the size of buckets where it is not Megatron-LM's own. Its
+    smallest buckets have one parameter."""
+    if plan.sharers == 1 or plan.overlap == "none":
+        return []
+    size = plan.bucket_of(plan.zero)
+    own = [f"--ddp-bucket-size {max(1, size)}"] if size != default_bucket(1, plan.sharers) else []
+    return ["--overlap-grad-reduce", *own]
 
 
 def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:

@@ -138,11 +138,14 @@ def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class WeightSharing:
     """Sharding of weights among replicas. ``zero``: ZeRO's stage; 0: each has all. ``group``: replicas that have all shares
-    together; 0: all of them. ``prefetch``: with stage 3, what is gathered ahead (`Sync.prefetch`)."""
+    together; 0: all of them. ``prefetch``: with stage 3, what is gathered ahead (`Sync.prefetch`). ``overlap``, ``bucket``: as in
+    `Sync`."""
 
     zero: int = 0
     group: int = 0
     prefetch: int | str = BLOCK
+    overlap: bool = True
+    bucket: int = 0
 
 
 def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:
@@ -150,8 +153,8 @@ def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:
     counted: Counter[WeightSharing] = Counter()
     for p in graph.parameters:
         sync = strategy.sync(p.layer)
-        shared = sync.place is UpdatePlacement.SHARDED
-        counted[WeightSharing(sync.zero, sync.shard_group, sync.prefetch) if shared else WeightSharing()] += prod(p.shape)
+        zero = sync.zero if sync.place is UpdatePlacement.SHARDED else 0
+        counted[WeightSharing(zero, sync.shard_group, sync.prefetch, sync.overlap, sync.bucket)] += prod(p.shape)
     return max(counted, key=lambda sharing: counted[sharing], default=WeightSharing())
 
 

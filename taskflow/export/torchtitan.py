@@ -9,7 +9,7 @@ from __future__ import annotations
 from taskflow.export.hybrid import Hybrid
 from taskflow.export.megatron import layers_read, require_positions, require_transformer
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import BLOCK, PipelineSchedule, samples, stages_of
+from taskflow.mapper import BLOCK, PipelineSchedule, bucket_word, samples, stages_of
 
 SCHEDULES = {
     (PipelineSchedule.GPIPE, False): "GPipe", (PipelineSchedule.GPIPE, True): "LoopedBFS",
@@ -66,6 +66,9 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
             f"pipeline_parallel_microbatch_size = {micro}", f"pipeline_parallel_split_points = {_points(graph, hybrid)}",
         ]
     lines += ["", "[training]", f"local_batch_size = {local}", f"global_batch_size = {batch}"]
+    if shares == 1 < data:
+        size = bucket_word(plan.bucket_of(0))
+        lines[0] += f"\n# torchtitan's buckets of gradients have 100 MB, which no key says; the plan has bucket={size}"
     mode = {"none": "none", "selective": "selective", "full": "full", "whole": "full"}[plan.recompute]
     lines += ["", "[activation_checkpoint]", f'mode = "{mode}"']
     if mode == "full":

@@ -14,6 +14,7 @@ from taskflow.mapper.alike import (
     degrees_like,
     follow,
 )
+from taskflow.mapper.buckets import BucketLayer, bucket_word, default_bucket, divided
 from taskflow.mapper.choose import MAPPERS, choose
 from taskflow.mapper.config import (
     BLOCK,
@@ -42,12 +43,13 @@ from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import SUMS, Strategy
 from taskflow.mapper.strategy_file import as_content, config_entry, from_content, load, read_strategy, save, search_of
-from taskflow.mapper.units import blocks_of, gather_units
+from taskflow.mapper.units import blocks_of, gather_units, units_of
 
 __all__ = [
     "BLOCK",
     "MAPPERS",
     "SUMS",
+    "BucketLayer",
     "CopyRequest",
     "Cut",
     "DataParallel",
@@ -76,6 +78,7 @@ __all__ = [
     "as_content",
     "attends",
     "blocks_of",
+    "bucket_word",
     "by_class",
     "by_name",
     "by_name_or_size",
@@ -84,9 +87,11 @@ __all__ = [
     "config_like",
     "cut_like",
     "cut_only",
+    "default_bucket",
     "degrees_like",
     "depths",
     "described_by_layers",
+    "divided",
     "fitted",
     "follow",
     "from_content",
@@ -116,6 +121,7 @@ __all__ = [
     "search_of",
     "stages_of",
     "suits",
+    "units_of",
     "writes_together",
 ]
 

@@ -196,7 +196,9 @@ class Sync:
     layers ahead weights are gathered; or `BLOCK`. Then the layers of a block are gathered together, while the block before
     computes, and their gradients are summed together (`gather_units`). FSDP2 does so with `fully_shard` of each block.
     ``overlap``: whether a collective sums gradients during the backward pass, as soon as they are ready. If not, it waits until
-    each holder's backward pass is over (Megatron-LM without --overlap-grad-reduce)."""
+    each holder's backward pass is over (Megatron-LM without --overlap-grad-reduce). ``bucket``: with stage 1 or an all-reduce, the
+    elements that layers have at least whose gradients are summed together, and whose new weights are gathered together
+    (`bucket_units`); 0: each layer by itself."""
 
     travel: SyncAlgorithm = SyncAlgorithm.OWNER
     place: UpdatePlacement = UpdatePlacement.SHARDED
@@ -206,11 +208,12 @@ class Sync:
     prefetch: int | str = BLOCK
     overlap: bool = True
     replicas: int = 0
+    bucket: int = 0
 
     def __post_init__(self) -> None:
         if self.zero != 3:
             object.__setattr__(self, "prefetch", BLOCK)  # one spelling of what gathers nothing
-        for what in ("chunks", "shard_group", "replicas", *(("prefetch",) if self.prefetch != BLOCK else ())):
+        for what in ("chunks", "shard_group", "replicas", "bucket", *(("prefetch",) if self.prefetch != BLOCK else ())):
             if not isinstance(value := getattr(self, what), int) or value < 0:
                 or_block = f", or {BLOCK!r}" if what == "prefetch" else ""
                 raise ValueError(f"Sync: {what} must be an integer, 0 or more{or_block}, got {value!r}")
@@ -231,6 +234,11 @@ class Sync:
                 f"Sync: overlap False has collectives wait for the end of the backward pass; it goes with travel 'collective' and "
                 f"zero 1, since zero 2 and 3 keep no whole gradients until then; got {self.travel.value!r} and zero {self.zero}"
             )
+        if self.bucket and (self.travel is not SyncAlgorithm.COLLECTIVE or self.zero > 1):
+            raise ValueError(
+                f"Sync: bucket {self.bucket} has collectives take several layers at once; it goes with travel 'collective' and "
+                f"zero 1, since zero 2 and 3 go block by block; got {self.travel.value!r} and zero {self.zero}"
+            )
         if self.shard_group == 1 or (self.shard_group and self.zero == 1):
             raise ValueError(
                 f"Sync: shard_group {self.shard_group} needs zero 2 or 3, and two holders or more; for one use place 'every'"
@@ -241,7 +249,7 @@ class Sync:
     @property
     def in_blocks(self) -> bool:
         """True if weights are gathered, and their gradients summed, block by block."""
-        return self.zero == 3 and self.prefetch == BLOCK
+        return self.zero > 1 and self.prefetch == BLOCK
 
     @property
     def ahead(self) -> int:
@@ -252,7 +260,7 @@ class Sync:
         where = self.place.value if self.zero == 1 else f"zero{self.zero}"
         words = [self.travel.value, where] + [str(self.chunks)] * bool(self.chunks)
         words += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"replicas{self.replicas}"] * bool(self.replicas)
-        words += [f"prefetch{self.prefetch}"] * (self.prefetch != BLOCK)
+        words += [f"prefetch{self.prefetch}"] * (self.prefetch != BLOCK) + [f"bucket{self.bucket}"] * bool(self.bucket)
         words += ["after"] * (not self.overlap)
         return "/".join(words)
 

@@ -42,7 +42,10 @@ class HybridParallel(Mapper):
 
     def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
         self._numbers = placed_devices(self._asked, machine)
-        self.plan = plan = fitted(self._asked, samples(graph), len(self._numbers))
+        plan = fitted(self._asked, samples(graph), len(self._numbers))
+        if graph.carries and plan.bucket is None and min(plan.zero_layers or (plan.zero,)) < 2:
+            plan = replace(plan, bucket=0)  # steps with carried states are not folded: large ones need the compiled evaluator
+        self.plan = plan
         group = plan.tensor * plan.context * (plan.data or 1)
         self._tensor = Megatron(plan.tensor)
         self._tensor.prepare(graph, host(group))
@@ -167,7 +170,9 @@ class HybridParallel(Mapper):
         not be alike, and would all have to be lowered."""
         plan = self.plan
         degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._parts
-        ordered = bool(self._recompute | self._rerun) or max((plan.zero, *plan.zero_layers)) > 1 or plan.overlap == "none"
+        zeros = {plan.zero, *plan.zero_layers}
+        again = bool(self._recompute | self._rerun)
+        ordered = again or max(zeros) > 1 or plan.overlap == "none" or any(map(plan.bucket_of, zeros))
         return ordered or max(degrees) > 1
 
     def between(self, node: Node) -> bool:
@@ -202,11 +207,11 @@ class HybridParallel(Mapper):
 def sync_of(zero: int, plan: HybridPlan, overlap: bool = True) -> Sync:
     """Return how a layer at a stage of ZeRO is synchronised."""
     if not zero:
-        return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap)
+        return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap, bucket=plan.bucket_of(0))
     return Sync(
         SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero, shard_group=plan.shard_group if zero > 1 else 0,
         prefetch=plan.prefetch, overlap=overlap,
-        replicas=plan.sharers if zero > 1 and plan.tensor > 1 else 0,
+        replicas=plan.sharers if zero > 1 and plan.tensor > 1 else 0, bucket=plan.bucket_of(zero),
     )
 
 

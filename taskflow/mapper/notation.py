@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from taskflow.graph import Node
+from taskflow.mapper.buckets import LAYER, bucket_word, default_bucket, parse_bucket
 from taskflow.mapper.config import BLOCK, OpConfig, Sync, SyncAlgorithm, UpdatePlacement, ranges
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
 
@@ -49,8 +50,8 @@ def parse_config(text: str, node: Node, processors: int) -> OpConfig:
 
 
 _STAGES = {"zero2": 2, "zero3": 3, "fsdp": 3}
-_SYNC_NUMBER = re.compile(r"(hsdp|replicas|prefetch|)(\d+)|(block)")
-_SYNC_FIELDS = {"": "chunks", "hsdp": "shard_group", "replicas": "replicas", "prefetch": "prefetch"}
+_SYNC_NUMBER = re.compile(r"(hsdp|replicas|prefetch|bucket|)(\d+)|(block)")
+_SYNC_FIELDS = {"": "chunks", "hsdp": "shard_group", "replicas": "replicas", "prefetch": "prefetch", "bucket": "bucket"}
 
 
 def parse_sync(text: str, who: str) -> Sync:
@@ -69,7 +70,7 @@ def parse_sync(text: str, who: str) -> Sync:
         raise ValueError(
             f"{who}: write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS, such as ring/every or owner/spread/8, or for shares of gradients "
             f"or weights collective/zero2 or collective/zero3, which hsdpN, replicasN and prefetchN or block may follow, or after "
-            f"another collective /after, with TRAVEL one of "
+            f"another collective bucketN and after, with TRAVEL one of "
             f"{', '.join(travels)} and PLACE one of {', '.join(places)}; got {text!r}"
         )
     said: dict[str, Any] = {
@@ -106,16 +107,16 @@ RECOMPUTE = ("none", "selective", "light", "linear", "full", "whole")
 OVERLAP = ("none", "grads")
 _TOKEN = re.compile(r"(mb|zero|hsdp|[tcpdev])([0-9]+)")
 _FLAGS = ("sp", "nosp", "ring", "regather")
-_SETTING = re.compile(r"(recompute|zero|schedule|stages|prefetch|overlap|devices|shares|split)=(\S*)")
+_SETTING = re.compile(r"(recompute|zero|schedule|stages|prefetch|overlap|devices|shares|split|bucket)=(\S*)")
 MOST_LAYERS = 100_000
 _RUN = re.compile(r"(\w+)\*([1-9]\d*)")  # layers that are treated alike
 NOTATION = (
     "tN (tensor; nosp, regather), cN (context; ring), pN (pipeline), dN (data), eN (experts), mbN (samples of a micro-batch and "
     "replica), vN (stages a rank), zero0 to zero3, fsdp, hsdpN, prefetch=block|N, "
     f"overlap={'|'.join(OVERLAP)}, recompute={'|'.join(RECOMPUTE)} or by layer full*60,none*20, zero=1*1,3*78,1*1, "
-    f"split=N (parts of a micro-batch that take turns), schedule={'|'.join(s.value for s in PipelineSchedule)}, "
-    "stages=N,N,... (layers), shares=N,N,... (samples of each replica), "
-    "devices=0-3,... or KIND,..."
+    f"bucket=40M|{LAYER}, split=N (parts of a micro-batch that take turns), "
+    f"schedule={'|'.join(s.value for s in PipelineSchedule)}, "
+    "stages=N,N,... (layers), shares=N,N,... (samples of each replica), devices=0-3,... or KIND,..."
 )
 _OTHER_NAMES = {
     "tp": "t", "pp": "p", "dp": "d", "cp": "c", "ep": "e", "mbs": "mb", "vp": "v", "vpp": "v", "fsdp": "hsdp", "zero-": "zero",
@@ -138,7 +139,8 @@ class HybridPlan:
     in which the plan uses them, as numbers or as the name of a kind for all devices of it; others are idle; empty: all in
     order. ``recompute_layers``, ``zero_layers``: the same as ``recompute`` and ``zero`` for each layer, in order; empty: the
     same for all. Operators before the first layer count as its own, those after the last as that one's. ``split``: parts of a
-    micro-batch that take turns: while values of one are exchanged, the devices compute another (dual-batch overlap)."""
+    micro-batch that take turns: while values of one are exchanged, the devices compute another (dual-batch overlap). ``bucket``:
+    elements of the layers whose weights travel together without ZeRO and with its stage 1 (`Sync.bucket`); None: the library's."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -162,6 +164,7 @@ class HybridPlan:
     recompute_layers: tuple[str, ...] = ()
     zero_layers: tuple[int, ...] = ()
     split: int = 1
+    bucket: int | None = None
 
     def __post_init__(self) -> None:
         for what in ("tensor", "pipeline", "data", "micro_batch", "virtual", "context", "experts", "split"):
@@ -177,6 +180,8 @@ class HybridPlan:
                 f"plan: hsdp{self.shard_group} is for two replicas or more, and for zero2 or zero3 (the default with hsdp), "
                 f"got zero{most}"
             )
+        if self.bucket is not None and min(self.zero_layers or (self.zero,)) > 1:
+            raise ValueError(f"plan: bucket= is for zero0 and zero1; with zero{most} weights travel block by block")
         if self.prefetch != BLOCK and most < 3:
             raise ValueError(f"plan: prefetch={self.prefetch} is how far ahead weights are gathered, which needs zero3 or fsdp")
         if self.ring and self.context == 1:
@@ -221,8 +226,12 @@ class HybridPlan:
 
     @property
     def in_blocks(self) -> bool:
-        """True if layers of ZeRO's stage 3 are gathered block by block (`gather_units`)."""
+        """True if weights of ZeRO's stages 2 and 3 are gathered, or their gradients summed, block by block (`gather_units`)."""
         return self.prefetch == BLOCK and not self.schedule.weights_apart
+
+    def bucket_of(self, zero: int) -> int:
+        """Return the elements of the buckets of layers at a stage of ZeRO, of a plan with ``data``; 0: each layer by itself."""
+        return default_bucket(zero, self.sharers) if self.bucket is None or zero > 1 else self.bucket
 
     @property
     def together(self) -> int:
@@ -255,6 +264,7 @@ class HybridPlan:
         said += [f"zero{self.zero}"] * (self.zero > 0)
         said += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"prefetch={self.prefetch}"] * (self.prefetch != BLOCK)
         said += [f"overlap={self.overlap}"] * (self.overlap != "grads")
+        said += [f"bucket={bucket_word(self.bucket)}"] if self.bucket is not None else []
         said += [f"schedule={self.schedule.value}"] * (self.schedule is not PipelineSchedule.ONE_F_ONE_B)
         said += [f"{name}={','.join(map(str, some))}" for name, some in (("stages", self.stages), ("shares", self.shares)) if some]
         said += [f"devices={_devices(self.devices)}"] * bool(self.devices)
@@ -352,7 +362,7 @@ def parse_plan(text: str) -> HybridPlan:
 _EXAMPLES = {
     "recompute": "recompute=full", "zero": "zero=1*1,3*30,1*1", "schedule": "schedule=zb-h1", "stages": "stages=5,6,6,5",
     "prefetch": "prefetch=2", "overlap": "overlap=none", "devices": "devices=4-7,0-3", "shares": "shares=6,6,2,2",
-    "split": "split=2",
+    "split": "split=2", "bucket": "bucket=40M",
 }
 
 
@@ -379,6 +389,8 @@ def _setting(key: str, value: str) -> object:
         if not value.isdecimal():
             raise ValueError(f"plan: split must be a number of parts of a micro-batch, got {value!r}")
         return int(value)
+    if key == "bucket":
+        return parse_bucket(value)
     if key == "prefetch":
         if value != BLOCK and not value.isdecimal():
             raise ValueError(f"plan: prefetch must be {BLOCK} or a number of layers, got {value!r}")

@@ -107,10 +107,10 @@ class Strategy:
         """True if the strategy says more than cuts, places and sums.
 
         That is an order of passes, recomputation or regathering, collectives that reshard tensors, pieces that several
-        processors compute, gradients or weights kept as shares, or gradients that are not summed during the backward pass.
+        processors compute, gradients or weights kept as shares, gradients that are not summed during the backward pass, or buckets.
         """
         again = bool(self.recompute | self.regather | self.rerun)
-        shares = any(sync.zero > 1 or not sync.overlap for sync in self.syncs.values())
+        shares = any(sync.zero > 1 or not sync.overlap or sync.bucket for sync in self.syncs.values())
         return self.pipeline is not None or again or self.exchange is not Exchange.COPIES or shares or (
             any(config.copies > 1 for config in self.configs.values())
         )

@@ -57,6 +57,9 @@ class SyncEntry(Entry, frozen=True, kw_only=True):
         Whole | Literal["block"], Meta(description="Layers gathered ahead, with zero 3; block: a block of layers, one ahead.")
     ] = 1
     overlap: Annotated[bool, Meta(description="Whether a collective sums gradients beside the backward pass.")] = True
+    bucket: Annotated[
+        Whole, Meta(description="Elements of the layers that a collective takes together, at least. 0: each layer by itself.")
+    ] = 0
 
 
 class PipelineEntry(Entry, frozen=True, kw_only=True):
@@ -286,7 +289,8 @@ def _from_file(file: StrategyFile) -> Strategy:
     }
     syncs = {
         layer: Sync(
-            entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap, entry.replicas
+            entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap, entry.replicas,
+            entry.bucket,
         )
         for layer, entry in file.syncs.items()
     }
@@ -305,6 +309,7 @@ def _sync_entry(sync: Sync) -> dict[str, Any]:
     shares |= {"replicas": sync.replicas} if sync.replicas else {}
     shares |= {"prefetch": sync.prefetch} if sync.zero == 3 else {}
     shares |= {} if sync.overlap else {"overlap": False}
+    shares |= {"bucket": sync.bucket} if sync.bucket else {}
     return {"travel": sync.travel.value, "place": sync.place.value, "chunks": sync.chunks, **shares}
 
 

@@ -1,8 +1,9 @@
-"""Gather units: the layers of a block, whose weights are gathered, and whose gradients are summed, together."""
+"""Units: layers whose weights are gathered, and whose gradients are summed, together: those of a block, or of a bucket."""
 
 from __future__ import annotations
 
-from taskflow.graph import OperatorGraph
+from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper.buckets import BucketLayer, divided
 from taskflow.mapper.layers import numbered_layer
 from taskflow.mapper.strategy import Strategy
 
@@ -16,6 +17,41 @@ def blocks_of(graph: OperatorGraph) -> dict[str, str]:
             for layer in {parameter.layer for parameter in node.parameters}:
                 readers.setdefault(layer, set()).add(numbered_layer(node.name))
     return {layer: next(iter(of)) for layer, of in readers.items() if len(of) == 1 and "" not in of}
+
+
+def units_of(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:
+    """Return, by layer, the name of the block (`gather_units`) or the bucket (`bucket_units`) that it is in, if it is in one."""
+    return {**gather_units(graph, strategy), **bucket_units(graph, strategy)}
+
+
+def bucket_units(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:
+    """Return, by layer, the name of its bucket, for layers that share one (`Sync.bucket`): ``h.2.q..h.3.mlp``, of the first and the
+    last of them. A layer's size is that of the weights that the first piece of each of its operators reads."""
+    if not any(sync.bucket for sync in strategy.syncs.values()):
+        return {}
+    pipeline, blocks = strategy.pipeline, blocks_of(graph)
+    sizes: dict[str, int] = {}
+    stages: dict[str, set[int]] = {}
+    seen: set[str] = set()
+    for node in graph:
+        for parameter, elements in zip(node.parameters, _read_by_first(node, strategy) if node.parameters else ()):
+            if parameter.layer not in sizes and not strategy.sync(parameter.layer).bucket:
+                continue
+            stages.setdefault(parameter.layer, set()).add(0 if pipeline is None else pipeline.stage(node.name))
+            sizes[parameter.layer] = sizes.get(parameter.layer, 0) + (elements if parameter.name not in seen else 0)
+            seen.add(parameter.name)
+    layers = [
+        BucketLayer(layer, blocks.get(layer, layer), elements, (sync, tuple(sorted(stages[layer]))), sync.bucket)
+        for layer, elements in reversed(sizes.items()) for sync in (strategy.sync(layer),)
+    ]
+    found = [bucket for bucket in divided(layers) if len(bucket) > 1]
+    return {layer.name: f"{bucket[-1].name}..{bucket[0].name}" for bucket in found for layer in bucket}
+
+
+def _read_by_first(node: Node, strategy: Strategy) -> list[int]:
+    """Elements of each weight that the first piece of an operator reads."""
+    first = strategy[node.name].partition(node).rect((0,) * len(node.dims))
+    return [rect.volume for rect in node.reads(first).weights]
 
 
 def gather_units(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:

@@ -168,9 +168,9 @@ def test_pieces_run_where_megatron_has_them() -> None:
     assert pipeline.stage("tokens") == 0 and pipeline.stage("targets") == 1  # with the loss that reads it
     assert {pipeline.stage(f"h.{i}.mlp.add") for i in range(3)} == {0}
     assert pipeline.stage("lm_head") == pipeline.stage("h.3.ln_1") == 1
-    assert set(strategy.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)}
+    assert set(strategy.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, bucket=25 * 2**20 // 4)}
     sharded = planned("d2 zero1", 2)
-    assert set(sharded.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED)}
+    assert set(sharded.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, bucket=40_000_000)}
 
 
 def test_without_sequence_parallelism_what_is_between_is_with_all_of_a_group() -> None:
@@ -231,7 +231,7 @@ def test_networks_without_layers_are_dealt_by_flops() -> None:
         stages_of(graph, len(graph))
 
 
-@pytest.mark.parametrize("plan", ["d8", "d4 p2 mb1", "d8 mb1 zero1"])
+@pytest.mark.parametrize("plan", ["d8 bucket=layer", "d4 p2 mb1 bucket=600", "d8 mb1 zero1 bucket=1K"])
 def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -> None:
     graph = decoder()
     machine = load_machine("a100", 8)
@@ -291,7 +291,8 @@ def test_plans_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("plan", "together"), [
-    ("d8", False), ("d8 zero1", False), ("d8 recompute=none*2", False), ("d8 zero2", True), ("d8 recompute=full", True),
+    ("d8 bucket=layer", False), ("d8 zero1 bucket=layer", False), ("d8 recompute=none*2 bucket=layer", False),
+    ("d8", True), ("d8 zero1", True), ("d8 zero2", True), ("d8 recompute=full", True),
     ("d8 zero=1*1,3*1", True), ("d8 overlap=none", True), ("d4 mb1", True), ("t2 d4", True),
 ])
 def test_the_loss_is_summed_by_all_replicas_of_plans_that_do_more_than_distribute_samples(plan: str, together: bool) -> None:

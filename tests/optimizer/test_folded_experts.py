@@ -60,5 +60,8 @@ def test_one_replica_has_its_experts_and_its_part_of_the_all_to_alls() -> None:
     exchanges = [task.work for task in step.lowered if isinstance(task.work, AllToAll)]
     assert len(exchanges) == 4  # to the experts and back, forward and backward
     assert all(len(work.group) == 16 and len(work.packed) == 8 for work in exchanges)
-    experts = [bundle for bundle in step.lowered.bundles if ".moe.w" in bundle.name and ".wg" not in bundle.name]
+    experts = [
+        bundle for bundle in step.lowered.bundles
+        if any(".moe.w" in cell.parameter and ".wg" not in cell.parameter for cell in bundle.cells)
+    ]
     assert experts and all(len(bundle.group) == 1 for bundle in experts)

@@ -14,7 +14,7 @@ import pytest
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import HybridParallel, Strategy, map_graph
+from taskflow.mapper import HybridParallel, Strategy, map_graph, parse_plan, units_of
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.models.mixtral import MixtralConfig, mixtral
@@ -60,6 +60,13 @@ def with_a_table(layers: int) -> OperatorGraph:
     return graph
 
 
+def planned(text: str, graph: OperatorGraph) -> Strategy:
+    """The strategy of a plan. One that names no buckets has none, which would have all of such small layers."""
+    plan = parse_plan(text)
+    alone = plan.bucket is None and min(plan.zero_layers or (plan.zero,)) < 2
+    return map_graph(HybridParallel(replace(plan, bucket=0) if alone else plan), graph, MACHINE)
+
+
 @pytest.mark.parametrize(("name", "layers", "plan"), [
     ("llama", 7, "d8 mb1 zero3 recompute=full"), ("table", 11, "p2 d4 mb1"), ("table", 7, "d8 mb1 recompute=full"),
     ("llama", 7, "d8 mb1 recompute=whole"),
@@ -89,7 +96,7 @@ def with_a_table(layers: int) -> OperatorGraph:
 def test_time_tasks_bytes_and_memory_are_those_of_all_layers(name: str, layers: int, plan: str) -> None:
     graph = network(name, layers)
     evaluator = PythonEvaluator(graph, MACHINE, make_evaluator(graph, MACHINE, rule=RULE).costs, RULE, None)
-    strategy = map_graph(HybridParallel(plan), graph, MACHINE)
+    strategy = planned(plan, graph)
     fewer = fewer_layers(graph, strategy)
     assert fewer is not None and len(fewer.graph) < len(graph)
     step, seconds = folded_step(graph, strategy, MACHINE, evaluator.costs, RULE, None), evaluator.set(strategy)
@@ -105,9 +112,37 @@ def test_time_tasks_bytes_and_memory_are_those_of_all_layers(name: str, layers: 
         assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
 
 
+@pytest.mark.parametrize(("name", "layers", "plan", "copies"), [
+    ("llama", 23, "d8 mb1 zero1 bucket=1500", (2,)), ("gpt", 13, "d8 mb1 zero1 bucket=300", (10,)),
+    ("moe", 24, "d8 e4 mb1 bucket=10K", (9,)), ("llama", 23, "d8 mb1 bucket=2K", None),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("gpt", 13, "p2 d4 mb1 bucket=300", (4, 3)), ("gpt", 20, "p2 d4 mb1 v2 bucket=400", (2, 2, 2, 2)),
+        ("moe", 24, "d8 e4 mb1 zero1 bucket=4K", (9,)), ("llama", 40, "t2 d4 mb1 zero1 bucket=1K", (7,)),
+        ("llama", 22, "p2 d4 mb1 zero1 recompute=full*11,light*11 bucket=300", (8, 8)),
+        ("llama", 32, "p2 d4 mb1 bucket=1100 schedule=zb-h1", (2,)), ("gpt", 27, "d8 mb2 zero=1*13,0*14 bucket=1700", (3, 4)),
+    )),
+])
+def test_layers_are_left_out_by_whole_buckets(name: str, layers: int, plan: str, copies: tuple[int, ...] | None) -> None:
+    """Blocks that share a bucket count as one layer, and the step is that of all. With too few buckets all layers are lowered."""
+    graph = network(name, layers)
+    evaluator = PythonEvaluator(graph, MACHINE, make_evaluator(graph, MACHINE, rule=RULE).costs, RULE, 1.0)
+    strategy = planned(plan, graph)
+    fewer, units = fewer_layers(graph, strategy), units_of(graph, strategy)
+    assert (None if fewer is None else fewer.copies) == copies
+    if fewer is not None:
+        assert units_of(fewer.graph, fewer.strategy).items() <= units.items()
+    step, seconds = folded_step(graph, strategy, MACHINE, evaluator.costs, RULE, 1.0), evaluator.set(strategy)
+    assert step.makespan == seconds and step.replicas.count > 1
+    tasks = evaluator.lowered()
+    assert (step.tasks, step.transfer_bytes) == (evaluator.tasks, tasks.transfer_bytes)
+    for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
+        assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
+        assert folded.buffers == pytest.approx(use.buffers, rel=0.01)
+
+
 def test_every_other_layer_may_have_experts(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network("moe", 12)
-    strategy = map_graph(HybridParallel("d8 e8 mb1"), graph, MACHINE)
+    strategy = planned("d8 e8 mb1", graph)
     fewer = fewer_layers(graph, strategy)
     assert fewer is not None and fewer.copies == (3,)  # of six pairs
     costs = make_evaluator(graph, MACHINE, rule=RULE).costs
@@ -134,7 +169,7 @@ def test_every_other_layer_may_have_experts(monkeypatch: pytest.MonkeyPatch) -> 
 def test_layers_of_one_stage_may_be_alike_in_several_runs(layers: int, plan: str, runs: int) -> None:
     graph = network("llama", layers)
     evaluator = PythonEvaluator(graph, MACHINE, make_evaluator(graph, MACHINE, rule=RULE).costs, RULE, None)
-    strategy = map_graph(HybridParallel(plan), graph, MACHINE)
+    strategy = planned(plan, graph)
     fewer = fewer_layers(graph, strategy)
     assert fewer is not None and len(fewer.copies) == runs
     step, seconds = folded_step(graph, strategy, MACHINE, evaluator.costs, RULE, None), evaluator.set(strategy)
@@ -150,7 +185,7 @@ def test_layers_of_one_stage_may_be_alike_in_several_runs(layers: int, plan: str
 def test_where_layers_cannot_be_left_out_one_replica_with_all_layers_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not several replicas with fewer layers: that is more. Weights are gathered further ahead than a layer has operators."""
     graph = network("llama", 7)
-    strategy = map_graph(HybridParallel("d8 mb2 zero3 prefetch=12"), graph, MACHINE)
+    strategy = planned("d8 mb2 zero3 prefetch=12", graph)
     tried: list[tuple[int, int]] = []
 
     def noted(some: OperatorGraph, *rest: Any, part: StepPart, **more: Any) -> TaskGraph:
@@ -167,7 +202,7 @@ def test_where_layers_cannot_be_left_out_one_replica_with_all_layers_is_lowered(
 
 def test_copies_are_the_layers_that_are_left_out_and_the_third() -> None:
     graph = network("gpt", 11)
-    fewer = fewer_layers(graph, map_graph(HybridParallel("p2 d4 mb1"), graph, MACHINE))
+    fewer = fewer_layers(graph, planned("p2 d4 mb1", graph))
     assert fewer is not None
     assert sorted(fewer.copies) == [2, 3]  # 5 and 6 layers
     left = {name.split(".")[1] for name in fewer.labels}
@@ -178,8 +213,8 @@ def test_copies_are_the_layers_that_are_left_out_and_the_third() -> None:
 
 def test_a_layer_that_is_cut_in_another_way_is_not_left_out() -> None:
     graph = network("llama", 8)
-    strategy = map_graph(HybridParallel("t2 d4 mb2"), graph, MACHINE)
-    other = map_graph(HybridParallel("t4 d2 mb2"), graph, MACHINE)
+    strategy = planned("t2 d4 mb2", graph)
+    other = planned("t4 d2 mb2", graph)
     name = "layers.4.mlp.down_proj"
     assert fewer_layers(graph, strategy) is not None
     assert fewer_layers(graph, replace(strategy, configs={**strategy.configs, name: other[name]})) is None
@@ -189,12 +224,12 @@ def test_a_layer_that_is_cut_in_another_way_is_not_left_out() -> None:
 
 def test_few_layers_are_all_lowered() -> None:
     graph = network("llama", KEPT)
-    assert fewer_layers(graph, map_graph(HybridParallel("d8 mb1"), graph, MACHINE)) is None
+    assert fewer_layers(graph, planned("d8 mb1", graph)) is None
 
 
 def test_a_plan_that_does_not_fit_says_so() -> None:
     graph = network("llama", 8)
-    strategy = map_graph(HybridParallel("d8 mb1"), graph, MACHINE)
+    strategy = planned("d8 mb1", graph)
     configs = {name: config for name, config in strategy.configs.items() if name != "layers.0.mlp.up_proj"}
     evaluator = make_evaluator(graph, MACHINE, rule=RULE)
     with pytest.raises(ValueError, match=r"no configuration for: layers\.0\.mlp\.up_proj"):

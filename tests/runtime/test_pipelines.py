@@ -264,7 +264,6 @@ def test_gradients_accumulate_and_weights_travel_once_a_step() -> None:
     counted = [
         [t for t in lower(graph, s, SGD(0.1)) if t.kind is Kind.COLLECTIVE or t.kind is Kind.UPDATE] for s in (one, four)
     ]
-    assert counted[1].pop(0).name == "sum loss[]"  # which with one micro-batch goes to an owner by copies
     assert [t.name for t in counted[0]] == [t.name for t in counted[1]]
 
 

@@ -124,6 +124,8 @@ def test_what_is_kept_is_the_papers_closed_form(rule: UpdateRule, micro_batches:
     psi, k, n = PARAMETERS, 4 * rule.buffers, 4
     wanted = {
         "d4 zero0": (4 * psi, 4 * psi, k * psi), "d4 zero1": (4 * psi, 4 * psi, k * psi // n),
+        "d4 bucket=9K": (4 * psi, 4 * psi, k * psi), "d4 zero1 bucket=9K": (4 * psi, 4 * psi, k * psi // n),
+        "d4 zero1 bucket=layer": (4 * psi, 4 * psi, k * psi // n),
         "d4 zero2": (4 * psi, 4 * psi // n, k * psi // n), "d4 zero3": (4 * psi // n, 4 * psi // n, k * psi // n),
         "d4 hsdp2": (4 * psi // 2, 4 * psi // 2, k * psi // 2), "d4 zero2 hsdp2": (4 * psi, 4 * psi // 2, k * psi // 2),
     }
@@ -251,7 +253,7 @@ def test_the_python_evaluator_takes_over() -> None:
     graph, machine = perceptron(), taskflow.load_machine("p100", 4)
     evaluator = make_evaluator(graph, machine, rule=Adam())
     reference = PythonEvaluator(graph, machine, evaluator.costs, Adam(), None)
-    plain = choose("d4 zero1", graph, machine)[0]
+    plain = choose("d4 zero1 bucket=layer", graph, machine)[0]
     sharded = replace(plain, syncs=choose("d4 zero3", graph, machine)[0].syncs)
     seconds = [evaluator.set(plan) for plan in (plain, sharded, plain)]
     assert seconds == [reference.set(plan) for plan in (plain, sharded, plain)] and seconds[0] != seconds[1]

@@ -39,9 +39,11 @@ def test_sums_of_a_stage_wait_for_what_it_sends_last_to_the_stage_before(plan: s
         and task.kind is Kind.COPY and task.topic.purpose is Purpose.GRADIENT and task.source != task.processor
     }
     assert len({stage for stage, _ in last}) == pipeline.count - 1
+    layers = {bundle.unit: bundle.layer for bundle in tasks.bundles}
     for task in tasks:
         if isinstance(task.work, Collective) and task.topic.purpose is Purpose.WEIGHT_GRADIENTS:
-            before = {last[key] for p in task.work.group if (key := (pipeline.stage(task.topic.name) - 1, p)) in last}
+            stage = pipeline.stage(layers[task.topic.name])
+            before = {last[key] for p in task.work.group if (key := (stage - 1, p)) in last}
             assert before <= set(task.after)
             looked += bool(before)
     assert looked

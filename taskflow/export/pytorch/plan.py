@@ -16,7 +16,16 @@ from taskflow.export.pytorch.shares import bytes_of_shares
 from taskflow.export.pytorch.stages import StageText, stages_of_module
 from taskflow.export.pytorch.units import units_of
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import BLOCK, PipelineSchedule, Strategy, gather_units, sample_dim, samples, writes_together
+from taskflow.mapper import (
+    BLOCK,
+    PipelineSchedule,
+    Strategy,
+    bucket_word,
+    gather_units,
+    sample_dim,
+    samples,
+    writes_together,
+)
 from taskflow.models.pytorch import OperatorSite, origin_of, sites_of
 
 SCHEDULES = {  # (schedule, whether a rank has several stages): the class of torch.distributed.pipelining
@@ -95,11 +104,13 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     plan = TorchPlan(
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
         zero=sharing.zero, group=sharing.group, again=again, whole=whole,
-        units=units_of(graph, origin.module, sites, in_blocks=bool(gather_units(graph, strategy))),
+        units=units_of(graph, origin.module, sites, in_blocks=bool(sharing.bucket or gather_units(graph, strategy))),
         inputs=_inputs(graph, sites), output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
         devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (), elements=_elements(origin.module),
     )
+    if plan.data and sharing.bucket:
+        plan.notes.append(f"FSDP2 sums gradients block by block, where the plan has bucket={bucket_word(sharing.bucket)}")
     if plan.data and sharing.zero < 3:
         replicas = sharing.group or prod(mesh.sizes[j] for j in data) if sharing.zero else 1
         plan.more_bytes = bytes_of_shares(graph, mesh, pipeline, replicas)

@@ -99,7 +99,8 @@ def _shared(works: LayerWorks, plan: HybridPlan, work: LayerWork, count: int) ->
 
 def _link_seconds(works: LayerWorks, plan: HybridPlan, work: LayerWork) -> Array:
     """(3, layers): seconds for which links are busy with whole sums of gradients, with sums of which each device gets a share, and
-    with gathers of weights. These do not depend on micro-batches."""
+    with gathers of weights. These do not depend on micro-batches. Whole sums may be in buckets with those of other layers, so that
+    latencies are left out."""
     groups, busy = _groups(works, plan), np.zeros((3, len(work.state)))
     for name, moved in work.moved.items():
         if groups is None:
@@ -108,7 +109,7 @@ def _link_seconds(works: LayerWorks, plan: HybridPlan, work: LayerWork) -> Array
         shares = max(step, plan.tensor)  # of what a tensor-parallel group holds alike: among replicas
         sizes, alike = np.unique(moved, axis=1, return_inverse=True)  # of many layers there are a few kinds
         found = np.array([
-            (min(groups.seconds(step, g, 2), groups.seconds(step, g, 1) + groups.seconds(step, w, 1)),
+            (min(groups.seconds_in_bulk(step, g, 2), groups.seconds_in_bulk(step, g, 1) + groups.seconds_in_bulk(step, w, 1)),
              groups.seconds(shares, g, 1), groups.seconds(shares, w, 1)) for w, g in sizes.T
         ])[alike.ravel()]  # fmt: skip
         busy = np.maximum(busy, found.T)

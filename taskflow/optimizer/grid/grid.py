@@ -298,10 +298,10 @@ def _arrangement(plan: HybridPlan) -> object:
 
 
 def has_no_order(layered: LayeredPlan, micro_batches: int) -> bool:
-    """True if a plan only distributes samples, so that its strategy has no order (`Strategy.ordered`)."""
-    plan = layered.plan
+    """True if a plan only distributes samples, without buckets, so that its strategy has no order (`Strategy.ordered`)."""
+    plan, zeros = layered.plan, set(layered.zeros(1))
     degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches, plan.split
-    return max(degrees) == 1 and max(layered.zeros(1)) < 2 and set(layered.levels(1)) == {"none"}
+    return max(degrees) == 1 and max(zeros) < 2 and not any(map(plan.bucket_of, zeros)) and set(layered.levels(1)) == {"none"}
 
 
 class PlanTrial:

@@ -118,7 +118,7 @@ class ShardedPasses:
         )  # fmt: skip
         if name not in self._walks:
             together = {
-                node: (self.lists.blocks if plan.in_blocks and zeros[number_of[node]] == 3 else self.lists.layers)[node]
+                node: (self.lists.blocks if plan.in_blocks and zeros[number_of[node]] > 1 else self.lists.layers)[node]
                 for i in kept for node in layers[i]
             }
             zero = {weights: zeros[number_of[node]] for node, names in together.items() for weights in names}

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from taskflow.floats import sum_bytes
-from taskflow.mapper import blocks_of, layer_numbers, recomputed, rerun, stages_of
+from taskflow.mapper import BucketLayer, blocks_of, divided, layer_numbers, recomputed, rerun, stages_of
 from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
@@ -34,8 +34,8 @@ class StageSums:
 
 
 LayerBytes = tuple[tuple[tuple[int, int, int, bool], int], ...]
-"""Bytes of a layer's gradients that go through an all-reduce and through a reduce-scatter, and of its weights that go through an
-all-gather; whether they are of experts, which fewer devices hold; and how many layers send as many."""
+"""Bytes of gradients of a layer, block or bucket that go through an all-reduce and through a reduce-scatter, and of its weights
+that go through an all-gather; whether they are of experts, which fewer devices hold; and how many of these send as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,14 @@ class PlanSums:
         self._stages: dict[tuple[int, tuple[int, ...]], Array] = {}
         self._sums: dict[object, StageSums] = {}
         self._weights: dict[object, StageWeights] = {}
+        self._buckets: dict[object, Array] = {}
         blocks, units = blocks_of(self.graph), dict[str, int]()
         layers = [parameter.layer for node in self.graph for parameter in node.parameters]
         self._unit = np.array([units.setdefault(blocks.get(layer, layer), len(units)) for layer in layers], np.int64)
         self._first = np.unique(self._unit, return_index=True)[1]
-        self._layer = np.unique(np.array(layers), return_inverse=True)[1] if layers else np.zeros(0, np.int64)
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(layers))}
+        self._layer = np.array([numbers[layer] for layer in layers], np.int64)
+        self._blocks = [blocks.get(layer, layer) for layer in numbers]
         sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
         self.touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
         self.wide = np.array([sum_bytes(size) for size in sizes], np.int64)
@@ -213,7 +216,7 @@ class PlanSums:
         """Return the weights that a plan's stages hold and exchange."""
         plan = layered.plan
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.data,
-               plan.shard_group, layered.zero or plan.zero, plan.in_blocks)  # fmt: skip
+               plan.shard_group, layered.zero or plan.zero, plan.in_blocks, plan.bucket)  # fmt: skip
         if key not in self._weights:
             self._weights[key] = self._weigh(layered, self.tables.of(plan))
         return self._weights[key]
@@ -250,7 +253,8 @@ class PlanSums:
         def by_stage(values: Array) -> Array:
             return np.bincount(at, values, count)
 
-        together = np.where((zero >= 2) & plan.in_blocks, self._unit + len(node), self._layer)
+        together = np.where((zero >= 2) & plan.in_blocks, -1 - self._unit, self._in_buckets(layered, table, zero))
+        together -= together.min(initial=0)
         moved = sent * (zero == 0), sent * (zero == 1), nbytes * ~alone * ((zero == 1) | (zero == 2))
         experts = table.weight_holders < plan.context * plan.experts
         each_pass = bool(((zero >= 2) & ~alone).any())
@@ -258,6 +262,32 @@ class PlanSums:
             by_stage(held), by_stage(gradients), by_stage(state), gathered, self._layer_bytes(at, count, together, moved, experts),
             each_pass, by_stage(elements * self.touched / parts),
         )
+
+    def _in_buckets(self, layered: LayeredPlan, table: NodeTable, zero: Array) -> Array:
+        """Return a number for each weight that those of the same bucket have, or of the same layer if it has no bucket."""
+        plan = layered.plan
+        sizes = {stage: plan.bucket_of(stage) for stage in {int(one) for one in np.unique(zero)}}
+        key = (plan.tensor, plan.context, plan.experts, plan.pipeline * plan.virtual, plan.stages, layered.zero or plan.zero,
+               *sizes.values())  # fmt: skip
+        if key not in self._buckets:
+            once = np.zeros(len(self._layer), bool)
+            once[np.unique(self.tables.weight_name, return_index=True)[1]] = True
+            many, at = len(self._blocks), self.stages(layered)[self.tables.weight_node]
+            elements = np.bincount(self._layer, table.weight_elements * once, many).astype(np.int64).tolist()
+            first, last, stage = np.full(many, len(at)), np.zeros(many, np.int64), np.zeros(many, np.int64)
+            np.minimum.at(first, self._layer, at)
+            np.maximum.at(last, self._layer, at)
+            stage[self._layer] = zero
+            kinds = list(zip(stage.tolist(), first.tolist(), last.tolist()))
+            layers = [
+                BucketLayer(str(i), self._blocks[i], elements[i], kinds[i], size)
+                for i in reversed(range(many)) if (size := sizes[kinds[i][0]])
+            ]
+            numbers = np.arange(many)
+            for number, bucket in enumerate(divided(layers)):
+                numbers[[int(layer.name) for layer in bucket]] = many + number
+            self._buckets[key] = numbers[self._layer]
+        return self._buckets[key]
 
     @staticmethod
     def _layer_bytes(

@@ -8,6 +8,7 @@ from taskflow.machine import Around, Cluster, PartOfMachine, collective, ring_by
 from taskflow.mapper import HybridPlan
 
 MOST_BESIDE = 8  # groups of replicas that are looked at
+BULK = 1 << 44  # bytes beside which latencies do not matter
 
 
 class WeightGroups:
@@ -35,16 +36,21 @@ class WeightGroups:
         around, beside = self._around[step]
         return around.seconds(ring_bytes(members, int(nbytes), halves), halves) * beside
 
+    def seconds_in_bulk(self, step: int, nbytes: float, halves: int) -> float:
+        """Return the seconds by which an array adds to a collective that takes many at once: without latencies."""
+        return (self.seconds(step, 2 * BULK, halves) - self.seconds(step, BULK, halves)) / BULK * nbytes
+
     def after(self, layers: Iterable[tuple[tuple[int, int, int, bool], int]], back: float, stage_layers: float) -> float:
-        """Return the seconds of all sums of gradients and all gathers of new weights of a stage's layers (`StageWeights.layers`), a
-        collective for each, that the last backward pass of ``back`` seconds does not hide. Those of all layers but the first
-        go on meanwhile; ``stage_layers``: how many numbered layers there are."""
+        """Return the seconds of all sums of gradients and all gathers of new weights of a stage's layers or buckets
+        (`StageWeights.layers`), a collective for each, that the last backward pass of ``back`` seconds does not hide. Those of all
+        but the first go on meanwhile, once there is a gradient; ``stage_layers``: how many numbered layers there are."""
         total, number = 0.0, 0
         for (reduced, scattered, gathered, experts), count in layers:
             step = self.expert_step if experts else self.tensor
             each = self.seconds(step, reduced, 2) + self.seconds(step, scattered, 1) + self.seconds(step, gathered, 1)
             total, number = total + count * each, number + count
-        return total - min(total * (1 - 1 / max(number, stage_layers)), back * (1 - 1 / stage_layers))
+        after_one = 1 - 1 / max(1.0, min(number, stage_layers))
+        return total - min(total * (1 - 1 / max(1, number)), back * after_one)
 
     @property
     def meets(self) -> bool:

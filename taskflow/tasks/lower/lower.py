@@ -10,7 +10,7 @@ import numpy as np
 
 from taskflow.collector import paused_collector
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, gather_units
+from taskflow.mapper import OpConfig, Strategy, units_of
 from taskflow.operators.state import State
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
@@ -58,7 +58,7 @@ def cut_graph(
         checkpoint()
         pieces.append(cut(graph, strategy, number, part))
     active, needs_gradient, trained = gradient_flow(graph)
-    units = gather_units(graph, strategy)
+    units = units_of(graph, strategy)
     layout = lay_out(
         graph, parameter_uses(pieces), trained, None if part is None else part.everywhere, units, _holders(graph, strategy, part)
     )

@@ -1,4 +1,4 @@
-"""Parameter layout: the cells that processors share, bundled by layer (or block of layers) and group of holders."""
+"""Parameter layout: the cells that processors share, bundled by layer (or block, or bucket of layers) and group of holders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ParameterLayout:
     bundles: tuple[Bundle, ...]
     cells: Mapping[str, tuple[tuple[Bundle, Cell], ...]]  # parameter name -> its cells
     layers: tuple[str, ...]  # of all parameters, in the order of the graph
-    units: Mapping[str, str] = field(default_factory=dict)  # of layers that are gathered with others (`gather_units`)
+    units: Mapping[str, str] = field(default_factory=dict)  # of layers that are gathered or summed with others (`units_of`)
 
     def unit(self, parameter: Parameter) -> str:
         """Return what a parameter's layer is gathered with, or the layer itself."""

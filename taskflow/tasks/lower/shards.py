@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import Strategy
+from taskflow.mapper import Strategy, gather_units
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.tasks.lower.parameters import ParameterLayout
@@ -55,6 +55,7 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout)
     not."""
     found: dict[str, Shards] = {}
     using: dict[str, list[str]] | None = None
+    in_blocks = bool(gather_units(graph, strategy))
     for bundle in layout.bundles:
         sync = strategy.sync(bundle.layer)
         if sync.zero == 1 or len(bundle.group) == 1:
@@ -70,7 +71,7 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout)
         if size > 1:
             groups = tuple(tuple(c[i : i + size]) for c in classes for i in range(0, len(c), size))
             cuts = tuple(even_cuts(bundle.size, size))
-            found[bundle.name] = Shards(sync.zero, groups, cuts, sync.ahead, sync.in_blocks and bool(layout.units))
+            found[bundle.name] = Shards(sync.zero, groups, cuts, sync.ahead, sync.in_blocks and in_blocks)
     return found
 
 

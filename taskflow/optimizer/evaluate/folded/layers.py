@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import Strategy, gather_units, numbered_layer
+from taskflow.mapper import Strategy, numbered_layer, units_of
 from taskflow.operators.tensor import Tensor
 
 KEPT = 4
@@ -45,18 +45,36 @@ def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None
             stage = 0 if strategy.pipeline is None else strategy.pipeline.stage(node.name)
             family = block.rstrip("0123456789")
             layers.setdefault((stage, family), {}).setdefault(block, []).append(node)
-    groups = [group for of in layers.values() for group in _groups(graph, strategy, list(of.values()))]
+    units = units_of(graph, strategy)
+    groups = [group for of in layers.values() for group in _groups(graph, strategy, _in_units(list(of.values()), units), units)]
     if not groups:
         return None
-    return _without(graph, strategy, groups)
+    return _without(graph, strategy, groups, units)
 
 
-def _groups(graph: OperatorGraph, strategy: Strategy, layers: list[list[Node]]) -> list[_LayerGroup]:
+def _in_units(layers: Sequence[list[Node]], units: Mapping[str, str]) -> list[list[Node]]:
+    """Return the layers, with those that share a bucket of weights as one."""
+    found: list[list[Node]] = []
+    before: set[str] = set()
+    for layer in layers:
+        own = {units[p.layer] for node in layer for p in node.parameters if p.layer in units}
+        if found and not own.isdisjoint(before):
+            found[-1] = [*found[-1], *layer]
+            before |= own
+        else:
+            found.append(layer)
+            before = own
+    return found
+
+
+def _groups(
+    graph: OperatorGraph, strategy: Strategy, layers: list[list[Node]], units: Mapping[str, str]
+) -> list[_LayerGroup]:
     """Return groups of layers that are alike, or else of pairs of layers, as where every other one has experts."""
     for step in (1, 2):
         together = [[node for layer in layers[i : i + step] for node in layer] for i in range(0, len(layers) - step + 1, step)]
         if len(together) > KEPT and len(layers) % step == 0:
-            found = [group for group in _LayerGroup(graph, strategy, together).runs() if group.read_by_the_next_only()]
+            found = [group for group in _LayerGroup(graph, strategy, together, units).runs() if group.may_be_left_out()]
             if found:
                 return found
     return []
@@ -85,11 +103,16 @@ def _constants_of_others(graph: OperatorGraph) -> set[int]:
 class _LayerGroup:
     """Layers of one stage, in order."""
 
-    def __init__(self, graph: OperatorGraph, strategy: Strategy, layers: Sequence[Sequence[Node]]) -> None:
-        self.graph, self.strategy, self.layers = graph, strategy, layers
+    def __init__(
+        self, graph: OperatorGraph, strategy: Strategy, layers: Sequence[Sequence[Node]], units: Mapping[str, str]
+    ) -> None:
+        self.graph, self.strategy, self.layers, self.units = graph, strategy, layers, units
         self.place = {node.number: (i, k) for i, layer in enumerate(layers) for k, node in enumerate(layer)}
         self.names = [{node.name for node in layer} for layer in layers]
         self.losses = {loss.node: loss.index for loss in graph.losses}
+        weights = [[p.layer for node in layer for p in node.parameters] for layer in layers]
+        self.own_units = [{units[name] for name in of if name in units} for of in weights]
+        self.firsts = [_firsts(of, units) for of in weights]
 
     def runs(self) -> Iterator[_LayerGroup]:
         """Yield the longest groups of consecutive layers in which all but the first and the last have the same operators, cut,
@@ -107,7 +130,7 @@ class _LayerGroup:
                 end += 1
             end += end == len(signs) - 1 and self._sharded(end) == self._sharded(end - 1)
             if end - first > KEPT:
-                yield _LayerGroup(self.graph, self.strategy, self.layers[first:end])
+                yield _LayerGroup(self.graph, self.strategy, self.layers[first:end], self.units)
             first = end
 
     def _sharded(self, layer: int) -> list[int]:
@@ -128,18 +151,22 @@ class _LayerGroup:
         own = self.names[layer]
         if any(parameter.layer not in own for parameter in node.parameters):
             return None
-        strategy = self.strategy
+        strategy, firsts = self.strategy, self.firsts[layer]
         return (
             node.operator, node.specs, node.dims, strategy[node.name],
             tuple(node.name in names for names in (strategy.recompute, strategy.regather, strategy.rerun)),
             tuple(reads), self.losses.get(node.number),
-            tuple((p.spec, strategy.sync(p.layer), p.layer == node.name) for p in node.parameters),
+            tuple((p.spec, strategy.sync(p.layer), p.layer == node.name, firsts.get(p.layer)) for p in node.parameters),
         )
 
-    def read_by_the_next_only(self) -> bool:
+    def may_be_left_out(self) -> bool:
         """True if each layer that would be left out is read only by the next one, and the last layer reads no others of these. What
-        layers minimise themselves, each the same, is of their own."""
+        layers minimise themselves, each the same, is of their own. Nor does any share a bucket of weights with what stays."""
         low, high = 2, len(self.layers) - 2  # the third, and those that are like it
+        inner = {units: layer for layer in range(1, high + 1) for units in self.own_units[layer]}
+        for weights, unit in self.units.items():
+            if unit in inner and weights not in self.names[inner[unit]]:
+                return False
         for node in self.graph:
             own = self.place.get(node.number)
             for tensor in node.inputs:
@@ -158,7 +185,15 @@ class _LayerGroup:
         return [*self.layers[: KEPT - 1], self.layers[-1]]
 
 
-def _without(graph: OperatorGraph, strategy: Strategy, groups: Sequence[_LayerGroup]) -> FewerLayers:
+def _firsts(weights: Sequence[str], units: Mapping[str, str]) -> dict[str, int]:
+    """By layer of weights that shares a bucket or a block, the place of the first one of these that is in the same."""
+    first: dict[str, int] = {}
+    return {name: first.setdefault(units[name], place) for place, name in enumerate(weights) if name in units}
+
+
+def _without(
+    graph: OperatorGraph, strategy: Strategy, groups: Sequence[_LayerGroup], units: Mapping[str, str]
+) -> FewerLayers:
     left_out: set[int] = set().union(*(group.left_out for group in groups))
     instead = {  # of nodes of the last layer but one: the third one's
         old.number: new.number for group in groups for old, new in zip(group.layers[-2], group.layers[KEPT - 2])
@@ -180,7 +215,7 @@ def _without(graph: OperatorGraph, strategy: Strategy, groups: Sequence[_LayerGr
     names = {node.name for node in whole}
     pipeline = strategy.pipeline
     labels = {node.name: (g, c) for g, group in enumerate(groups) for c, layer in enumerate(group.kept) for node in layer}
-    labels |= {unit: labels[layer] for layer, unit in gather_units(graph, strategy).items() if layer in labels}
+    labels |= {unit: labels[layer] for layer, unit in units.items() if layer in labels}
     return FewerLayers(
         found,
         replace(
