@@ -170,8 +170,7 @@ class HybridParallel(Mapper):
         not be alike, and would all have to be lowered."""
         plan = self.plan
         degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._parts
-        zeros = {plan.zero, *plan.zero_layers}
-        again = bool(self._recompute | self._rerun)
+        zeros, again = {plan.zero, *plan.zero_layers}, bool(self._recompute | self._rerun)
         ordered = again or max(zeros) > 1 or plan.overlap == "none" or any(map(plan.bucket_of, zeros))
         return ordered or max(degrees) > 1
 

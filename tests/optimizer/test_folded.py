@@ -31,7 +31,7 @@ RULE = Adam()
 PLANS = (
     "t1 p2 d8 mb1 zero1", "t2 p4 d2 mb2", "p2 mb1 v2", "p4 d4 mb1 schedule=zb-h1", "p2 d8 mb1 schedule=zbv",
     "p2 d8 schedule=gpipe mb1 recompute=selective",
-    "t1 d16 mb1", "t4 p2 d2 mb2 recompute=full bucket=layer", "t2 p2 d4 mb2 recompute=whole", "p2 d8 mb1 overlap=none",
+    "t1 d16 mb1", "t4 p2 d2 mb2 recompute=full", "t2 p2 d4 mb2 recompute=whole", "p2 d8 mb1 overlap=none",
     "d16 mb3 recompute=full", "d16 mb3 overlap=none",
 )
 
