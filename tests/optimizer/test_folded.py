@@ -77,7 +77,7 @@ def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(name: str, pla
     assert step.transfer_bytes == tasks.transfer_bytes
     for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
         assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
-        assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
+        assert folded.buffers == pytest.approx(use.buffers, rel=0.01)
 
 
 @pytest.mark.parametrize(("name", "plan", "batch"), [
@@ -97,7 +97,7 @@ def test_steps_with_shares_of_gradients_and_weights_are_folded(name: str, plan: 
     assert (step.tasks, step.transfer_bytes) == (evaluator.tasks, tasks.transfer_bytes)
     for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
         assert folded.weights + folded.state == pytest.approx(use.weights + use.state, rel=0.1)  # shares differ by one number
-        assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
+        assert folded.buffers == pytest.approx(use.buffers, rel=0.01)
 
 
 def test_a_replica_sends_its_loss_to_a_processor_that_it_does_not_use() -> None:
@@ -128,7 +128,7 @@ def test_weights_that_both_ends_of_a_v_share_are_folded(plan: str, batch: int, l
     assert (step.tasks, step.transfer_bytes) == (evaluator.tasks, tasks.transfer_bytes)
     for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
         assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
-        assert folded.buffers == pytest.approx(use.buffers, rel=0.06)
+        assert folded.buffers == pytest.approx(use.buffers, rel=0.01)
 
 
 @pytest.mark.parametrize("plan", [PLANS[2], PLANS[9], *(pytest.param(PLANS[i], marks=pytest.mark.slow) for i in (0, 1, 3, 10))])
@@ -216,7 +216,7 @@ def test_the_evaluator_folds_large_steps(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.processor_seconds == pytest.approx(usage.processor_seconds)
     assert found.link_seconds == pytest.approx(usage.link_seconds, abs=1e-5)  # one replica alone sends the loss
     peaks, planned = MemoryCheck(folding).peaks(strategy)
-    assert not planned and room[1] and peaks == pytest.approx(room[0], rel=0.06)
+    assert planned and (peaks, True) == room
     assert folding.timeline().makespan == seconds  # of all tasks, when it is asked for
     other = map_graph(HybridParallel("p4 d4 mb1"), graph, MACHINE)
     changes = {name: other[name] for name in ("embed_tokens",) if name in other.configs}
