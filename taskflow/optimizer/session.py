@@ -261,7 +261,8 @@ class SearchSession:
         """Go back to the last best plan that fits for certain, since a search judges plans by estimates of their memory, too."""
         check = self.options.fits
         while isinstance(check, MemoryCheck) and self._bests and (shortfall := check.surely(self._bests[-1])):
-            self._bests.pop()
+            name = self._bests.pop().name
+            self.lacking += [name] if name in self.starts and name not in self.lacking else []
             self._history.pop()
             self.refused += 1
             self._refusal = shortfall

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from random import Random
 from typing import Any
 
@@ -21,6 +22,8 @@ from taskflow.optimizer.evaluate import Evaluator, ordered
 from taskflow.optimizer.explain.machine_changes import Change, changed
 from taskflow.optimizer.memory import kept_bytes
 from taskflow.optimizer.memory_estimate import MemoryEstimate
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.session import SearchSession
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.program import schedule
 from taskflow.tasks import Placement, TaskGraph
@@ -186,3 +189,25 @@ def test_a_search_s_check_scales_its_estimate_by_what_it_planned() -> None:
     again, exactly = check.peaks(replace(strategy, name="again"))
     assert not exactly and max(again) == max(first)
     assert not check.peaks(other)[1] and not check(other)
+
+
+def test_a_search_falls_back_to_a_plan_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its estimates let a plan pass that the runtime's plan of memory does not fit."""
+    graph, machine = build("LeNet", 16, preset="small"), load_machine("p100", 4)
+    data, whole = (choose(name, graph, machine)[0] for name in ("data", "model"))
+    peaks = [max(MemoryCheck(make_evaluator(graph, machine, rule=SGD(0.1))).peaks(plan)[0]) for plan in (data, whole)]
+    assert peaks[0] != peaks[1]
+    fits, lacks = (data, whole) if peaks[0] < peaks[1] else (whole, data)
+    evaluator = make_evaluator(graph, limited(machine, sum(peaks) / 2), rule=SGD(0.1))
+    monkeypatch.setattr(MemoryCheck, "__call__", lambda check, plan: "" if check._quick else check._lacks(plan))
+    monkeypatch.setattr(MemoryCheck, "_surely_fits", lambda check, plan: False)
+    session = SearchSession("test", evaluator, SearchOptions(fits=MemoryCheck(evaluator).for_search()))
+
+    def body() -> str:
+        session.set(fits, start=True)
+        session.best_seconds = inf  # so that the other one counts as better, whatever it takes
+        session.set(lacks, start=True)
+        return "finished"
+
+    found = session.conduct(body)
+    assert found.strategy == fits and found.refused == 1 and found.lacking == (lacks.name,)
