@@ -12,7 +12,7 @@ import pytest
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, Strategy, map_graph, samples
+from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, Strategy, map_graph, parse_plan, samples
 from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
@@ -31,6 +31,7 @@ from taskflow.optimizer.grid import (
     passes_seconds,
     plan_strategy,
 )
+from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.rules import Adam
 
 RULE = Adam()
@@ -115,6 +116,35 @@ def test_the_closed_form_of_memory_is_near_the_planned_memory_and_never_far_abov
     estimate = memory_of_plan(one.sums, layered, count).nbytes
     assert estimate <= (1 + MARGIN) * max(peaks)
     assert estimate >= 0.6 * max(peaks)
+
+
+@pytest.mark.parametrize("words", ["", "zero1"])
+def test_closed_forms_know_what_is_gathered_again(words: str) -> None:
+    """What is not kept, and what it costs to bring it a second time, as in the planned and simulated step."""
+    graph = llama(replace(LlamaConfig.small(), batch=8, layers=8, steps=2048, hidden=64, inner=128, vocabulary=64), "bfloat16")
+    own, evaluator = PlanGrid(graph, machine(), RULE), make_evaluator(graph, machine(), rule=RULE)
+    memory, seconds, planned, simulated = [], [], [], []
+    for text in (f"t2 d2 mb1 {words}", f"t2 d2 mb1 regather {words}"):
+        layered, count = filled(graph, parse_plan(text), 4)
+        strategy = plan_strategy(layered, graph, machine())
+        memory.append(memory_of_plan(own.sums, layered, count).nbytes)
+        seconds.append(own.prices(layered, count))
+        simulated.append(evaluator.set(strategy))
+        planned.append(max(MemoryCheck(evaluator).peaks(strategy)[0]))
+    saved, really = memory[0] - memory[1], planned[0] - planned[1]
+    assert 0.5 * saved <= really <= 1.1 * saved  # of two layers there are both when the most lives
+    assert saved > 0
+    assert seconds[1] - seconds[0] >= 0 and simulated[1] - simulated[0] <= 1.2 * (seconds[1] - seconds[0]) + 1e-2 * seconds[0]
+
+
+def test_searches_may_gather_again() -> None:
+    for plan in ("t2 p2 d1 mb1", "t2 p1 d2 mb2 zero1"):
+        layered, _ = filled(network(), parse_plan(plan), 4)
+        for found in (neighbours(layered, grid().sums, 8, 4), quick_neighbours(layered, grid().sums, 8)):
+            again = [one for one in found if one.plan.regather]
+            assert again and all(one.plan.tensor > 1 for one in again)
+        (other,) = [one for one in quick_neighbours(again[0], grid().sums, 8) if one == layered]
+        assert other == layered
 
 
 def test_weights_gradients_and_state_are_counted_exactly() -> None:
