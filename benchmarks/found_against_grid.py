@@ -29,7 +29,7 @@ import click
 from several import Several, one_of
 
 from taskflow.machine import load_machine
-from taskflow.mapper import Strategy, is_plan
+from taskflow.mapper import Strategy, is_plan, parse_plan
 from taskflow.models import build
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.budget import Budget, Deadline
@@ -203,7 +203,7 @@ def explained(row: dict[str, Any]) -> str:
     words.append(f"it moves {found['moved_bytes'] / grid['moved_bytes']:.3g} times as much.")
     needs = [side["peak_memory_bytes"] / 1e9 for side in (found, grid)]
     words.append(f"It needs {needs[0]:.3g} GB of a device, the grid's {needs[1]:.3g}.")
-    return " ".join([*words, beyond_grid(found["plan"])]).rstrip()
+    return " ".join([*words, beyond_grid(parse_plan(found["plan"]) if found["ordered"] else None)]).rstrip()
 
 
 @click.command(cls=Several, help=__doc__.split("\n\n")[0])

@@ -57,7 +57,8 @@ class SearchSession:
         self._history: list[Improvement] = []
         self._bests: list[Strategy] = []  # one for each improvement
         self._shortfall = ""  # why the current strategy does not fit
-        self._refusal = ""  # why the last strategy that was refused did not
+        self._refused: Strategy | None = None  # the last one that does not fit,
+        self._refusal = ""  # and why
         self._told = perf_counter()
 
     @property
@@ -247,7 +248,7 @@ class SearchSession:
         if self.best is None:
             raise NothingFits(
                 f"search: found no plan for {self.evaluator.graph.name} that fits the memory of {self.evaluator.machine.name} "
-                f"({self.refused} refused; the last: {self._refusal or 'none was looked at'}); use more processors, a smaller "
+                f"({self.refused} refused; the last: {self._why_refused()}); use more processors, a smaller "
                 f"batch or a larger budget"
             )
         self._tell(final=True)
@@ -261,13 +262,21 @@ class SearchSession:
         """Go back to the last best plan that fits for certain, since a search judges plans by estimates of their memory, too."""
         check = self.options.fits
         while isinstance(check, MemoryCheck) and self._bests and (shortfall := check.surely(self._bests[-1])):
-            name = self._bests.pop().name
+            plan = self._bests.pop()
+            name = plan.name
             self.lacking += [name] if name in self.starts and name not in self.lacking else []
             self._history.pop()
             self.refused += 1
-            self._refusal = shortfall
+            self._refused, self._refusal = plan, shortfall
             self.best = self._bests[-1] if self._bests else None
             self.best_seconds = self._history[-1].seconds if self._history else inf
+
+    def _why_refused(self) -> str:
+        """Why the last plan that was refused does not fit, as the runtime plans its memory."""
+        check = self.options.fits
+        if self._refused is None:
+            return "none was looked at"
+        return (check.surely(self._refused) if isinstance(check, MemoryCheck) else "") or self._refusal
 
     def _bound(self) -> None:
         """The lower bound, as good as it gets in its share of the time."""
@@ -283,7 +292,8 @@ class SearchSession:
             return ""
         shortfall = self.options.fits(strategy)
         self.refused += bool(shortfall)
-        self._refusal = shortfall or self._refusal
+        if shortfall:
+            self._refused, self._refusal = strategy, shortfall
         return shortfall
 
     def _keep(self, strategy: Strategy) -> None:

@@ -29,7 +29,7 @@ def eps(dtype: np.dtype[Any]) -> float:
 def of_type(operator: Operator, dtype: np.dtype[Any], narrow: np.dtype[Any]) -> Operator:
     """An operator that says a float type of its own, with another one; bounds as its builder rounds them."""
     said = {f.name: getattr(operator, f.name) for f in fields(operator)}  # type: ignore[arg-type]
-    changed: dict[str, Any] = {bound: float(narrow.type(said[bound])) for bound in ("low", "high") if bound in said}
+    changed: dict[str, Any] = {bound: float(narrow.type(said[bound])) for bound in ("low", "high") if said.get(bound) is not None}
     if isinstance(said.get("dtype"), np.dtype) and is_float(said["dtype"]):
         changed["dtype"] = dtype
     if "values" in said and is_float(said["dtype"]):

@@ -16,7 +16,7 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import DataParallel, Strategy, map_graph
 from taskflow.models import build
-from taskflow.optimizer.algorithms.exact import exact, within_space
+from taskflow.optimizer.algorithms.exact import EVEN, exact, within_space
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.budget import Budget
@@ -90,8 +90,12 @@ def test_a_proved_optimum_is_the_least_of_all(seed: int, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(module_of(exact), "guided", almost)
     found = exact(evaluator, SearchOptions(PLENTY, space=options))
-    assert found.optimal and found.proof is not None and found.proof.complete
-    assert found.seconds == found.lower_bound == best == evaluator.set(found.strategy)
+    assert found.proof is not None and found.proof.complete
+    if seed % 2:  # on devices of unequal speed, even pieces are not all that there is
+        assert not found.optimal and found.optimal_among == EVEN and found.lower_bound == 0
+    else:
+        assert found.optimal and found.lower_bound == best
+    assert found.seconds == best == evaluator.set(found.strategy)
     assert found.proof.strategies == count == prod(len(d.choices) for d in decided(evaluator, options)) * len(SYNCS) ** 2
     for decision in decided(evaluator, options):
         assert tuple(found.strategy[node.name] for node in decision.nodes) in decision.choices

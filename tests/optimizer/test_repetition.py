@@ -16,9 +16,10 @@ from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
-from taskflow.optimizer import MemoryCheck, make_evaluator
+from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.algorithms import repetitions
 from taskflow.optimizer.evaluate.repetition import Repetition, repeated_seconds, repetition
+from taskflow.optimizer.memory_estimate import MemoryEstimate
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Progress
 from taskflow.optimizer.search import search
@@ -103,9 +104,10 @@ def test_memory_is_that_of_the_first_processors_of_the_whole_plan(seed: int) -> 
     of = repetition(graph, load_machine("k80", 16), 4)
     assert of is not None
     plan = random_plan(graph, 4, random)
-    small, whole = MemoryCheck(small_evaluator(of)), MemoryCheck(make_evaluator(graph, of.whole, rule=RULE))
-    for estimate in (MemoryCheck.at_most, MemoryCheck.in_order):
-        assert estimate(small, plan) == estimate(whole, of.expand(plan))[:4]
+    small, whole = MemoryEstimate(small_evaluator(of)), MemoryEstimate(make_evaluator(graph, of.whole, rule=RULE))
+    assert small.at_most(plan) == whole.at_most(of.expand(plan))[:4]
+    for few, all_of_them in zip(small.between(plan), whole.between(of.expand(plan))):
+        assert few == all_of_them[:4]
 
 
 def test_what_cannot_be_repeated() -> None:

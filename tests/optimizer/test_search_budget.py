@@ -27,6 +27,7 @@ from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS
 from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.optimizer.memory_estimate import MemoryEstimate
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import SearchResult
 from taskflow.optimizer.search import make_evaluator, search
@@ -45,8 +46,8 @@ def test_lowering_a_whole_step_and_estimating_memory_look_at_the_time() -> None:
     for plan in ("d8", "d8 zero1 mb1", "p2 d4 zero3 mb1"):
         evaluator, calls = make_evaluator(graph, machine, rule=SGD(0.1)), [0]
         strategy = map_graph(HybridParallel(plan), graph, machine)
-        room = MemoryCheck(evaluator)
-        room.in_order(strategy)  # what operators hold is known from now on
+        estimate = MemoryEstimate(evaluator)
+        estimate.between(strategy)  # what operators hold is known from now on
 
         def called(calls: list[int] = calls) -> None:
             calls[0] += 1
@@ -54,7 +55,7 @@ def test_lowering_a_whole_step_and_estimating_memory_look_at_the_time() -> None:
         with evaluator.interruptible(called):
             evaluator.lowered(strategy)
             lowering, calls[0] = calls[0], 0
-            room.in_order(strategy)
+            estimate.between(strategy)
         passes = len(graph) if strategy.pipeline is None else 16
         assert lowering >= len(graph) + passes and calls[0] >= 3 * len(graph)
 

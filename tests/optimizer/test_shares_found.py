@@ -16,7 +16,7 @@ from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdateP
 from taskflow.models import build
 from taskflow.optimizer.explain.explain import explain
 from taskflow.optimizer.memory.peak import peak_bytes
-from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.optimizer.memory_estimate import MemoryEstimate
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.traffic.messages import Messages
 from taskflow.rules import Adam
@@ -51,7 +51,7 @@ def test_room_is_above_the_planned_memory(seed: int) -> None:
     graph, random = model(), Random(seed)
     evaluator = make_evaluator(graph, host(4), rule=Adam())
     strategy = synchronised(random_strategy(graph, 4, random), SHARES)
-    most = MemoryCheck(evaluator).at_most(strategy)
+    most = MemoryEstimate(evaluator).at_most(strategy)
     for use in peak_bytes(graph, strategy, Adam(), machine=evaluator.machine):
         assert use.nbytes <= most[use.processor]
 
@@ -66,7 +66,7 @@ def test_memory_counts_a_share_of_the_state() -> None:
     for a, b in zip(*planned):
         assert a.weights == b.weights and a.state == whole and abs(b.state - whole // 4) <= 8 * len(plan.syncs)
         assert b.buffers <= a.buffers
-    for a, b in zip(MemoryCheck(evaluator).at_most(every), MemoryCheck(evaluator).at_most(spread)):
+    for a, b in zip(MemoryEstimate(evaluator).at_most(every), MemoryEstimate(evaluator).at_most(spread)):
         assert a - b == pytest.approx(whole * 3 / 4, rel=1e-3)
 
 
