@@ -18,7 +18,7 @@ from taskflow.optimizer.memory_estimate import MemoryEstimate
 MOST_TASKS = 2000  # of a step that takes little time to plan (about 0.2 s)
 MOST_PLANNED = 20_000  # pieces of a step that is planned although it takes long (about 6 s)
 # In a search, an estimate decides below FITS of the memory and above LACKS, or LACKS_SMALL where planning takes little time.
-# Estimates of random cuts, which exchange parts of rows, were 0.6 to 2.4 times the plan; of plans that people write 0.93 to 1.3.
+# Of 45 random networks and plans, estimates were 0.91 to 1.6 times the plan, and once 2.5 times.
 FITS, LACKS, LACKS_SMALL = 0.8, 1.15, 2.5
 SPARE = 0.1  # share of the memory that an estimate leaves free where nothing can be planned
 RULE = (

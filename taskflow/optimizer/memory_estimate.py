@@ -6,7 +6,7 @@ It is for what must be decided thousands of times in a search. `MemoryCheck` low
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from taskflow.floats import sum_bytes
@@ -18,7 +18,7 @@ from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.traffic import Accesses, Makers, makers
 from taskflow.regions import Rect
 from taskflow.tasks import laid_out_bytes
-from taskflow.tasks.lower import gradient_flow, left_over
+from taskflow.tasks.lower import contiguous, gradient_flow, left_over
 
 CHECKED = 1000  # weights of processors after which the time is looked at
 
@@ -28,7 +28,8 @@ class _OperatorMemory:
     """Memory that an operator's pieces hold: bytes of activations by processor, and Rects of weights: (layer, processor,
     parameter, Rect, bytes). ``gathered``: weights and their gradients, if they are read from several cells. ``used``: of each
     parameter, the Rects that are not empty. ``values``: of the activations those that are kept from forward to backward;
-    ``passing``: outputs that are not; ``arriving``: inputs that are not and lie elsewhere. ``laid_out``: (processor, parameter,
+    ``passing``: outputs that are not; ``arriving``: inputs that are not and lie elsewhere. ``packed``: of messages whose part of
+    an array is not contiguous, which are packed on both sides. ``laid_out``: (processor, parameter,
     Rect, bytes) of weights that kernels lay out anew. ``outputs`` and ``inputs`` (one for each input): bytes read and written,
     as large as their gradients."""
 
@@ -37,6 +38,7 @@ class _OperatorMemory:
     values: dict[int, int]
     passing: dict[int, int]
     arriving: dict[int, int]
+    packed: dict[int, int]
     outputs: dict[int, int]
     inputs: tuple[dict[int, int], ...]
     weights: tuple[tuple[str, int, str, Rect, int], ...]
@@ -116,7 +118,7 @@ class MemoryEstimate:
         used up at once; and if they all live to the end of the step. A value lives to the end of the forward pass if some
         backward task needs it, else to its last reader. A gradient lives from the task that makes it to the one that uses it."""
         count = self._processors
-        kept, live, ahead = [0] * count, [0] * count, [0] * count
+        kept, live, ahead, packed = [0] * count, [0] * count, [0] * count, [0] * count
         last_use = {one: node.number for node in self.graph for one in self._held(node, strategy).laid_out}
         laid_out: set[tuple[int, str, Rect, int]] = set()
         for node in self.graph:
@@ -130,6 +132,8 @@ class MemoryEstimate:
                     kept[processor] += nbytes
             for processor, nbytes in held.passing.items():
                 live[processor] += nbytes
+            for processor, nbytes in held.packed.items():  # in buffers that stay
+                packed[processor] += nbytes
             for processor in {*held.values, *held.arriving}:
                 ahead[processor] = max(ahead[processor], kept[processor] + live[processor] + held.arriving.get(processor, 0))
             for last in self._last_read.get(node.number, ()):
@@ -139,7 +143,7 @@ class MemoryEstimate:
                 live[one[0]] -= one[3] * (last_use[one] == node.number)
         weights = self._weight_bytes(strategy)
         back = [self._backward(strategy, weights, list(kept), stays) for stays in (False, True)]
-        least, most = ([w + max(a, b) for w, a, b in zip(weights.kept, ahead, of)] for of in back)
+        least, most = ([w + p + max(a, b) for w, p, a, b in zip(weights.kept, packed, ahead, of)] for of in back)
         return least, most
 
     def _backward(self, strategy: Strategy, weights: _WeightMemory, live: list[int], stays: bool) -> list[int]:
@@ -267,6 +271,7 @@ class MemoryEstimate:
             values: dict[int, int] = {}
             passing: dict[int, int] = {}
             arriving: dict[int, int] = {}
+            packed: dict[int, int] = {}
             put: dict[int, int] = {}
             got: tuple[dict[int, int], ...] = tuple({} for _ in node.inputs)
             weights: dict[tuple[str, int, str, Rect, int], None] = {}
@@ -285,8 +290,11 @@ class MemoryEstimate:
                 nbytes = 3 * outputs + 4 * inputs + piece.saved
                 stays = sum(n for n, t in zip(piece.output_bytes, node.outputs) if (t.node, t.index) in self._kept)
                 passing[processor] = passing.get(processor, 0) + outputs - stays
-                # What is sent is packed by its sender, and arrives so.
-                arriving[processor] = arriving.get(processor, 0) + (1 if keeps else 2) * inputs
+                arriving[processor] = arriving.get(processor, 0) + (0 if keeps else inputs)
+                for tensor, read, own in zip(node.inputs, reads.inputs, owned):
+                    both = 2 if (tensor.node, tensor.index) in self._wanted else 1  # its gradient goes back
+                    for at, size in _packed(read, processor, own, tensor.spec.dtype.itemsize):
+                        packed[at] = packed.get(at, 0) + both * size
                 kept = piece.saved + stays + (inputs if keeps else 0)
                 for table, size in zip(got, piece.input_bytes):
                     table[processor] = table.get(processor, 0) + size
@@ -301,7 +309,7 @@ class MemoryEstimate:
                 values[processor] = values.get(processor, 0) + kept
             used = tuple(frozenset(r for _, _, n, r, _ in weights if n == p.name and not r.empty) for p in node.parameters)
             self._known[key] = _OperatorMemory(
-                activations, gathered, values, passing, arriving, put, got, tuple(weights), used, tuple(laid_out)
+                activations, gathered, values, passing, arriving, packed, put, got, tuple(weights), used, tuple(laid_out)
             )
         return self._known[key]
 
@@ -320,6 +328,19 @@ class MemoryEstimate:
             access = self._accesses(node, config)
             self._cuts[key] = [_piece(node, *piece) for piece in zip(access.pieces, access.reads, access.writes)]
         return self._cuts[key]
+
+
+def _packed(read: Rect, processor: int, own: Makers, itemsize: int) -> Iterator[tuple[int, int]]:
+    """Processors and bytes of the buffers in which what a piece reads of others is packed."""
+    if read.empty or processor in own.get(read, ()):
+        return
+    for rect, of in own.items():
+        if processor in of or not rect.overlaps(read):
+            continue
+        shared = rect.intersect(read)
+        for at, buffer in ((processor, read), (next(iter(of)), rect)):
+            if not contiguous(shared.relative_to(buffer), buffer.shape):
+                yield at, shared.volume * itemsize
 
 
 def _wider(itemsize: int) -> int:
