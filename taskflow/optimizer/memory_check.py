@@ -59,9 +59,10 @@ class MemoryCheck:
         return MemoryCheck(self._evaluator, True, self.estimate)
 
     def surely(self, strategy: Strategy) -> str:
-        """Return what memory the strategy that a search ends with lacks: planned, unless the estimate is far below the memory."""
+        """Return what memory a strategy lacks, of those that this check has let pass: planned, if it has been estimated and the
+        estimate is not far below the memory."""
         if strategy.ordered or self._surely_fits(strategy) or (self._scale and self._share(strategy, self._scale) <= FITS):
-            return self(strategy)
+            return ""
         return MemoryCheck(self._evaluator, False, self.estimate)(strategy)
 
     def __call__(self, strategy: Strategy) -> str:

@@ -13,7 +13,7 @@ from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
 from taskflow.optimizer.budget import Admission, BudgetExhausted, BudgetShare, Deadline, End, Restart
 from taskflow.optimizer.cost.measured import before_measuring
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator, TooManyTasksError
-from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.optimizer.memory_check import MOST_TASKS, MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
 from taskflow.optimizer.space import Weigher, even, repaired, repaired_strategy
@@ -272,11 +272,12 @@ class SearchSession:
             self.best_seconds = self._history[-1].seconds if self._history else inf
 
     def _why_refused(self) -> str:
-        """Why the last plan that was refused does not fit, as the runtime plans its memory."""
-        check = self.options.fits
-        if self._refused is None:
+        """Why the last plan that was refused does not fit; as the runtime plans its memory, if that takes little time."""
+        check, plan = self.options.fits, self._refused
+        if plan is None:
             return "none was looked at"
-        return (check.surely(self._refused) if isinstance(check, MemoryCheck) else "") or self._refusal
+        soon = not self.options.answered and sum(len(config.processors) for config in plan.configs.values()) <= MOST_TASKS
+        return (check.surely(plan) if soon and isinstance(check, MemoryCheck) else "") or self._refusal
 
     def _bound(self) -> None:
         """The lower bound, as good as it gets in its share of the time."""
