@@ -25,6 +25,7 @@ RULE = (
     f"a plan of more than {MOST_PLANNED:,} pieces whose devices do not do the same is estimated, and {SPARE:.0%} of the memory is "
     "kept spare for it"
 )
+SCALED = f"a search estimates what is far from the memory, and keeps {SPARE:.0%} of it spare"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class MemoryCheck:
         nbytes, worst = max(lacking, key=lambda pair: pair[0] - pair[1].memory_bytes)
         return (
             f"{len(lacking)} of {len(processors)} processors may lack memory; processor {worst.number} ({worst.kind}) has "
-            f"{worst.memory_bytes / 1e9:.3g} GB, its arrays take about {nbytes / 1e9:.3g} GB ({RULE})"
+            f"{worst.memory_bytes / 1e9:.3g} GB, its arrays take about {nbytes / 1e9:.3g} GB ({SCALED if self._quick else RULE})"
         )
 
     def peaks(self, strategy: Strategy) -> tuple[list[int], bool]:

@@ -22,7 +22,7 @@ from taskflow.tasks.items import (
     root_of,
     uses,
 )
-from taskflow.tasks.memory import ALIGNMENT, Lifetime, MemoryPlan, peak_of, plan_memory, plan_places
+from taskflow.tasks.memory import ALIGNMENT, Lifetime, MemoryPlan, plan_memory, plan_places
 from taskflow.tasks.simulate import (
     Cost,
     Priority,
@@ -119,7 +119,6 @@ __all__ = [
     "message_resources",
     "needs",
     "on_grid",
-    "peak_of",
     "plan_memory",
     "plan_places",
     "resources",

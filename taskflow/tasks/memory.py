@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 try:
     from taskflow.tasks._places import places, places_by_time
@@ -57,15 +56,6 @@ def plan_places(nbytes: Sequence[int], first: Sequence[int], last: Sequence[int]
         if better is not None:
             found, top = better
     return found, top, most
-
-
-def peak_of(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the most bytes that live at once."""
-    change: dict[int, int] = {}
-    for life in lifetimes:
-        change[life.first] = change.get(life.first, 0) + _rounded(life.nbytes)
-        change[life.last + 1] = change.get(life.last + 1, 0) - _rounded(life.nbytes)
-    return max(accumulate(change[position] for position in sorted(change)), default=0)
 
 
 def _by_size(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskflow.tasks import memory
-from taskflow.tasks.memory import ALIGNMENT, NEAR, Lifetime, MemoryPlan, peak_of, plan_memory
+from taskflow.tasks.memory import ALIGNMENT, NEAR, Lifetime, MemoryPlan, plan_memory
 from taskflow.tasks.places import places, places_by_time
 
 POSITIONS = 30
@@ -58,7 +58,7 @@ def test_the_arena_is_between_the_peak_and_the_sum(lives: list[Lifetime]) -> Non
     peak = max(
         (sum(rounded(x.nbytes) for x in lives if x.first <= at <= x.last) for at in range(POSITIONS + 1)), default=0
     )
-    assert peak_of(lives) == plan.peak_bytes == peak <= plan.nbytes <= sum(rounded(x.nbytes) for x in lives)
+    assert plan.peak_bytes == peak <= plan.nbytes <= sum(rounded(x.nbytes) for x in lives)
 
 
 @settings(max_examples=100, deadline=None)
