@@ -34,9 +34,8 @@ from rich.table import Column, Table
 from several import Several
 
 from taskflow.machine import Cluster, collective, load_machine, ring_bytes
-from taskflow.mapper import map_graph
+from taskflow.mapper import map_graph, parse_plan
 from taskflow.mapper.hybrid import HybridParallel
-from taskflow.mapper.notation import parse_plan
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.trust import MEASURED, Features

@@ -8,7 +8,8 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
-from taskflow.mapper import HybridParallel, PipelineSchedule, Strategy, map_graph
+from taskflow.mapper import HybridParallel, Strategy, map_graph
+from taskflow.mapper.plan_words import WORDS
 from taskflow.models import build
 
 NETWORKS = ("GPT-2", "Llama", "Mixtral", "MoE")
@@ -27,28 +28,18 @@ def drawn(name: str, random: Random) -> tuple[str, int]:
     found = [f"{letter}{degree}" for letter, degree in (("t", t), ("c", c), ("p", p), ("d", d)) if degree > 1 or letter == "d"]
     if name in ("Mixtral", "MoE") and d > 1 and random.random() < 0.6:
         found.append("e2")
-    if c > 1 and name == "Llama" and random.random() < 0.6:
-        found.append("ring")
-    if t > 1 and c == 1:
-        found.append(random.choice(("", "nosp", "regather")))
     if d > 1 and random.random() < 0.25:
         found.append(f"shares={parts(random.choice((BATCH, BATCH // 2)), d, random)}")
     else:
         found.append(random.choice(("mb1", "mb2", "mb1", "")))
-    if random.random() < 0.25:  # micro-batches of one sample are not split
-        found.append("split=2")
     if p > 1:
-        scheduled = random.choice(list(PipelineSchedule))
-        virtual = scheduled.chunks or random.choice((1, 2))
-        found += [f"schedule={scheduled.value}", f"v{virtual}" if virtual > 1 else ""]
+        virtual = random.choice((1, 1, 2))
+        found.append(f"v{virtual}" if virtual > 1 else "")
         if p * virtual < LAYERS and random.random() < 0.5:
             found.append(f"stages={parts(LAYERS, p * virtual, random)}")
-    if d > 1:
-        found.append(random.choice((
-            "", "zero0", "zero1", "zero2", "zero3", "zero3 prefetch=0", "zero2 hsdp2", "hsdp2", "zero=1*1,3*2,2*1", "zero=3*1,0*3",
-        )))
-    levels = ("", "selective", "full", "light", "linear", "whole", "full*1,none*2,light*1", "none*3,linear*1", "whole*2,full*2")
-    found += [f"recompute={level}" if (level := random.choice(levels)) else "", random.choice(("", "", "overlap=none"))]
+    for word in WORDS:
+        if word.drawn and random.random() < 0.3:
+            found.append(random.choice(word.drawn))
     return " ".join(word for word in found if word), t * c * p * d
 
 

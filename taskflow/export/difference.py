@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
+LATE = "FSDP2 gathers weights during the forward pass; a plan with overlap=all is predicted so"
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:

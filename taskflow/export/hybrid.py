@@ -97,7 +97,7 @@ def _hybrid(
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
         recompute=_recompute(graph, strategy, levels),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
-        overlap="grads" if sharing.overlap else "none", sequence_parallel=together,
+        overlap="all" if sharing.late_gather else "grads" if sharing.overlap else "none", sequence_parallel=together,
         regather=bool(strategy.regather) and together and size > data * context,
     )
     if sharing.zero < 2 and plan.sharers > 1 and sharing.bucket != plan.bucket_of(sharing.zero):

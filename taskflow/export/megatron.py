@@ -78,13 +78,13 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
 
 
 def _buckets(plan: HybridPlan) -> list[str]:
-    """Arguments for sums of gradients beside the backward pass, and for the size of buckets where it is not Megatron-LM's own. Its
-    smallest buckets have one parameter."""
+    """Arguments for sums of gradients beside the backward pass, for gathers of weights beside the forward pass, and for the size of
+    buckets where it is not Megatron-LM's own. Its smallest buckets have one parameter."""
     if plan.sharers == 1 or plan.overlap == "none":
         return []
     size = plan.bucket_of(plan.zero)
     own = [f"--ddp-bucket-size {max(1, size)}"] if size != default_bucket(1, plan.sharers) else []
-    return ["--overlap-grad-reduce", *own]
+    return ["--overlap-grad-reduce", *["--overlap-param-gather"] * (plan.overlap == "all"), *own]
 
 
 def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:

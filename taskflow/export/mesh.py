@@ -138,14 +138,15 @@ def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class WeightSharing:
     """Sharding of weights among replicas. ``zero``: ZeRO's stage; 0: each has all. ``group``: replicas that have all shares
-    together; 0: all of them. ``prefetch``: with stage 3, what is gathered ahead (`Sync.prefetch`). ``overlap``, ``bucket``: as in
-    `Sync`."""
+    together; 0: all of them. ``prefetch``: with stage 3, what is gathered ahead (`Sync.prefetch`). ``overlap``, ``bucket``,
+    ``late_gather``: as in `Sync`."""
 
     zero: int = 0
     group: int = 0
     prefetch: int | str = BLOCK
     overlap: bool = True
     bucket: int = 0
+    late_gather: bool = False
 
 
 def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:
@@ -154,7 +155,8 @@ def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:
     for p in graph.parameters:
         sync = strategy.sync(p.layer)
         zero = sync.zero if sync.place is UpdatePlacement.SHARDED else 0
-        counted[WeightSharing(zero, sync.shard_group, sync.prefetch, sync.overlap, sync.bucket)] += prod(p.shape)
+        of = WeightSharing(zero, sync.shard_group, sync.prefetch, sync.overlap, sync.bucket, sync.late_gather)
+        counted[of] += prod(p.shape)
     return max(counted, key=lambda sharing: counted[sharing], default=WeightSharing())
 
 

@@ -6,6 +6,7 @@ parallelism, and the batch of a rank is what a pipeline divides into micro-batch
 
 from __future__ import annotations
 
+from taskflow.export.difference import LATE
 from taskflow.export.hybrid import Hybrid
 from taskflow.export.megatron import layers_read, require_positions, require_transformer
 from taskflow.graph import OperatorGraph
@@ -69,6 +70,8 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     if shares == 1 < data:
         size = bucket_word(plan.bucket_of(0))
         lines[0] += f"\n# torchtitan's buckets of gradients have 100 MB, which no key says; the plan has bucket={size}"
+    if plan.zero in (1, 2) and plan.overlap != "all":
+        lines[0] += f"\n# {LATE}"
     mode = {"none": "none", "selective": "selective", "full": "full", "whole": "full"}[plan.recompute]
     lines += ["", "[activation_checkpoint]", f'mode = "{mode}"']
     if mode == "full":

@@ -33,10 +33,11 @@ from taskflow.mapper.joined_parts import joined_parts
 from taskflow.mapper.layers import described_by_layers, layer_numbers, numbered_layer
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, node_size, suits
-from taskflow.mapper.notation import HybridPlan, is_plan, parse_config, parse_plan, parse_ranges, parse_sync
+from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches, sample_dim
 from taskflow.mapper.pipeline_schedules import Pass, PassKind, PipelineSchedule, rank_passes
 from taskflow.mapper.placed_devices import placed_devices
+from taskflow.mapper.plan import HybridPlan, is_plan, parse_plan
 from taskflow.mapper.plan_of import plan_of
 from taskflow.mapper.recomputation import recomputed, rerun
 from taskflow.mapper.report import MeasuredTask, Profile

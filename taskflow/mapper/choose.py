@@ -15,7 +15,7 @@ from taskflow.mapper.expert import Expert
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.mapper.mapper import Mapper, map_graph
 from taskflow.mapper.megatron import Megatron
-from taskflow.mapper.notation import is_plan
+from taskflow.mapper.plan import is_plan
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin
 from taskflow.mapper.strategy import Strategy
 from taskflow.mapper.strategy_file import load

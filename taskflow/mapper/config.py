@@ -198,7 +198,9 @@ class Sync:
     ``overlap``: whether a collective sums gradients during the backward pass, as soon as they are ready. If not, it waits until
     each holder's backward pass is over (Megatron-LM without --overlap-grad-reduce). ``bucket``: with stage 1 or an all-reduce, the
     elements that layers have at least whose gradients are summed together, and whose new weights are gathered together
-    (`bucket_units`); 0: each layer by itself."""
+    (`bucket_units`); 0: each layer by itself. ``late_gather``: with stages 1 and 2, whether new weights are gathered at the
+    beginning of the next step, behind its first forward passes, instead of after the update (Megatron-LM's
+    --overlap-param-gather)."""
 
     travel: SyncAlgorithm = SyncAlgorithm.OWNER
     place: UpdatePlacement = UpdatePlacement.SHARDED
@@ -209,6 +211,7 @@ class Sync:
     overlap: bool = True
     replicas: int = 0
     bucket: int = 0
+    late_gather: bool = False
 
     def __post_init__(self) -> None:
         if self.zero != 3:
@@ -239,6 +242,12 @@ class Sync:
                 f"Sync: bucket {self.bucket} has collectives take several layers at once; it goes with travel 'collective' and "
                 f"zero 1, since zero 2 and 3 go block by block; got {self.travel.value!r} and zero {self.zero}"
             )
+        if self.late_gather and (self.place is not UpdatePlacement.SHARDED or self.travel is not SyncAlgorithm.COLLECTIVE
+                                 or self.zero > 2):  # fmt: skip
+            raise ValueError(
+                f"Sync: late_gather has an all-gather of new weights wait for the next step; it goes with travel 'collective', "
+                f"place 'spread' and zero 1 or 2; got {self.travel.value!r}, {self.place.value!r} and {self.zero}"
+            )
         if self.shard_group == 1 or (self.shard_group and self.zero == 1):
             raise ValueError(
                 f"Sync: shard_group {self.shard_group} needs zero 2 or 3, and two holders or more; for one use place 'every'"
@@ -261,7 +270,7 @@ class Sync:
         words = [self.travel.value, where] + [str(self.chunks)] * bool(self.chunks)
         words += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"replicas{self.replicas}"] * bool(self.replicas)
         words += [f"prefetch{self.prefetch}"] * (self.prefetch != BLOCK) + [f"bucket{self.bucket}"] * bool(self.bucket)
-        words += ["after"] * (not self.overlap)
+        words += ["late"] * self.late_gather + ["after"] * (not self.overlap)
         return "/".join(words)
 
 

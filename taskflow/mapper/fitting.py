@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskflow.mapper.notation import HybridPlan
+from taskflow.mapper.plan import HybridPlan
 
 
 def fitted(plan: HybridPlan, samples: int, devices: int) -> HybridPlan:

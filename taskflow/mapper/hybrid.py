@@ -24,9 +24,9 @@ from taskflow.mapper.fitting import fitted
 from taskflow.mapper.layers import layer_numbers
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.megatron import Megatron
-from taskflow.mapper.notation import HybridPlan, parse_plan
 from taskflow.mapper.pipeline import Pipeline, sample_dim
 from taskflow.mapper.placed_devices import placed_devices
+from taskflow.mapper.plan import HybridPlan, parse_plan
 from taskflow.mapper.recomputation import by_layer, recomputed, rerun
 from taskflow.operators.operator import Soap, Work
 
@@ -127,7 +127,7 @@ class HybridParallel(Mapper):
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         plan = self.plan
         zero = plan.zero_layers[self._layer_of[layer]] if plan.zero_layers else plan.zero
-        return sync_of(zero, plan, plan.overlap == "grads")
+        return sync_of(zero, plan, plan.overlap != "none")
 
     def select_copies(self, node: Node, machine: Machine) -> int:
         return self.plan.tensor if self._everywhere(node) else 1
@@ -171,7 +171,7 @@ class HybridParallel(Mapper):
         plan = self.plan
         degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._parts
         zeros, again = {plan.zero, *plan.zero_layers}, bool(self._recompute | self._rerun)
-        ordered = again or max(zeros) > 1 or plan.overlap == "none" or any(map(plan.bucket_of, zeros))
+        ordered = again or max(zeros) > 1 or plan.overlap != "grads" or any(map(plan.bucket_of, zeros))
         return ordered or max(degrees) > 1
 
     def between(self, node: Node) -> bool:
@@ -209,7 +209,7 @@ def sync_of(zero: int, plan: HybridPlan, overlap: bool = True) -> Sync:
         return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap, bucket=plan.bucket_of(0))
     return Sync(
         SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero, shard_group=plan.shard_group if zero > 1 else 0,
-        prefetch=plan.prefetch, overlap=overlap,
+        prefetch=plan.prefetch, overlap=overlap, late_gather=plan.overlap == "all" and zero < 3,
         replicas=plan.sharers if zero > 1 and plan.tensor > 1 else 0, bucket=plan.bucket_of(zero),
     )
 

@@ -10,8 +10,8 @@ from typing import Any
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
-from taskflow.mapper.notation import HybridPlan
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches
+from taskflow.mapper.plan import HybridPlan
 from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import SUMS, Strategy
 from taskflow.regions import Rect

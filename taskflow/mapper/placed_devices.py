@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskflow.machine import Machine
-from taskflow.mapper.notation import HybridPlan
+from taskflow.mapper.plan import HybridPlan
 
 
 def placed_devices(plan: HybridPlan, machine: Machine) -> tuple[int, ...]:

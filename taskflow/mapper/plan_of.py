@@ -9,7 +9,7 @@ from taskflow.machine import host
 from taskflow.mapper.config import Exchange
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.mapper.mapper import map_graph
-from taskflow.mapper.notation import HybridPlan
+from taskflow.mapper.plan import HybridPlan
 from taskflow.mapper.strategy import Strategy
 
 

@@ -10,8 +10,8 @@ from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, ranges
-from taskflow.mapper.notation import HybridPlan
 from taskflow.mapper.pipeline import Pipeline, verify_pipeline
+from taskflow.mapper.plan import HybridPlan
 from taskflow.regions import Rect
 
 MOST_ROWS = 200  # of the table that a notebook shows
@@ -106,11 +106,12 @@ class Strategy:
     def ordered(self) -> bool:
         """True if the strategy says more than cuts, places and sums.
 
-        That is an order of passes, recomputation or regathering, collectives that reshard tensors, pieces that several
-        processors compute, gradients or weights kept as shares, gradients that are not summed during the backward pass, or buckets.
+        That is an order of passes, recomputation or regathering, collectives that reshard tensors, or pieces that several
+        processors compute. Or it says of weights that they, or their gradients, are kept as shares, gathered or summed at another
+        time, or in buckets.
         """
         again = bool(self.recompute | self.regather | self.rerun)
-        shares = any(sync.zero > 1 or not sync.overlap or sync.bucket for sync in self.syncs.values())
+        shares = any(sync.zero > 1 or not sync.overlap or sync.bucket or sync.late_gather for sync in self.syncs.values())
         return self.pipeline is not None or again or self.exchange is not Exchange.COPIES or shares or (
             any(config.copies > 1 for config in self.configs.values())
         )

@@ -13,9 +13,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
-from taskflow.mapper.notation import is_plan, parse_plan
 from taskflow.mapper.pipeline import Pipeline
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
+from taskflow.mapper.plan import is_plan, parse_plan
 from taskflow.mapper.plan_of import checked, plan_of
 from taskflow.mapper.strategy import Strategy
 from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
@@ -60,6 +60,9 @@ class SyncEntry(Entry, frozen=True, kw_only=True):
     bucket: Annotated[
         Whole, Meta(description="Elements of the layers that a collective takes together, at least. 0: each layer by itself.")
     ] = 0
+    late_gather: Annotated[
+        bool, Meta(description="Whether new weights are gathered at the beginning of the next step, with a spread update.")
+    ] = False
 
 
 class PipelineEntry(Entry, frozen=True, kw_only=True):
@@ -290,7 +293,7 @@ def _from_file(file: StrategyFile) -> Strategy:
     syncs = {
         layer: Sync(
             entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap, entry.replicas,
-            entry.bucket,
+            entry.bucket, entry.late_gather,
         )
         for layer, entry in file.syncs.items()
     }
@@ -310,6 +313,7 @@ def _sync_entry(sync: Sync) -> dict[str, Any]:
     shares |= {"prefetch": sync.prefetch} if sync.zero == 3 else {}
     shares |= {} if sync.overlap else {"overlap": False}
     shares |= {"bucket": sync.bucket} if sync.bucket else {}
+    shares |= {"late_gather": True} if sync.late_gather else {}
     return {"travel": sync.travel.value, "place": sync.place.value, "chunks": sync.chunks, **shares}
 
 

@@ -21,6 +21,7 @@ PLANS = [
     "d8 mb2", "t2 d4 mb1", "t8 d1 mb16", "p4 d2 mb1", "t2 p2 d2 mb1 zero1", "p4 v2 d2 mb1", "t2 p2 d2 mb2 recompute=whole",
     "t2 p2 d2 mb1 recompute=selective", "t2 nosp p2 d2 mb1", "t2 regather p2 d2 mb1", "p2 d4 mb1 stages=3,5",
     "p2 v2 t2 d2 mb1 stages=1,3,3,1", "t2 d4 mb1 zero1 bucket=3M", "d8 mb1 bucket=layer", "p2 d4 mb1 zero1 overlap=none",
+    "t2 d4 mb1 zero1 overlap=all",
     "c2 d4 mb1 zero1", "t2 c2 p2 mb1 zero1", "c4 d2 mb1 zero1 recompute=full",
 ]
 
@@ -44,7 +45,7 @@ def parsed(text: str) -> Namespace:
     parser.add_argument("--cp-comm-type", choices=["p2p", "a2a", "allgather", "a2a+p2p", "all_gather"])
     parser.add_argument("--recompute-granularity", choices=["full", "selective"])
     parser.add_argument("--recompute-method", choices=["uniform", "block"])
-    for name in ("sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce"):
+    for name in ("sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"):
         parser.add_argument(f"--{name}", action="store_true")
     return parser.parse_args(shlex.split(text, comments=True))
 
@@ -67,7 +68,8 @@ def test_megatrons_parser_takes_the_flags_and_they_say_the_plan(plan: str) -> No
     assert (flags.recompute_granularity or "none") == ("full" if all_of_it else wanted.recompute)
     assert (flags.recompute_method is not None) is all_of_it
     shared = data * wanted.context > 1
-    assert flags.overlap_grad_reduce is (shared and wanted.overlap == "grads")
+    assert flags.overlap_grad_reduce is (shared and wanted.overlap != "none")
+    assert flags.overlap_param_gather is (wanted.overlap == "all")
     if flags.overlap_grad_reduce:  # its own are of 40 million elements
         said = 40_000_000 if flags.ddp_bucket_size is None else flags.ddp_bucket_size
         usual = 40_000_000 if wanted.zero else 25 * 2**20 // 4

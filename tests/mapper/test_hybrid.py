@@ -101,7 +101,9 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("p2 schedule=2f1b", "schedule must be one of gpipe, 1f1b, zb-h1, zbv, got '2f1b'"),
     ("p2 stages=1;2", "stages must be numbers of layers such as 5,6,6,5, got '1;2'"),
     ("p3 stages=1,2", "stages= needs the layers of 3 stages .p x v., got 2"),
-    ("d4 overlap=all", "overlap must be one of none, grads, got 'all'"),
+    ("d4 overlap=both", "overlap must be one of none, grads, all, got 'both'"),
+    ("d4 overlap=all", "overlap=all gathers new weights during the next forward pass, which needs zero1 or zero2; zero0"),
+    ("d4 zero3 overlap=all", "zero3 gathers them for each pass anyway"),
     ("d4 zero2 overlap=none", "overlap=none sums gradients after the backward pass, which zero2 does not keep so long"),
     ("d4 e0", "experts must be at least 1, got 0"),
     ("d4 nosp", "nosp is what a tensor group does not share, which needs t2 or more"),
@@ -271,7 +273,8 @@ def of_one_processor() -> list[float | None]:
 
 @pytest.mark.parametrize("plan", [
     "t2 p2 d2 mb1", "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 schedule=zbv", "t2 p2 d2 mb1 v3 recompute=selective",
-    "d8 mb1 zero1 overlap=none", "t2 nosp p2 d2 mb1 recompute=full", "t2 regather p2 d2 mb1 schedule=zb-h1",
+    "d8 mb1 zero1 overlap=none", "p2 d4 mb1 zero1 overlap=all",
+    "t2 nosp p2 d2 mb1 recompute=full", "t2 regather p2 d2 mb1 schedule=zb-h1",
     "p2 d4 mb1 recompute=full*1,none*2,light*2,linear*1", "d8 mb1 zero=1*1,3*4,0*1 recompute=full*2,selective*4",
     "t2 d4 mb2 zero=3*2,2*4 prefetch=2", "t2 nosp p2 d2 mb1 recompute=whole*3,none*1,full*2",
     *(pytest.param(plan, marks=pytest.mark.slow) for plan in (

@@ -83,6 +83,22 @@ def test_state_by_shares_costs_no_more_than_whole_state_on_many_devices(devices:
         assert price == pytest.approx(simulated, rel=0.03)
 
 
+def test_late_gathers_are_priced() -> None:
+    graph, devices = decoder(64, 8), 64
+    for text in ("d64 mb8 zero1", "d64 mb8 zero2", "t2 d32 mb16 zero1", "p2 d32 mb16 zero1"):
+        (_, simulated), (price, late) = seconds_of(graph, devices, text, f"{text} overlap=all")
+        assert price == pytest.approx(late, rel=0.05)
+        assert late == pytest.approx(simulated, rel=0.03)
+
+
+def test_late_gathers_hide_behind_a_forward_pass_where_updates_wait_for_the_norm() -> None:
+    graph, machine = decoder(64, 8), load_machine("h100", 64)
+    evaluator = make_evaluator(graph, machine, rule=RULE, clip_norm=1.0)
+    plans = ("d64 mb8 zero1", "d64 mb8 zero1 overlap=all")
+    soon, late = (evaluator.set(map_graph(HybridParallel(plan), graph, machine)) for plan in plans)
+    assert late < 0.98 * soon
+
+
 @pytest.mark.slow
 def test_single_layers_pay_the_latency_of_the_ring() -> None:
     (_, alone), (_, together), (_, fewer) = seconds_of(
@@ -96,6 +112,9 @@ def test_the_bound_holds_for_buckets_of_any_size() -> None:
     works, evaluator = LayerWorks(PlanGrid(graph, machine, RULE).sums), make_evaluator(graph, machine, rule=RULE)
     for text in ("d16 mb8", "d16 mb4", "t2 d8 mb4", "p2 d8 mb2", "d16 mb1"):
         bound = least_of(works, parse_plan(text), 10**12)
-        for words in ("", "zero1", "bucket=10G", "zero1 bucket=10G", "zero1 bucket=10M", "zero1 bucket=300M", "zero2", "zero3"):
+        for words in (
+            "", "zero1", "bucket=10G", "zero1 bucket=10G", "zero1 bucket=10M", "zero1 bucket=300M", "zero2", "zero3",
+            "zero1 overlap=all", "zero2 overlap=all",
+        ):
             seconds = evaluator.set(map_graph(HybridParallel(f"{text} {words}"), graph, machine))
             assert 0 < bound <= seconds * (1 + 1e-9), (text, words)

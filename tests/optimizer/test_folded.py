@@ -32,7 +32,7 @@ PLANS = (
     "t1 p2 d8 mb1 zero1", "t2 p4 d2 mb2", "p2 mb1 v2", "p4 d4 mb1 schedule=zb-h1", "p2 d8 mb1 schedule=zbv",
     "p2 d8 schedule=gpipe mb1 recompute=selective",
     "t1 d16 mb1", "t4 p2 d2 mb2 recompute=full", "t2 p2 d4 mb2 recompute=whole", "p2 d8 mb1 overlap=none",
-    "d16 mb3 recompute=full", "d16 mb3 overlap=none",
+    "d16 mb3 recompute=full", "d16 mb3 overlap=none", "p2 d8 mb1 zero1 overlap=all",
 )
 
 
@@ -62,7 +62,7 @@ def fold(evaluator: Evaluator, strategy: Strategy) -> FoldedStep:
     *(pytest.param("llama", plan, marks=pytest.mark.slow) for plan in (*PLANS[1:4], *PLANS[5:])),
     pytest.param("gpt", PLANS[0], marks=pytest.mark.slow), pytest.param("gpt", PLANS[8], marks=pytest.mark.slow),
     ("gpt", PLANS[10]),
-    ("llama", "t2 p2 d4 mb2 split=2 zero1 recompute=light"),
+    ("llama", "t2 p2 d4 mb2 split=2 zero1 recompute=light"), ("gpt", "t2 p2 d4 mb2 v2 zero1 overlap=all bucket=3K"),
     pytest.param("llama", "c2 d8 mb6 split=3", marks=pytest.mark.slow),
     pytest.param("gpt", "t2 nosp p2 d4 mb2 split=2 schedule=zb-h1", marks=pytest.mark.slow),
 ])
@@ -83,6 +83,7 @@ def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(name: str, pla
 @pytest.mark.parametrize(("name", "plan", "batch"), [
     ("llama", "p2 d8 zero3 mb1", 32),
     pytest.param("gpt", "p2 d8 zero2 mb1", 96, marks=pytest.mark.slow),
+    pytest.param("gpt", "p2 d8 zero2 mb1 overlap=all", 96, marks=pytest.mark.slow),
     pytest.param("gpt", "d8 zero2 t2 mb2", 96, marks=pytest.mark.slow),
     pytest.param("gpt", "t2 d8 zero3 mb1 recompute=full", 32, marks=pytest.mark.slow),
     pytest.param("gpt", "p2 d8 fsdp mb2 prefetch=2", 32, marks=pytest.mark.slow),

@@ -84,6 +84,8 @@ class _Expression:
             self.strategy, configs=configs, name=f"{self.strategy.name} (for jax)",
             regather=frozenset(), rerun=frozenset(), plan=None,
         )
+        if any(sync.late_gather for sync in self.strategy.syncs.values()):
+            self.notes.append("XLA decides when new weights are gathered: overlap=all is not said to it")
         pipeline = self.strategy.pipeline
         return JaxPlan(
             dict(zip(self.names, self.mesh.sizes)), self.mesh.orders[0], self._samples(),

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from taskflow.export.cuts import WHOLE
-from taskflow.export.difference import Difference, regather_differences, rerun_differences
+from taskflow.export.difference import LATE, Difference, regather_differences, rerun_differences
 from taskflow.export.mesh import Assignment, Mesh, data_dims, mesh_of, sharing_of
 from taskflow.export.pytorch.layers import CutLayer, Expressed, Lying, express
 from taskflow.export.pytorch.recomputation import recomputed_modules, rerun_modules
@@ -124,6 +124,8 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
             f"every rank has all of {', '.join(found.repeated)}, which have no samples: at most {more_bytes / 1e6:,.1f} MB a rank "
             "more than predicted, with gradients and an optimizer's state"
         )
+    if plan.data and sharing.zero in (1, 2) and not sharing.late_gather:
+        plan.notes.append(LATE)
     if sharing.zero == 3 and sharing.prefetch not in (BLOCK, 1):
         plan.notes.append(f"FSDP2 gathers one layer ahead, the plan {sharing.prefetch}")
     if pipeline is not None:

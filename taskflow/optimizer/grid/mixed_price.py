@@ -70,7 +70,7 @@ class MixedPrices:
                 if layered not in slowest or total[i] > total[slowest[layered]]:
                     slowest[layered] = i
             for layered, i in slowest.items():
-                self._known[layered] = float(total[i]) + self._after(layered, back[:, i], rows[i][2])
+                self._known[layered] = float(total[i]) + self._after(layered, ahead[:, i], back[:, i], rows[i][2])
         return [self._known[layered] for layered, _ in plans]
 
     def memories(self, layered: LayeredPlan, micro_batches: int) -> list[tuple[int, int, PlanMemory, int]]:
@@ -117,7 +117,7 @@ class MixedPrices:
             travels = max(travels, sum(link.latency_seconds for link in route) + crossing / slow)
         return ahead + waits, back + waits, travels
 
-    def _after(self, layered: LayeredPlan, back: Array, share: int) -> float:
+    def _after(self, layered: LayeredPlan, ahead: Array, back: Array, share: int) -> float:
         """Seconds of synchronisation and update on the slowest rank that no backward pass hides (`PlanPrices`)."""
         plan, places = layered.plan, self.places.of(layered.plan)
         one = of_replica(layered, share, len(places.groups[0]))
@@ -127,7 +127,8 @@ class MixedPrices:
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
             groups = self._groups_of(layered, rank)
-            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]), layers)
+            until = float(ahead[: rank + 1].sum()) if plan.overlap == "all" else None
+            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]), until, layers)
             update = float(weights.updated[own].sum()) / min(self.memory[kind] for kind in places.kinds[rank])
             slowest = max(slowest, sent + update)
         return slowest

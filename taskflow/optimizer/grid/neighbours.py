@@ -62,9 +62,11 @@ def _all(layered: LayeredPlan, sums: PlanSums, node: int) -> Iterator[LayeredPla
 
 
 def _ordered(layered: LayeredPlan) -> Iterator[LayeredPlan]:
-    """Other micro-batches, parts of them, schedules and stages a rank, weights that are gathered further ahead, and sequences
-    that are gathered again."""
+    """Other micro-batches, parts of them, schedules and stages a rank, weights that are gathered further ahead or in the next
+    step, and sequences that are gathered again."""
     plan = layered.plan
+    if plan.zero in (1, 2) and plan.overlap != "none":
+        yield replace(layered, plan=replace(plan, overlap="grads" if plan.overlap == "all" else "all"))
     if plan.zero == 3:
         yield from (replace(layered, plan=replace(plan, prefetch=ahead)) for ahead in AHEAD)
     if plan.tensor > 1 and plan.sequence_parallel:
@@ -225,4 +227,7 @@ def _sharded(layered: LayeredPlan, layers: int) -> Iterator[LayeredPlan]:
 
 def _at_stage(plan: HybridPlan, zero: int) -> HybridPlan:
     """The plan at another stage of ZeRO, without what that has no use for."""
-    return replace(plan, zero=zero, prefetch=plan.prefetch if zero > 2 else BLOCK, shard_group=plan.shard_group if zero > 1 else 0)
+    return replace(
+        plan, zero=zero, prefetch=plan.prefetch if zero > 2 else BLOCK, shard_group=plan.shard_group if zero > 1 else 0,
+        overlap="grads" if plan.overlap == "all" and zero not in (1, 2) else plan.overlap,
+    )

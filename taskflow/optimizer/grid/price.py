@@ -53,7 +53,7 @@ class PlanPrices:
             plan, count = some[0][0].plan, some[0][1]
             total = long_passes_seconds(list(ahead), list(back), count, message, ranks=plan.pipeline, schedule=plan.schedule)
             for i, (layered, _) in enumerate(some):
-                self._known[layered] = float(total[i]) + self._after(layered, back[:, i])
+                self._known[layered] = float(total[i]) + self._after(layered, ahead[:, i], back[:, i])
         return [self._known[layered] for layered, _ in plans]
 
     def _passes(self, layered: LayeredPlan, count: int) -> tuple[Array, Array, float]:
@@ -101,15 +101,17 @@ class PlanPrices:
             found.append(np.maximum(seconds + more - hidden, parts * each.seconds[:, [device, host]].max(axis=1)))
         return found[0], found[1], travels
 
-    def _after(self, layered: LayeredPlan, back: Array) -> float:
-        """Seconds of synchronisation and update on the slowest rank that no backward pass hides."""
+    def _after(self, layered: LayeredPlan, ahead: Array, back: Array) -> float:
+        """Seconds of synchronisation and update on the slowest rank that no backward pass hides, and of late gathers that no
+        forward pass hides: later stages' while those before compute."""
         plan, weights = layered.plan, self.sums.weights(layered)
         layers = max(1.0, self.sums.layers / (plan.pipeline * plan.virtual))
         groups = self._groups_of(layered)
         slowest = 0.0
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
-            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]), layers)
+            until = float(ahead[: rank + 1].sum()) if plan.overlap == "all" else None
+            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]), until, layers)
             slowest = max(slowest, sent + float(weights.updated[own].sum()) / self.memory)
         return slowest
 

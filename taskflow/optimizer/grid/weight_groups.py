@@ -40,17 +40,25 @@ class WeightGroups:
         """Return the seconds by which an array adds to a collective that takes many at once: without latencies."""
         return (self.seconds(step, 2 * BULK, halves) - self.seconds(step, BULK, halves)) / BULK * nbytes
 
-    def after(self, layers: Iterable[tuple[tuple[int, int, int, bool], int]], back: float, stage_layers: float) -> float:
+    def after(
+        self, layers: Iterable[tuple[tuple[int, int, int, bool], int]], back: float, ahead: float | None, stage_layers: float
+    ) -> float:
         """Return the seconds of all sums of gradients and all gathers of new weights of a stage's layers or buckets
         (`StageWeights.layers`), a collective for each, that the last backward pass of ``back`` seconds does not hide. Those of all
-        but the first go on meanwhile, once there is a gradient; ``stage_layers``: how many numbered layers there are."""
-        total, number = 0.0, 0
+        but the first go on meanwhile, once there is a gradient; ``stage_layers``: how many numbered layers there are. ``ahead``:
+        seconds of the first forward passes, which hide gathers of all but the first layer if these are late
+        (`Sync.late_gather`); None if they follow the update."""
+        sums, gathers, number = 0.0, 0.0, 0
         for (reduced, scattered, gathered, experts), count in layers:
             step = self.expert_step if experts else self.tensor
-            each = self.seconds(step, reduced, 2) + self.seconds(step, scattered, 1) + self.seconds(step, gathered, 1)
-            total, number = total + count * each, number + count
+            sums += count * (self.seconds(step, reduced, 2) + self.seconds(step, scattered, 1))
+            gathers, number = gathers + count * self.seconds(step, gathered, 1), number + count
         after_one = 1 - 1 / max(1.0, min(number, stage_layers))
-        return total - min(total * (1 - 1 / max(1, number)), back * after_one)
+
+        def left(total: float, hiding: float) -> float:
+            return total - min(total * (1 - 1 / max(1, number)), hiding * after_one)
+
+        return left(sums + gathers, back) if ahead is None else left(sums, back) + left(gathers, ahead)
 
     @property
     def meets(self) -> bool:

@@ -100,9 +100,9 @@ def weights_of(graph: OperatorGraph, cut: CutGraph) -> dict[str, ArrayLayout]:
     for bundle in cut.layout.bundles:
         for processor in bundle.group:
             span = cut.kept(bundle, processor)
-            memory = flat_memory(bundle, processor, span)
-            for parameter, rect, offset in elements_of(bundle, span):
-                held[parameter].append(HeldElements(rect, memory, offset, 0, rect.volume))
+            memory, current = flat_memory(bundle, processor, span), cut.current(bundle, processor)
+            for parameter, rect, offset in elements_of(bundle, current):
+                held[parameter].append(HeldElements(rect, memory, offset + current.lo[0] - span.lo[0], 0, rect.volume))
     found = {p.name: ArrayLayout(p.name, p.spec, tuple(held[p.name])) for p in graph.parameters}
     return found | _states(graph, cut, LASTING, "", lasting=True)
 

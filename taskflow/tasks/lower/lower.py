@@ -22,7 +22,7 @@ from taskflow.tasks.lower.parameters import ParameterLayout, lay_out
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.passes import backward_pass, forward_and_backward
 from taskflow.tasks.lower.sharded import end_pass
-from taskflow.tasks.lower.shards import Shards, shards_of
+from taskflow.tasks.lower.shards import LateGather, Shards, late_gathers, shards_of
 from taskflow.tasks.lower.state import Lowering, Piece, SourceSelector, TensorKey
 from taskflow.tasks.lower.synchronise import synchronise
 from taskflow.tasks.task import Bundle, TaskGraph
@@ -39,11 +39,17 @@ class CutGraph:
     needs_gradient: set[TensorKey]
     layout: ParameterLayout
     shards: Mapping[str, Shards] = field(default_factory=dict)  # of bundles whose gradients, or weights too, are kept as shares
+    late: Mapping[str, LateGather] = field(default_factory=dict)  # of bundles whose weights are gathered as a step begins
 
     def kept(self, bundle: Bundle, processor: int) -> Rect:
         """Return the elements of a bundle's weights that a holder keeps from step to step; they may be empty."""
         shards = self.shards.get(bundle.name)
         return Rect((0,), (bundle.size,)) if shards is None or shards.zero < 3 else shards.span(processor)
+
+    def current(self, bundle: Bundle, processor: int) -> Rect:
+        """Return those of them that are new after a step; the others arrive as the next step begins."""
+        late = self.late.get(bundle.name)
+        return self.kept(bundle, processor) if late is None else late.shards.span(processor)
 
 
 def cut_graph(
@@ -65,7 +71,7 @@ def cut_graph(
     shards = shards_of(graph, strategy, layout)
     if part is not None:
         _verify_alike(shards, layout)
-    return CutGraph(pieces, active, needs_gradient, layout, shards)
+    return CutGraph(pieces, active, needs_gradient, layout, shards, late_gathers(graph, strategy, layout, shards))
 
 
 def _holders(graph: OperatorGraph, strategy: Strategy, part: StepPart | None) -> dict[str, dict[Rect, tuple[int, ...]]]:
@@ -129,6 +135,7 @@ def lower(
         graph, strategy, emit, pieces, layout, made.active, made.needs_gradient, select_source, prefix, needed, made.shards
     )
     state.part = state.gathers.part = part
+    state.gathers.late = made.late
     state.checkpoint = checkpoint
     for bundle in layout.bundles:
         for processor in bundle.group if part is None else part.here(bundle.group):

@@ -119,7 +119,7 @@ def sum_shares(state: Lowering, bundle: Bundle) -> None:
 def send_weights(state: Lowering, bundle: Bundle) -> None:
     """Give each holder, with stage 2, the new weights of the others in its group."""
     emit, shards = state.emit, state.shards[bundle.name]
-    if shards.zero == 2:
+    if shards.zero == 2 and bundle.name not in state.gathers.late:
         emit.topic = Topic(Purpose.NEW_WEIGHTS, bundle.unit)
         for group in shards.groups:
             if lowered := lowered_of(state, bundle, group):

@@ -6,7 +6,7 @@ Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion paramet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,17 +54,14 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout)
     """Return, by bundle's name, those that are kept as shares beyond ZeRO's stage 1. A bundle that one processor holds alone is
     not."""
     found: dict[str, Shards] = {}
-    using: dict[str, list[str]] | None = None
+    using: Mapping[str, Sequence[str]] | None = None
     in_blocks = bool(gather_units(graph, strategy))
     for bundle in layout.bundles:
         sync = strategy.sync(bundle.layer)
         if sync.zero == 1 or len(bundle.group) == 1:
             continue
         if using is None:
-            using = {}
-            for node in graph:
-                for unit in {layout.unit(p) for p in node.parameters}:
-                    using.setdefault(unit, []).append(node.name)
+            using = _users(graph, layout)
         classes = _by_replicas(_by_stages(strategy, bundle, using[bundle.unit]), sync.replicas)
         most = min(sync.shard_group or len(classes[0]), len(classes[0]))
         size = next(n for n in range(most, 0, -1) if len(classes[0]) % n == 0)
@@ -73,6 +70,53 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout)
             cuts = tuple(even_cuts(bundle.size, size))
             found[bundle.name] = Shards(sync.zero, groups, cuts, sync.ahead, sync.in_blocks and in_blocks)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class LateGather:
+    """A bundle whose new weights are gathered at the beginning of the next step (`Sync.late_gather`). ``shards``: the elements that
+    each holder has updated; between steps only these are new. ``stages``: of a bundle that several stages of a pipeline use, by
+    holder those that it runs."""
+
+    shards: Shards
+    stages: Mapping[int, frozenset[int]]
+
+
+def late_gathers(
+    graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout, shards: Mapping[str, Shards]
+) -> dict[str, LateGather]:
+    """Return those by bundle's name."""
+    found: dict[str, LateGather] = {}
+    using: Mapping[str, Sequence[str]] | None = None
+    for bundle in layout.bundles:
+        sync = strategy.sync(bundle.layer)
+        if sync.late_gather and len(bundle.group) > 1:
+            using = _users(graph, layout) if using is None else using
+            cuts = tuple(even_cuts(bundle.size, len(bundle.group)))
+            own = shards.get(bundle.name) or Shards(sync.zero, (bundle.group,), cuts, 1, sync.bucket > 0)
+            found[bundle.name] = LateGather(own, _stages_of(strategy, using[bundle.unit]))
+    return found
+
+
+def _users(graph: OperatorGraph, layout: ParameterLayout) -> dict[str, list[str]]:
+    """The operators that use the weights of each layer, or block."""
+    found: dict[str, list[str]] = {}
+    for node in graph:
+        for unit in {layout.unit(p) for p in node.parameters}:
+            found.setdefault(unit, []).append(node.name)
+    return found
+
+
+def _stages_of(strategy: Strategy, operators: Sequence[str]) -> dict[int, frozenset[int]]:
+    """By processor, the stages whose operators it runs, of those named; empty if all are in one."""
+    pipeline = strategy.pipeline
+    if pipeline is None or len({pipeline.stage(name) for name in operators}) == 1:
+        return {}
+    stages: dict[int, set[int]] = {}
+    for name in operators:
+        for processor in strategy[name].processors:
+            stages.setdefault(processor, set()).add(pipeline.stage(name))
+    return {processor: frozenset(of) for processor, of in stages.items()}
 
 
 def _by_replicas(classes: Sequence[Sequence[int]], replicas: int) -> list[list[int]]:
@@ -87,13 +131,9 @@ def _by_stages(strategy: Strategy, bundle: Bundle, operators: Sequence[str]) -> 
     another's passes (first and last stage may share an embedding). All are together if that leaves sets of several
     sizes."""
     together = [list(bundle.group)]
-    if strategy.pipeline is None or len({strategy.pipeline.stage(name) for name in operators}) == 1:
+    if not (stages := _stages_of(strategy, operators)):
         return together
-    stages: dict[int, set[int]] = {}
-    for name in operators:
-        for processor in strategy[name].processors:
-            stages.setdefault(processor, set()).add(strategy.pipeline.stage(name))
     classes: dict[frozenset[int], list[int]] = {}
     for processor in bundle.group:
-        classes.setdefault(frozenset(stages.get(processor, ())), []).append(processor)
+        classes.setdefault(stages.get(processor, frozenset()), []).append(processor)
     return list(classes.values()) if len({len(c) for c in classes.values()}) == 1 else together

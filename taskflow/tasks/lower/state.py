@@ -326,4 +326,5 @@ class Lowering:
     def _flat(self, bundle: Bundle, processor: int) -> int:
         if bundle.name in self.gathers:
             return self.gathers.weights(bundle, processor)
+        self.gathers.arrive(bundle, self.flat_weights, processor)
         return self.flat_weights[bundle.name, processor]

@@ -195,6 +195,8 @@ def _emit(
         elif task.step is SyncStep.UPDATE:
             span = Rect((task.low,), (task.high,))
             _update(state, rule, of.bundle, span, of.bundle.group[task.holder], scales)
+        elif task.step is SyncStep.ALL_GATHER and of.bundle.name in state.gathers.late:
+            continue  # the next step begins with it
         elif task.step.is_collective:
             _collective(state, of.bundle, task, sent)
         else:

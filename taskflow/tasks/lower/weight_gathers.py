@@ -4,6 +4,9 @@ A pass is a stage's forward or backward pass for one micro-batch; without a pipe
 until the pass's last task that reads them. Their all-gather waits only for the shares and for a layer some layers before, so
 that not all weights are gathered at the beginning. Where blocks of layers are gathered at once (`gather_units`), a block is to
 this what a layer is otherwise.
+
+Late gathers (`Sync.late_gather`) are of whole weights, of which each holder has updated a share in the step before. They come
+once a step, before the first task that reads the weights, in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.parameters import ParameterLayout
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
-from taskflow.tasks.lower.shards import Shards
+from taskflow.tasks.lower.shards import LateGather, Shards
 from taskflow.tasks.task import Bundle, Part, Turn
 from taskflow.tasks.topic import Purpose, Topic
 
@@ -50,6 +53,8 @@ class WeightGathers:
     uses: list[WeightUse] = field(default_factory=list)
     """What tasks of this pass read of gathered weights."""
     units: set[str] = field(default_factory=set)  # layers and blocks that have weights as shares
+    late: Mapping[str, LateGather] = field(default_factory=dict)
+    _arrived: set[tuple[str, int]] = field(default_factory=set)  # of these, the bundles and processors
     _gathered: dict[tuple[str, int], int] = field(default_factory=dict)
     _now: dict[tuple[str, int], _Visit] = field(default_factory=dict)  # by unit and processor, in this pass
     _visits: dict[int, list[_Visit]] = field(default_factory=dict)
@@ -72,13 +77,36 @@ class WeightGathers:
     def later(self, bundles: Iterable[Bundle]) -> bool:
         """True if what these bundles' tasks wait for is found when all layers are known: with blocks it is two blocks before, which
         the few layers that are lowered do not show."""
-        return self.turns is not None and any(self.shards[bundle.name].in_blocks for bundle in bundles)
+        return any(self._later(self.shards[bundle.name]) for bundle in bundles)
+
+    def _later(self, shards: Shards) -> bool:
+        return self.turns is not None and shards.in_blocks
 
     def weights(self, bundle: Bundle, processor: int) -> int:
         """Return the buffer of all weights of a bundle in this pass; they are gathered when first asked for."""
         if (bundle.name, processor) not in self._gathered:
             self._gather(bundle, self.shards[bundle.name], self.shards[bundle.name].group(processor))
         return self._gathered[bundle.name, processor]
+
+    def arrive(self, bundle: Bundle, flat: Mapping[tuple[str, int], int], processor: int) -> None:
+        """Gather the weights of a bundle that is gathered late, if this has not been done. ``flat``: where they are."""
+        if bundle.name not in self.late or (bundle.name, processor) in self._arrived:
+            return
+        emit, late = self.emit, self.late[bundle.name]
+        shards, stages = late.shards, late.stages.get(processor)
+        group = shards.group(processor)
+        lowered = group if self.part is None else self.part.lowered(group, bundle.name)
+        self._arrived.update((bundle.name, p) for p in lowered)
+        here = [p for p in lowered if late.stages.get(p) == stages]  # others read it in the pass of another stage
+        waits = [(p, *self._before(bundle, p, shards)) for p in here]
+        before, emit.topic = emit.topic, Topic(Purpose.NEW_WEIGHTS, bundle.unit)
+        parts = [emit.whole(flat[bundle.name, p]) for p in lowered]
+        gather = emit.all_gather(
+            f"weights {bundle.name}", parts, shards.cuts, group, [task for _, tasks, _ in waits for task in tasks]
+        )
+        if self.turns is not None:
+            self.turns += [Turn(GATHERED, p, gather, *back) for p, _, back in waits if back]
+        emit.topic = before
 
     def ran(self, node: Node, processor: int, task: int) -> None:
         """Record that a task of an operator is emitted."""
@@ -112,7 +140,7 @@ class WeightGathers:
         lowered = group if self.part is None else self.part.lowered(group, bundle.name)
         for processor in lowered:
             full = self._gathered[bundle.name, processor] = emit.buffer(bundle.name, whole, processor, bundle.dtype)
-            waits, back = self._before(bundle, processor, shards.ahead)
+            waits, back = self._before(bundle, processor, shards)
             share, move = self.shares.get((bundle.name, processor)), None
             if share is None:
                 late += waits
@@ -127,17 +155,18 @@ class WeightGathers:
             self.turns += [Turn(GATHERED, p, gather if move is None else move, *back) for p, move, back in missing]
         emit.topic = before
 
-    def _before(self, bundle: Bundle, processor: int, ahead: int) -> tuple[list[int], tuple[int, int | None] | None]:
-        """Return what a gather for the next layer on a processor waits for: the last task of the layer ``ahead`` + 1 before it.
-        Layers of which it computes nothing do not count. If that is none of this pass, or is to be found later, how many layers
-        it is before the pass or the layer (`Turn`)."""
+    def _before(self, bundle: Bundle, processor: int, shards: Shards) -> tuple[list[int], tuple[int, int | None] | None]:
+        """Return what a gather for the next layer on a processor waits for: the last task of the layer `Shards.ahead` + 1 before
+        it. Layers of which it computes nothing do not count. If that is none of this pass, or is to be found later, how many
+        layers it is before the pass or the layer (`Turn`)."""
         visits = self._visits.setdefault(processor, [])
         visit = self._now.get((bundle.unit, processor))
         if visit is None:
             visit = self._now[bundle.unit, processor] = _Visit(len(visits))
             visits.append(visit)
+        ahead = shards.ahead
         place = visit.place - 1 - ahead
-        if self.later((bundle,)):
+        if self._later(shards):
             if place >= 0:
                 other = visits[place]
                 if other.last is None or other.awaited not in (None, other.last):
