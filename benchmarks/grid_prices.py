@@ -25,12 +25,12 @@ import click
 from several import Several, one_of
 
 from taskflow.machine import load_machine
-from taskflow.mapper import parse_plan, samples
+from taskflow.mapper import HybridParallel, map_graph, parse_plan, samples
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.budget import BudgetExhausted
 from taskflow.optimizer.evaluate import TooManyTasksError
-from taskflow.optimizer.grid import AnyGrid, LayeredPlan, PricedPlan, kendall, make_grid, plan_strategy
+from taskflow.optimizer.grid import AnyGrid, PricedPlan, kendall, make_grid
 from taskflow.rules import Adam
 
 NEAR = 2.0  # times the best price
@@ -46,9 +46,9 @@ CASES: dict[str, tuple[str, int, str, int, dict[str, Any]]] = {  # network, batc
 
 def drawn(plans: list[PricedPlan], count: int, seed: int) -> list[PricedPlan]:
     """Return some of the plans near the best price, half of them with ZeRO's stage 3 if there are as many."""
-    near = sorted((one for one in plans if one.seconds <= NEAR * plans[0].seconds), key=lambda one: str(one.layered))
+    near = sorted((one for one in plans if one.seconds <= NEAR * plans[0].seconds), key=lambda one: str(one.plan))
     random = Random(seed)
-    sharded, others = ([one for one in near if (one.layered.plan.zero == 3) is is_sharded] for is_sharded in (True, False))
+    sharded, others = ([one for one in near if (one.plan.zero == 3) is is_sharded] for is_sharded in (True, False))
     some = random.sample(sharded, min(len(sharded), max(count // 2, count - len(others))))
     return some + random.sample(others, min(len(others), count - len(some)))
 
@@ -63,9 +63,9 @@ def named(grid: AnyGrid, texts: Sequence[str]) -> list[PricedPlan]:
     """Return plans in notation, priced."""
     found = []
     for text in texts:
-        layered = LayeredPlan(parse_plan(text))
-        count = samples(grid.graph) // layered.plan.together
-        found.append(PricedPlan(layered, count, grid.prices(layered, count), grid.memory(layered, count)))
+        plan = parse_plan(text)
+        count = samples(grid.graph) // plan.together
+        found.append(PricedPlan(plan, count, grid.prices(plan, count), grid.memory(plan, count)))
     return found
 
 
@@ -80,16 +80,16 @@ def measure(name: str, texts: Sequence[str], count: int, seed: int, limit: float
     seconds = process_time() - begin  # with tables, which prices and memories are added up from
     if known is not None:
         pairs = [
-            (row["plan"], grid.prices(plan := LayeredPlan(parse_plan(row["plan"])), batch // plan.plan.together), row["simulated"])
+            (row["plan"], grid.prices(plan := parse_plan(row["plan"]), batch // plan.plan.together), row["simulated"])
             for row in known["plans"]
         ]
     else:
         evaluator = make_evaluator(graph, machine, rule=rule)
         pairs = []
         for one in plans if texts else drawn(plans, count, seed):
-            strategy, end = plan_strategy(one.layered, graph, machine), process_time() + limit
+            strategy, end = map_graph(HybridParallel(one.plan), graph, machine), process_time() + limit
             with suppress(TooManyTasksError, BudgetExhausted), evaluator.interruptible(lambda end=end: ended(end)):
-                pairs.append((str(one.layered), one.seconds, evaluator.set(strategy)))
+                pairs.append((str(one.plan), one.seconds, evaluator.set(strategy)))
                 click.echo(f"  {pairs[-1][0]}: {pairs[-1][1]:.3f} and {pairs[-1][2]:.3f} s", err=True)
     rows = [{"plan": plan, "price": price, "simulated": took, "error": price / took - 1} for plan, price, took in pairs]
     return {

@@ -15,8 +15,7 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster
-from taskflow.mapper import HybridPlan, map_graph, parse_plan, rerun
-from taskflow.mapper.hybrid import HybridParallel
+from taskflow.mapper import HybridParallel, HybridPlan, map_graph, parse_plan, rerun
 from taskflow.models import build
 from taskflow.optimizer.grid import GraphTables, PlanSums, WeightGroups, passes_seconds
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import DataParallel, map_graph
+from taskflow.mapper import DataParallel, HybridParallel, map_graph
 from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.explain import uneven_pieces
-from taskflow.optimizer.grid import make_grid, plan_strategy
+from taskflow.optimizer.grid import make_grid
 from taskflow.rules import Adam
 
 CASES = (
@@ -79,13 +79,13 @@ def decoders(machine: Cluster, batch: int, budget: str, pipelines: int = 3) -> N
     check = MemoryCheck(evaluator)
     data = evaluator.set(map_graph(DataParallel(), graph, machine))
     print(f"GPT 1.1B, {batch}: even data parallelism {batch / data / most:.2f} {check(evaluator.strategy)}", flush=True)
-    plans = [one for one in make_grid(graph, machine, rule).plans()[0] if one.layered.plan.pipeline > 1]
+    plans = [one for one in make_grid(graph, machine, rule).plans()[0] if one.plan.pipeline > 1]
     best: tuple[float, str] = (float("inf"), "")
     for priced in plans[:pipelines]:
-        strategy = plan_strategy(priced.layered, graph, machine)
+        strategy = map_graph(HybridParallel(priced.plan), graph, machine)
         seconds = evaluator.set(strategy)
         if seconds < best[0] and not check(strategy):
-            best = seconds, f"{priced.layered}: {uneven_pieces(evaluator)}"
+            best = seconds, f"{priced.plan}: {uneven_pieces(evaluator)}"
     print(f"best pipeline {batch / best[0] / most:.2f} {best[0]:.4f} s {best[1]}", flush=True)
     found = search(graph, machine, budget=budget, rule=rule, use=evaluator, workers=1)
     evaluator.set(found.strategy)

@@ -6,18 +6,14 @@ Importing it starts nothing: no MPI, no GPU, no threads. Names are loaded when t
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
-from taskflow.moved import OldModules, renamed
 from taskflow.runtime.job.launch import limit_threads
 
 __version__ = "0.1.0"
 
 # Under mpirun each rank takes its share of the cores; BLAS reads these variables when numpy is first imported.
 limit_threads()
-
-sys.meta_path.append(OldModules())
 
 if TYPE_CHECKING:
     from taskflow.graph import OperatorGraph
@@ -97,7 +93,6 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'taskflow' has no attribute {name!r}")
-    name = renamed(__name__, name) or name
     if name in _WHERE:
         module, _, attribute = _WHERE[name].partition(":")
         value = getattr(importlib.import_module(module), attribute)

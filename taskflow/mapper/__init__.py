@@ -1,7 +1,5 @@
 """Mappers, strategies and configurations: how operators are cut and where their pieces run."""
 
-from typing import Any
-
 from taskflow.mapper.alike import (
     Cut,
     Match,
@@ -125,11 +123,3 @@ __all__ = [
     "units_of",
     "writes_together",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    from taskflow.moved import renamed
-
-    if (new := renamed(__name__, name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals()[new]

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from math import inf, prod
-from typing import Any
 
 from taskflow.drawing import Drawing
 from taskflow.graph import Node
-from taskflow.moved import OldMember
 from taskflow.partition import Grid, even_cuts, weighted_cuts
 from taskflow.regions import Rect
 
@@ -172,8 +170,6 @@ class UpdatePlacement(Enum):
     REPLICATED = "every"
     OWNER = "owner"
     SHARDED = "spread"
-    EVERY = OldMember("REPLICATED")
-    SPREAD = OldMember("SHARDED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +282,3 @@ def ranges(numbers: tuple[int, ...]) -> str:
             parts.append(f"{start}" if start == previous else f"{start}-{previous}")
         start = previous = n
     return ",".join(parts)
-
-
-def __getattr__(name: str) -> Any:
-    from taskflow.moved import renamed
-
-    if (new := renamed(__name__, name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals()[new]

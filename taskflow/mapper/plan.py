@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from taskflow.mapper.buckets import default_bucket
 from taskflow.mapper.config import BLOCK
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
-from taskflow.mapper.plan_words import WORDS
+from taskflow.mapper.plan_words import CHECKS, WORDS
 
 NOTATION = ", ".join(word.form + (f" ({word.short})" if word.short else "") for word in WORDS if word.form)
 _OTHER_NAMES = {
@@ -57,14 +58,27 @@ class HybridPlan:
             object.__setattr__(self, "zero", max(self.zero_layers))
         if self.recompute_layers:
             object.__setattr__(self, "recompute", "none")
-        for word in WORDS:
-            if wrong := word.check(self):
+        for check in CHECKS:
+            if wrong := check(self):
                 raise ValueError(f"plan: {wrong}")
 
     @property
     def zeros(self) -> tuple[int, ...]:
         """Return the stages of ZeRO that layers have: of each, if the plan says it by layer, else the one of all."""
         return self.zero_layers or (self.zero,)
+
+    def levels_of(self, layers: int) -> tuple[str, ...]:
+        """Return what each of a network's layers recomputes."""
+        return self.recompute_layers or (self.recompute,) * layers
+
+    def zeros_of(self, layers: int) -> tuple[int, ...]:
+        """Return the stage of ZeRO of each of a network's layers."""
+        return self.zero_layers or (self.zero,) * layers
+
+    @property
+    def changes(self) -> int:
+        """Return how often a layer is recomputed or sharded otherwise than the one before it."""
+        return sum(sum(a != b for a, b in pairwise(values)) for values in (self.recompute_layers, self.zero_layers))
 
     @property
     def in_blocks(self) -> bool:

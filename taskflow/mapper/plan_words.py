@@ -394,3 +394,4 @@ WORDS: tuple[Word, ...] = (
         ("1*1,3*2,2*1", "3*1,0*3"), short="by layer",
     ),
 )
+CHECKS = tuple([word.check for word in WORDS if word.check is not _fine])

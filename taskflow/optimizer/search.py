@@ -192,8 +192,8 @@ def _with_layers(
             f"devices of {machine.name} together have {have / 1e9:,.0f} GB"
         )
     grid = make_grid(graph, machine, evaluator.rule)
-    layered = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) and not large else 1 - LEAST_SHARE)
-    first, deadline = layered.result, options.deadline or Deadline(options.budget.seconds)
+    plan = layered_search(evaluator, options, grid, TIME_SHARE if may_be_whole(grid) and not large else 1 - LEAST_SHARE)
+    first, deadline = plan.result, options.deadline or Deadline(options.budget.seconds)
     late = Deadline(max(BOUND_SHARE * deadline.left, LATE_BOUND) if isfinite(options.budget.seconds) else inf)
     try:
         least = grid.least(lambda: late.expired or deadline.stopped)
@@ -206,10 +206,10 @@ def _with_layers(
         return replace(first, left_out=(*first.left_out, "plans without an order (no budget left)")), least
     if large:
         if first is None:
-            raise NothingFits(f"search: no plan was found in time that fits the memory ({layered.grid})")
+            raise NothingFits(f"search: no plan was found in time that fits the memory ({plan.grid})")
         left_out = (*first.left_out, f"plans without an order (more than {MOST_PROCESSORS} devices)")
         return replace(first, left_out=left_out), least
-    left = max(1, options.budget.proposals - layered.proposals)  # what people write is looked at in any case
+    left = max(1, options.budget.proposals - plan.proposals)  # what people write is looked at in any case
     options = replace(options, budget=replace(options.budget, proposals=left), answered=first is not None)
     if first is None and isfinite(options.budget.seconds):
         options = _ends_sooner(options, deadline)
@@ -220,7 +220,7 @@ def _with_layers(
             raise
         stopped = "interrupted" if deadline.stopped else first.stopped
         return replace(first, search_seconds=deadline.elapsed, stopped=stopped), least
-    return second if first is None else joined(first, second, layered.proposals), least
+    return second if first is None else joined(first, second, plan.proposals), least
 
 
 def _ends_sooner(options: SearchOptions, deadline: Deadline) -> SearchOptions:

@@ -27,7 +27,7 @@ from taskflow.models.moe import MoEConfig, moe
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.explain import split_gain
-from taskflow.optimizer.grid import LayeredPlan, PlanGrid, neighbours, plan_strategy
+from taskflow.optimizer.grid import PlanGrid, neighbours
 from taskflow.optimizer.grid.layered_search import layered_search
 from taskflow.optimizer.options import SearchOptions
 from taskflow.rules import Adam
@@ -144,9 +144,9 @@ def test_an_exchange_is_hidden_behind_the_other_part() -> None:
     assert split < 0.9 * whole
     grid = PlanGrid(graph, machine, RULE)
     for parts, seconds in ((1, whole), (2, split)):
-        layered = LayeredPlan(HybridPlan(data=16, micro_batch=4, experts=16, split=parts))
-        assert grid.prices(layered, 1) == pytest.approx(seconds, rel=0.12)
-        assert evaluator.set(plan_strategy(layered, graph, machine)) == seconds
+        plan = HybridPlan(data=16, micro_batch=4, experts=16, split=parts)
+        assert grid.prices(plan, 1) == pytest.approx(seconds, rel=0.12)
+        assert evaluator.set(map_graph(HybridParallel(plan), graph, machine)) == seconds
 
 
 def test_an_explanation_says_what_it_gains() -> None:
@@ -179,7 +179,7 @@ def test_plans_without_exchanges_are_not_split() -> None:
     assert HybridPlan(tensor=2, data=2, micro_batch=2, split=2).may_split
     assert not HybridPlan(tensor=2, data=2, micro_batch=1, split=2).may_split
     grid = PlanGrid(decoder(), load_machine("h100", 4), RULE)
-    next_to = list(neighbours(LayeredPlan(HybridPlan(tensor=2, data=2, micro_batch=2)), grid.sums, 8, 4))
+    next_to = list(neighbours(HybridPlan(tensor=2, data=2, micro_batch=2), grid.sums, 8, 4))
     assert any(one.plan.split == 2 for one in next_to)
     assert all(one.plan.micro_batch and one.plan.micro_batch % one.plan.split == 0 for one in next_to)
 

@@ -18,7 +18,6 @@ from taskflow.models.moe import MoEConfig, moe
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.grid import PlanGrid, PlanPrices
 from taskflow.optimizer.grid.bound_work import LayerWorks
-from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.plan_bound import least_of
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
@@ -46,11 +45,10 @@ def test_prices_have_the_buckets_of_the_lowered_step(name: str, plan: str) -> No
     layers = [parameter.layer for node in graph for parameter in node.parameters]
     for size in (0, 1, *(Random(f"{name} {plan}").randint(50, 4000) for _ in range(4)), 10**9):
         whole = replace(parse_plan(plan), bucket=size)
-        one = LayeredPlan(replace(whole, zero=max(whole.zero_layers, default=whole.zero), zero_layers=()), zero=whole.zero_layers)
         strategy = map_graph(HybridParallel(whole), graph, machine)
         units = units_of(graph, strategy)
         zero = np.array([strategy.sync(layer).zero if strategy.sync(layer).place.value == "spread" else 0 for layer in layers])
-        numbers = sums._in_buckets(one, sums.tables.of(one.plan), zero).tolist()
+        numbers = sums._in_buckets(whole, sums.tables.of(whole), zero).tolist()
         named = [units.get(layer, layer) for layer in layers]
         assert len(set(zip(named, numbers))) == len(set(named)) == len(set(numbers))
 
@@ -70,7 +68,7 @@ def seconds_of(graph: OperatorGraph, devices: int, *plans: str) -> list[tuple[fl
     def strategy(text: str) -> Strategy:
         return map_graph(HybridParallel(text), graph, machine)
 
-    return [(prices(LayeredPlan(parse_plan(text)), 1), evaluator.set(strategy(text))) for text in plans]
+    return [(prices(parse_plan(text), 1), evaluator.set(strategy(text))) for text in plans]
 
 
 @pytest.mark.parametrize("devices", [8, 512])

@@ -20,7 +20,6 @@ from taskflow.models.moe import MoEConfig, moe
 from taskflow.optimizer import Deadline, MemoryCheck, make_evaluator
 from taskflow.optimizer.grid import (
     MARGIN,
-    LayeredPlan,
     PlanGrid,
     best_of_grid,
     grid_plans,
@@ -29,7 +28,6 @@ from taskflow.optimizer.grid import (
     kendall,
     memory_of_plan,
     passes_seconds,
-    plan_strategy,
 )
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.rules import Adam
@@ -57,12 +55,12 @@ def grid(name: str = "gpt", batch: int = 8, devices: int = 4) -> PlanGrid:
     return PlanGrid(network(name, batch), machine(devices), RULE)
 
 
-def filled(graph: OperatorGraph, plan: HybridPlan, devices: int) -> tuple[LayeredPlan, int]:
+def filled(graph: OperatorGraph, plan: HybridPlan, devices: int) -> tuple[HybridPlan, int]:
     """A plan with all that it leaves open, and its micro-batches."""
     data = plan.data or devices // (plan.tensor * plan.context * plan.pipeline)
     each = samples(graph) // data
     micro_batch = plan.micro_batch or each
-    return LayeredPlan(replace(plan, data=data, micro_batch=micro_batch)), each // micro_batch
+    return replace(plan, data=data, micro_batch=micro_batch), each // micro_batch
 
 
 @pytest.mark.parametrize("name", ["gpt", "moe"])
@@ -107,13 +105,13 @@ def test_networks_that_take_no_micro_batches_have_plans_without() -> None:
 ])  # fmt: skip
 def test_the_closed_form_of_memory_is_near_the_planned_memory_and_never_far_above(name: str, plan: HybridPlan) -> None:
     one = grid(name)
-    layered, count = filled(one.graph, plan, 4)
+    plan, count = filled(one.graph, plan, 4)
     evaluator = make_evaluator(one.graph, machine(), rule=RULE)
-    strategy = plan_strategy(layered, one.graph, machine())
+    strategy = map_graph(HybridParallel(plan), one.graph, machine())
     evaluator.set(strategy)
     peaks, planned = MemoryCheck(evaluator).peaks(strategy)
     assert planned
-    estimate = memory_of_plan(one.sums, layered, count).nbytes
+    estimate = memory_of_plan(one.sums, plan, count).nbytes
     assert estimate <= (1 + MARGIN) * max(peaks)
     assert estimate >= 0.6 * max(peaks)
 
@@ -125,10 +123,10 @@ def test_closed_forms_know_what_is_gathered_again(words: str) -> None:
     own, evaluator = PlanGrid(graph, machine(), RULE), make_evaluator(graph, machine(), rule=RULE)
     memory, seconds, planned, simulated = [], [], [], []
     for text in (f"t2 d2 mb1 {words}", f"t2 d2 mb1 regather {words}"):
-        layered, count = filled(graph, parse_plan(text), 4)
-        strategy = plan_strategy(layered, graph, machine())
-        memory.append(memory_of_plan(own.sums, layered, count).nbytes)
-        seconds.append(own.prices(layered, count))
+        plan, count = filled(graph, parse_plan(text), 4)
+        strategy = map_graph(HybridParallel(plan), graph, machine())
+        memory.append(memory_of_plan(own.sums, plan, count).nbytes)
+        seconds.append(own.prices(plan, count))
         simulated.append(evaluator.set(strategy))
         planned.append(max(MemoryCheck(evaluator).peaks(strategy)[0]))
     saved, really = memory[0] - memory[1], planned[0] - planned[1]
@@ -139,12 +137,12 @@ def test_closed_forms_know_what_is_gathered_again(words: str) -> None:
 
 def test_searches_may_gather_again() -> None:
     for plan in ("t2 p2 d1 mb1", "t2 p1 d2 mb2 zero1"):
-        layered, _ = filled(network(), parse_plan(plan), 4)
-        for found in (neighbours(layered, grid().sums, 8, 4), quick_neighbours(layered, grid().sums, 8)):
-            again = [one for one in found if one.plan.regather]
-            assert again and all(one.plan.tensor > 1 for one in again)
-        (other,) = [one for one in quick_neighbours(again[0], grid().sums, 8) if one == layered]
-        assert other == layered
+        plan, _ = filled(network(), parse_plan(plan), 4)
+        for found in (neighbours(plan, grid().sums, 8, 4), quick_neighbours(plan, grid().sums, 8)):
+            again = [one for one in found if one.regather]
+            assert again and all(one.tensor > 1 for one in again)
+        (other,) = [one for one in quick_neighbours(again[0], grid().sums, 8) if one == plan]
+        assert other == plan
 
 
 def test_weights_gradients_and_state_are_counted_exactly() -> None:
@@ -164,9 +162,9 @@ def test_weights_gradients_and_state_are_counted_exactly() -> None:
 ])
 def test_the_quick_price_is_near_the_simulated_step(plan: HybridPlan) -> None:
     one = grid("llama")
-    layered, count = filled(one.graph, plan, 4)
-    seconds = make_evaluator(one.graph, machine(), rule=RULE).set(plan_strategy(layered, one.graph, machine()))
-    assert one.prices(layered, count) == pytest.approx(seconds, rel=0.2)
+    plan, count = filled(one.graph, plan, 4)
+    seconds = make_evaluator(one.graph, machine(), rule=RULE).set(map_graph(HybridParallel(plan), one.graph, machine()))
+    assert one.prices(plan, count) == pytest.approx(seconds, rel=0.2)
 
 
 def test_passes_of_equal_stages_have_the_textbook_bubble() -> None:
@@ -180,10 +178,10 @@ def test_passes_of_equal_stages_have_the_textbook_bubble() -> None:
 
 def test_many_micro_batches_are_reckoned_as_they_would_be() -> None:
     one = grid("llama", batch=64)
-    layered, count = filled(one.graph, HybridPlan(pipeline=4, micro_batch=1), 4)
-    ahead, back, message = one.prices._passes(layered, count)
+    plan, count = filled(one.graph, HybridPlan(pipeline=4, micro_batch=1), 4)
+    ahead, back, message = one.prices._passes(plan, count)
     whole = passes_seconds(list(ahead), list(back), count, message, ranks=4)
-    assert one.prices(layered, count) == pytest.approx(whole + one.prices._after(layered, back), rel=1e-9)
+    assert one.prices(plan, count) == pytest.approx(whole + one.prices._after(plan, ahead, back), rel=1e-9)
 
 
 def test_the_best_of_the_grid_is_the_best_of_all_that_were_simulated() -> None:
@@ -241,12 +239,12 @@ def test_plans_are_priced_in_half_of_the_time_that_the_first_plan_leaves() -> No
 def test_plans_without_an_order_are_known_beforehand() -> None:
     graph = network("llama")
     plans = [(replace(plan, bucket=0) if plan.zero < 2 else plan, count) for plan, count in grid_plans(graph, machine())]
-    alone = [(plan, count) for plan, count in plans if has_no_order(LayeredPlan(plan), count)]
-    assert not any(has_no_order(LayeredPlan(replace(plan, bucket=None)), count) for plan, count in alone)
+    alone = [(plan, count) for plan, count in plans if has_no_order(plan, count)]
+    assert not any(has_no_order(replace(plan, bucket=None), count) for plan, count in alone)
     assert {plan.zero for plan, _ in alone} == {0, 1} and {plan.data for plan, _ in alone} == {4}
     for plan, count in [*alone, *Random(2).sample(plans, 8)]:
-        strategy = plan_strategy(LayeredPlan(plan), graph, machine())
-        assert strategy.ordered is not has_no_order(LayeredPlan(plan), count)
+        strategy = map_graph(HybridParallel(plan), graph, machine())
+        assert strategy.ordered is not has_no_order(plan, count)
 
 
 def test_kendalls_tau() -> None:

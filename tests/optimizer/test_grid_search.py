@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from taskflow.cli.main import main
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import HybridPlan, PipelineSchedule, Strategy, choose, layer_numbers
+from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, Strategy, choose, layer_numbers, map_graph
 from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
@@ -25,7 +25,6 @@ from taskflow.optimizer.evaluate import is_small
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
 from taskflow.optimizer.grid import (
     GridResult,
-    LayeredPlan,
     PlanGrid,
     PlanMemory,
     PlanTrial,
@@ -37,7 +36,6 @@ from taskflow.optimizer.grid import (
     layers_of_stages,
     memory_of_plan,
     neighbours,
-    plan_strategy,
     quick_neighbours,
     varied,
 )
@@ -93,8 +91,8 @@ def test_the_work_of_plans_that_are_not_folded_is_that_of_all_pieces() -> None:
     graph = build("llama-8B", 32)
     evaluator = make_evaluator(graph, load_machine("h100", 2), rule=RULE)
     trial = PlanTrial(evaluator, lambda strategy: "", lambda: False)
-    few, many = LayeredPlan(HybridPlan(2, data=1, micro_batch=32)), LayeredPlan(HybridPlan(data=2, micro_batch=1))
-    plans = [plan_strategy(plan, graph, evaluator.machine) for plan in (few, many)]
+    few, many = HybridPlan(2, data=1, micro_batch=32), HybridPlan(data=2, micro_batch=1)
+    plans = [map_graph(HybridParallel(plan), graph, evaluator.machine) for plan in (few, many)]
     pieces = [sum(len(config.processors) for config in plan.configs.values()) for plan in plans]
     assert is_small(pieces[0]) and not is_small(pieces[1])
     assert 0.9 * pieces[0] < trial.work(few, 1) < 1.3 * pieces[0]
@@ -104,7 +102,7 @@ def test_the_work_of_plans_that_are_not_folded_is_that_of_all_pieces() -> None:
 def test_after_a_plan_that_lacks_memory_those_that_need_less_come_first() -> None:
     evaluator, asked = make_evaluator(network(), machine(), rule=RULE), []
     grid = PlanGrid(evaluator.graph, evaluator.machine, RULE)
-    needs = {str(one.layered): one.memory.nbytes for one in grid.plans()[0]}
+    needs = {str(one.plan): one.memory.nbytes for one in grid.plans()[0]}
     limit = sorted(needs.values())[len(needs) // 3]
 
     def lacks(strategy: Strategy) -> str:
@@ -127,11 +125,11 @@ def test_a_plan_that_promises_much_may_take_most_of_the_time(
     evaluator, grid = make_evaluator(graph, machine(), rule=RULE), PlanGrid(graph, machine(), RULE)
     of = PlanTrial.of
     monkeypatch.setattr(import_module("taskflow.optimizer.grid.grid"), "MUCH_FASTER", much_faster)
-    monkeypatch.setattr(PlanTrial, "room_for", lambda trial, layered, count, seconds: 40 < seconds <= 80)
-    monkeypatch.setattr(PlanTrial, "of", lambda trial, layered: simulated.append(str(layered)) or of(trial, layered))
+    monkeypatch.setattr(PlanTrial, "room_for", lambda trial, plan, count, seconds: 40 < seconds <= 80)
+    monkeypatch.setattr(PlanTrial, "of", lambda trial, plan: simulated.append(str(plan)) or of(trial, plan))
     best_of_grid(evaluator, MemoryCheck(evaluator), deadline=Deadline(100.0, lambda: 0.0), share=0.01, grid=grid, most=3)
     assert len(simulated) == most
-    prices = {str(one.layered): one.seconds for one in grid.fitting}
+    prices = {str(one.plan): one.seconds for one in grid.fitting}
     assert most == 1 or min(prices, key=prices.__getitem__) in simulated
 
 
@@ -143,9 +141,9 @@ def test_where_seconds_count_no_plan_of_the_grid_is_simulated_that_is_dearer_tha
     evaluator, grid = make_evaluator(graph, machine(), rule=RULE), PlanGrid(graph, machine(), RULE)
     of = PlanTrial.of
     monkeypatch.setattr(import_module("taskflow.optimizer.grid.grid"), "DEAR", dear)
-    monkeypatch.setattr(PlanTrial, "of", lambda trial, layered: simulated.append((layered, trial.seconds)) or of(trial, layered))
+    monkeypatch.setattr(PlanTrial, "of", lambda trial, plan: simulated.append((plan, trial.seconds)) or of(trial, plan))
     best_of_grid(evaluator, MemoryCheck(evaluator), deadline=Deadline(100.0, lambda: 0.0), share=0.5, grid=grid, most=12)
-    prices = {str(one.layered): one.seconds for one in grid.fitting}
+    prices = {str(one.plan): one.seconds for one in grid.fitting}
     assert len(simulated) > 1
     assert any(prices[str(one)] > 1.02 * best for one, best in simulated) is expected
 
@@ -156,13 +154,13 @@ def test_a_search_climbs_from_the_grids_best_plan_too(everywhere: None, monkeypa
     search_of, starts, ends = layered_search._LayeredSearch, [], []
     climb = search_of._from
 
-    def noted(self: Any, trial: PlanTrial, plan: LayeredPlan, seconds: float, spare: float) -> None:
+    def noted(self: Any, trial: PlanTrial, plan: HybridPlan, seconds: float, spare: float) -> None:
         starts.append((plan, seconds))
         climb(self, trial, plan, seconds, spare)
         ends.append((trial.best, set(self.climbed)))
 
     def elsewhere(self: Any, trial: PlanTrial) -> None:
-        trial.best = LayeredPlan(HybridPlan(tensor=2, data=1, micro_batch=1))  # as if this were a little faster
+        trial.best = HybridPlan(tensor=2, data=1, micro_batch=1)  # as if this were a little faster
         trial.seconds *= 0.999
 
     monkeypatch.setattr(search_of, "_from", noted)
@@ -180,10 +178,10 @@ def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, mo
     grid, climbed = PlanGrid(graph, machine(), RULE), []
     of = PlanTrial.of
 
-    def noted(trial: PlanTrial, layered: LayeredPlan) -> float:
+    def noted(trial: PlanTrial, plan: HybridPlan) -> float:
         if descended and trial.best is not None:
-            climbed.append((layered, trial.best))
-        return of(trial, layered)
+            climbed.append((plan, trial.best))
+        return of(trial, plan)
 
     descended: list[bool] = []
     monkeypatch.setattr(PlanTrial, "of", noted)
@@ -193,11 +191,12 @@ def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, mo
     search(graph, machine(), rule=RULE, budget="160p")
     alike = [
         (one, best) for one, best in climbed
-        if replace(one.plan, zero=3, recompute="none", prefetch=1) == replace(best.plan, zero=3, recompute="none", prefetch=1)
+        if replace(one, zero=3, zero_layers=(), recompute="none", recompute_layers=(), prefetch=1)
+        == replace(best, zero=3, zero_layers=(), recompute="none", recompute_layers=(), prefetch=1)
     ]
     assert alike and descended
     for one, best in alike:
-        assert grid.prices(one, 16 // one.plan.together) < grid.prices(best, 16 // best.plan.together)
+        assert grid.prices(one, 16 // one.together) < grid.prices(best, 16 // best.together)
 
 
 def test_a_budget_in_seconds_holds(everywhere: None) -> None:
@@ -239,7 +238,7 @@ def test_ctrl_c_gives_the_best_so_far(everywhere: None, after: int) -> None:
 
 
 def test_ordered_starts_are_refused_in_words() -> None:
-    plan = plan_strategy(LayeredPlan(HybridPlan(pipeline=2, data=1, micro_batch=1)), network(), machine())
+    plan = map_graph(HybridParallel(HybridPlan(pipeline=2, data=1, micro_batch=1)), network(), machine())
     with pytest.raises(ValueError, match="default search finds such plans by itself"):
         searched(starts=[plan])
 
@@ -247,31 +246,32 @@ def test_ordered_starts_are_refused_in_words() -> None:
 # ---- neighbours ------------------------------------------------------------------------------------------------------
 def test_neighbours_differ_in_one_choice_and_divide() -> None:
     grid = PlanGrid(network(batch=8), machine(4), RULE)
-    plan = LayeredPlan(HybridPlan(pipeline=2, data=2, micro_batch=1))
+    plan = HybridPlan(pipeline=2, data=2, micro_batch=1)
     found = list(neighbours(plan, grid.sums, 8, 4))
     assert plan not in found and len(found) == len(set(found)) > 15
-    assert {one.plan.stages for one in found} >= {(1, 3), (3, 1)}
-    assert {one.plan.schedule for one in found} == set(PipelineSchedule)
-    assert {one.plan.zero for one in found} == {0, 1, 2, 3}
-    assert any(one.recompute.count("full") == 1 for one in found) and any(len(set(one.zero)) > 1 for one in found)
-    assert {(one.plan.tensor, one.plan.pipeline, one.plan.data) for one in found} >= {(1, 1, 4), (1, 4, 1), (2, 1, 2), (2, 2, 1)}
+    assert {one.stages for one in found} >= {(1, 3), (3, 1)}
+    assert {one.schedule for one in found} == set(PipelineSchedule)
+    assert {one.zero for one in found} == {0, 1, 2, 3}
+    assert any(one.recompute_layers.count("full") == 1 for one in found) and any(len(set(one.zero_layers)) > 1 for one in found)
+    assert {(one.tensor, one.pipeline, one.data) for one in found} >= {(1, 1, 4), (1, 4, 1), (2, 1, 2), (2, 2, 1)}
     evaluator = make_evaluator(grid.graph, grid.machine, rule=RULE)
-    for one in [one for one in found if one.recompute or one.zero or one.plan.stages][:4]:
-        assert evaluator.set(plan_strategy(one, grid.graph, grid.machine)) > 0
+    for one in [one for one in found if one.recompute_layers or one.zero_layers or one.stages][:4]:
+        assert evaluator.set(map_graph(HybridParallel(one), grid.graph, grid.machine)) > 0
 
 
 def test_every_schedule_is_tried_where_both_ends_share_a_weight() -> None:
     graph = gpt(replace(GPTConfig.small(), batch=8, layers=4))
-    found = neighbours(LayeredPlan(HybridPlan(pipeline=2, data=2, micro_batch=1)), PlanGrid(graph, machine(4), RULE).sums, 8, 4)
-    assert {one.plan.schedule for one in found} == set(PipelineSchedule)
+    found = neighbours(HybridPlan(pipeline=2, data=2, micro_batch=1), PlanGrid(graph, machine(4), RULE).sums, 8, 4)
+    assert {one.schedule for one in found} == set(PipelineSchedule)
 
 
 def test_layers_do_what_their_plan_says() -> None:
     graph = network()
-    plan = LayeredPlan(
-        HybridPlan(pipeline=2, data=1, micro_batch=1, stages=(1, 3)), recompute=("none", "full", "full", "none"), zero=(1, 0, 0, 3)
+    plan = HybridPlan(
+        pipeline=2, data=1, micro_batch=1, stages=(1, 3), recompute_layers=("none", "full", "full", "none"),
+        zero_layers=(1, 0, 0, 3),
     )
-    strategy, numbers = plan_strategy(plan, graph, machine()), layer_numbers(graph)
+    strategy, numbers = map_graph(HybridParallel(plan), graph, machine()), layer_numbers(graph)
     assert strategy.pipeline is not None
     assert {numbers[name] for name in strategy.recompute} == {1, 2}
     assert {numbers[node.name]: strategy.pipeline.stage(node.name) for node in graph if node.inputs} == {0: 0, 1: 1, 2: 1, 3: 1}
@@ -292,24 +292,24 @@ def test_descents_end_at_plans_that_fit_and_cost_less_than_their_starts() -> Non
     scarce = PlanGrid(graph, machine(4, 6_000_000_000), RULE)
     plans, _ = scarce.plans()
     ends = descend(scarce, plans, lambda: False)
-    assert ends == sorted(ends, key=lambda one: one.seconds) and len({one.layered for one in ends}) == len(ends) > 3
+    assert ends == sorted(ends, key=lambda one: one.seconds) and len({one.plan for one in ends}) == len(ends) > 3
     for one in ends:
-        assert one.memory == scarce.memory(one.layered, one.micro_batches) and one.memory.nbytes <= 0.8 * scarce.memory_bytes
-        assert one.seconds == scarce.prices(one.layered, one.micro_batches)
+        assert one.memory == scarce.memory(one.plan, one.micro_batches) and one.memory.nbytes <= 0.8 * scarce.memory_bytes
+        assert one.seconds == scarce.prices(one.plan, one.micro_batches)
     sure = [one.seconds for one in plans if one.memory.nbytes <= 0.8 * scarce.memory_bytes]
     assert ends[0].seconds < min(sure)  # no plan of the grid that is sure to fit costs as little
-    assert any("light" in one.layered.levels(4) for one in ends)
+    assert any("light" in one.plan.levels_of(4) for one in ends)
     assert descend(scarce, plans, lambda: True) == []
 
 
 def test_stages_are_dealt_so_that_the_slowest_is_quicker() -> None:
     grid = PlanGrid(large(8, 24), machine(4), RULE)
-    plan = LayeredPlan(HybridPlan(pipeline=4, data=1, micro_batch=1))
-    found = next(quick_neighbours(plan, grid.sums, 8)).plan.stages
+    plan = HybridPlan(pipeline=4, data=1, micro_batch=1)
+    found = next(quick_neighbours(plan, grid.sums, 8)).stages
     assert sum(found) == 24 and found[-1] == 5  # the last has the words of the vocabulary, too
-    balanced = LayeredPlan(replace(plan.plan, stages=found))
+    balanced = replace(plan, stages=found)
 
-    def slowest(one: LayeredPlan) -> float:
+    def slowest(one: HybridPlan) -> float:
         sums = grid.sums.sums(one)
         return float((sums.seconds[:, 0] + sums.seconds[:, 2]).max())
 
@@ -318,20 +318,20 @@ def test_stages_are_dealt_so_that_the_slowest_is_quicker() -> None:
 
 def test_half_an_eighth_or_one_of_each_stages_layers_changes() -> None:
     grid = PlanGrid(network(batch=8, layers=16), machine(2), RULE)
-    plan = LayeredPlan(HybridPlan(pipeline=2, data=1, micro_batch=1, recompute="full"))
-    found = {one.recompute.count("light") for one in quick_neighbours(plan, grid.sums, 8) if one.recompute}
+    plan = HybridPlan(pipeline=2, data=1, micro_batch=1, recompute="full")
+    found = {one.recompute_layers.count("light") for one in quick_neighbours(plan, grid.sums, 8) if one.recompute_layers}
     assert found == {0, 2, 4, 8}
 
 
 def test_plans_for_which_there_is_no_time_leave_their_turn_to_others_of_their_kind() -> None:
     memory = PlanMemory(1.0, 1.0, 1.0, 1.0)
     deep = [HybridPlan(pipeline=2, data=1, micro_batch=1, virtual=virtual) for virtual in (8, 4, 2, 1)]
-    plans = [PricedPlan(LayeredPlan(plan), 4, 1.0, memory) for plan in (*deep, HybridPlan(data=2, micro_batch=1))]
+    plans = [PricedPlan(plan, 4, 1.0, memory) for plan in (*deep, HybridPlan(data=2, micro_batch=1))]
 
     def order(most: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for one in varied(plans, lambda: sum(virtual <= most for _, virtual in found)):
-            found.append((one.layered.plan.pipeline, one.layered.plan.virtual))
+            found.append((one.plan.pipeline, one.plan.virtual))
         return found
 
     assert order(8) == [(2, 8), (2, 4), (1, 1), (2, 2), (2, 1)]  # two of a kind, then others
@@ -342,7 +342,7 @@ def test_plans_for_which_there_is_no_time_leave_their_turn_to_others_of_their_ki
 def _needs(plan: HybridPlan, devices: int) -> float:
     grid = PlanGrid(network(), machine(devices), RULE)
     count = 4 // ((plan.data or 1) * (plan.micro_batch or 1))
-    return memory_of_plan(grid.sums, LayeredPlan(plan), count).nbytes
+    return memory_of_plan(grid.sums, plan, count).nbytes
 
 
 def test_the_smallest_change_that_fits_is_said() -> None:
@@ -455,10 +455,10 @@ def test_a_plan_is_not_simulated_if_every_task_must_be_lowered_in_too_little_tim
     """Of networks with operators that run after all micro-batches (`Pipeline.last`) no part stands for the whole."""
     trials = [PlanTrial(make_evaluator(build(name, batch=64, **sizes), load_machine("h100", 32)), lambda one: "", lambda: False)
               for name, sizes in (("NMT", {}), ("GPT-2", {"layers": 2}))]
-    plan = LayeredPlan(HybridPlan(data=32, micro_batch=1))
+    plan = HybridPlan(data=32, micro_batch=1)
     whole = [len(trial.evaluator.graph) * 32 * 2 for trial in trials]
     assert trials[0].work(plan, 2) > whole[0] and trials[1].work(plan, 2) < whole[1]
-    assert trials[0].work(LayeredPlan(HybridPlan(data=32, micro_batch=2)), 1) < 1000  # without an order
+    assert trials[0].work(HybridPlan(data=32, micro_batch=2), 1) < 1000  # without an order
 
 
 def test_a_plan_that_was_simulated_is_known_to_fit() -> None:

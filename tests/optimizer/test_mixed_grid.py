@@ -13,22 +13,12 @@ from unequal_machines import two_kinds
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import HybridPlan, parse_plan
+from taskflow.mapper import HybridParallel, HybridPlan, map_graph, parse_plan
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.explain import uneven_pieces
-from taskflow.optimizer.grid import (
-    LayeredPlan,
-    MixedGrid,
-    PlanGrid,
-    PricedPlan,
-    best_of_grid,
-    descend,
-    kendall,
-    make_grid,
-    plan_strategy,
-)
+from taskflow.optimizer.grid import MixedGrid, PlanGrid, PricedPlan, best_of_grid, descend, kendall, make_grid
 from taskflow.optimizer.grid.dealing import deal_layers, deal_samples, in_stages
 from taskflow.optimizer.grid.places import PlacesOf
 from taskflow.optimizer.space import kinds_of
@@ -132,12 +122,12 @@ def test_plans_are_valid_and_the_price_ranks_them() -> None:
     evaluator = make_evaluator(graph, machine, rule=RULE)
     random, pairs = Random(1), []
     for one in [plans[0], *random.sample(plans, 8)]:
-        plan = one.layered.plan
+        plan = one.plan
         assert one.micro_batches * plan.together == 16
-        pairs.append((one.seconds, evaluator.set(plan_strategy(one.layered, graph, machine))))
+        pairs.append((one.seconds, evaluator.set(map_graph(HybridParallel(one.plan), graph, machine))))
     assert kendall(pairs) > 0.5
-    assert sum(bool(one.layered.plan.shares) for one in plans) > 10
-    stages = [one.layered.plan for one in plans if one.layered.plan.pipeline == 2 and one.layered.plan.data == 2]
+    assert sum(bool(one.plan.shares) for one in plans) > 10
+    stages = [one.plan for one in plans if one.plan.pipeline == 2 and one.plan.data == 2]
     by_kind = next(plan for plan in stages if plan.stages and not plan.shares and plan.virtual == 1)
     assert max(by_kind.stages) >= 4  # of six layers, on devices three times as fast
 
@@ -148,7 +138,7 @@ def test_the_price_of_equal_devices_is_the_grids() -> None:
     mixed, plain = MixedGrid(graph, machine, RULE), PlanGrid(graph, machine, RULE)
     for text in ((1, 1, 4, 4, 0), (1, 2, 2, 4, 0), (2, 2, 1, 4, 0), (2, 1, 2, 2, 1), (1, 2, 2, 2, 3)):
         t, p, d, mb, zero = text
-        plan = LayeredPlan(HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, zero=zero))
+        plan = HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, zero=zero)
         count = 16 // (d * mb)
         assert mixed.prices(plan, count) == pytest.approx(plain.prices(plan, count), rel=1e-6)
         assert mixed.memory(plan, count).nbytes == pytest.approx(plain.memory(plan, count).nbytes)
@@ -157,17 +147,17 @@ def test_the_price_of_equal_devices_is_the_grids() -> None:
 def test_neighbours_keep_the_devices_and_divide() -> None:
     graph, machine, grid = two_kinds_of_devices()
     for plan in (HybridPlan(data=4, shares=(6, 6, 2, 2)), HybridPlan(pipeline=2, data=2, micro_batch=2, stages=(4, 2))):
-        found = list(grid.neighbours(LayeredPlan(plan)))
+        found = list(grid.neighbours(plan))
         assert len(found) > 5
-        assert all(one.plan.devices == plan.devices and 16 % one.plan.together == 0 for one in found)
-        assert all(not one.plan.pipeline > 1 or one.plan.stages for one in found)
+        assert all(one.devices == plan.devices and 16 % one.together == 0 for one in found)
+        assert all(not one.pipeline > 1 or one.stages for one in found)
         for one in found[::3]:
-            plan_strategy(one, graph, machine)
-    shares = {one.plan.shares for one in grid.neighbours(LayeredPlan(HybridPlan(data=4, shares=(6, 6, 2, 2))))}
+            map_graph(HybridParallel(one), graph, machine)
+    shares = {one.shares for one in grid.neighbours(HybridPlan(data=4, shares=(6, 6, 2, 2)))}
     assert {(3, 3, 1, 1), (5, 6, 3, 2), (7, 7, 1, 1)} <= shares
 
 
-def fitting(machine: Cluster, graph: OperatorGraph, grid: MixedGrid | PlanGrid) -> tuple[LayeredPlan | None, float]:
+def fitting(machine: Cluster, graph: OperatorGraph, grid: MixedGrid | PlanGrid) -> tuple[HybridPlan | None, float]:
     evaluator = make_evaluator(graph, machine, rule=RULE)
     found = best_of_grid(evaluator, MemoryCheck(evaluator), grid=grid, most=6)
     return found.best, found.seconds
@@ -176,20 +166,20 @@ def fitting(machine: Cluster, graph: OperatorGraph, grid: MixedGrid | PlanGrid) 
 def test_devices_with_half_of_the_memory_get_less() -> None:
     """What fits whole devices does not fit halves in even pieces."""
     graph, _, need = two_kinds_of_devices()
-    whole = need.memory(LayeredPlan(HybridPlan(pipeline=4, data=1, micro_batch=1, stages=(2, 1, 2, 1))), 16).nbytes
+    whole = need.memory(HybridPlan(pipeline=4, data=1, micro_batch=1, stages=(2, 1, 2, 1)), 16).nbytes
     machine = two_kinds(compute=1.0, memory=0.5, nbytes=int(1.15 * whole))
     grid = MixedGrid(graph, machine, RULE)
     evaluator = make_evaluator(graph, machine, rule=RULE)
     check = MemoryCheck(evaluator)
     best, seconds = fitting(machine, graph, grid)
     assert best is not None and seconds < inf
-    assert check(plan_strategy(best, graph, machine)) == ""
-    even = replace(best.plan, stages=(), shares=(), micro_batch=best.plan.micro_batch or 1)
+    assert check(map_graph(HybridParallel(best), graph, machine)) == ""
+    even = replace(best, stages=(), shares=(), micro_batch=best.micro_batch or 1)
     layers = dict(zip(("quick", "slow"), (0, 0)))
-    for rank, kinds in enumerate(grid.places.of(best.plan).memory):
-        layers["quick" if kinds[0] == int(1.15 * whole) else "slow"] += (best.plan.stages or (0,) * 4)[rank]
-    assert best.plan.pipeline == 1 or layers["slow"] <= layers["quick"]
-    assert check(plan_strategy(LayeredPlan(even), graph, machine)) or best.plan.shares or best.plan.zero or even == best.plan
+    for rank, kinds in enumerate(grid.places.of(best).memory):
+        layers["quick" if kinds[0] == int(1.15 * whole) else "slow"] += (best.stages or (0,) * 4)[rank]
+    assert best.pipeline == 1 or layers["slow"] <= layers["quick"]
+    assert check(map_graph(HybridParallel(even), graph, machine)) or best.shares or best.zero or even == best
 
 
 @pytest.mark.parametrize("machine", [
@@ -223,15 +213,15 @@ def test_the_search_is_never_worse_than_the_grid_or_plans_without_an_order(
 def test_what_even_stages_and_shares_cost_is_said(plan: str, words: tuple[str, ...]) -> None:
     graph, machine = decoder(), two_kinds()
     evaluator = make_evaluator(graph, machine, rule=RULE)
-    layered = LayeredPlan(parse_plan(plan))
-    seconds = evaluator.set(plan_strategy(layered, graph, machine))
+    plan = parse_plan(plan)
+    seconds = evaluator.set(map_graph(HybridParallel(plan), graph, machine))
     gain = uneven_pieces(evaluator)
     assert gain is not None and all(word in str(gain) for word in words), str(gain)
     assert evaluator.seconds == seconds and sum(kind.share for kind in gain.kinds) == pytest.approx(1)
     if gain.now:
-        even = replace(layered.plan, stages=(), shares=(), micro_batch=2)
+        even = replace(plan, stages=(), shares=(), micro_batch=2)
         reference = PythonEvaluator(graph, machine, evaluator.costs, RULE, None)
-        assert gain.even_seconds == pytest.approx(reference.set(plan_strategy(LayeredPlan(even), graph, machine)))
+        assert gain.even_seconds == pytest.approx(reference.set(map_graph(HybridParallel(even), graph, machine)))
         assert gain.gain > 1 and gain.as_json()["gain"] == gain.gain
         short = uneven_pieces(evaluator, long=False)
         assert short is not None and "taskflow explain says" in str(short) and short.as_json()["gain"] is None
@@ -244,13 +234,13 @@ def test_descents_by_price_keep_the_devices() -> None:
     ends = descend(grid, plans, lambda: False)
     assert ends and ends == sorted(ends, key=lambda one: one.seconds)
     assert ends[0].seconds <= plans[0].seconds
-    layouts = {(one.layered.plan.devices, one.layered.plan.tensor, one.layered.plan.pipeline) for one in plans}
+    layouts = {(one.plan.devices, one.plan.tensor, one.plan.pipeline) for one in plans}
     for one in ends:
-        plan = one.layered.plan
+        plan = one.plan
         assert (plan.devices, plan.tensor, plan.pipeline) in layouts and 16 % plan.together == 0
-        assert one.seconds == grid.prices(one.layered, one.micro_batches)
+        assert one.seconds == grid.prices(one.plan, one.micro_batches)
     best = min(ends, key=lambda one: one.seconds)
-    assert make_evaluator(graph, machine, rule=RULE).set(plan_strategy(best.layered, graph, machine)) > 0
+    assert make_evaluator(graph, machine, rule=RULE).set(map_graph(HybridParallel(best.plan), graph, machine)) > 0
 
 
 def test_prices_of_shares_that_do_not_divide_the_batch_are_near_simulated_steps() -> None:
@@ -259,15 +249,15 @@ def test_prices_of_shares_that_do_not_divide_the_batch_are_near_simulated_steps(
     machine = load_machine("a100-v100")
     grid, evaluator = make_grid(graph, machine, RULE), make_evaluator(graph, machine, rule=RULE)
     for text in ("d8 zero1 shares=6,6,6,6,2,2,2,2", "d8 zero3 shares=12,12,12,12,4,4,4,4"):
-        layered = LayeredPlan(parse_plan(text))
-        seconds = evaluator.set(plan_strategy(layered, graph, machine))
-        assert grid.prices(layered, 64 // layered.plan.together) == pytest.approx(seconds, rel=0.05)
+        plan = parse_plan(text)
+        seconds = evaluator.set(map_graph(HybridParallel(plan), graph, machine))
+        assert grid.prices(plan, 64 // plan.together) == pytest.approx(seconds, rel=0.05)
 
 
 def test_the_grid_of_people_has_even_pieces_in_the_order_of_the_devices() -> None:
     graph, machine, _ = two_kinds_of_devices()
     even, uneven = MixedGrid(graph, machine, RULE, even=True).plans()[0], every_plan()[0]
-    assert {1, 2} <= {one.layered.plan.pipeline for one in even}
-    assert not any(one.layered.plan.shares or one.layered.plan.stages or one.layered.plan.devices for one in even)
-    assert any(one.layered.plan.stages for one in uneven)
+    assert {1, 2} <= {one.plan.pipeline for one in even}
+    assert not any(one.plan.shares or one.plan.stages or one.plan.devices for one in even)
+    assert any(one.plan.stages for one in uneven)
     assert uneven[0].seconds < even[0].seconds

@@ -12,13 +12,13 @@ import pytest
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import DataParallel, HybridPlan, PipelineSchedule, map_graph, samples
+from taskflow.mapper import DataParallel, HybridParallel, HybridPlan, PipelineSchedule, map_graph, samples
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.bounds import work_bound
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.grid import LayeredPlan, PlanGrid, grid_plans, neighbours, plan_strategy
+from taskflow.optimizer.grid import PlanGrid, grid_plans, neighbours
 from taskflow.optimizer.grid.bound_places import ScheduleKind, places_of
 from taskflow.optimizer.grid.bound_program import LayerKinds, LeastProgram
 from taskflow.optimizer.grid.bound_work import LayerWorks
@@ -64,12 +64,12 @@ def grid_of(name: str, where: str) -> tuple[PlanGrid, LayerWorks, Evaluator, lis
     return grid, LayerWorks(grid.sums), make_evaluator(graph, machine, rule=RULE), [plan for plan, _ in grid_plans(graph, machine)]
 
 
-def changed(layered: LayeredPlan, grid: PlanGrid, random: Random) -> LayeredPlan:
+def changed(plan: HybridPlan, grid: PlanGrid, random: Random) -> HybridPlan:
     """Some changes that the search makes further, and stages of any length."""
     batch = samples(grid.graph)
     for _ in range(random.randint(0, 3)):
-        layered = random.choice([layered, *neighbours(layered, grid.sums, batch, 4)])
-    plan, layers = layered.plan, grid.sums.layers
+        plan = random.choice([plan, *neighbours(plan, grid.sums, batch, 4)])
+    layers = grid.sums.layers
     if plan.pipeline > 1 and plan.virtual == 1 and random.random() < 0.3:
         plan = replace(plan, schedule=random.choice((PipelineSchedule.GPIPE, PipelineSchedule.ZERO_BUBBLE)))
     count = plan.pipeline * plan.virtual
@@ -79,13 +79,12 @@ def changed(layered: LayeredPlan, grid: PlanGrid, random: Random) -> LayeredPlan
     parts = replace(plan, split=random.choice((1, 2, 4)))
     if parts.may_split and (plan.micro_batch or 1) % parts.split == 0 and random.random() < 0.3:
         plan = parts
-    layered = replace(layered, plan=plan)
     if random.random() < 0.4:
-        layered = replace(layered, zero=tuple(random.choices(range(4), k=layers)))
+        plan = replace(plan, zero_layers=tuple(random.choices(range(4), k=layers)))
     if random.random() < 0.5:
         levels = random.choices(list(grid.sums.masks), k=layers)
-        layered = replace(layered, recompute=tuple(levels), plan=replace(plan, recompute="none"))
-    return layered
+        plan = replace(plan, recompute_layers=tuple(levels))
+    return plan
 
 
 @pytest.mark.parametrize(("name", "where", "count"), [
@@ -98,17 +97,17 @@ def test_no_plan_is_faster_than_the_bound_of_its_degrees(name: str, where: str, 
     random, nearest, tried = Random(f"{name} {where} {count}"), inf, 0
     room = MemoryCheck(evaluator)
     for plan in random.sample(every, min(count, len(every))):
-        layered = changed(LayeredPlan(plan), grid, random)
+        plan = changed(plan, grid, random)
         try:
-            strategy = plan_strategy(layered, grid.graph, grid.machine)
+            strategy = map_graph(HybridParallel(plan), grid.graph, grid.machine)
             seconds = evaluator.set(strategy)
         except ValueError:  # the network cannot be cut so
             continue
         if not strategy.ordered:
             continue
         memory = max(room.peaks(strategy)[0])
-        bound = least_of(works, replace(layered.plan, stages=()), memory)
-        assert 0 < bound <= seconds * ROUNDED, f"{layered}: {bound} > {seconds} with {memory} bytes"
+        bound = least_of(works, replace(plan, stages=()), memory)
+        assert 0 < bound <= seconds * ROUNDED, f"{plan}: {bound} > {seconds} with {memory} bytes"
         nearest, tried = min(nearest, seconds / bound), tried + 1
     assert tried > count / 4
     assert where == "h100" or nearest < 1.3 or count < 9  # a bound that is a little too high would show
@@ -118,7 +117,8 @@ def test_a_rank_that_others_leave_nothing_to_makes_no_plan_impossible() -> None:
     """The second of four ranks has memory for two of four layers, the third not for the last, the fourth for that."""
     grid, works, evaluator, _ = grid_of("llama", "h100")
     plan = HybridPlan(pipeline=4, data=1, micro_batch=4)
-    strategy = plan_strategy(LayeredPlan(plan, ("full", "full", "linear", "full")), grid.graph, grid.machine)
+    levels = replace(plan, recompute_layers=("full", "full", "linear", "full"))
+    strategy = map_graph(HybridParallel(levels), grid.graph, grid.machine)
     seconds = evaluator.set(strategy)
     assert 0 < least_of(works, plan, max(MemoryCheck(evaluator).peaks(strategy)[0])) <= seconds * ROUNDED
 
@@ -160,7 +160,7 @@ def test_the_least_of_all_is_no_more_than_any_plan_of_the_grid(step: int) -> Non
     evaluator, grid = make_evaluator(graph, machine, rule=RULE), PlanGrid(graph, machine, RULE)
     room, fitting, lacking = MemoryCheck(evaluator), [], 0
     for plan, _ in grid_plans(graph, machine)[::step]:
-        strategy = plan_strategy(LayeredPlan(plan), graph, machine)
+        strategy = map_graph(HybridParallel(plan), graph, machine)
         seconds = evaluator.set(strategy)
         if strategy.ordered and max(room.peaks(strategy)[0]) <= memory:
             fitting.append(seconds)

@@ -8,19 +8,10 @@ from itertools import product
 import pytest
 
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import HybridPlan, PipelineSchedule
+from taskflow.mapper import HybridParallel, HybridPlan, PipelineSchedule, map_graph
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import MemoryCheck, make_evaluator
-from taskflow.optimizer.grid import (
-    LayeredPlan,
-    PlanGrid,
-    fit,
-    fitted,
-    layers_of_stages,
-    memory_of_plan,
-    plan_strategy,
-    rank_memories,
-)
+from taskflow.optimizer.grid import PlanGrid, fit, fitted, layers_of_stages, memory_of_plan, rank_memories
 from taskflow.rules import Adam
 
 RULE = Adam()
@@ -39,11 +30,11 @@ def machine(devices: int, memory: int | None) -> Cluster:
     return replace(made, kinds=tuple(replace(kind, memory_bytes=memory) for kind in made.kinds))
 
 
-def slowest(one: PlanGrid, plan: LayeredPlan) -> float:
+def slowest(one: PlanGrid, plan: HybridPlan) -> float:
     """Seconds of both passes of the slowest rank, of one micro-batch."""
     found = one.sums.sums(plan)
     seconds = found.seconds[:, 0] + found.seconds[:, 2] + found.sums.sum(axis=1)
-    own = (plan.plan.schedule.stages(rank, plan.plan.pipeline, plan.plan.virtual) for rank in range(plan.plan.pipeline))
+    own = (plan.schedule.stages(rank, plan.pipeline, plan.virtual) for rank in range(plan.pipeline))
     return max(float(seconds[stages].sum()) for stages in own)
 
 
@@ -51,22 +42,22 @@ def slowest(one: PlanGrid, plan: LayeredPlan) -> float:
 def test_of_one_stage_no_mixture_that_fits_is_faster(plan: HybridPlan) -> None:
     one = grid(layers=5)
     count = 16 // plan.together
-    whole = [memory_of_plan(one.sums, LayeredPlan(replace(plan, recompute=level)), count).nbytes for level in ("full", "none")]
+    whole = [memory_of_plan(one.sums, replace(plan, recompute=level), count).nbytes for level in ("full", "none")]
     for share in (0.1, 0.35, 0.6, 0.85):
         limit = whole[0] + share * (whole[1] - whole[0])
-        found = fit(one, LayeredPlan(plan), count, [limit])
+        found = fit(one, plan, count, [limit])
         assert found is not None and found.memory.nbytes <= limit
         other = [
-            slowest(one, LayeredPlan(plan, tuple(sorted(levels)))) for levels in product(one.sums.masks, repeat=5)
+            slowest(one, replace(plan, recompute_layers=tuple(sorted(levels)))) for levels in product(one.sums.masks, repeat=5)
             if list(levels) == sorted(levels)
-            and memory_of_plan(one.sums, LayeredPlan(plan, levels), count).nbytes <= limit
+            and memory_of_plan(one.sums, replace(plan, recompute_layers=levels), count).nbytes <= limit
         ]  # fmt: skip
-        all_alike = [slowest(one, LayeredPlan(replace(plan, recompute=level))) for level in one.sums.masks]
+        all_alike = [slowest(one, replace(plan, recompute=level)) for level in one.sums.masks]
         step = max(all_alike) - min(all_alike)
-        assert slowest(one, found.layered) <= min(other) + step / 5  # whole layers: less than one layer from the best
-    assert fit(one, LayeredPlan(plan), count, [0.98 * whole[0]]) is None
-    everything = fit(one, LayeredPlan(plan), count, [1.01 * whole[1]])
-    assert everything is not None and everything.layered.plan.recompute == "none" and not everything.layered.recompute
+        assert slowest(one, found.plan) <= min(other) + step / 5  # whole layers: less than one layer from the best
+    assert fit(one, plan, count, [0.98 * whole[0]]) is None
+    everything = fit(one, plan, count, [1.01 * whole[1]])
+    assert everything is not None and everything.plan.recompute == "none" and not everything.plan.recompute_layers
 
 
 @pytest.mark.parametrize("plan", [
@@ -77,16 +68,16 @@ def test_of_one_stage_no_mixture_that_fits_is_faster(plan: HybridPlan) -> None:
 def test_each_rank_of_a_pipeline_fits_and_the_slowest_is_no_slower_than_with_the_same_for_all(plan: HybridPlan) -> None:
     one, count = grid(layers=24), 16 // plan.together
     of_level = {
-        level: memory_of_plan(one.sums, LayeredPlan(replace(plan, recompute=level)), count).nbytes for level in one.sums.masks
+        level: memory_of_plan(one.sums, replace(plan, recompute=level), count).nbytes for level in one.sums.masks
     }
     limit = 0.6 * of_level["full"] + 0.4 * of_level["none"]
-    found = fit(one, LayeredPlan(plan), count, [limit] * plan.pipeline)
+    found = fit(one, plan, count, [limit] * plan.pipeline)
     assert found is not None
-    assert all(memory.nbytes <= limit for memory in rank_memories(one.sums, found.layered, count))
-    same = [slowest(one, LayeredPlan(replace(plan, recompute=level))) for level, nbytes in of_level.items() if nbytes <= limit]
-    assert slowest(one, found.layered) < min(same)
-    assert found.seconds == one.prices(found.layered, count)
-    levels, counts = found.layered.levels(24), layers_of_stages(found.layered, one.sums)
+    assert all(memory.nbytes <= limit for memory in rank_memories(one.sums, found.plan, count))
+    same = [slowest(one, replace(plan, recompute=level)) for level, nbytes in of_level.items() if nbytes <= limit]
+    assert slowest(one, found.plan) < min(same)
+    assert found.seconds == one.prices(found.plan, count)
+    levels, counts = found.plan.levels_of(24), layers_of_stages(found.plan, one.sums)
     assert sum(counts) == 24 and len(levels) == 24
     if plan.virtual == 1:  # the last rank keeps the fewest micro-batches
         first, last = levels[: counts[0]], levels[-counts[-1] :]
@@ -106,12 +97,12 @@ def test_fitted_plans_fit_and_are_quicker_than_the_grids() -> None:
 def test_what_is_fitted_in_closed_form_is_near_what_is_planned() -> None:
     """So that one or two simulations fill the memory; and `spare` says what is left of it."""
     one = grid(batch=8, layers=6)
-    plan, count = LayeredPlan(HybridPlan(pipeline=2, data=2, micro_batch=1)), 4
-    whole = [memory_of_plan(one.sums, replace(plan, plan=replace(plan.plan, recompute=w)), count).nbytes for w in ("full", "none")]
+    plan, count = HybridPlan(pipeline=2, data=2, micro_batch=1), 4
+    whole = [memory_of_plan(one.sums, replace(plan, recompute=w), count).nbytes for w in ("full", "none")]
     found = fit(one, plan, count, [sum(whole) / 2] * 2)
-    assert found is not None and len(set(found.layered.levels(6))) > 1
+    assert found is not None and len(set(found.plan.levels_of(6))) > 1
     evaluator = make_evaluator(one.graph, one.machine, rule=RULE)
-    check, strategy = MemoryCheck(evaluator), plan_strategy(found.layered, one.graph, one.machine)
+    check, strategy = MemoryCheck(evaluator), map_graph(HybridParallel(found.plan), one.graph, one.machine)
     evaluator.set(strategy)
     peaks, planned = check.peaks(strategy)
     assert planned and found.memory.nbytes == pytest.approx(max(peaks), rel=0.2)

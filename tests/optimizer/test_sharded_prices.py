@@ -10,10 +10,10 @@ import pytest
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import BLOCK, HybridPlan, samples
+from taskflow.mapper import BLOCK, HybridParallel, HybridPlan, map_graph, samples
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import make_evaluator
-from taskflow.optimizer.grid import LayeredPlan, PlanGrid, kendall, plan_strategy
+from taskflow.optimizer.grid import PlanGrid, kendall
 from taskflow.optimizer.grid.shortened import KEPT, Walk, WalkStep, shortened
 from taskflow.optimizer.grid.walked import OTHER, OWN, Travel, walked
 from taskflow.rules import Adam
@@ -49,9 +49,8 @@ def prices() -> list[tuple[float, float]]:
     one, evaluator = grid(), make_evaluator(network(), grid().machine, rule=RULE)
     pairs = []
     for plan in PLANS:
-        layered = LayeredPlan(plan)
-        price = one.prices(layered, samples(one.graph) // plan.together)
-        pairs.append((price, evaluator.set(plan_strategy(layered, one.graph, one.machine))))
+        price = one.prices(plan, samples(one.graph) // plan.together)
+        pairs.append((price, evaluator.set(map_graph(HybridParallel(plan), one.graph, one.machine))))
     return pairs
 
 
@@ -63,18 +62,18 @@ def test_prices_of_sharded_plans_are_near_simulated_steps(monkeypatch: pytest.Mo
 
 
 def test_gathers_that_take_as_long_as_the_computation_are_not_hidden_by_the_whole_pass() -> None:
-    one, plan = grid(), LayeredPlan(HybridPlan(tensor=4, data=4, micro_batch=1, zero=3, prefetch=1))
-    whole = replace(plan, plan=replace(plan.plan, zero=1, prefetch=BLOCK))
+    one, plan = grid(), HybridPlan(tensor=4, data=4, micro_batch=1, zero=3, prefetch=1)
+    whole = replace(plan, zero=1, prefetch=BLOCK)
     ahead, back, _ = one.prices._passes(plan, 8)
     without, backward, _ = one.prices._passes(whole, 8)
     assert ahead[0] > 1.2 * without[0] and back[0] > 1.2 * backward[0]
-    early = replace(plan, plan=replace(plan.plan, prefetch=4))
+    early = replace(plan, prefetch=4)
     assert one.prices._passes(early, 8)[0][0] < ahead[0]  # more of them is beside more
 
 
 def test_layers_that_are_left_out_take_as_long_as_those_that_are_walked_through() -> None:
     """The pass of 12 layers is that of 8 and four more, whether they are walked through or not."""
-    plan = LayeredPlan(HybridPlan(data=16, micro_batch=1, zero=3))
+    plan = HybridPlan(data=16, micro_batch=1, zero=3)
     passes = [grid(layers).prices._passes(plan, 2) for layers in (4, 8, 12)]
     for which in (0, 1):
         few, some, many = (float(one[which][0]) for one in passes)
@@ -139,7 +138,7 @@ def test_a_collective_reaches_its_links_together() -> None:
 
 def test_a_backward_step_waits_for_the_sum_of_the_gradients_two_before() -> None:
     one = grid()
-    plan = LayeredPlan(HybridPlan(data=16, micro_batch=1, zero=2))
+    plan = HybridPlan(data=16, micro_batch=1, zero=2)
     one.prices(plan, 2)
     walk, _ = next(iter(one.prices.sharded._walks.values()))
     reductions = [number for step in walk.steps for number in step.reduces]

@@ -17,7 +17,7 @@ from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import make_evaluator, search
 from taskflow.optimizer.bounds import lower_bound, work_bound
-from taskflow.optimizer.grid import LayeredPlan, MixedGrid, grid_plans, plan_strategy
+from taskflow.optimizer.grid import MixedGrid, grid_plans
 from taskflow.optimizer.space import SearchSpace, SpaceOptions, Weigher, unequal
 from taskflow.rules import Adam
 
@@ -50,22 +50,21 @@ def decoder(name: str) -> OperatorGraph:
     return gpt(replace(GPTConfig.small(), **sizes), "float16")
 
 
-def plans(graph: OperatorGraph, machine: Cluster, random: Random, count: int) -> list[LayeredPlan]:
+def plans(graph: OperatorGraph, machine: Cluster, random: Random, count: int) -> list[HybridPlan]:
     """Of the grid, with schedules, recomputation and sharding of single layers that it has not."""
     if unequal(machine):
-        every = [one.layered for one in MixedGrid(graph, machine, Adam()).plans()[0]]
+        every = [one.plan for one in MixedGrid(graph, machine, Adam()).plans()[0]]
     else:
-        every = [LayeredPlan(plan) for plan, _ in grid_plans(graph, machine)]
+        every = [plan for plan, _ in grid_plans(graph, machine)]
     found = []
-    for layered in random.sample(every, min(count, len(every))):
-        plan = layered.plan
+    for plan in random.sample(every, min(count, len(every))):
         if plan.pipeline > 1 and plan.virtual == 1:
-            layered = replace(layered, plan=replace(plan, schedule=random.choice(SCHEDULES)))
+            plan = replace(plan, schedule=random.choice(SCHEDULES))
         if random.random() < 0.3:
-            layered = replace(layered, recompute=tuple(random.choice(("none", "selective", "full")) for _ in range(4)))
+            plan = replace(plan, recompute_layers=tuple(random.choice(("none", "selective", "full")) for _ in range(4)))
         if random.random() < 0.3 and (plan.data or 1) > 1:
-            layered = replace(layered, zero=tuple(random.randint(0, 3) for _ in range(4)))
-        found.append(layered)
+            plan = replace(plan, zero_layers=tuple(random.randint(0, 3) for _ in range(4)))
+        found.append(plan)
     return [every[0], *found]  # of unequal devices the one with the best price first
 
 
@@ -79,12 +78,12 @@ def test_no_plan_with_an_order_is_faster(name: str, where: str, count: int) -> N
     bound = work_bound(evaluator)
     assert bound > 0
     nearest = inf
-    for layered in plans(graph, machine, random, count):
+    for plan in plans(graph, machine, random, count):
         try:
-            seconds = evaluator.set(plan_strategy(layered, graph, machine))
+            seconds = evaluator.set(map_graph(HybridParallel(plan), graph, machine))
         except ValueError:  # the network cannot be cut so
             continue
-        assert bound <= seconds * ROUNDED, f"{layered}: {bound} > {seconds}"
+        assert bound <= seconds * ROUNDED, f"{plan}: {bound} > {seconds}"
         nearest = min(nearest, seconds / bound)
     assert where != "arithmetic" or nearest < 5  # the test would see a bound that is some times too high
 

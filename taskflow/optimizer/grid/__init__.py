@@ -20,7 +20,6 @@ from taskflow.optimizer.grid.grid import (
     kendall,
     varied,
 )
-from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole, whole_fits
 from taskflow.optimizer.grid.make_grid import make_grid
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, memory_of_plan, rank_memories
@@ -42,7 +41,6 @@ __all__ = [
     "GraphTables",
     "GridResult",
     "LayeredFound",
-    "LayeredPlan",
     "MixedGrid",
     "PlanGrid",
     "PlanMemory",
@@ -69,7 +67,6 @@ __all__ = [
     "memory_of_plan",
     "neighbours",
     "passes_seconds",
-    "plan_strategy",
     "quick_neighbours",
     "rank_memories",
     "varied",

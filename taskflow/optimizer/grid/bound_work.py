@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from taskflow.mapper import HybridPlan, sample_dim, samples
-from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array, NodeTable, corner
 from taskflow.tasks.lower import gradient_flow
@@ -140,7 +139,7 @@ class LayerWorks:
     def of_stages(self, plan: HybridPlan, micro_batches: int, enough: float) -> float:
         """Return the seconds that the slowest stage takes at least, if there are fewer layers than stages: these are the same then
         in all plans. Or return ``enough`` if it takes no less."""
-        stage, seconds = self.sums.stages(LayeredPlan(plan)), self._seconds(plan)
+        stage, seconds = self.sums.stages(plan), self._seconds(plan)
         takes: Array = micro_batches * np.bincount(stage, seconds.sum(axis=1), plan.pipeline)
         if takes.max() < enough:
             takes = takes + self._begins(seconds[:, 0], stage, plan.pipeline, self._needed[0])

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
 from taskflow.mapper import HybridPlan, node_size, samples
 from taskflow.optimizer.grid.grid import PlanGrid
-from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import memory_of_plan
 from taskflow.optimizer.grid.plans import powers
 from taskflow.optimizer.grid.stages import PlanSums
@@ -102,6 +100,6 @@ def _savings(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> list[tup
 def _bytes(sums: PlanSums, plan: HybridPlan, batch: int) -> float | None:
     count = batch // ((plan.data or 1) * (plan.micro_batch or 1))
     try:
-        return memory_of_plan(sums, LayeredPlan(replace(plan)), count).nbytes
+        return memory_of_plan(sums, plan, count).nbytes
     except ValueError:
         return None

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from taskflow.mapper import samples
+from taskflow.mapper import HybridPlan, samples
 from taskflow.optimizer.grid.grid import SURE
-from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import PlanMemory
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 
@@ -28,32 +27,32 @@ SMALL_PENALTY = 0.2
 def descend(grid: AnyGrid, plans: Sequence[PricedPlan], over: Callable[[], bool]) -> list[PricedPlan]:
     """Return the plans at which descents from different t, c, p and e end and that are likely to fit, the cheapest first.
     ``plans``: those of the grid that fit; ``over``: whether to end."""
-    found: dict[LayeredPlan, PricedPlan] = {}
+    found: dict[HybridPlan, PricedPlan] = {}
     for start in _starts(grid, plans):
         if over():
             break
         end = _descent(grid, start, over)
         if end is not None:
-            found[end.layered] = end
-    return sorted(found.values(), key=lambda one: (one.seconds, str(one.layered)))
+            found[end.plan] = end
+    return sorted(found.values(), key=lambda one: (one.seconds, str(one.plan)))
 
 
 def _starts(grid: AnyGrid, plans: Sequence[PricedPlan]) -> list[PricedPlan]:
     """Return the cheapest plans of each t, c, p and e: of those that fit, and of those that would if more was recomputed."""
     plain = [
         one for one in grid.refused
-        if one.layered.plan.recompute == "none" and one.layered.plan.zero == 1 and one.layered.plan.virtual == 1
+        if one.plan.recompute == "none" and one.plan.zero == 1 and one.plan.virtual == 1
         and one.memory.nbytes <= TOO_LARGE * grid.memory_bytes
     ]  # fmt: skip
-    prices = grid.prices.price([(one.layered, one.micro_batches) for one in plain])
-    priced = [PricedPlan(one.layered, one.micro_batches, price, one.memory) for one, price in zip(plain, prices)]
-    found: dict[LayeredPlan, PricedPlan] = {}
+    prices = grid.prices.price([(one.plan, one.micro_batches) for one in plain])
+    priced = [PricedPlan(one.plan, one.micro_batches, price, one.memory) for one, price in zip(plain, prices)]
+    found: dict[HybridPlan, PricedPlan] = {}
     for penalty in (PENALTY, SMALL_PENALTY):
         of_kind: dict[tuple[int, ...], PricedPlan] = {}
         for one in sorted((*plans, *priced), key=lambda one: _cost(grid, one.seconds, one.memory, penalty)):
-            plan = one.layered.plan
+            plan = one.plan
             of_kind.setdefault((plan.tensor, plan.context, plan.pipeline, plan.experts), one)
-        found |= {one.layered: one for one in list(of_kind.values())[:MOST_STARTS]}
+        found |= {one.plan: one for one in list(of_kind.values())[:MOST_STARTS]}
     return sorted(found.values(), key=lambda one: _cost(grid, one.seconds, one.memory, SMALL_PENALTY))
 
 
@@ -66,14 +65,14 @@ def _descent(grid: AnyGrid, start: PricedPlan, over: Callable[[], bool]) -> Pric
     """Return the end of steepest descent from a plan; None if that does not fit."""
     batch = samples(grid.graph)
     best, least = start, _cost(grid, start.seconds, start.memory)
-    tried = {start.layered}
+    tried = {start.plan}
     for _ in range(MOST_STEPS):
-        some: list[tuple[LayeredPlan, int]] = []
+        some: list[tuple[HybridPlan, int]] = []
         memories: list[PlanMemory] = []
-        for one in grid.quick_neighbours(best.layered):
+        for one in grid.quick_neighbours(best.plan):
             if over():
                 break
-            count = batch // one.plan.together
+            count = batch // one.together
             if one in tried:
                 continue
             tried.add(one)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, isfinite, nan
@@ -12,12 +12,11 @@ from typing import Any
 from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
-from taskflow.mapper import HybridPlan, Strategy, layer_numbers, node_size, samples
+from taskflow.mapper import HybridParallel, HybridPlan, Strategy, layer_numbers, map_graph, node_size, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
 from taskflow.optimizer.grid.bound_work import LayerWorks
-from taskflow.optimizer.grid.layered import LayeredPlan, plan_strategy
 from taskflow.optimizer.grid.memory import PlanMemory, memory_of_plan
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
@@ -62,7 +61,7 @@ class GridResult:
     others were not simulated. ``pace``: seconds that simulation took per piece. ``history``: when each plan became the best.
     ``spare``: bytes that the best one leaves of the memory."""
 
-    best: LayeredPlan | None
+    best: HybridPlan | None
     strategy: Strategy | None
     seconds: float
     plans: int
@@ -125,12 +124,12 @@ class PlanGrid:
         """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
         answers true."""
         every = self.listed()
-        self.fitting, self.refused = priced_plans(self, _layered(every), over)
+        self.fitting, self.refused = priced_plans(self, every, over)
         return self.fitting, len(every)
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
         """Return those of these plans that fit and that people often use (not `unusual`): a tenth, soon priced."""
-        return priced_plans(self, _layered(one for one in self.listed() if not unusual(one[0])), over)[0]
+        return priced_plans(self, (one for one in self.listed() if not unusual(one[0])), over)[0]
 
     @property
     def known(self) -> int:
@@ -144,9 +143,9 @@ class PlanGrid:
             self._listed = sorted(every, key=lambda one: unusual(one[0]))
         return self._listed
 
-    def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
+    def memory(self, plan: HybridPlan, count: int) -> PlanMemory:
         """Return the memory that a device needs, in closed form. Raises ValueError if the network cannot be cut so."""
-        return memory_of_plan(self.sums, layered, count)
+        return memory_of_plan(self.sums, plan, count)
 
     def fitted(self, over: Callable[[], bool], known: float) -> list[PricedPlan]:
         """Return plans with as much recomputed as memory requires, the cheapest first (`fit`)."""
@@ -166,17 +165,13 @@ class PlanGrid:
             return 0.0  # a plan without an order, of any cuts, may be faster than all in notation
         return least_of_plans(works, self.memory_bytes, over)
 
-    def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+    def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield the plans that differ in one choice."""
-        return neighbours(layered, self.sums, samples(self.graph), min(node_size(self.machine), len(self.machine.processors)))
+        return neighbours(plan, self.sums, samples(self.graph), min(node_size(self.machine), len(self.machine.processors)))
 
-    def quick_neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+    def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield those of them that keep the degrees and treat all stages alike."""
-        return quick_neighbours(layered, self.sums, samples(self.graph))
-
-
-def _layered(plans: Iterable[tuple[HybridPlan, int]]) -> Iterator[tuple[LayeredPlan, int]]:
-    return ((LayeredPlan(plan), count) for plan, count in plans)
+        return quick_neighbours(plan, self.sums, samples(self.graph))
 
 
 def best_of_grid(
@@ -207,24 +202,24 @@ def best_of_grid(
             break
         left = end - deadline.elapsed
         if left <= 0 and (pairs or not must):
-            left_out.append(f"{one.layered} (no time to simulate it)")
+            left_out.append(f"{one.plan} (no time to simulate it)")
             break
         if share < 1 and trial.promises(one.seconds) and one.memory.nbytes <= SURE * grid.memory_bytes:
             most_left = min(LONGEST * deadline.left, until - deadline.elapsed)
-            room = [trial.room_for(one.layered, one.micro_batches, seconds) for seconds in (left, most_left)]
+            room = [trial.room_for(one.plan, one.micro_batches, seconds) for seconds in (left, most_left)]
             if room == [False, True]:
                 left, end = most_left, deadline.elapsed + most_left  # for this plan
-        if not takes(one.layered.plan):
+        if not takes(one.plan):
             continue
         if share < 1 and one.seconds > DEAR * trial.seconds:
             break
-        if (pairs or not must) and not trial.room_for(one.layered, one.micro_batches, left):
-            left_out.append(f"{one.layered} (no time to simulate it)")
+        if (pairs or not must) and not trial.room_for(one.plan, one.micro_batches, left):
+            left_out.append(f"{one.plan} (no time to simulate it)")
             continue
         try:
-            seconds = trial.of(one.layered)
+            seconds = trial.of(one.plan)
         except BudgetExhausted:
-            left_out.append(f"{one.layered} (no time to simulate it)")
+            left_out.append(f"{one.plan} (no time to simulate it)")
             break
         except KeyboardInterrupt:
             if trial.best is None:
@@ -232,7 +227,7 @@ def best_of_grid(
             deadline.stopped = True
             break
         except (ValueError, TooManyTasksError) as error:
-            left_out.append(f"{one.layered} ({error})")
+            left_out.append(f"{one.plan} ({error})")
             continue
         pairs.append((one.seconds, seconds))
     return GridResult(
@@ -254,17 +249,17 @@ def _order(
         until = deadline.elapsed + PRICING * max(0.0, end - deadline.elapsed)
         return lambda: deadline.expired or deadline.elapsed >= until
 
-    first: LayeredPlan | None = None
+    first: HybridPlan | None = None
     if early and (usual := grid.usual(part())):
         quick = [
             one for one in usual if one.memory.nbytes <= SURE * grid.memory_bytes and one.seconds <= NEAR * usual[0].seconds
         ]  # fmt: skip
-        for one in sorted(quick, key=lambda one: (trial.work(one.layered, one.micro_batches), one.seconds))[:1]:
-            first = one.layered
+        for one in sorted(quick, key=lambda one: (trial.work(one.plan, one.micro_batches), one.seconds))[:1]:
+            first = one.plan
             yield one
     plans, counts[0] = grid.plans(part())  # of what the first plan has left
     counts[1] = len(plans)
-    yield from varied([one for one in plans if one.layered != first], lambda: trial.simulated, lambda: trial.refused)
+    yield from varied([one for one in plans if one.plan != first], lambda: trial.simulated, lambda: trial.refused)
 
 
 def varied(
@@ -276,7 +271,7 @@ def varied(
     stages or micro-batches, have their turn. ``refused``: how many have not fitted the memory; such a plan does not count either,
     and those that need as much in closed form come last."""
     seen: Counter[object] = Counter()
-    left, lacking = [(one, _arrangement(one.layered.plan)) for one in plans], inf
+    left, lacking = [(one, _arrangement(one.plan)) for one in plans], inf
     for small, fresh in ((True, True), (True, False), (False, True), (False, False)):
         later = []  # what comes in none of these turns will not come in it later either
         for one, kind in left:
@@ -297,11 +292,11 @@ def _arrangement(plan: HybridPlan) -> object:
     return plan.tensor, plan.context, plan.pipeline, plan.experts, plan.devices, plan.zero == 3
 
 
-def has_no_order(layered: LayeredPlan, micro_batches: int) -> bool:
+def has_no_order(plan: HybridPlan, micro_batches: int) -> bool:
     """True if a plan only distributes samples, without buckets, so that its strategy has no order (`Strategy.ordered`)."""
-    plan, zeros = layered.plan, set(layered.zeros(1))
+    zeros = set(plan.zeros_of(1))
     degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches, plan.split
-    return max(degrees) == 1 and max(zeros) < 2 and not any(map(plan.bucket_of, zeros)) and set(layered.levels(1)) == {"none"}
+    return max(degrees) == 1 and max(zeros) < 2 and not any(map(plan.bucket_of, zeros)) and set(plan.levels_of(1)) == {"none"}
 
 
 class PlanTrial:
@@ -317,7 +312,7 @@ class PlanTrial:
         """Whether even the first plan that fits may take no longer."""
         self.history: list[Improvement] = []
         """Of the plans that were the fastest, by the ``clock``."""
-        self.best: LayeredPlan | None = None
+        self.best: HybridPlan | None = None
         self.strategy: Strategy | None = None
         self.last: Strategy | None = None
         """The one that was simulated last."""
@@ -337,45 +332,43 @@ class PlanTrial:
         self.best, self.strategy, self.seconds, self.spare = found.best, found.strategy, found.seconds, found.spare
         self.pace, self._paced = max(SECONDS_A_PIECE / 10, found.pace), bool(found.simulated)
 
-    def of(self, layered: LayeredPlan) -> float:
+    def of(self, plan: HybridPlan) -> float:
         """Return the seconds of a step. Raises BudgetExhausted if the time ends meanwhile, ValueError if the plan does not fit
         the network."""
         begin = self._clock.elapsed
         with paused_collector(), self.evaluator.interruptible(self._checkpoint):
-            strategy = plan_strategy(layered, self.evaluator.graph, self.evaluator.machine)
+            strategy = map_graph(HybridParallel(plan), self.evaluator.graph, self.evaluator.machine)
             seconds = self.evaluator.set(strategy)
             self.simulated, self.last = self.simulated + 1, strategy
             if seconds < self.seconds:
                 if self.lacks(strategy):
                     self.refused += 1
                 else:
-                    self.best, self.strategy, self.seconds = layered, strategy, seconds
+                    self.best, self.strategy, self.seconds = plan, strategy, seconds
                     fits = self.lacks
                     self.spare = min(fits.spare(strategy)) if isinstance(fits, MemoryCheck) and strategy.ordered else inf
                     self.history.append(Improvement(self.simulated, self._clock.elapsed, seconds))
-        if not has_no_order(layered, count := self._micro_batches(layered)):
-            took = (self._clock.elapsed - begin) / self.work(layered, count)
+        if not has_no_order(plan, count := self._micro_batches(plan)):
+            took = (self._clock.elapsed - begin) / self.work(plan, count)
             self.pace = max(took, (self.pace + took) / 2) if self._paced else took
             self._paced = True
         return seconds
 
-    def _micro_batches(self, layered: LayeredPlan) -> int:
-        plan = layered.plan
+    def _micro_batches(self, plan: HybridPlan) -> int:
         return self.evaluator.graph.nodes[0].space.shape[0] // plan.together
 
     def promises(self, seconds: float) -> bool:
         """True if a plan of so many seconds would be much faster than the best so far."""
         return seconds < MUCH_FASTER * self.seconds < inf
 
-    def room_for(self, layered: LayeredPlan, micro_batches: int, seconds: float) -> bool:
+    def room_for(self, plan: HybridPlan, micro_batches: int, seconds: float) -> bool:
         """True if this many seconds are likely to be enough for a plan."""
-        return self.work(layered, micro_batches) * self.pace <= seconds
+        return self.work(plan, micro_batches) * self.pace <= seconds
 
-    def work(self, layered: LayeredPlan, micro_batches: int) -> int:
+    def work(self, plan: HybridPlan, micro_batches: int) -> int:
         """Return about how many pieces are lowered."""
-        plan = layered.plan
         starting = STARTING + len(self.evaluator.machine.processors) // PLACES
-        if has_no_order(layered, micro_batches):  # for the compiled evaluator
+        if has_no_order(plan, micro_batches):  # for the compiled evaluator
             return starting
         devices = plan.tensor * plan.context
         if plan.shares:  # unequal replicas are not folded
@@ -386,7 +379,7 @@ class PlanTrial:
         if plan.experts > 1 and plan.tensor * plan.context > 1:  # all groups of an exchange with experts are lowered
             members = plan.tensor * plan.context * plan.experts
             devices, blocks = max(devices, members), members**2 * self._exchanges * min(micro_batches, LOWERED) // BLOCKS
-        alike = plan.pipeline * plan.virtual + layered.changes  # runs of layers that are alike
+        alike = plan.pipeline * plan.virtual + plan.changes  # runs of layers that are alike
         whole = len(self.evaluator.graph) * plan.tensor * plan.context * (plan.data or len(plan.shares) or 1) * micro_batches
         whole, devices = whole * plan.split, devices * plan.split
         if is_small(whole) or (micro_batches > 1 and self._unfolded):

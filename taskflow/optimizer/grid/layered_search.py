@@ -9,12 +9,11 @@ from random import Random
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper import Strategy, samples
+from taskflow.mapper import HybridPlan, Strategy, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
 from taskflow.optimizer.grid.descent import descend
 from taskflow.optimizer.grid.grid import SIMULATED, GridResult, PlanTrial, best_of_grid
-from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import MARGIN
 from taskflow.optimizer.grid.plans import held_bytes
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
@@ -65,8 +64,8 @@ class _LayeredSearch:
         self.accepted = 0
         self.before = 0  # proposals of the grid
         self.left_out: list[str] = []
-        self.halved: set[LayeredPlan] = set()  # plans that `_split` has simulated
-        self.climbed: set[LayeredPlan] = set()  # from, or tried there
+        self.halved: set[HybridPlan] = set()  # plans that `_split` has simulated
+        self.climbed: set[HybridPlan] = set()  # from, or tried there
 
     def found(self) -> LayeredFound:
         self._tell("grid", inf, 0)
@@ -129,10 +128,10 @@ class _LayeredSearch:
         """Simulate the best plan with its micro-batches split in two, then in four, and so on, as long as that is faster.
         BudgetExhausted when time or proposals end."""
         while trial.best is not None:
-            plan = trial.best.plan
-            one = replace(trial.best, plan=replace(plan, split=2 * plan.split))
+            plan = trial.best
+            one = replace(plan, split=2 * plan.split)
             count = samples(self.grid.graph) // plan.together
-            if one in self.halved or not one.plan.may_split:
+            if one in self.halved or not one.may_split:
                 return
             before = trial.seconds
             if self._took(trial, one, count, self.end) is None:
@@ -151,23 +150,23 @@ class _LayeredSearch:
         left = list(plans)
         ratios: dict[object, float] = {}
         for _ in range(MOST_DESCENDED):
-            expected = [one.seconds * ratios.get(_mispriced_as(one.layered), 1.0) for one in left]
+            expected = [one.seconds * ratios.get(_mispriced_as(one.plan), 1.0) for one in left]
             if (least := min(expected, default=inf)) >= trial.seconds:
                 return
             near = [i for i, seconds in enumerate(expected) if seconds <= min(NEARLY * least, trial.seconds)]
             one: PricedPlan | None = left.pop(min(
-                near, key=lambda i: (trial.work(left[i].layered, left[i].micro_batches), expected[i])
+                near, key=lambda i: (trial.work(left[i].plan, left[i].micro_batches), expected[i])
             ))  # fmt: skip
             for _ in range(MOST_FITTED):
                 if one is None:
                     break
                 before, until = trial.seconds, self.end if trial.promises(one.seconds) else end
-                if (took := self._took(trial, one.layered, one.micro_batches, until)) is None:
+                if (took := self._took(trial, one.plan, one.micro_batches, until)) is None:
                     break
-                ratios[_mispriced_as(one.layered)] = max(took / one.seconds, ratios.get(_mispriced_as(one.layered), 0.0))
+                ratios[_mispriced_as(one.plan)] = max(took / one.seconds, ratios.get(_mispriced_as(one.plan), 0.0))
                 one = self._with_all_memory(trial, one) if took <= before else None
 
-    def _took(self, trial: PlanTrial, one: LayeredPlan, micro_batches: int, end: float) -> float | None:
+    def _took(self, trial: PlanTrial, one: HybridPlan, micro_batches: int, end: float) -> float | None:
         """Simulate a plan, and tell of it. Return its seconds; None if simulating it would probably take until after ``end``, or
         the network cannot be cut so. BudgetExhausted when time or proposals end."""
         if trial.simulated >= self.most or trial.over():
@@ -193,12 +192,12 @@ class _LayeredSearch:
             return None
         return self.grid.refitted(one, lambda: room.spare(last))
 
-    def _from(self, trial: PlanTrial, plan: LayeredPlan | None, seconds: float, spare: float) -> None:
+    def _from(self, trial: PlanTrial, plan: HybridPlan | None, seconds: float, spare: float) -> None:
         """Climb from a plan of so many seconds, which leaves ``spare`` bytes, until none of its neighbours is faster than the best.
         Raises BudgetExhausted when time or proposals run out."""
         if plan is None or plan in self.climbed:
             return
-        random = Random(f"layered {self.options.seed}")
+        random = Random(f"plan {self.options.seed}")
         self.climbed.add(plan)
         while True:
             better = None
@@ -214,27 +213,27 @@ class _LayeredSearch:
             plan, seconds, spare = better, trial.seconds, trial.spare
 
     def _promising(
-        self, plan: LayeredPlan, share: float, spare: float, random: Random
-    ) -> list[tuple[LayeredPlan, int]]:
+        self, plan: HybridPlan, share: float, spare: float, random: Random
+    ) -> list[tuple[HybridPlan, int]]:
         """The neighbours that fit in closed form and whose price is not much higher than this ``share`` of the plan's, the lowest
         price first. Those with the same passes have a lower one, since prices of such differ as their seconds do; and they need no
         more than the plan, in closed form, and the ``spare`` bytes that it was seen to leave."""
         batch = samples(self.grid.graph)
-        own_bytes = self.grid.memory(plan, batch // plan.plan.together).nbytes
-        fitting: list[tuple[LayeredPlan, int]] = []
+        own_bytes = self.grid.memory(plan, batch // plan.together).nbytes
+        fitting: list[tuple[HybridPlan, int]] = []
         for one in self.grid.neighbours(plan):
             if one in self.climbed:
                 continue
             if self.deadline.elapsed >= self.end:
                 raise BudgetExhausted
-            count = batch // one.plan.together
+            count = batch // one.together
             try:
                 most = own_bytes + spare if _passes(one) == _passes(plan) else inf
                 if self.grid.memory(one, count).nbytes <= min(most, (1 + MARGIN) * self.grid.memory_bytes):
                     fitting.append((one, count))
             except ValueError:
                 continue
-        own = share * self.grid.prices(plan, batch // plan.plan.together)
+        own = share * self.grid.prices(plan, batch // plan.together)
         prices = self.grid.prices.price(fitting)
         ranked = sorted(
             (price, random.random(), number) for number, ((one, _), price) in enumerate(zip(fitting, prices))
@@ -247,15 +246,13 @@ class _LayeredSearch:
             self.options.progress(Progress("guided", phase, best, self.deadline.elapsed, proposals, self.accepted))
 
 
-def _mispriced_as(layered: LayeredPlan) -> object:
+def _mispriced_as(plan: HybridPlan) -> object:
     """What plans share whose prices are expected to be off alike."""
-    plan = layered.plan
-    return max(layered.zeros(1)), plan.pipeline > 1, plan.schedule, plan.context > 1, plan.tensor > 1, plan.split
+    return max(plan.zeros_of(1)), plan.pipeline > 1, plan.schedule, plan.context > 1, plan.tensor > 1, plan.split
 
 
-def _passes(layered: LayeredPlan) -> object:
+def _passes(plan: HybridPlan) -> object:
     """Of plans with the same passes on the same devices, the memory in closed form differs as the planned memory does."""
-    plan = layered.plan
     degrees = plan.tensor, plan.context, plan.pipeline, plan.data, plan.experts
     return degrees, plan.micro_batch, plan.shares, plan.virtual, plan.schedule, plan.split
 

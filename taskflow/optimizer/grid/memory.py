@@ -13,7 +13,6 @@ from functools import lru_cache
 import numpy as np
 
 from taskflow.mapper import HybridPlan, PassKind, PipelineSchedule, rank_passes
-from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
 
@@ -41,14 +40,14 @@ class PlanMemory:
         return PlanMemory(self.weights * factor, self.gradients * factor, self.state * factor, self.activations * factor)
 
 
-def memory_of_plan(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> PlanMemory:
+def memory_of_plan(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> PlanMemory:
     """Return the estimate for a plan with this many micro-batches."""
-    return max(rank_memories(sums, layered, micro_batches), key=lambda one: one.nbytes)
+    return max(rank_memories(sums, plan, micro_batches), key=lambda one: one.nbytes)
 
 
-def rank_memories(sums: PlanSums, layered: LayeredPlan, micro_batches: int) -> list[PlanMemory]:
+def rank_memories(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> list[PlanMemory]:
     """Return the memory of a device of each rank of the pipeline."""
-    plan, passes, weights = layered.plan, sums.sums(layered), sums.weights(layered)
+    passes, weights = sums.sums(plan), sums.weights(plan)
     found: list[PlanMemory] = []
     for rank in range(plan.pipeline):
         own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)

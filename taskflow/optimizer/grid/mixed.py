@@ -17,7 +17,6 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine
 from taskflow.mapper import HybridPlan, samples
 from taskflow.optimizer.grid.dealing import deal_layers, deal_samples, in_stages
-from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import PlanMemory
 from taskflow.optimizer.grid.mixed_price import MixedPrices, of_replica, unlike
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
@@ -68,7 +67,7 @@ class MixedGrid:
     def plans(self, over: Callable[[], bool] = lambda: False) -> tuple[list[PricedPlan], int]:
         """Return all plans that fit, the one with the best price first, and the number of all plans. Stops early once ``over``
         answers true."""
-        seen: set[LayeredPlan] = set()
+        seen: set[HybridPlan] = set()
         self.fitting, self.refused = priced_plans(self, self._every(over, seen), over)
         return self.fitting, len(seen)
 
@@ -94,8 +93,8 @@ class MixedGrid:
         return 0.0
 
     def _every(
-        self, over: Callable[[], bool], seen: set[LayeredPlan], most: float = inf
-    ) -> Iterator[tuple[LayeredPlan, int]]:
+        self, over: Callable[[], bool], seen: set[HybridPlan], most: float = inf
+    ) -> Iterator[tuple[HybridPlan, int]]:
         """Yield each plan once that has at most so many unusual features, with its number of micro-batches, until ``over``
         answers true. ``seen`` receives them."""
         shapes = [one for one in self._shapes() if unusual(one[0]) <= most]
@@ -103,10 +102,10 @@ class MixedGrid:
             if over():
                 return
             with suppress(ValueError):  # the network cannot be cut so
-                for layered, count in self._plans_of(shape, places):
-                    if layered not in seen:
-                        seen.add(layered)
-                        yield layered, count
+                for plan, count in self._plans_of(shape, places):
+                    if plan not in seen:
+                        seen.add(plan)
+                        yield plan, count
 
     def _shapes(self) -> Iterator[tuple[HybridPlan, Places]]:
         """Degrees, recomputation, sharding and devices, with stages and shares of samples left open; ``micro_batch`` is the
@@ -131,7 +130,7 @@ class MixedGrid:
                 shape = HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, virtual=v, context=c, devices=devices)
                 yield from ((plan, places) for plan in axes.variants(shape))
 
-    def _plans_of(self, shape: HybridPlan, places: Places) -> Iterator[tuple[LayeredPlan, int]]:
+    def _plans_of(self, shape: HybridPlan, places: Places) -> Iterator[tuple[HybridPlan, int]]:
         """The plans of a shape, with samples and layers distributed."""
         d, mean = shape.data or 1, shape.micro_batch or 1
         if self.even and shape.devices:
@@ -142,26 +141,26 @@ class MixedGrid:
         count = max(1, self.batch // (d * mean))
         if self.batch % count or (shape.virtual > 1 and count % shape.pipeline):
             return
-        for shares in self._shares(LayeredPlan(shape), places, count) if uneven else [None]:
+        for shares in self._shares(shape, places, count) if uneven else [None]:
             plan = shape
             if shares is not None and len(set(shares)) > 1:
                 plan = replace(shape, micro_batch=None, shares=shares)
             elif self.batch % (d * mean):
                 continue
-            dealt = LayeredPlan(plan) if self.even else self.dealt(LayeredPlan(plan), count)
+            dealt = plan if self.even else self.dealt(plan, count)
             if dealt is not None:
                 yield dealt, count
 
     # ---- dealing -----------------------------------------------------------------------------------------------------
-    def dealt(self, layered: LayeredPlan, count: int) -> LayeredPlan | None:
+    def dealt(self, plan: HybridPlan, count: int) -> HybridPlan | None:
         """Return the plan with layers distributed over its stages by speed and within the memory; None if there are too few."""
-        plan, places = layered.plan, self.places.of(layered.plan)
+        places = self.places.of(plan)
         layers = self.sums.layers
         if plan.pipeline == 1 or layers < plan.pipeline * plan.virtual:
-            return layered if plan.pipeline == 1 else None
+            return plan if plan.pipeline == 1 else None
         each, first, last = [0.0] * plan.pipeline, 0.0, 0.0
-        for j, share in unlike(layered, places):
-            one = of_replica(layered, share, plan.data or len(plan.shares))
+        for j, share in unlike(plan, places):
+            one = of_replica(plan, share, plan.data or len(plan.shares))
             seconds = [self._layer_seconds(places.kinds[rank][j], one) for rank in range(plan.pipeline)]
             middle = [float(np.median(own[1:-1])) if layers > 2 else float(own.min()) for own in seconds]
             each = [max(a, b) for a, b in zip(each, middle)]
@@ -172,7 +171,7 @@ class MixedGrid:
             counts = deal_layers(layers, each, (max(0.0, first), max(0.0, last)), plan.virtual, most)
             if counts is None:
                 return best
-            found = replace(layered, plan=replace(plan, stages=in_stages(counts, plan.virtual)))
+            found = replace(plan, stages=in_stages(counts, plan.virtual))
             best = best or found
             lacking = [
                 (rank, need.nbytes / (FILLED * limit)) for _, rank, need, limit in self.prices.memories(found, count)
@@ -184,12 +183,12 @@ class MixedGrid:
                 most[rank] = min(most[rank], max(plan.virtual, min(counts[rank] - 1, int(counts[rank] / times))))
         return best
 
-    def _shares(self, layered: LayeredPlan, places: Places, count: int) -> Iterator[tuple[int, ...]]:
+    def _shares(self, plan: HybridPlan, places: Places, count: int) -> Iterator[tuple[int, ...]]:
         """Samples of a micro-batch by replica: in proportion to speed and, if that exceeds the memory, also within it."""
         data, total = len(places.groups[0]), self.batch // count
         mean = max(1, total // data)
         near = max(one for one in powers(mean) if one <= mean)  # a table for each size would take long
-        one = of_replica(layered, near, data)
+        one = of_replica(plan, near, data)
         whole = [float(self._layer_seconds(kind, one).sum()) for kind in range(len(self.kinds))]
         speeds = [1 / sum(whole[kinds[j]] for kinds in places.kinds) for j in range(data)]
         most = [total] * data
@@ -198,9 +197,9 @@ class MixedGrid:
             if shares is None:
                 return
             yield shares
-            plan = replace(layered.plan, micro_batch=None, shares=shares)
+            plan = replace(plan, micro_batch=None, shares=shares)
             lacking: dict[int, float] = {}
-            for j, _, need, limit in self.prices.memories(LayeredPlan(plan), count):
+            for j, _, need, limit in self.prices.memories(plan, count):
                 lacking[j] = max(lacking.get(j, 0.0), need.nbytes / (FILLED * limit))
             lacking = {j: times for j, times in lacking.items() if times > 1}
             for same in places.classes:
@@ -210,13 +209,14 @@ class MixedGrid:
             if not lacking or min(most) < 1:
                 return
 
-    def _layer_seconds(self, kind: int, layered: LayeredPlan) -> Array:
+    def _layer_seconds(self, kind: int, plan: HybridPlan) -> Array:
         """Seconds of each layer's forward and backward passes for a micro-batch, and of the operators before the first or after
         the last."""
-        plan, sums = layered.plan, self.kinds[kind]
-        key = kind, plan.tensor, plan.context, plan.experts, plan.micro_batch, layered.recompute or plan.recompute, plan.zero > 1
+        sums = self.kinds[kind]
+        level = plan.recompute_layers or plan.recompute
+        key = kind, plan.tensor, plan.context, plan.experts, plan.micro_batch, level, plan.zero > 1
         if key not in self._layers:
-            table, again, tables = sums.tables.of(plan), sums.again(layered), sums.tables
+            table, again, tables = sums.tables.of(plan), sums.again(plan), sums.tables
             each = tables.seconds(plan)
             device, host = (each[:, i] * (1 + again) + each[:, i + 2] for i in (0, 1))
             reads = table.read_seconds.sum(axis=1)
@@ -228,40 +228,37 @@ class MixedGrid:
         return self._layers[key]
 
     # ---- what the search asks ----------------------------------------------------------------------------------------
-    def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
+    def memory(self, plan: HybridPlan, count: int) -> PlanMemory:
         """Return the memory of the device with the least room left, in closed form, scaled to the smallest device's memory."""
-        needs = self.prices.memories(layered, count)
+        needs = self.prices.memories(plan, count)
         _, _, need, limit = max(needs, key=lambda one: one[2].nbytes / one[3])
         return need.times(self.memory_bytes / limit)
 
-    def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+    def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield the plans that differ in one choice, on the same devices; if stages change, layers are distributed anew."""
-        yield from self._on_the_same(layered, neighbours(layered, self.sums, self.batch, self.axes.node))
-        yield from self._other_shares(layered)
+        yield from self._on_the_same(plan, neighbours(plan, self.sums, self.batch, self.axes.node))
+        yield from self._other_shares(plan)
 
-    def quick_neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+    def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield those of them that treat all stages alike."""
-        yield from self._on_the_same(layered, quick_neighbours(layered, self.sums, self.batch))
-        yield from self._other_shares(layered)
+        yield from self._on_the_same(plan, quick_neighbours(plan, self.sums, self.batch))
+        yield from self._other_shares(plan)
 
-    def _on_the_same(self, layered: LayeredPlan, found: Iterable[LayeredPlan]) -> Iterator[LayeredPlan]:
+    def _on_the_same(self, plan: HybridPlan, found: Iterable[HybridPlan]) -> Iterator[HybridPlan]:
         """Those that use the same devices, with layers distributed where their stages are open."""
-        plan = layered.plan
         same = plan.tensor, plan.context, plan.pipeline, plan.data or len(plan.shares)
-        for one in found:
-            new = one.plan
+        for new in found:
             if (new.tensor, new.context, new.pipeline, new.data or len(new.shares)) != same:
                 continue
             if new.pipeline > 1 and not new.stages:
-                dealt = self.dealt(one, self.batch // new.together)
+                dealt = self.dealt(new, self.batch // new.together)
                 if dealt is not None:
                     yield dealt
                 continue
-            yield one
+            yield new
 
-    def _other_shares(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+    def _other_shares(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Shares twice and half as large for every replica, and those with one sample moved between unlike replicas."""
-        plan = layered.plan
         shares = plan.shares
         if not shares:
             return
@@ -287,7 +284,7 @@ class MixedGrid:
                         found.append(tuple(new))
         for new_shares in dict.fromkeys(found):
             if self.batch % sum(new_shares) == 0:
-                yield replace(layered, plan=replace(plan, shares=new_shares))
+                yield replace(plan, shares=new_shares)
 
 
 def _network_seconds(sums: PlanSums) -> float:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from taskflow.machine import Cluster
-from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.memory import PlanMemory, rank_memories
 from taskflow.optimizer.grid.passes import long_passes_seconds
 from taskflow.optimizer.grid.places import Places, PlacesOf
@@ -18,14 +18,13 @@ from taskflow.optimizer.grid.tables import Array
 from taskflow.optimizer.grid.weight_groups import WeightGroups
 
 
-def of_replica(layered: LayeredPlan, share: int, data: int) -> LayeredPlan:
+def of_replica(plan: HybridPlan, share: int, data: int) -> HybridPlan:
     """Return the plan that every replica would follow if all took ``share`` samples of a micro-batch on devices of one kind."""
-    return replace(layered, plan=replace(layered.plan, shares=(), devices=(), micro_batch=share, data=data))
+    return replace(plan, shares=(), devices=(), micro_batch=share, data=data)
 
 
-def unlike(layered: LayeredPlan, places: Places) -> list[tuple[int, int]]:
+def unlike(plan: HybridPlan, places: Places) -> list[tuple[int, int]]:
     """Return one replica of each set that do the same, and its samples of a micro-batch."""
-    plan = layered.plan
     shares = plan.shares or (plan.micro_batch or 1,) * len(places.groups[0])
     return [(of[share], share) for same in places.classes for of in [{shares[j]: j for j in reversed(same)}] for share in of]
 
@@ -38,58 +37,57 @@ class MixedPrices:
         devices = [one.tables.device for one in sums]
         self.message = [device.program.message_seconds if device.program else 0.0 for device in devices]
         self.memory = [device.memory_bytes_per_second * device.reaches("memory", 0.8) for device in devices]
-        self._known: dict[LayeredPlan, float] = {}
-        self._memories: dict[tuple[LayeredPlan, int], list[tuple[int, int, PlanMemory, int]]] = {}
+        self._known: dict[HybridPlan, float] = {}
+        self._memories: dict[tuple[HybridPlan, int], list[tuple[int, int, PlanMemory, int]]] = {}
         self.sharded = [ShardedPasses(one) for one in sums]
         self._groups: dict[object, WeightGroups] = {}
 
-    def __call__(self, layered: LayeredPlan, micro_batches: int) -> float:
+    def __call__(self, plan: HybridPlan, micro_batches: int) -> float:
         """Return the seconds of a step."""
-        self.price([(layered, micro_batches)])
-        return self._known[layered]
+        self.price([(plan, micro_batches)])
+        return self._known[plan]
 
-    def price(self, plans: Sequence[tuple[LayeredPlan, int]]) -> list[float]:
+    def price(self, plans: Sequence[tuple[HybridPlan, int]]) -> list[float]:
         """Return the seconds of a step for each plan with its number of micro-batches: its slowest replica's, then
         synchronisation."""
-        forms: dict[object, list[tuple[LayeredPlan, int, int]]] = {}
-        for layered, count in plans:
-            if layered not in self._known:
-                plan = layered.plan
+        forms: dict[object, list[tuple[HybridPlan, int, int]]] = {}
+        for plan, count in plans:
+            if plan not in self._known:
                 form = forms.setdefault((plan.schedule, plan.pipeline, plan.virtual, count), [])
-                form += [(layered, j, share) for j, share in unlike(layered, self.places.of(plan))]
+                form += [(plan, j, share) for j, share in unlike(plan, self.places.of(plan))]
         for key, rows in forms.items():
             count = key[3]  # type: ignore[index]
             passes = [self._passes(*row, count) for row in rows]
             ahead = np.array([one[0] for one in passes]).T
             back = np.array([one[1] for one in passes]).T
             message = np.array([one[2] for one in passes])
-            plan = rows[0][0].plan
-            total = long_passes_seconds(list(ahead), list(back), count, message, ranks=plan.pipeline, schedule=plan.schedule)
-            slowest: dict[LayeredPlan, int] = {}
-            for i, (layered, _, _) in enumerate(rows):
-                if layered not in slowest or total[i] > total[slowest[layered]]:
-                    slowest[layered] = i
-            for layered, i in slowest.items():
-                self._known[layered] = float(total[i]) + self._after(layered, ahead[:, i], back[:, i], rows[i][2])
-        return [self._known[layered] for layered, _ in plans]
+            first = rows[0][0]
+            total = long_passes_seconds(list(ahead), list(back), count, message, ranks=first.pipeline, schedule=first.schedule)
+            slowest: dict[HybridPlan, int] = {}
+            for i, (plan, _, _) in enumerate(rows):
+                if plan not in slowest or total[i] > total[slowest[plan]]:
+                    slowest[plan] = i
+            for plan, i in slowest.items():
+                self._known[plan] = float(total[i]) + self._after(plan, ahead[:, i], back[:, i], rows[i][2])
+        return [self._known[plan] for plan, _ in plans]
 
-    def memories(self, layered: LayeredPlan, micro_batches: int) -> list[tuple[int, int, PlanMemory, int]]:
+    def memories(self, plan: HybridPlan, micro_batches: int) -> list[tuple[int, int, PlanMemory, int]]:
         """Return, for the groups that differ: replica, rank, the memory that a device needs, and the bytes that the smallest
         device has."""
-        if (layered, micro_batches) in self._memories:
-            return self._memories[layered, micro_batches]
-        places = self.places.of(layered.plan)
-        found = self._memories[layered, micro_batches] = []
-        for j, share in unlike(layered, places):
-            one = of_replica(layered, share, len(places.groups[0]))
+        if (plan, micro_batches) in self._memories:
+            return self._memories[plan, micro_batches]
+        places = self.places.of(plan)
+        found = self._memories[plan, micro_batches] = []
+        for j, share in unlike(plan, places):
+            one = of_replica(plan, share, len(places.groups[0]))
             needs = rank_memories(self.sums[places.kinds[0][j]], one, micro_batches)
             found += [(j, rank, need, places.memory[rank][j]) for rank, need in enumerate(needs)]
         return found
 
-    def _passes(self, layered: LayeredPlan, replica: int, share: int, micro_batches: int) -> tuple[Array, Array, float]:
+    def _passes(self, plan: HybridPlan, replica: int, share: int, micro_batches: int) -> tuple[Array, Array, float]:
         """Seconds of a pass of each stage of a replica, forward and backward, and of a message to the next rank."""
-        plan, places = layered.plan, self.places.of(layered.plan)
-        one = of_replica(layered, share, len(places.groups[0]))
+        places = self.places.of(plan)
+        one = of_replica(plan, share, len(places.groups[0]))
         stages = plan.pipeline * plan.virtual
         rank = [plan.schedule.rank(stage, plan.pipeline) for stage in range(stages)]
         kinds = [places.kinds[r][replica] for r in rank]
@@ -104,7 +102,7 @@ class MixedPrices:
         if each.each_pass:
             alone = stages == micro_batches == 1
             for stage, (r, kind) in enumerate(zip(rank, kinds)):
-                ahead[stage], back[stage] = self.sharded[kind].stage(one, stage, alone, self._groups_of(layered, r))
+                ahead[stage], back[stage] = self.sharded[kind].stage(one, stage, alone, self._groups_of(plan, r))
         if plan.pipeline == 1:
             return ahead, back, 0.0
         crosses = np.array([a != b for a, b in zip(rank, rank[1:])], float)
@@ -117,25 +115,24 @@ class MixedPrices:
             travels = max(travels, sum(link.latency_seconds for link in route) + crossing / slow)
         return ahead + waits, back + waits, travels
 
-    def _after(self, layered: LayeredPlan, ahead: Array, back: Array, share: int) -> float:
+    def _after(self, plan: HybridPlan, ahead: Array, back: Array, share: int) -> float:
         """Seconds of synchronisation and update on the slowest rank that no backward pass hides (`PlanPrices`)."""
-        plan, places = layered.plan, self.places.of(layered.plan)
-        one = of_replica(layered, share, len(places.groups[0]))
+        places = self.places.of(plan)
+        one = of_replica(plan, share, len(places.groups[0]))
         weights = self.sums[places.kinds[0][0]].weights(one)
         layers = max(1.0, self.sums[0].layers / (plan.pipeline * plan.virtual))
         slowest = 0.0
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
-            groups = self._groups_of(layered, rank)
+            groups = self._groups_of(plan, rank)
             until = float(ahead[: rank + 1].sum()) if plan.overlap == "all" else None
             sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]), until, layers)
             update = float(weights.updated[own].sum()) / min(self.memory[kind] for kind in places.kinds[rank])
             slowest = max(slowest, sent + update)
         return slowest
 
-    def _groups_of(self, layered: LayeredPlan, rank: int) -> WeightGroups:
+    def _groups_of(self, plan: HybridPlan, rank: int) -> WeightGroups:
         """The groups of a rank's devices."""
-        plan = layered.plan
         devices = tuple(p for group in self.places.of(plan).groups[rank] for p in group)
         key = devices, plan.tensor, plan.context, plan.experts
         if key not in self._groups:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.passes import long_passes_seconds
 from taskflow.optimizer.grid.sharded import ShardedPasses
 from taskflow.optimizer.grid.stages import PlanSums
@@ -28,39 +28,38 @@ class PlanPrices:
         device = sums.tables.device
         self.message = device.program.message_seconds if device.program else 0.0
         self.memory = device.memory_bytes_per_second * device.reaches("memory", 0.8)
-        self._known: dict[LayeredPlan, float] = {}
+        self._known: dict[HybridPlan, float] = {}
         self.sharded = ShardedPasses(sums)
         self._groups: dict[object, WeightGroups] = {}
 
-    def __call__(self, layered: LayeredPlan, micro_batches: int) -> float:
+    def __call__(self, plan: HybridPlan, micro_batches: int) -> float:
         """Return the seconds of a step."""
-        self.price([(layered, micro_batches)])
-        return self._known[layered]
+        self.price([(plan, micro_batches)])
+        return self._known[plan]
 
-    def price(self, plans: Sequence[tuple[LayeredPlan, int]]) -> list[float]:
+    def price(self, plans: Sequence[tuple[HybridPlan, int]]) -> list[float]:
         """Return the seconds of a step for each plan with its number of micro-batches; pipelines of one form are computed
         together."""
-        forms: dict[object, list[tuple[LayeredPlan, int]]] = {}
-        for layered, count in plans:
-            if layered not in self._known:
-                plan = layered.plan
-                forms.setdefault((plan.schedule, plan.pipeline, plan.virtual, count), []).append((layered, count))
+        forms: dict[object, list[tuple[HybridPlan, int]]] = {}
+        for plan, count in plans:
+            if plan not in self._known:
+                forms.setdefault((plan.schedule, plan.pipeline, plan.virtual, count), []).append((plan, count))
         for some in forms.values():
-            passes = [self._passes(layered, count) for layered, count in some]
+            passes = [self._passes(plan, count) for plan, count in some]
             ahead = np.array([one[0] for one in passes]).T
             back = np.array([one[1] for one in passes]).T
             message = np.array([one[2] for one in passes])
-            plan, count = some[0][0].plan, some[0][1]
-            total = long_passes_seconds(list(ahead), list(back), count, message, ranks=plan.pipeline, schedule=plan.schedule)
-            for i, (layered, _) in enumerate(some):
-                self._known[layered] = float(total[i]) + self._after(layered, ahead[:, i], back[:, i])
-        return [self._known[layered] for layered, _ in plans]
+            first, count = some[0]
+            total = long_passes_seconds(list(ahead), list(back), count, message, ranks=first.pipeline, schedule=first.schedule)
+            for i, (plan, _) in enumerate(some):
+                self._known[plan] = float(total[i]) + self._after(plan, ahead[:, i], back[:, i])
+        return [self._known[plan] for plan, _ in plans]
 
-    def _passes(self, layered: LayeredPlan, count: int) -> tuple[Array, Array, float]:
+    def _passes(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float]:
         """Seconds of a pass of each stage, forward and backward, and of a message to the next rank."""
-        if layered.plan.split > 1:
-            return self._in_turns(layered, count)
-        plan, found, weights = layered.plan, self.sums.sums(layered), self.sums.weights(layered)
+        if plan.split > 1:
+            return self._in_turns(plan, count)
+        found, weights = self.sums.sums(plan), self.sums.weights(plan)
         stages = plan.pipeline * plan.virtual
         waits = np.zeros(stages)
         if plan.pipeline > 1:
@@ -73,8 +72,8 @@ class PlanPrices:
         if stages == count == 1:  # no passes: each task by itself
             ahead, back = found.seconds[:, 4] + found.sums[:, 0], found.seconds[:, 5] + found.sums[:, 1]
         if weights.each_pass:
-            groups = self._groups_of(layered)
-            each = np.array([self.sharded.stage(layered, stage, stages == count == 1, groups) for stage in range(stages)])
+            groups = self._groups_of(plan)
+            each = np.array([self.sharded.stage(plan, stage, stages == count == 1, groups) for stage in range(stages)])
             ahead, back = each[:, 0], each[:, 1]
         travels = 0.0
         if plan.pipeline > 1:
@@ -83,17 +82,16 @@ class PlanPrices:
             travels = sum(link.latency_seconds for link in route) + found.crossing / slowest
         return ahead + waits, back + waits, travels
 
-    def _in_turns(self, layered: LayeredPlan, count: int) -> tuple[Array, Array, float]:
+    def _in_turns(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float]:
         """The same of a plan whose micro-batches are split. The parts' kernels are smaller. As much of their exchanges is hidden as
         they compute meanwhile, except of what is computed again."""
-        plan = replace(layered.plan, split=1)
-        ahead, back, travels = self._passes(replace(layered, plan=plan), count)
+        parts, plan = plan.split, replace(plan, split=1)
+        ahead, back, travels = self._passes(plan, count)
         if plan.micro_batch is None:  # unequal shares
             return ahead, back, travels
-        parts = layered.plan.split
         part = replace(plan, micro_batch=plan.micro_batch // parts)
-        whole, each = (self.sums.sums(replace(layered, plan=of)) for of in (plan, part))
-        once = self.sums.sums(replace(layered, recompute=(), plan=replace(part, recompute="none")))
+        whole, each = (self.sums.sums(of) for of in (plan, part))
+        once = self.sums.sums(replace(part, recompute_layers=(), recompute="none"))
         found = []
         for seconds, device, host, sums in ((ahead, 0, 1, 0), (back, 2, 3, 1)):
             more = parts * (each.seconds[:, device] + each.sums[:, sums]) - whole.seconds[:, device] - whole.sums[:, sums]
@@ -101,12 +99,12 @@ class PlanPrices:
             found.append(np.maximum(seconds + more - hidden, parts * each.seconds[:, [device, host]].max(axis=1)))
         return found[0], found[1], travels
 
-    def _after(self, layered: LayeredPlan, ahead: Array, back: Array) -> float:
+    def _after(self, plan: HybridPlan, ahead: Array, back: Array) -> float:
         """Seconds of synchronisation and update on the slowest rank that no backward pass hides, and of late gathers that no
         forward pass hides: later stages' while those before compute."""
-        plan, weights = layered.plan, self.sums.weights(layered)
+        weights = self.sums.weights(plan)
         layers = max(1.0, self.sums.layers / (plan.pipeline * plan.virtual))
-        groups = self._groups_of(layered)
+        groups = self._groups_of(plan)
         slowest = 0.0
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
@@ -115,9 +113,8 @@ class PlanPrices:
             slowest = max(slowest, sent + float(weights.updated[own].sum()) / self.memory)
         return slowest
 
-    def _groups_of(self, layered: LayeredPlan) -> WeightGroups:
+    def _groups_of(self, plan: HybridPlan) -> WeightGroups:
         """The groups of the first stage's devices, which stand for those of the others."""
-        plan = layered.plan
         key = plan.tensor, plan.context, plan.experts, plan.data
         if key not in self._groups:
             devices = range(plan.tensor * plan.context * (plan.data or 1))

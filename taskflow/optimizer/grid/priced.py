@@ -10,7 +10,6 @@ from typing import Protocol
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster
 from taskflow.mapper import HybridPlan
-from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.rules import UpdateRule
@@ -20,7 +19,7 @@ from taskflow.rules import UpdateRule
 class PricedPlan:
     """A plan of the grid with its number of micro-batches, its price in seconds and the bytes that it needs in closed form."""
 
-    layered: LayeredPlan
+    plan: HybridPlan
     micro_batches: int
     seconds: float
     memory: PlanMemory
@@ -29,9 +28,9 @@ class PricedPlan:
 class PlanPricing(Protocol):
     """Computes the seconds of a step, for one plan or for many."""
 
-    def __call__(self, layered: LayeredPlan, micro_batches: int) -> float: ...
+    def __call__(self, plan: HybridPlan, micro_batches: int) -> float: ...
 
-    def price(self, plans: Sequence[tuple[LayeredPlan, int]]) -> list[float]:
+    def price(self, plans: Sequence[tuple[HybridPlan, int]]) -> list[float]:
         """Return the seconds of a step for each plan with its number of micro-batches."""
         ...
 
@@ -78,15 +77,15 @@ class AnyGrid(Protocol):
         """Return seconds that no plan takes less than, with an order or without; 0 if they are not known, infinite if none fits."""
         ...
 
-    def memory(self, layered: LayeredPlan, count: int) -> PlanMemory:
+    def memory(self, plan: HybridPlan, count: int) -> PlanMemory:
         """Return the memory that a device needs, in closed form, scaled to ``memory_bytes``."""
         ...
 
-    def neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+    def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield the plans that differ in one choice."""
         ...
 
-    def quick_neighbours(self, layered: LayeredPlan) -> Iterator[LayeredPlan]:
+    def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield those of them that descents by price go to: they keep the degrees and treat all stages alike."""
         ...
 
@@ -99,23 +98,23 @@ def unusual(plan: HybridPlan) -> int:
 
 
 def priced_plans(
-    grid: AnyGrid, plans: Iterable[tuple[LayeredPlan, int]], over: Callable[[], bool]
+    grid: AnyGrid, plans: Iterable[tuple[HybridPlan, int]], over: Callable[[], bool]
 ) -> tuple[list[PricedPlan], list[PricedPlan]]:
     """Return, of ``plans`` with their numbers of micro-batches, those that fit in closed form, the one with the best price first,
     and those that do not, without prices. Stops early once ``over`` answers true."""
-    fitting: list[tuple[LayeredPlan, int, PlanMemory]] = []
+    fitting: list[tuple[HybridPlan, int, PlanMemory]] = []
     refused: list[PricedPlan] = []
-    for layered, count in plans:
+    for plan, count in plans:
         if over():
             break
         try:
-            memory = grid.memory(layered, count)
+            memory = grid.memory(plan, count)
         except ValueError:  # the network cannot be cut so
             continue
         if memory.nbytes <= (1 + MARGIN) * grid.memory_bytes:
-            fitting.append((layered, count, memory))
+            fitting.append((plan, count, memory))
         else:
-            refused.append(PricedPlan(layered, count, inf, memory))
-    prices = grid.prices.price([(layered, count) for layered, count, _ in fitting])
-    priced = [PricedPlan(layered, count, seconds, memory) for (layered, count, memory), seconds in zip(fitting, prices)]
-    return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.layered))), refused
+            refused.append(PricedPlan(plan, count, inf, memory))
+    prices = grid.prices.price([(plan, count) for plan, count, _ in fitting])
+    priced = [PricedPlan(plan, count, seconds, memory) for (plan, count, memory), seconds in zip(fitting, prices)]
+    return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.plan))), refused

@@ -16,8 +16,8 @@ from math import inf
 
 import numpy as np
 
+from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.dealing import in_stages
-from taskflow.optimizer.grid.layered import LayeredPlan
 from taskflow.optimizer.grid.memory import kept_at_once, memory_of_plan, rank_memories
 from taskflow.optimizer.grid.neighbours import layers_of_stages
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
@@ -60,38 +60,38 @@ def fitted(
     for shape in _shapes(grid):
         if over():
             break
-        kind = max(shape.layered.zeros(1))
+        kind = max(shape.plan.zeros_of(1))
         if looked[kind] >= most or shape.seconds >= min(known, best.get(kind, inf)):
             continue
         looked[kind] += 1
-        one = fit(grid, shape.layered, shape.micro_batches)
+        one = fit(grid, shape.plan, shape.micro_batches)
         if one is not None:
             found.append(one)
             best[kind] = min(best.get(kind, inf), one.seconds)
-    return sorted(found, key=lambda one: (one.seconds, str(one.layered)))
+    return sorted(found, key=lambda one: (one.seconds, str(one.plan)))
 
 
 def _shapes(grid: AnyGrid) -> list[PricedPlan]:
     """The plans of the grid without recomputation, whether they fit or not, by price."""
-    plain = [one for one in (*grid.fitting, *grid.refused) if one.layered.plan.recompute == "none"]
-    prices = grid.prices.price([(one.layered, one.micro_batches) for one in plain])
+    plain = [one for one in (*grid.fitting, *grid.refused) if one.plan.recompute == "none"]
+    prices = grid.prices.price([(one.plan, one.micro_batches) for one in plain])
     return sorted((replace(one, seconds=price) for one, price in zip(plain, prices)), key=lambda one: one.seconds)
 
 
 def fit(
-    grid: AnyGrid, layered: LayeredPlan, micro_batches: int, limits: Sequence[float] = ()
+    grid: AnyGrid, plan: HybridPlan, micro_batches: int, limits: Sequence[float] = ()
 ) -> PricedPlan | None:
     """Return the plan with these degrees whose slowest rank is as fast as can be, of those that fit. ``limits``: by rank, the bytes
     that it may need in closed form; if not given, `LIMIT` of the memory. None if none fits."""
-    sums, plan = grid.sums, layered.plan
-    layered = replace(layered, recompute=(), plan=replace(plan, recompute="none"))
+    sums, plan = grid.sums, plan
+    plan = replace(plan, recompute_layers=(), recompute="none")
     if not sums.layers:
         return None
     limits = limits or (LIMIT * grid.memory_bytes,) * plan.pipeline
-    counts = layers_of_stages(layered, sums)
-    each = _levels(layered, sums, counts)
-    ranks = _ranks(layered, sums, counts, micro_batches, each)
-    dealt = _dealt(layered, sums, counts, ranks, limits, each)
+    counts = layers_of_stages(plan, sums)
+    each = _levels(plan, sums, counts)
+    ranks = _ranks(plan, sums, counts, micro_batches, each)
+    dealt = _dealt(plan, sums, counts, ranks, limits, each)
     if dealt is None:
         return None
     stages: list[tuple[int, ...]] = [()] * len(counts)
@@ -100,11 +100,10 @@ def fit(
             stages[stage] = of
     levels = tuple(each.levels[i].name for of in stages for i, many in enumerate(of) for _ in range(many))
     new = tuple(sum(of) for of in stages)
-    found = replace(layered, recompute=levels, plan=replace(
-        layered.plan, stages=new if new != layers_of_stages(replace(layered, plan=replace(plan, stages=())), sums) else (),
-    ))  # fmt: skip
+    even = new == layers_of_stages(replace(plan, stages=()), sums)
+    found = replace(plan, recompute_layers=levels, stages=() if even else new)
     if len(set(levels)) == 1:
-        found = replace(found, recompute=(), plan=replace(found.plan, recompute=levels[0]))
+        found = replace(found, recompute_layers=(), recompute=levels[0])
     price = grid.prices(found, micro_batches)
     return PricedPlan(found, micro_batches, price, memory_of_plan(sums, found, micro_batches))
 
@@ -112,13 +111,13 @@ def fit(
 def refitted(grid: AnyGrid, one: PricedPlan, spare: Sequence[float]) -> PricedPlan | None:
     """Return the plan that differs from one in that each rank uses all of its memory, as far as is known from what was planned for
     that one: ``spare`` bytes by processor are left, negative if they lack. None if that is the same, or no better."""
-    of_rank = len(spare) // one.layered.plan.pipeline
+    of_rank = len(spare) // one.plan.pipeline
     limits = [
         memory.nbytes + min(spare[rank * of_rank : (rank + 1) * of_rank])
-        for rank, memory in enumerate(rank_memories(grid.sums, one.layered, one.micro_batches))
+        for rank, memory in enumerate(rank_memories(grid.sums, one.plan, one.micro_batches))
     ]
-    found = fit(grid, one.layered, one.micro_batches, limits)
-    if found is None or found.layered == one.layered:
+    found = fit(grid, one.plan, one.micro_batches, limits)
+    if found is None or found.plan == one.plan:
         return None
     return found if min(spare) < 0 or found.seconds < one.seconds else None
 
@@ -139,31 +138,31 @@ def _seconds(found: StageSums) -> Array:
     return ahead + np.maximum(found.seconds[:, 2] + found.sums[:, 1], found.seconds[:, 3])  # type: ignore[no-any-return]
 
 
-def _held(layered: LayeredPlan, sums: PlanSums) -> Array:
-    weights = sums.weights(layered)
+def _held(plan: HybridPlan, sums: PlanSums) -> Array:
+    weights = sums.weights(plan)
     return weights.held + weights.gradients + weights.state  # type: ignore[no-any-return]
 
 
-def _at(layered: LayeredPlan, level: str) -> LayeredPlan:
-    return replace(layered, plan=replace(layered.plan, recompute=level))
+def _at(plan: HybridPlan, level: str) -> HybridPlan:
+    return replace(plan, recompute=level)
 
 
-def _levels(layered: LayeredPlan, sums: PlanSums, counts: Sequence[int]) -> _Each:
+def _levels(plan: HybridPlan, sums: PlanSums, counts: Sequence[int]) -> _Each:
     """What a layer takes and keeps at each level: without recomputation, the difference that one more layer makes to a stage;
     of the others, the difference to that."""
     at = max(range(len(counts)), key=counts.__getitem__)
-    uniform = {level: sums.sums(_at(layered, level)) for level in sums.levels}
+    uniform = {level: sums.sums(_at(plan, level)) for level in sums.levels}
     plain, many = uniform["none"], counts[at]
     seconds, nbytes, weights = 0.0, 0.0, 0.0
     if len(counts) > 1 and many > 1:
         stages = list(counts)
         stages[at] -= 1
         stages[at - 1 if at else 1] += 1
-        other = replace(layered, plan=replace(layered.plan, stages=tuple(stages)))
+        other = replace(plan, stages=tuple(stages))
         moved = sums.sums(other)
         seconds = float(_seconds(plain)[at] - _seconds(moved)[at])
         nbytes = float(plain.kept[at] - moved.kept[at])
-        weights = float(_held(layered, sums)[at] - _held(other, sums)[at])
+        weights = float(_held(plan, sums)[at] - _held(other, sums)[at])
     levels = [
         _Level(
             name, seconds + float(_seconds(one)[at] - _seconds(plain)[at]) / many,
@@ -191,11 +190,11 @@ def _worth(one: _Level, other: _Level) -> float:
 
 
 def _ranks(
-    layered: LayeredPlan, sums: PlanSums, counts: Sequence[int], micro_batches: int, each: _Each
+    plan: HybridPlan, sums: PlanSums, counts: Sequence[int], micro_batches: int, each: _Each
 ) -> list[_Rank]:
-    plan, plain = layered.plan, next(one for one in each.levels if one.name == "none")
-    passes, weights = sums.sums(layered), sums.weights(layered)
-    held, seconds = _held(layered, sums), _seconds(passes)
+    plain = next(one for one in each.levels if one.name == "none")
+    passes, weights = sums.sums(plan), sums.weights(plan)
+    held, seconds = _held(plan, sums), _seconds(passes)
     found: list[_Rank] = []
     for rank in range(plan.pipeline):
         own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
@@ -235,10 +234,9 @@ def _mix(rank: _Rank, many: Sequence[int], limit: float, each: _Each) -> tuple[f
 
 
 def _dealt(
-    layered: LayeredPlan, sums: PlanSums, counts: Sequence[int], ranks: Sequence[_Rank], limits: Sequence[float], each: _Each
+    plan: HybridPlan, sums: PlanSums, counts: Sequence[int], ranks: Sequence[_Rank], limits: Sequence[float], each: _Each
 ) -> list[Counts] | None:
     """Deal layers to ranks, each to the one that then takes the least time. None if they do not fit."""
-    plan = layered.plan
     if plan.pipeline == 1 or sums.layers < plan.pipeline * plan.virtual or not each.weights:
         some = [
             _mix(rank, [counts[s] for s in plan.schedule.stages(r, plan.pipeline, plan.virtual)], limits[r], each)

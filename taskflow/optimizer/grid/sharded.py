@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from taskflow.mapper import blocks_of
-from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.mapper import HybridPlan, blocks_of
 from taskflow.optimizer.grid.shortened import GraphLists, Run, Walk, WalkMaker, shortened
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
@@ -43,15 +42,15 @@ class ShardedPasses:
                 for of in {parameter.layer, blocks.get(parameter.layer, parameter.layer)}:
                     self._places.setdefault(of, []).append(place)
 
-    def stage(self, layered: LayeredPlan, number: int, alone: bool, groups: WeightGroups) -> tuple[float, float]:
+    def stage(self, plan: HybridPlan, number: int, alone: bool, groups: WeightGroups) -> tuple[float, float]:
         """Return the seconds of a forward and a backward pass of a stage. ``alone``: whether the step has no other passes, so
         that each task takes what it takes by itself."""
-        plan, found = layered.plan, self.sums.sums(layered)
-        layers = self._layers_of(layered, number)
-        walk, runs, name = self._walk(layered, number, layers)
+        found = self.sums.sums(plan)
+        layers = self._layers_of(plan, number)
+        walk, runs, name = self._walk(plan, number, layers)
         of = name, plan.tensor, plan.context, plan.experts, plan.micro_batch, groups
         if of not in self._travels:
-            self._travels[of] = self._travels_of(walk, layered, groups)
+            self._travels[of] = self._travels_of(walk, plan, groups)
         gathers, reduces, meanwhile = self._travels[of]
         scale = (1.0, 1.0)
         if not alone:
@@ -61,7 +60,7 @@ class ShardedPasses:
             scale = tuple(np.round(np.maximum(device, host - waits) / np.maximum(each, 1e-30), 3).tolist())
         key = of, scale
         if key not in self._known:
-            self._known[key] = self._walked(walk, layered, scale, groups, gathers, reduces)
+            self._known[key] = self._walked(walk, plan, scale, groups, gathers, reduces)
         (ahead, back), each_run = self._known[key]
         for (more_ahead, more_back), run in zip(each_run, runs):
             ahead += run.more * more_ahead
@@ -69,14 +68,14 @@ class ShardedPasses:
         return ahead, back
 
     def _walked(
-        self, walk: Walk, layered: LayeredPlan, scale: tuple[float, ...], groups: WeightGroups,
+        self, walk: Walk, plan: HybridPlan, scale: tuple[float, ...], groups: WeightGroups,
         gathers: dict[str, list[Travel]], reduces: dict[str, list[Travel]],
     ) -> Walked:
-        table = self.tables.of(layered.plan)
+        table = self.tables.of(plan)
         nodes = np.array([step.node for step in walk.steps])
         back = np.array([step.back for step in walk.steps], np.int64)
         scales = np.array(scale)[np.array([step.back or step.again for step in walk.steps], np.int64)]
-        seconds = self.tables.seconds(layered.plan)[nodes, 4 + back] * scales
+        seconds = self.tables.seconds(plan)[nodes, 4 + back] * scales
         reads = [0.0 if isinstance(one, str) else float(table.read_seconds[one]) for one in walk.collectives]
         links: tuple[int, ...] = (APART,)
         if groups.meets:
@@ -84,32 +83,33 @@ class ShardedPasses:
         return walked(walk, seconds.tolist(), reads, links, gathers, reduces)
 
     # ---- walks -------------------------------------------------------------------------------------------------------
-    def _layers_of(self, layered: LayeredPlan, number: int) -> list[list[int]]:
+    def _layers_of(self, plan: HybridPlan, number: int) -> list[list[int]]:
         """The nodes of a stage by layer."""
-        plan = layered.plan
         key = plan.pipeline * plan.virtual, plan.stages, number
         if key not in self._layers:
             of: dict[int, list[int]] = {}
-            for node in np.flatnonzero(self.sums.stages(layered) == number).tolist():
+            for node in np.flatnonzero(self.sums.stages(plan) == number).tolist():
                 of.setdefault(int(self.sums.layer_of[node]), []).append(node)
             self._layers[key] = [of[layer] for layer in sorted(of)]
         return self._layers[key]
 
-    def _walk(self, layered: LayeredPlan, number: int, layers: Sequence[list[int]]) -> tuple[Walk, list[Run], int]:
+    def _walk(self, plan: HybridPlan, number: int, layers: Sequence[list[int]]) -> tuple[Walk, list[Run], int]:
         """The walk of a stage's layers, the runs of layers that it leaves out, and what it is known by: one walk is for all
         stages of the same layers."""
-        plan = layered.plan
         count, number_of = max(1, self.sums.layers), self.sums.layer_of
-        key = (plan.pipeline * plan.virtual, plan.stages, number, layered.recompute or plan.recompute, layered.zero or plan.zero,
-               plan.in_blocks, plan.prefetch, plan.context, plan.experts, plan.data, plan.regather)  # fmt: skip
+        key = (
+            plan.pipeline * plan.virtual, plan.stages, number, plan.recompute_layers or plan.recompute,
+            plan.zero_layers or plan.zero,
+            plan.in_blocks, plan.prefetch, plan.context, plan.experts, plan.data, plan.regather,
+        )  # fmt: skip
         if key in self._stages:
             return self._stages[key]
-        levels, zeros = layered.levels(count), layered.zeros(count)
+        levels, zeros = plan.levels_of(count), plan.zeros_of(count)
         numbers = [number_of[nodes[0]] for nodes in layers]
         kinds = [(self._alike(nodes), levels[layer], zeros[layer]) for nodes, layer in zip(layers, numbers)]
         kept, runs = shortened(kinds)
         table = self.tables.of(plan)
-        several = self._several(layered)
+        several = self._several(plan)
         ahead = plan.in_blocks, plan.prefetch
         anew = self.tables.regathers(plan) & ~table.read_local
         name = (
@@ -125,7 +125,7 @@ class ShardedPasses:
             sent = {layer: layer in self._places and any(several[place] for place in self._places[layer]) for layer in zero}
             maker = WalkMaker(
                 self.lists, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
-                self.sums.not_kept(layered), self.sums.always(layered), table.saved > 0, together,
+                self.sums.not_kept(plan), self.sums.always(plan), table.saved > 0, together,
                 lambda layer: sent[layer] and zero[layer] > 2, lambda layer: sent[layer] and zero[layer] > 1,
                 plan.prefetch if isinstance(plan.prefetch, int) else 1, anew,
             )
@@ -139,18 +139,17 @@ class ShardedPasses:
         key = tuple([self.tables.like[node] for node in nodes])
         return self._kinds.setdefault(key, len(self._kinds))
 
-    def _several(self, layered: LayeredPlan) -> Array:
+    def _several(self, plan: HybridPlan) -> Array:
         """Which parameters no device holds alone."""
-        plan = layered.plan
         return np.asarray(self.tables.of(plan).weight_holders * ((plan.data or 1) // plan.experts) > 1)
 
     # ---- weights -----------------------------------------------------------------------------------------------------
     def _travels_of(
-        self, walk: Walk, layered: LayeredPlan, groups: WeightGroups
+        self, walk: Walk, plan: HybridPlan, groups: WeightGroups
     ) -> tuple[dict[str, list[Travel]], dict[str, list[Travel]], tuple[float, float]]:
         """By layer with weights, its gathers and its reductions: one for weights that as many devices hold. And the seconds
         that a forward and a backward pass wait for these, for each layer of the network, if they hide behind nothing."""
-        table, several = self.tables.of(layered.plan), self._several(layered).tolist()
+        table, several = self.tables.of(plan), self._several(plan).tolist()
         holders, nbytes, wide = table.weight_holders, table.weight_bytes, table.weight_elements * self.wide
         of_expert = groups.inner // groups.tensor * groups.experts
         gathers: dict[str, list[Travel]] = {}

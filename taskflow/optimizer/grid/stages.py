@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from taskflow.floats import sum_bytes
-from taskflow.mapper import BucketLayer, blocks_of, divided, layer_numbers, recomputed, rerun, stages_of
-from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.mapper import BucketLayer, HybridPlan, blocks_of, divided, layer_numbers, recomputed, rerun, stages_of
 from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
 from taskflow.rules import UpdateRule
@@ -103,49 +102,48 @@ class PlanSums:
         """The values of each degree, found when they are first needed."""
         return PlanAxes(self.graph, self.tables.machine, self.all_of_a_layer)
 
-    def stages(self, layered: LayeredPlan) -> Array:
+    def stages(self, plan: HybridPlan) -> Array:
         """Return the stage of each node."""
-        plan = layered.plan
         key = plan.pipeline * plan.virtual, plan.stages
         if key not in self._stages:
             found: Mapping[str, int] = stages_of(self.graph, *key)
             self._stages[key] = np.array([found[node.name] for node in self.graph], np.int64)
         return self._stages[key]
 
-    def again(self, layered: LayeredPlan) -> Array:
+    def again(self, plan: HybridPlan) -> Array:
         """Return the nodes that are computed again."""
-        return self._mixed(layered, self.masks)
+        return self._mixed(plan, self.masks)
 
-    def not_kept(self, layered: LayeredPlan) -> Array:
+    def not_kept(self, plan: HybridPlan) -> Array:
         """Return those of them whose results are not kept for the backward pass."""
-        return self._mixed(layered, self.dropped)
+        return self._mixed(plan, self.dropped)
 
-    def always(self, layered: LayeredPlan) -> Array:
+    def always(self, plan: HybridPlan) -> Array:
         """Return those of them that run again before their own backward pass, whatever it reads."""
-        return self._mixed(layered, self.rerun)
+        return self._mixed(plan, self.rerun)
 
-    def _mixed(self, layered: LayeredPlan, masks: Mapping[str, Array]) -> Array:
-        if not layered.recompute:
-            return masks[layered.plan.recompute]
+    def _mixed(self, plan: HybridPlan, masks: Mapping[str, Array]) -> Array:
+        if not plan.recompute_layers:
+            return masks[plan.recompute]
         found = np.zeros(len(self.graph), bool)
-        levels = np.array(layered.recompute)[self.layer_of]
+        levels = np.array(plan.recompute_layers)[self.layer_of]
         for level, mask in masks.items():
             found |= mask & (levels == level)
         return found
 
-    def sums(self, layered: LayeredPlan) -> StageSums:
+    def sums(self, plan: HybridPlan) -> StageSums:
         """Return what the passes of a plan's stages take and keep."""
-        plan = layered.plan
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.regather,
-               layered.recompute or plan.recompute, plan.schedule.rank(plan.pipeline, plan.pipeline), plan.zero > 1)  # fmt: skip
+               plan.recompute_layers or plan.recompute, plan.schedule.rank(plan.pipeline, plan.pipeline),
+               plan.zero > 1)  # fmt: skip
         if key not in self._sums:
-            self._sums[key] = self._add_up(layered, self.tables.of(plan))
+            self._sums[key] = self._add_up(plan, self.tables.of(plan))
         return self._sums[key]
 
-    def _add_up(self, layered: LayeredPlan, table: NodeTable) -> StageSums:
-        tables, plan = self.tables, layered.plan
-        count, stage = plan.pipeline * plan.virtual, self.stages(layered)
-        again, dropped = self.again(layered), self.not_kept(layered)
+    def _add_up(self, plan: HybridPlan, table: NodeTable) -> StageSums:
+        tables, plan = self.tables, plan
+        count, stage = plan.pipeline * plan.virtual, self.stages(plan)
+        again, dropped = self.again(plan), self.not_kept(plan)
         source = tables.output_node[tables.read_tensor]
         reader = tables.read_node
         rank = np.array([plan.schedule.rank(s, plan.pipeline) for s in range(count)])[stage]
@@ -212,25 +210,24 @@ class PlanSums:
         np.maximum.at(found, stage[:-1], np.where(stage[:-1] == stage[1:], of_unit[:-1] + of_unit[1:], 0.0))
         return found
 
-    def weights(self, layered: LayeredPlan) -> StageWeights:
+    def weights(self, plan: HybridPlan) -> StageWeights:
         """Return the weights that a plan's stages hold and exchange."""
-        plan = layered.plan
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.data,
-               plan.shard_group, layered.zero or plan.zero, plan.in_blocks, plan.bucket)  # fmt: skip
+               plan.shard_group, plan.zero_layers or plan.zero, plan.in_blocks, plan.bucket)  # fmt: skip
         if key not in self._weights:
-            self._weights[key] = self._weigh(layered, self.tables.of(plan))
+            self._weights[key] = self._weigh(plan, self.tables.of(plan))
         return self._weights[key]
 
-    def _weigh(self, layered: LayeredPlan, table: NodeTable) -> StageWeights:
-        tables, plan = self.tables, layered.plan
-        count, stage = plan.pipeline * plan.virtual, self.stages(layered)
+    def _weigh(self, plan: HybridPlan, table: NodeTable) -> StageWeights:
+        tables, plan = self.tables, plan
+        count, stage = plan.pipeline * plan.virtual, self.stages(plan)
         node = tables.weight_node
         once = np.zeros(len(node), bool)  # weights that two operators of a stage share are there once
         once[np.unique(tables.weight_name * count + stage[node], return_index=True)[1]] = True
         at, elements, nbytes = stage[node], table.weight_elements * once, table.weight_bytes * once
         replicas = (plan.data or 1) // plan.experts
         holders = np.maximum(1, table.weight_holders * replicas)
-        zero = np.array(layered.zero)[self.layer_of[node]] if layered.zero else np.full(len(node), plan.zero)
+        zero = np.array(plan.zero_layers)[self.layer_of[node]] if plan.zero_layers else np.full(len(node), plan.zero)
         within = np.minimum(holders, plan.sharers)  # what several of a replica hold is shared within replicas
         share = np.where(zero > 1, np.minimum(within, plan.shard_group) if plan.shard_group else within, holders)
         wide = self.wide
@@ -253,7 +250,7 @@ class PlanSums:
         def by_stage(values: Array) -> Array:
             return np.bincount(at, values, count)
 
-        together = np.where((zero >= 2) & plan.in_blocks, -1 - self._unit, self._in_buckets(layered, table, zero))
+        together = np.where((zero >= 2) & plan.in_blocks, -1 - self._unit, self._in_buckets(plan, table, zero))
         together -= together.min(initial=0)
         moved = sent * (zero == 0), sent * (zero == 1), nbytes * ~alone * ((zero == 1) | (zero == 2))
         experts = table.weight_holders < plan.context * plan.experts
@@ -263,16 +260,15 @@ class PlanSums:
             each_pass, by_stage(elements * self.touched / parts),
         )
 
-    def _in_buckets(self, layered: LayeredPlan, table: NodeTable, zero: Array) -> Array:
+    def _in_buckets(self, plan: HybridPlan, table: NodeTable, zero: Array) -> Array:
         """Return a number for each weight that those of the same bucket have, or of the same layer if it has no bucket."""
-        plan = layered.plan
         sizes = {stage: plan.bucket_of(stage) for stage in {int(one) for one in np.unique(zero)}}
-        key = (plan.tensor, plan.context, plan.experts, plan.pipeline * plan.virtual, plan.stages, layered.zero or plan.zero,
+        key = (plan.tensor, plan.context, plan.experts, plan.pipeline * plan.virtual, plan.stages, plan.zero_layers or plan.zero,
                *sizes.values())  # fmt: skip
         if key not in self._buckets:
             once = np.zeros(len(self._layer), bool)
             once[np.unique(self.tables.weight_name, return_index=True)[1]] = True
-            many, at = len(self._blocks), self.stages(layered)[self.tables.weight_node]
+            many, at = len(self._blocks), self.stages(plan)[self.tables.weight_node]
             elements = np.bincount(self._layer, table.weight_elements * once, many).astype(np.int64).tolist()
             first, last, stage = np.full(many, len(at)), np.zeros(many, np.int64), np.zeros(many, np.int64)
             np.minimum.at(first, self._layer, at)
