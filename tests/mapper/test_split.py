@@ -180,8 +180,8 @@ def test_plans_without_exchanges_are_not_split() -> None:
     assert not HybridPlan(tensor=2, data=2, micro_batch=1, split=2).may_split
     grid = PlanGrid(decoder(), load_machine("h100", 4), RULE)
     next_to = list(neighbours(HybridPlan(tensor=2, data=2, micro_batch=2), grid.sums, 8, 4))
-    assert any(one.plan.split == 2 for one in next_to)
-    assert all(one.plan.micro_batch and one.plan.micro_batch % one.plan.split == 0 for one in next_to)
+    assert any(one.split == 2 for one in next_to)
+    assert all(one.micro_batch and one.micro_batch % one.split == 0 for one in next_to)
 
 
 def test_batch_statistics_take_the_parts_together() -> None:
