@@ -24,6 +24,7 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import working
 from taskflow.cli.search import restricted_search, run_search
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.export import nearest_within
 from taskflow.machine import Cluster
@@ -35,7 +36,7 @@ from taskflow.runtime.job import INTERRUPTED, say_once
 BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
 
 
-@click.command("compare")
+@click.command("compare", cls=SectionedCommand)
 @problem_options
 @budget_option("10s")
 @seed_option

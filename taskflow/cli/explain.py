@@ -24,6 +24,7 @@ from taskflow.cli.problem import (
     trusted,
 )
 from taskflow.cli.progress import working
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.mapper import Strategy, plan_of
 from taskflow.optimizer import Budget
@@ -49,7 +50,7 @@ from taskflow.working import Working
 MOST_STEPS = 2000  # of the critical path in JSON
 
 
-@click.command("explain")
+@click.command("explain", cls=SectionedCommand)
 @click.argument("plan", shell_complete=completing.strategies)
 @click.argument("operator", required=False)
 @plan_options

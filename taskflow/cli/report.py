@@ -21,6 +21,7 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import working
 from taskflow.cli.search import run_search
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.mapper import search_of
 from taskflow.optimizer import Budget
@@ -31,7 +32,7 @@ from taskflow.runtime.job import INTERRUPTED
 FIND = "search"  # as PLAN: find one first
 
 
-@click.command("report")
+@click.command("report", cls=SectionedCommand)
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @budget_option("30s")

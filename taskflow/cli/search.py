@@ -22,6 +22,7 @@ from taskflow.cli.problem import (
     writable,
 )
 from taskflow.cli.progress import working
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.export import fastest_for, grid_for, space_for
 from taskflow.mapper import described_by_layers, save
@@ -43,7 +44,7 @@ from taskflow.runtime.job import INTERRUPTED
 SEARCH_SHARE = 0.7  # of the time behind the grid, for the search; the rest for the nearest plans that a framework can express
 
 
-@click.command("search")
+@click.command("search", cls=SectionedCommand)
 @problem_options
 @budget_option("30s")
 @seed_option
@@ -138,7 +139,7 @@ def search_for(
             best = grid_for(evaluator, target, problem.room, deadline, TIME_SHARE if whole else 1.0, most)
         first = _of_grid(best, seed, deadline.elapsed)
         if first is not None and (deadline.expired or not whole or len(problem.machine.processors) > MOST_PROCESSORS):
-            return replace(first, left_out=(*first.left_out, "plans without an order"))
+            return replace(first, left_out=(*first.left_out, "plans that are neither pipelined nor sharded"))
         if first is None and not whole:
             raise NothingFits(f"search: no plan for {target} was found in {deadline.elapsed:.0f} s that fits the memory ({best})")
     try:

@@ -22,6 +22,7 @@ from taskflow.cli.problem import (
     seed_option,
 )
 from taskflow.cli.progress import working
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import render, tell
 from taskflow.machine import load_machine
 from taskflow.mapper import load, ranges, read_strategy, save
@@ -31,7 +32,7 @@ from taskflow.optimizer.sharing import OBJECTIVES, Job, JobShare, Sharing, share
 from taskflow.runtime.job import INTERRUPTED
 
 
-@click.command("share")
+@click.command("share", cls=SectionedCommand)
 @click.argument("networks", nargs=-1, required=True, shell_complete=completing.models)
 @machine_options
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="slowest", show_default=True,

@@ -19,6 +19,7 @@ from taskflow.cli.problem import (
     writable,
 )
 from taskflow.cli.progress import working
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.collector import paused_collector
 from taskflow.optimizer.evaluate import ALGORITHMS as SIMULATIONS
@@ -26,7 +27,7 @@ from taskflow.optimizer.evaluate import timeline_json
 from taskflow.writing import json_text, replacing
 
 
-@click.command("simulate")
+@click.command("simulate", cls=SectionedCommand)
 @problem_options
 @click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., a plan such as 't2 p2 mb1', a strategy FILE.json, or package.module:Class.")

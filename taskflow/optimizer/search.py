@@ -203,11 +203,11 @@ def _with_layers(
         least, deadline.stopped = 0.0, True
         first = replace(first, stopped="interrupted")
     if first is not None and deadline.expired:
-        return replace(first, left_out=(*first.left_out, "plans without an order (no budget left)")), least
+        return replace(first, left_out=(*first.left_out, "plans that are neither pipelined nor sharded (no budget left)")), least
     if large:
         if first is None:
             raise NothingFits(f"search: no plan was found in time that fits the memory ({plan.grid})")
-        left_out = (*first.left_out, f"plans without an order (more than {MOST_PROCESSORS} devices)")
+        left_out = (*first.left_out, f"plans that are neither pipelined nor sharded (more than {MOST_PROCESSORS} devices)")
         return replace(first, left_out=left_out), least
     left = max(1, options.budget.proposals - plan.proposals)  # what people write is looked at in any case
     options = replace(options, budget=replace(options.budget, proposals=left), answered=first is not None)

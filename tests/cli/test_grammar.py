@@ -345,3 +345,11 @@ def test_names_and_help_import_no_command() -> None:
     )
     done = run_python("-c", code)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_rarely_used_options_stand_under_headings_of_their_own() -> None:
+    text = run("search", "--help")
+    text = text[text.index("\nOptions:") :]
+    options, constraints, advanced = (text.index(f"\n{heading}:\n") for heading in ("Options", "Constraints", "Advanced"))
+    assert options < text.index("--budget") < text.index("--out") < constraints < text.index("--pin ") < advanced
+    assert advanced < text.index("--placements") and advanced < text.index("--algorithm")
