@@ -332,7 +332,7 @@ def _wrong_parameters(
                 continue
             rect = next(node.reads(rect).weights[k] for rect, p in wanted[node.name].pieces(node) if p == rank)
             sync = wanted.sync(parameter.layer)
-            shares = (sync.shard_group or replicas) if sync.place is UpdatePlacement.SHARDED else 1
+            shares = (sync.shard_group or replicas) if sync.placement is UpdatePlacement.SHARDED else 1
             planned = (-(-rect.shape[0] // shares), *rect.shape[1:])
             found = tuple(here[parameter.name].to_local().shape)
             if found != planned:

@@ -24,7 +24,7 @@ def constraint_options(command: F) -> F:
                      help="Limit degrees, pieces or devices: 'lstm*: n<=2, pieces<=4 @ 0-3'; degree<=4 is of any dimension."),
         click.option("--forbid", "forbids", multiple=True, metavar="'OPERATOR:DIM,...'",
                      help="Dimensions that must not be cut: 'lstm*:c'."),
-        click.option("--pin-sync", "pin_syncs", multiple=True, metavar="'LAYER=TRAVEL/PLACE'",
+        click.option("--pin-sync", "pin_syncs", multiple=True, metavar="'LAYER=ALGORITHM/PLACEMENT'",
                      help="Fix how a layer's weights are synchronised, written as plans are shown: 'fc*=ring/every'."),
         click.option("--pin", "pins", multiple=True, metavar="'OPERATOR=CUT @ DEVICES'",
                      help="Fix a configuration, written as plans are shown: 'conv1=n/4 @ 0-3', 'fc*=whole @ 0'."),
@@ -70,7 +70,7 @@ def gathered(
     for text in syncs:
         pattern, equals, sync = text.partition("=")
         if not equals or not pattern.strip() or not sync.strip():
-            raise ValueError(f"--pin-sync {text!r}: write LAYER=TRAVEL/PLACE, for example 'fc*=ring/every'")
+            raise ValueError(f"--pin-sync {text!r}: write LAYER=ALGORITHM/PLACEMENT, for example 'fc*=ring/every'")
         found += Constraints.parse({pattern.strip(): {"sync": sync.strip()}}, f"--pin-sync {text!r}")
     for text in forbids:
         pattern, colon, dims = text.rpartition(":")

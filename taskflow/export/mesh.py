@@ -154,7 +154,7 @@ def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:
     counted: Counter[WeightSharing] = Counter()
     for p in graph.parameters:
         sync = strategy.sync(p.layer)
-        zero = sync.zero if sync.place is UpdatePlacement.SHARDED else 0
+        zero = sync.zero if sync.placement is UpdatePlacement.SHARDED else 0
         of = WeightSharing(zero, sync.shard_group, sync.prefetch, sync.overlap, sync.bucket, sync.late_gather)
         counted[of] += prod(p.shape)
     return max(counted, key=lambda sharing: counted[sharing], default=WeightSharing())

@@ -198,8 +198,8 @@ class Sync:
     beginning of the next step, behind its first forward passes, instead of after the update (Megatron-LM's
     --overlap-param-gather)."""
 
-    travel: SyncAlgorithm = SyncAlgorithm.OWNER
-    place: UpdatePlacement = UpdatePlacement.SHARDED
+    algorithm: SyncAlgorithm = SyncAlgorithm.OWNER
+    placement: UpdatePlacement = UpdatePlacement.SHARDED
     chunks: int = 0
     zero: int = 1
     shard_group: int = 0
@@ -218,35 +218,36 @@ class Sync:
                 raise ValueError(f"Sync: {what} must be an integer, 0 or more{or_block}, got {value!r}")
         if self.zero not in (1, 2, 3):
             raise ValueError(f"Sync: zero, the stage of ZeRO, must be 1, 2 or 3, got {self.zero!r}")
-        if self.travel is SyncAlgorithm.COLLECTIVE and (self.place is UpdatePlacement.OWNER or self.chunks):
+        if self.algorithm is SyncAlgorithm.COLLECTIVE and (self.placement is UpdatePlacement.OWNER or self.chunks):
             raise ValueError(
-                f"Sync: a collective leaves each holder with the whole sum, or with a share of it, so that it goes with place "
-                f"'every' or 'spread' and 0 chunks; got {self.place.value!r} and {self.chunks}"
+                f"Sync: a collective leaves each holder with the whole sum, or with a share of it, so that it goes with placement "
+                f"'every' or 'spread' and 0 chunks; got {self.placement.value!r} and {self.chunks}"
             )
-        if self.zero > 1 and (self.travel, self.place) != (SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED):
+        if self.zero > 1 and (self.algorithm, self.placement) != (SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED):
             raise ValueError(
                 f"Sync: zero {self.zero} keeps shares by reduce-scatter and all-gather, so that it goes with travel "
-                f"'collective' and place 'spread'; got {self.travel.value!r} and {self.place.value!r}"
+                f"'collective' and placement 'spread'; got {self.algorithm.value!r} and {self.placement.value!r}"
             )
-        if not self.overlap and (self.travel is not SyncAlgorithm.COLLECTIVE or self.zero > 1):
+        if not self.overlap and (self.algorithm is not SyncAlgorithm.COLLECTIVE or self.zero > 1):
             raise ValueError(
-                f"Sync: overlap False has collectives wait for the end of the backward pass; it goes with travel 'collective' and "
-                f"zero 1, since zero 2 and 3 keep no whole gradients until then; got {self.travel.value!r} and zero {self.zero}"
+                f"Sync: overlap False has collectives wait for the end of the backward pass; it goes with algorithm 'collective' "
+                f"and zero 1, since zero 2 and 3 keep no whole gradients until then; got {self.algorithm.value!r} and "
+                f"zero {self.zero}"
             )
-        if self.bucket and (self.travel is not SyncAlgorithm.COLLECTIVE or self.zero > 1):
+        if self.bucket and (self.algorithm is not SyncAlgorithm.COLLECTIVE or self.zero > 1):
             raise ValueError(
-                f"Sync: bucket {self.bucket} has collectives take several layers at once; it goes with travel 'collective' and "
-                f"zero 1, since zero 2 and 3 go block by block; got {self.travel.value!r} and zero {self.zero}"
+                f"Sync: bucket {self.bucket} has collectives take several layers at once; it goes with algorithm 'collective' "
+                f"and zero 1, since zero 2 and 3 go block by block; got {self.algorithm.value!r} and zero {self.zero}"
             )
-        if self.late_gather and (self.place is not UpdatePlacement.SHARDED or self.travel is not SyncAlgorithm.COLLECTIVE
+        if self.late_gather and (self.placement is not UpdatePlacement.SHARDED or self.algorithm is not SyncAlgorithm.COLLECTIVE
                                  or self.zero > 2):  # fmt: skip
             raise ValueError(
-                f"Sync: late_gather has an all-gather of new weights wait for the next step; it goes with travel 'collective', "
-                f"place 'spread' and zero 1 or 2; got {self.travel.value!r}, {self.place.value!r} and {self.zero}"
+                f"Sync: late_gather has an all-gather of new weights wait for the next step; it goes with algorithm 'collective', "
+                f"placement 'spread' and zero 1 or 2; got {self.algorithm.value!r}, {self.placement.value!r} and {self.zero}"
             )
         if self.shard_group == 1 or (self.shard_group and self.zero == 1):
             raise ValueError(
-                f"Sync: shard_group {self.shard_group} needs zero 2 or 3, and two holders or more; for one use place 'every'"
+                f"Sync: shard_group {self.shard_group} needs zero 2 or 3, and two holders or more; for one use placement 'every'"
             )
         if self.replicas and self.zero == 1:
             raise ValueError(f"Sync: replicas {self.replicas} say who shares weights with zero 2 or 3; got zero 1")
@@ -262,8 +263,8 @@ class Sync:
         return self.prefetch if isinstance(self.prefetch, int) else 1
 
     def __str__(self) -> str:
-        where = self.place.value if self.zero == 1 else f"zero{self.zero}"
-        words = [self.travel.value, where] + [str(self.chunks)] * bool(self.chunks)
+        where = self.placement.value if self.zero == 1 else f"zero{self.zero}"
+        words = [self.algorithm.value, where] + [str(self.chunks)] * bool(self.chunks)
         words += [f"hsdp{self.shard_group}"] * bool(self.shard_group) + [f"replicas{self.replicas}"] * bool(self.replicas)
         words += [f"prefetch{self.prefetch}"] * (self.prefetch != BLOCK) + [f"bucket{self.bucket}"] * bool(self.bucket)
         words += ["late"] * self.late_gather + ["after"] * (not self.overlap)

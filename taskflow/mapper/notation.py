@@ -57,18 +57,18 @@ def parse_sync(text: str, who: str) -> Sync:
     words = words if overlap else words[:-1]
     late = words[-1] == "late"
     words = words[:-1] if late else words
-    travels, places = [t.value for t in SyncAlgorithm], [p.value for p in UpdatePlacement]
+    algorithms, placements = [t.value for t in SyncAlgorithm], [p.value for p in UpdatePlacement]
     numbers = [_SYNC_NUMBER.fullmatch(word) for word in words[2:]]
     kinds = [_SYNC_FIELDS[match[1] or ""] if match[2] else "prefetch" for match in numbers if match is not None]
     if (
-        len(words) < 2 or words[0] not in travels or words[1] not in (*places, *_STAGES) or None in numbers
+        len(words) < 2 or words[0] not in algorithms or words[1] not in (*placements, *_STAGES) or None in numbers
         or len(set(kinds)) < len(kinds)
     ):
         raise ValueError(
-            f"{who}: write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS, such as ring/every or owner/spread/8, or for shares of gradients "
-            f"or weights collective/zero2 or collective/zero3, which hsdpN, replicasN and prefetchN or block may follow, or after "
-            f"another collective bucketN, late (new weights are gathered in the next step) and after, with TRAVEL one of "
-            f"{', '.join(travels)} and PLACE one of {', '.join(places)}; got {text!r}"
+            f"{who}: write ALGORITHM/PLACEMENT or ALGORITHM/PLACEMENT/CHUNKS, such as ring/every or owner/spread/8; for shares of "
+            f"gradients or weights collective/zero2 or collective/zero3, which hsdpN, replicasN and prefetchN or block may follow; "
+            f"after another collective bucketN, late (new weights are gathered in the next step) and after. ALGORITHM is one of "
+            f"{', '.join(algorithms)} and PLACEMENT one of {', '.join(placements)}; got {text!r}"
         )
     said: dict[str, Any] = {
         kind: int(match[2]) if match[2] else BLOCK for kind, match in zip(kinds, numbers) if match is not None

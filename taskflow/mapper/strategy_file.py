@@ -314,7 +314,7 @@ def _sync_entry(sync: Sync) -> dict[str, Any]:
     shares |= {} if sync.overlap else {"overlap": False}
     shares |= {"bucket": sync.bucket} if sync.bucket else {}
     shares |= {"late_gather": True} if sync.late_gather else {}
-    return {"travel": sync.travel.value, "place": sync.place.value, "chunks": sync.chunks, **shares}
+    return {"travel": sync.algorithm.value, "place": sync.placement.value, "chunks": sync.chunks, **shares}
 
 
 def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:

@@ -217,7 +217,7 @@ class MemoryEstimate:
             summed = sum(n * wider[read[0]] for read, n in sizes.items())
             masters = summed - sum(n for read, n in sizes.items() if wider[read[0]] == 1)
             updated = summed  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
-            if sync.travel is SyncAlgorithm.COLLECTIVE and sync.place is UpdatePlacement.SHARDED:
+            if sync.algorithm is SyncAlgorithm.COLLECTIVE and sync.placement is UpdatePlacement.SHARDED:
                 among = {read: alike[layer, read[0], read[1]] * self._repeats for read in sizes}
                 shares = {read: -(-n * wider[read[0]] // among[read]) for read, n in sizes.items()}
                 updated = sum(shares.values())
@@ -225,8 +225,8 @@ class MemoryEstimate:
             kept[processor] += sum(sizes.values()) + updated * buffers + masters
             gradients[layer, processor] = summed
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk. Collectives add in place.
-            if count > 1 and sync.travel is not SyncAlgorithm.COLLECTIVE:
-                gathers = sync.travel is SyncAlgorithm.OWNER and sync.place is not UpdatePlacement.SHARDED
+            if count > 1 and sync.algorithm is not SyncAlgorithm.COLLECTIVE:
+                gathers = sync.algorithm is SyncAlgorithm.OWNER and sync.placement is not UpdatePlacement.SHARDED
                 arriving[layer, processor] = summed * (holders[layer] - 1 if gathers else 1)
         return _WeightMemory(kept, gradients, arriving)
 

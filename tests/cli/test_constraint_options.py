@@ -46,8 +46,8 @@ def test_a_plan_that_respects_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--pin-sync", "fc1"), "--pin-sync 'fc1': write LAYER=TRAVEL/PLACE"),
-        (("--pin-sync", "fc1=fast/every"), "write TRAVEL/PLACE or TRAVEL/PLACE/CHUNKS"),
+        (("--pin-sync", "fc1"), "--pin-sync 'fc1': write LAYER=ALGORITHM/PLACEMENT"),
+        (("--pin-sync", "fc1=fast/every"), "write ALGORITHM/PLACEMENT or ALGORITHM/PLACEMENT/CHUNKS"),
         (("--pin-sync", "relu1=ring/every"), "no layer of MLP that has weights matches 'relu1'"),
         (("--pin", "fc1"), "--pin 'fc1': write OPERATOR=CUT @ DEVICES"),
         (("--pin", "fc1=n/9"), "operator fc1: "),

@@ -240,7 +240,7 @@ def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -
     assert planned(plan, 8, graph).syncs == planned(f"{plan} overlap=grads", 8, graph).syncs
     for sync in set(planned(f"{plan} overlap=none", 8, graph).syncs.values()):
         assert not sync.overlap and str(sync).endswith("/after") and parse_sync(str(sync), "test") == sync
-    with pytest.raises(ValueError, match="it goes with travel 'collective' and zero 1"):
+    with pytest.raises(ValueError, match="it goes with algorithm 'collective' and zero 1"):
         Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, overlap=False)
 
     def sums(text: str) -> list[tuple[float, float]]:

@@ -378,4 +378,4 @@ def test_a_random_strategy_has_micro_batches_and_shares() -> None:
     graph = decoder()
     drawn = [random_pipeline(graph, 4, Random(seed)) for seed in range(10)]
     assert any(s.pipeline is not None and s.pipeline.micro_batches > 1 for s in drawn)
-    assert any(sync.place is UpdatePlacement.SHARDED for s in drawn for sync in s.syncs.values())
+    assert any(sync.placement is UpdatePlacement.SHARDED for s in drawn for sync in s.syncs.values())

@@ -232,7 +232,7 @@ def test_nothing_is_overwritten_before_it_was_read(seed):
     graph = model(config=(CONFIG, ONE_STEP)[seed % 2])
     strategy = strategy_of(seed, graph, contract=True)
     # One chunk a bundle: the definition has one update for all of it, which would wait for readers of other chunks.
-    syncs = {n: replace(sync, chunks=int(sync.travel is not SyncAlgorithm.COLLECTIVE)) for n, sync in strategy.syncs.items()}
+    syncs = {n: replace(sync, chunks=int(sync.algorithm is not SyncAlgorithm.COLLECTIVE)) for n, sync in strategy.syncs.items()}
     strategy = replace(strategy, syncs=syncs)
     overwrites = Definition(graph, strategy).overwrites
     tasks = lower(graph, strategy, SGD(0.1))

@@ -144,7 +144,7 @@ class _Expression:
                         self.notes.append(f"{node.name} reads {parameter.name}, which lies as {parameter.layer} cuts it")
                     continue
                 sync = self.strategy.sync(parameter.layer)
-                zero = sync.zero if sync.zero > 1 else int(sync.place is UpdatePlacement.SHARDED)
+                zero = sync.zero if sync.zero > 1 else int(sync.placement is UpdatePlacement.SHARDED)
                 free = [j for j, lies in enumerate(lying) if lies.axis is None]
                 if zero and 0 < sync.replicas < prod(self.mesh.sizes[j] for j in free):
                     free = self._within(free, sync.replicas, node)

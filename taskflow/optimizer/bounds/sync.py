@@ -99,7 +99,7 @@ def kind_of_sync(sync: Sync, bundles: Sequence[HeldBundle], first: int, image: S
             group = _group(bundle, image)
             by = (first + number) % len(group)
             count = chunk_count(sync, len(group), bundle.size, sum_bytes(bundle.item))
-            found.append((sync.travel, sync.place, count, *group[by:], *group[:by]) if len(group) > 1 else group[0])
+            found.append((sync.algorithm, sync.placement, count, *group[by:], *group[:by]) if len(group) > 1 else group[0])
     return tuple(found)
 
 

@@ -66,7 +66,7 @@ class Repetition:
             node = self.graph.node(name)
             if (dim := sample_dim(node)) is not None and node.dims[dim].size // self.count % config.degrees[dim]:
                 return False
-        return all(sync.travel is SyncAlgorithm.COLLECTIVE for sync in syncs.values())
+        return all(sync.algorithm is SyncAlgorithm.COLLECTIVE for sync in syncs.values())
 
     def rects(self, node: Node, config: OpConfig) -> list[Rect]:
         """The pieces of an operator in the first repetition. ValueError unless they are of equal size along the samples."""

@@ -147,20 +147,20 @@ def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: i
     count = chunk_count(sync, holders, size, itemsize)
     cuts = even_cuts(size, count)
     if _collective(sync):
-        roots, patterns = list(range(count)), [_pattern(sync.travel, sync.place, giving, count)] * count
+        roots, patterns = list(range(count)), [_pattern(sync.algorithm, sync.placement, giving, count)] * count
     else:
         roots = [i * holders // count for i in range(count)]
         orders = [giving if all(giving) else (*giving[root:], *giving[:root]) for root in roots]
-        patterns = [_pattern(sync.travel, sync.place, order, 1) for order in orders]
+        patterns = [_pattern(sync.algorithm, sync.placement, order, 1) for order in orders]
     return SyncTable(holders, size, tuple(map(SyncChunk, cuts, cuts[1:], roots, patterns)))
 
 
 def chunk_count(sync: Sync, holders: int, size: int, itemsize: int) -> int:
     """Return the number of chunks of a bundle: for a library's collective one for each holder, except that its all-reduce has
     one."""
-    if sync.place is UpdatePlacement.OWNER:
+    if sync.placement is UpdatePlacement.OWNER:
         return 1
-    if sync.place is UpdatePlacement.REPLICATED and sync.travel is not SyncAlgorithm.RING:
+    if sync.placement is UpdatePlacement.REPLICATED and sync.algorithm is not SyncAlgorithm.RING:
         return 1
     wanted = sync.chunks or max(1, size * itemsize // SMALLEST_CHUNK_BYTES)
     return min(holders, holders if _collective(sync) else wanted, size)
@@ -174,20 +174,20 @@ def first_root(sync: Sync, rank: int, holders: int) -> int:
 
 
 def _collective(sync: Sync) -> bool:
-    return sync.travel is SyncAlgorithm.COLLECTIVE
+    return sync.algorithm is SyncAlgorithm.COLLECTIVE
 
 
-def routes(travel: SyncAlgorithm, count: int) -> list[list[tuple[int, int]]]:
+def routes(algorithm: SyncAlgorithm, count: int) -> list[list[tuple[int, int]]]:
     """Return rounds of (from, to) by which values at 0 ... count - 1 come together at 0: straight, along a binomial tree, or
     around a ring. In reverse, the last round first, a value goes from 0 to all."""
-    if travel is SyncAlgorithm.OWNER:
+    if algorithm is SyncAlgorithm.OWNER:
         return [[(i, 0) for i in range(1, count)]]
-    if travel is SyncAlgorithm.RING:
+    if algorithm is SyncAlgorithm.RING:
         return [[(i, i - 1)] for i in range(count - 1, 0, -1)]
-    if travel is SyncAlgorithm.TREE:
+    if algorithm is SyncAlgorithm.TREE:
         steps = [1 << i for i in range((count - 1).bit_length())]
         return [[(i + step, i) for i in range(0, count - step, 2 * step)] for step in steps]
-    raise _unknown(travel)
+    raise _unknown(algorithm)
 
 
 def _unknown(way: SyncAlgorithm | UpdatePlacement) -> ValueError:
@@ -198,13 +198,13 @@ def _unknown(way: SyncAlgorithm | UpdatePlacement) -> ValueError:
 
 
 @lru_cache(maxsize=1024)
-def _pattern(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bool, ...], count: int) -> ChunkPattern:
+def _pattern(algorithm: SyncAlgorithm, placement: UpdatePlacement, giving: tuple[bool, ...], count: int) -> ChunkPattern:
     """The rows of a chunk, its root first; of collectives, those of all ``count`` chunks."""
-    if place not in (UpdatePlacement.REPLICATED, UpdatePlacement.OWNER, UpdatePlacement.SHARDED):
-        raise _unknown(place)
-    if travel is SyncAlgorithm.COLLECTIVE:
-        return _by_collectives(place, giving, count)
-    return _by_messages(travel, place, giving)
+    if placement not in (UpdatePlacement.REPLICATED, UpdatePlacement.OWNER, UpdatePlacement.SHARDED):
+        raise _unknown(placement)
+    if algorithm is SyncAlgorithm.COLLECTIVE:
+        return _by_collectives(placement, giving, count)
+    return _by_messages(algorithm, placement, giving)
 
 
 @dataclass(slots=True)
@@ -243,16 +243,16 @@ class _RowWriter:
             self.stages[-1] = RowStage(last.phase, last.order, last.first, len(self.rows))
 
 
-def _by_messages(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bool, ...]) -> ChunkPattern:
+def _by_messages(algorithm: SyncAlgorithm, placement: UpdatePlacement, giving: tuple[bool, ...]) -> ChunkPattern:
     """Gradients come together at the root. If REPLICATED, the sum goes to all, who update; else the root updates, and new
     weights go to all. Holders without a gradient send nothing; if the root is one of them, it starts from zero."""
     write = _RowWriter([None] * len(giving))
-    value, everywhere = write.value, place is UpdatePlacement.REPLICATED
+    value, everywhere = write.value, placement is UpdatePlacement.REPLICATED
     write.stage(SyncPhase.SUMS, EmitOrder.EACH)
     if not giving[0]:
         value[0] = write.row(SyncStep.FILL, 0)
     parts = [p for p, gives in enumerate(giving) if gives or p == 0]
-    if travel is SyncAlgorithm.OWNER:
+    if algorithm is SyncAlgorithm.OWNER:
         write.stage(SyncPhase.SUMS, EmitOrder.ROUNDS)
         came = [write.row(SyncStep.SEND_GRADIENT, 0, (p,), source=p) for p in parts[1:]]
         write.stage(SyncPhase.SUMS, EmitOrder.EACH)
@@ -260,7 +260,7 @@ def _by_messages(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bo
             value[0] = write.row(SyncStep.ADD, 0, (0,), after=came, parts=len(came))
     else:
         write.stage(SyncPhase.SUMS, EmitOrder.EACH)
-        for one_round in routes(travel, len(parts)):
+        for one_round in routes(algorithm, len(parts)):
             for giver, taker in ((parts[i], parts[j]) for i, j in one_round):
                 sent = write.row(SyncStep.SEND_GRADIENT, taker, (giver,), source=giver)
                 value[taker] = write.row(SyncStep.ADD, taker, (taker,), after=(sent,), parts=1)
@@ -268,8 +268,8 @@ def _by_messages(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bo
     write.stage(SyncPhase.SENDS, EmitOrder.EACH)
     if not everywhere:
         value[0] = write.row(SyncStep.UPDATE, 0, (0,), readers=(0,))
-    write.stage(SyncPhase.SENDS, EmitOrder.ROUNDS if travel is SyncAlgorithm.OWNER else EmitOrder.EACH)
-    for one_round in reversed(routes(travel, len(giving))):
+    write.stage(SyncPhase.SENDS, EmitOrder.ROUNDS if algorithm is SyncAlgorithm.OWNER else EmitOrder.EACH)
+    for one_round in reversed(routes(algorithm, len(giving))):
         for taker, giver in one_round:
             step, readers = (SyncStep.SEND_SUM, ()) if everywhere else (SyncStep.SEND_WEIGHTS, (taker,))
             value[taker] = write.row(step, taker, (giver,), source=giver, readers=readers)
@@ -281,11 +281,11 @@ def _by_messages(travel: SyncAlgorithm, place: UpdatePlacement, giving: tuple[bo
     return write.pattern([summed, *value[1:]])
 
 
-def _by_collectives(place: UpdatePlacement, giving: tuple[bool, ...], count: int) -> ChunkPattern:
+def _by_collectives(placement: UpdatePlacement, giving: tuple[bool, ...], count: int) -> ChunkPattern:
     """All holders' gradients are summed at once, on all of them or a share on each; holders without one give zeros."""
     holders = range(len(giving))
     write = _RowWriter([None] * len(giving))
-    everywhere, alone = place is UpdatePlacement.REPLICATED, len(giving) == 1
+    everywhere, alone = placement is UpdatePlacement.REPLICATED, len(giving) == 1
     write.stage(SyncPhase.SUMS, EmitOrder.ONCE)
     for p in holders:
         if not giving[p]:

@@ -148,8 +148,8 @@ def _divide(state: Lowering, bundle: Bundle) -> SyncedBundle:
 
 def _chunks(state: Lowering, of: SyncedBundle) -> list[SyncedChunk]:
     group, sync, chunks = of.bundle.group, state.strategy.sync(of.bundle.layer), []
-    everywhere = sync.place is UpdatePlacement.REPLICATED
-    at_once = everywhere and sync.travel is SyncAlgorithm.COLLECTIVE
+    everywhere = sync.placement is UpdatePlacement.REPLICATED
+    at_once = everywhere and sync.algorithm is SyncAlgorithm.COLLECTIVE
     for chunk in of.table.chunks:
         (root,) = alone = (of.order[chunk.root],)
         span = Rect((chunk.low,), (chunk.high,))
