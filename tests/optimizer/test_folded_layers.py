@@ -102,12 +102,12 @@ def test_time_tasks_bytes_and_memory_are_those_of_all_layers(name: str, layers: 
     step, seconds = folded_step(graph, strategy, MACHINE, evaluator.costs, RULE, None), evaluator.set(strategy)
     assert step.makespan == pytest.approx(seconds, rel=5e-3 if "regather" in plan else 1e-12)
     assert len(step.lowered) < len(step.whole.origin)
-    tasks = evaluator.lowered()
+    tasks, timeline = evaluator.current()
     copied = (step.replicas.count - 1) * TABLE if name == "table" else 0  # each replica is taken to have the constant
     assert step.transfer_bytes == tasks.transfer_bytes - copied
     assert step.tasks == evaluator.tasks if not copied else abs(step.tasks - evaluator.tasks) < step.replicas.count
     assert step.replicas.count == int(plan[plan.index("d") + 1])
-    for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
+    for folded, use in zip(folded_use(step), memory_use(tasks, timeline.begun(tasks))):
         assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
         assert folded.buffers == pytest.approx(use.buffers, rel=0.01)
 
@@ -133,9 +133,9 @@ def test_layers_are_left_out_by_whole_buckets(name: str, layers: int, plan: str,
         assert units_of(fewer.graph, fewer.strategy).items() <= units.items()
     step, seconds = folded_step(graph, strategy, MACHINE, evaluator.costs, RULE, 1.0), evaluator.set(strategy)
     assert step.makespan == seconds and step.replicas.count > 1
-    tasks = evaluator.lowered()
+    tasks, timeline = evaluator.current()
     assert (step.tasks, step.transfer_bytes) == (evaluator.tasks, tasks.transfer_bytes)
-    for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
+    for folded, use in zip(folded_use(step), memory_use(tasks, timeline.begun(tasks))):
         assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
         assert folded.buffers == pytest.approx(use.buffers, rel=0.01)
 
@@ -175,9 +175,9 @@ def test_layers_of_one_stage_may_be_alike_in_several_runs(layers: int, plan: str
     step, seconds = folded_step(graph, strategy, MACHINE, evaluator.costs, RULE, None), evaluator.set(strategy)
     assert step.makespan == pytest.approx(seconds, rel=1e-12)
     assert step.tasks == evaluator.tasks and len(step.lowered) < len(step.whole.origin)
-    tasks = evaluator.lowered()
+    tasks, timeline = evaluator.current()
     assert step.transfer_bytes == tasks.transfer_bytes
-    for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
+    for folded, use in zip(folded_use(step), memory_use(tasks, timeline.begun(tasks))):
         assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
         assert folded.buffers == pytest.approx(use.buffers, rel=0.01)
 
