@@ -88,7 +88,7 @@ def test_no_plan_with_an_order_is_faster(name: str, where: str, count: int) -> N
     assert where != "arithmetic" or nearest < 5  # the test would see a bound that is some times too high
 
 
-@pytest.mark.parametrize("seed", [*range(25), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(25, 400))])
+@pytest.mark.parametrize("seed", [*range(13), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(13, 400))])
 def test_no_plan_without_an_order_is_faster(seed: int) -> None:
     random = Random(f"work {seed}")
     graph, _, rule, clip_norm = network(seed)
