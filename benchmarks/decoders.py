@@ -18,8 +18,7 @@ from taskflow.mapper.hybrid import samples
 from taskflow.mapper.notation import parse_plan
 from taskflow.models.llama import LlamaConfig, attend
 from taskflow.models.vocabulary import blocks_of
-from taskflow.optimizer.grid import GraphTables, PlanPrices, PlanSums, rank_memories
-from taskflow.optimizer.grid.layered import LayeredPlan
+from taskflow.optimizer.grid import GraphTables, PlanPrices, PlanSums, bytes_in_program
 from taskflow.rules import Adam
 
 MOST_TABLES = 6  # of networks on machines, that are kept
@@ -102,9 +101,7 @@ class Priced:
         prices = self._prices(decoder, batch, machine)
         plan = parse_plan(notation)
         count = batch // ((plan.data or 1) * (plan.micro_batch or 1))
-        layered = LayeredPlan(plan)
-        memory = max(one.nbytes for one in rank_memories(prices.sums, layered, count))
-        return prices(layered, count), memory
+        return prices(plan, count), bytes_in_program(prices.sums, plan, count)
 
     def _prices(self, decoder: Decoder, batch: int, machine: Cluster) -> PlanPrices:
         key = decoder, batch, machine

@@ -47,12 +47,14 @@ from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.trust import MEASURED, Features
 from taskflow.optimizer.trust.expected_error import expected
 from taskflow.optimizer.trust.measured import BLOOM, TORCHTITAN, VTRAIN, MeasuredPlan
+from taskflow.programs import load_program
 from taskflow.rules import Adam
 
 VOCABULARY = 51_200
 GROUPS = ("nccl", "profiled", "several-nodes", "published", "h100", "steps", "products")
 NEAR = 0.03  # regret that is as good as none
 CARD = 25e9  # bytes a second of a network card of 200 Gb/s
+H100_POWER = 0.75  # of the rate of products, at 500 of 700 W
 H100_MEMORY = 2.4e12  # bytes a second, of torchtitan's H100
 OMNI_PATH = 12.5e9  # of 100 Gb/s, four a node (Le Scao et al., BLOOM, arXiv 2211.05100, section 3.4)
 
@@ -133,7 +135,8 @@ def machine_of(row: Row) -> Cluster:
     machine = load_machine(row.machine, gpus)
     if not row.memory:
         return machine
-    return replace(machine, kinds=tuple(replace(kind, memory_bytes_per_second=row.memory) for kind in machine.kinds))
+    kinds = tuple(replace(kind, memory_bytes_per_second=row.memory, power=H100_POWER) for kind in machine.kinds)
+    return replace(machine, kinds=kinds).driven_by(load_program("torchtitan"))
 
 
 def whole(row: Row) -> float:

@@ -22,7 +22,8 @@ STALL = 0.8  # seconds that a micro-batch takes beyond that where a pipeline ove
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A measured step. ``of``: rows with the same are plans for one task. ``seconds`` None: the run did not fit. ``memory``:
+    """A measured step. ``program``: its name, and after colons its kernel of attention and ``fused`` for fused norms, where rows
+    differ in these. ``of``: rows with the same are plans for one task. ``seconds`` None: the run did not fit. ``memory``:
     bytes of the fullest GPU, 0 if not known. ``healthy``: of the rows of a group by which costs are judged without stalls."""
 
     group: str
@@ -55,7 +56,8 @@ def ultrascale(path: Path) -> Iterator[StepRow]:
             "llama", n["layers"], n["hidden"], n["heads"], n["kv_heads"], n["ffn"], n["vocab"], n["seq"], bool(n["tied"])
         )
         regather = " regather" if n["tp"] > 1 else ""
-        plan = f"t{n['tp']}{regather} p{n['pp']} d{n['dp']} mb{n['mbs']} zero{n['zero']} overlap=none"
+        bucket = " bucket=6553600" if n["zero"] else ""  # 25 MiB, as without ZeRO
+        plan = f"t{n['tp']}{regather} p{n['pp']} d{n['dp']} mb{n['mbs']} zero{n['zero']} overlap=none{bucket}"
         seconds = float(row["step_s"]) if row["step_s"] else None
         work = 6 * decoder.weights * n["mbs"] * n["seq"] / (n["tp"] * n["pp"]) / FAST_PASS
         stalls = seconds is not None and n["pp"] > 1 and n["gpus"] > 8 and seconds / n["grad_acc"] > work + STALL
@@ -80,13 +82,14 @@ def layouts(path: Path) -> Iterator[StepRow]:
         again = " recompute=whole" if row["recompute"] == "every_layer" else ""
         plan = f"t{n['tp']}{alone} p{n['pp']} d{n['dp']} mb{n['mbs']} zero1 overlap=none{again}"
         kernel, _, norms = row["kernel"].partition(" + ")
-        program = f"layouts:attention={ATTENTION[kernel]}" + (",norm=fused" if norms else "")
+        program = f"aleph-alpha:{ATTENTION[kernel]}" + (":fused" if norms else "")
         yield StepRow(
             "layouts", f"{row['model']}, {n['seq']} tokens", "a100", n["gpus"], program, decoder, n["gbs"], plan,
             float(row["step_s"]) if row["status"] == "ok" else None,
         )  # fmt: skip
 
 
+PROGRAMS = {"llm-foundry": "fsdp", "fms-fsdp": "fsdp-compiled"}
 CARDS = {"fms-fsdp": 50e9 / 8}  # bytes a second for each GPU
 
 
@@ -103,7 +106,7 @@ def fsdp(path: Path) -> Iterator[StepRow]:
         machine = row["gpu"].lower().partition("-")[0]
         yield StepRow(
             f"fsdp {machine}", f"{row['source']}, {n['gpus']} GPUs, {decoder.weights / 1e9:.3g} billion", machine, n["gpus"],
-            row["source"], decoder, n["batch"], row["plan"], float(row["measured_seconds"]), card=CARDS.get(row["source"], 0.0),
+            PROGRAMS.get(row["source"], row["source"]), decoder, n["batch"], row["plan"], float(row["measured_seconds"]), card=CARDS.get(row["source"], 0.0),
         )  # fmt: skip
 
 
@@ -115,7 +118,8 @@ def b200(path: Path) -> Iterator[StepRow]:
     for row in read(path):
         n = {key: int(row[key]) for key in ("layers", "gpus", "tensor", "pipeline", "data", "micro_batches")}
         decoder = Decoder("llama", n["layers"], **LLAMA_70B)
-        plan = f"t{n['tensor']} p{n['pipeline']} d{n['data']} mb1 zero1"
+        regather = " regather" if n["tensor"] > 1 else ""
+        plan = f"t{n['tensor']}{regather} p{n['pipeline']} d{n['data']} mb1 zero1"
         yield StepRow(
             "b200", f"{n['micro_batches']} micro-batches", "b200", n["gpus"], "megatron", decoder, n["data"] * n["micro_batches"],
             plan, float(row["measured_ms"]) / 1e3, float(row["allocated_gib"]) * GIB,

@@ -20,11 +20,15 @@ from measured_rows import READERS, StepRow, products, step_files
 
 from taskflow.machine import Cluster, Device, load_machine
 from taskflow.optimizer.cost.library import tiled
+from taskflow.optimizer.cost.products import product_seconds as seconds_of_product
 from taskflow.optimizer.grid import kendall
+from taskflow.programs import Passes, TrainingProgram, load_program
 
 TWICE, APART = 2.0, 0.10  # of the best; of the faster one
 MOST_NODES = 256  # GPUs, 32 nodes
 SHARED_MOST = 8  # t, up to which memory is judged
+UNFUSED = (("attention", Passes(kept=4.0)),)  # the scores before and after their softmax
+TYPES = {"fp8": "float8"}  # of tables, as machine files name them
 STRIDE = 7  # of a table of products every so many rows are predicted: it has tens of thousands
 
 
@@ -56,6 +60,7 @@ def machine_of(row: StepRow) -> Cluster:
             replace(node, processors=tuple(replace(group, device="b200") for group in node.processors)) for node in machine.nodes
         )
         machine = replace(machine, name="b200", kinds=(_b200(machine.kinds[0]),), nodes=nodes)
+    machine = machine.driven_by(program_of(row))
     if not row.card:
         return machine
     nodes = tuple(
@@ -72,6 +77,17 @@ def _b200(like: Device) -> Device:
         like, kind="b200", memory_bytes=180 * 10**9, memory_bytes_per_second=8e12, flops_per_second=tuple(rates.items()),
         multiprocessors=148, cache_bytes=126 * 2**20,
     )
+
+
+def program_of(row: StepRow) -> TrainingProgram:
+    """The program of a row, with the kernels that it ran."""
+    name, *kernels = row.program.split(":")
+    program = load_program(name)
+    if not kernels:
+        return program
+    scores = () if kernels[0].startswith("flash") else UNFUSED
+    without = tuple(one for one in program.passes if one[0] != "norm" or "fused" not in kernels)
+    return replace(program, attention=kernels[0], passes=(*without, *scores))
 
 
 class Rows:
@@ -206,6 +222,9 @@ def _device(name: str) -> Device | None:
 
 def product_seconds(device: Device, dtype: str, m: int, n: int, k: int) -> float:
     """Seconds of a product of this type as costs have it."""
+    if (rates := device.products_of(TYPES.get(dtype, dtype))) is not None:
+        size = 1 if "8" in dtype else 2
+        return seconds_of_product(device, rates, device.rate(TYPES.get(dtype, dtype)), size, m, n, k, 1)
     rate = device.product_rate(dtype) * 0.75
     nbytes = 2 * (m * k + k * n + m * n)
     return device.launch_seconds + max(

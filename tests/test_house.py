@@ -16,7 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Lowest first; rooms of one row do not import each other (but the faces may, see FACES).
 ROWS = (
     ("floats",), ("kernels", "cache", "asking", "collector", "drawing", "lazy", "reading", "saying", "working", "writing"),
-    ("regions",), ("partition",),
+    ("regions",), ("partition", "programs"),
     ("machine", "machines"), ("operators",), ("graph",),
     ("rules", "loss_scaling"), ("mapper",), ("tasks", "annotations"), ("optimizer", "runtime"), ("checkpoint", "testing"),
     ("models",), ("export",), ("training", "cli", "report", "__main__"),

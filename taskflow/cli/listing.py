@@ -1,4 +1,4 @@
-"""taskflow models, taskflow machines: lists of the built-in ones."""
+"""taskflow models, taskflow machines, taskflow programs: lists of the built-in ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from taskflow.cli.progress import working
 from taskflow.cli.tables import render
 from taskflow.machine import load_machine, preset_names
 from taskflow.models import MODELS
+from taskflow.programs import load_program, program_names, unparse
 
 
 @click.command("models")
@@ -80,3 +81,24 @@ def machines_command(as_json: bool, quiet: bool) -> None:
         for row in rows
     ]
     click.echo(render(["machine", "device", "devices", "nodes", "GiB each", "TFLOP/s each"], lines, words=(0, 1)))
+
+
+@click.command("programs")
+@output_options
+def programs_command(as_json: bool, quiet: bool) -> None:
+    """List the training programs whose steps are predicted; any other program is a JSON file.
+
+    \b
+    Examples:
+      taskflow programs
+      taskflow simulate Llama-8B -m h100 -n 8 --batch 16 --program torchtitan --strategy 'd8 mb2 fsdp'
+    """
+    programs = [load_program(name) for name in program_names()]
+    if as_json:
+        emit({"programs": [unparse(program) for program in programs]})
+        return
+    lines = [
+        [one.name, one.attention, f"{one.host_seconds * 1e6:.3g}", ", ".join(kind for kind, _ in one.gpus) or "any", one.about]
+        for one in programs
+    ]
+    click.echo(render(["program", "attention", "us a kernel", "figures of their own", "what it is"], lines, words=(0, 1, 3, 4)))
