@@ -14,8 +14,8 @@ from functools import lru_cache
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster
+from taskflow.mapper import parse_plan
 from taskflow.mapper.hybrid import samples
-from taskflow.mapper.notation import parse_plan
 from taskflow.models.llama import LlamaConfig, attend
 from taskflow.models.vocabulary import blocks_of
 from taskflow.optimizer.grid import GraphTables, PlanPrices, PlanSums, bytes_in_program

@@ -106,7 +106,8 @@ def fsdp(path: Path) -> Iterator[StepRow]:
         machine = row["gpu"].lower().partition("-")[0]
         yield StepRow(
             f"fsdp {machine}", f"{row['source']}, {n['gpus']} GPUs, {decoder.weights / 1e9:.3g} billion", machine, n["gpus"],
-            PROGRAMS.get(row["source"], row["source"]), decoder, n["batch"], row["plan"], float(row["measured_seconds"]), card=CARDS.get(row["source"], 0.0),
+            PROGRAMS.get(row["source"], row["source"]), decoder, n["batch"], row["plan"], float(row["measured_seconds"]),
+            card=CARDS.get(row["source"], 0.0),
         )  # fmt: skip
 
 

@@ -32,7 +32,8 @@ PROGRAMS = sorted((ROOT / "taskflow" / "programs").glob("*.json"))
 MACHINES = sorted((ROOT / "taskflow" / "machines").glob("*.json"))
 GRAPH = build("MLP", preset="small")
 SCHEMAS: dict[str, tuple[type[Entry] | Any, str]] = {
-    "machine": (MachineFile, "taskflow machine file"), "program": (ProgramFile, "taskflow program file"), "strategy": (StrategyFile, "taskflow strategy file"),
+    "machine": (MachineFile, "taskflow machine file"), "program": (ProgramFile, "taskflow program file"),
+    "strategy": (StrategyFile, "taskflow strategy file"),
     "constraints": (dict[str, RuleEntry], "taskflow constraints file: pattern of operators' names -> what holds for them"),
 }
 OTHERS = [

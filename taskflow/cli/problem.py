@@ -33,7 +33,8 @@ from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
 from taskflow.writing import json_text
 
 FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
-SETTINGS, DTYPE, DEBUG, PROGRAM = "taskflow.settings", "taskflow.dtype", "taskflow.debug", "taskflow.program"  # keys of a click context's meta
+# Keys of a click context's meta.
+SETTINGS, DTYPE, DEBUG, PROGRAM = "taskflow.settings", "taskflow.dtype", "taskflow.debug", "taskflow.program"
 PROGRAM_OF = {"torch": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron"}  # of a framework's plans, what runs them
 F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = (
@@ -202,7 +203,8 @@ def make_problem(
     model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, algorithm: str = "auto",
     settings: Mapping[str, str] | None = None, costs: str = ANALYTIC, program: str | None = None,
 ) -> Problem:
-    """Build the problem. ``settings``, ``program``: by default those of --set and --program. Raises ValueError, FileNotFoundError or ImportError if there
+    """Build the problem. ``settings``, ``program``: by default those of --set and --program. Raises ValueError, FileNotFoundError
+    or ImportError if there
     is no such model or machine, or if its costs cannot be measured here."""
     context = click.get_current_context(silent=True)
     if settings is None:
@@ -232,8 +234,8 @@ def asked_program(context: click.Context | None) -> str | None:
 
 
 def driven(machine: Cluster, program: str) -> Cluster:
-    """Return a machine with a program that drives its devices. Raises ValueError if these are cores of a CPU, or if there is no such
-    program; FileNotFoundError for a missing file."""
+    """Return a machine with a program that drives its devices. Raises ValueError if these are cores of a CPU, or if there is no
+    such program; FileNotFoundError for a missing file."""
     found = load_program(program)
     if all(kind.kind == "cpu" for kind in machine.kinds):
         raise ValueError(f"--program {program}: programs drive GPUs, machine {machine.name} has none; name one with --machine")

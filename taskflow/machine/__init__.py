@@ -18,7 +18,16 @@ from taskflow.machine.collectives import (
 from taskflow.machine.host import host
 from taskflow.machine.machine_file import unparse
 from taskflow.machine.part_of import PartOfMachine
-from taskflow.machine.parts import AttentionRates, Device, Ends, Link, Machine, Processor, ProductRates, transfer_seconds
+from taskflow.machine.parts import (
+    AttentionRates,
+    Device,
+    Ends,
+    Link,
+    Machine,
+    Processor,
+    ProductRates,
+    transfer_seconds,
+)
 from taskflow.machine.presets import cores, load_machine, preset_names, save
 from taskflow.machine.ring import Ring, all_pairs, ring, ring_bytes, ring_share
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire

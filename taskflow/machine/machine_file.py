@@ -73,7 +73,9 @@ class DeviceEntry(Entry, frozen=True, kw_only=True):
         dict[Name, ProductEntry], Meta(description="By dtype, how matrix products perform, where it was measured.")
     ] | UnsetType = UNSET
     power: Annotated[Reached, Meta(description="Part of the rate of products that its power limit allows.")] | UnsetType = UNSET
-    attention: Annotated[dict[Name, AttentionEntry], Meta(description="By kernel of attention, what it reaches.")] | UnsetType = UNSET
+    attention: Annotated[
+        dict[Name, AttentionEntry], Meta(description="By kernel of attention, what it reaches.")
+    ] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_second:
@@ -198,10 +200,14 @@ def _device(entry: DeviceEntry) -> Device:
         entry.kind, entry.memory_bytes, _sorted(entry.flops_per_second), entry.memory_bytes_per_second, entry.launch_seconds,
         entry.multiprocessors, entry.cache_bytes, _sorted(entry.efficiency or {}), entry.source or "", entry.products or "float32",
         program_of(entry.program, entry.kind) if entry.program else None,
-        tuple(sorted((dtype, _rates(one)) for dtype, one in (entry.matrix_products or {}).items())),
-        tuple(sorted((name, AttentionRates(one.forward, one.backward, one.source or "")) for name, one in (entry.attention or {}).items())),
+        tuple(sorted(((dtype, _rates(one)) for dtype, one in (entry.matrix_products or {}).items()), key=lambda pair: pair[0])),
+        tuple((name, _attention(one)) for name, one in sorted((entry.attention or {}).items(), key=lambda pair: pair[0])),
         entry.power or 1.0,
     )
+
+
+def _attention(entry: AttentionEntry) -> AttentionRates:
+    return AttentionRates(entry.forward, entry.backward, entry.source or "")
 
 
 def _rates(entry: ProductEntry) -> ProductRates:

@@ -8,4 +8,7 @@ from taskflow.programs.presets import DEFAULT, load_program, program_names
 from taskflow.programs.program import ONE_PASS, Passes, TrainingProgram
 from taskflow.programs.program_file import parse, unparse
 
-__all__ = ["DEFAULT", "ONE_PASS", "Passes", "TrainingProgram", "ProgramEntry", "load_program", "parse", "program_names", "program_of", "said_program", "unparse"]
+__all__ = [
+    "DEFAULT", "ONE_PASS", "Passes", "ProgramEntry", "TrainingProgram", "load_program", "parse", "program_names", "program_of",
+    "said_program", "unparse",
+]  # fmt: skip

@@ -13,7 +13,8 @@ from typing import Any
 KINDS = {
     "rms_norm": "norm", "layer_norm": "norm", "swiglu": "activation", "gelu": "activation", "silu": "activation",
     "relu": "activation", "add": "residual", "dropout": "residual", "rotary": "rotary", "cross_entropy": "loss",
-    "class_blocks": "loss", "cross_entropy_of_blocks": "loss", "softmax": "softmax", "flash_attention": "attention", "attention_blocks": "attention",
+    "class_blocks": "loss", "cross_entropy_of_blocks": "loss", "softmax": "softmax", "flash_attention": "attention",
+    "attention_blocks": "attention",
 }  # fmt: skip
 """Of operators by kind, their group; all others that pass over memory are in ``other``."""
 
@@ -41,7 +42,8 @@ class TrainingProgram:
     stage; ``message_bytes_per_second``: the rate of such a message (infinite: the links' rate). ``collective_seconds``: what its
     thread needs for each device of a tensor-parallel group to start a collective of that group, in pipelines over several nodes.
     ``attention``: name of its kernel. ``products``: part of the rate that products reach alone, in a step. ``memory``: part of
-    the memory's rate that a fused pass reaches (0: the device's own). ``passes``: by group (`KINDS`, ``update`` and ``sums``). ``exposed``: part of the
+    the memory's rate that a fused pass reaches (0: the device's own). ``passes``: by group (`KINDS`, ``update`` and ``sums``).
+    ``exposed``: part of the
     time of gathers of weights and sums of gradients in a pass by which computing beside them takes longer. ``reserved_bytes``:
     memory of a device that no array of a step gets (context, communication, fragmentation). ``gradient_bytes``: of each sum of
     gradients (0: float32 for 16-bit weights). ``whole_scores``: each device of a tensor-parallel group has the scores of all words.

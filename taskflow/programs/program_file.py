@@ -120,5 +120,7 @@ def entries(program: TrainingProgram) -> dict[str, Any]:
 
 def _written(figures: dict[str, Any]) -> dict[str, Any]:
     if "passes" in figures:
-        figures["passes"] = {group: PassesEntry(times=one.times, kernels=one.kernels, kept=one.kept) for group, one in figures["passes"]}
+        figures["passes"] = {
+            group: PassesEntry(times=one.times, kernels=one.kernels, kept=one.kept) for group, one in figures["passes"]
+        }
     return {name: value for name, value in figures.items() if value != inf}

@@ -9,9 +9,8 @@ import pytest
 
 from taskflow.machine import Cluster, load_machine, unparse
 from taskflow.machine.machine_file import parse
-from taskflow.mapper import map_graph
+from taskflow.mapper import map_graph, parse_plan
 from taskflow.mapper.hybrid import HybridParallel
-from taskflow.mapper.notation import parse_plan
 from taskflow.models import build
 from taskflow.operators.linear import Linear
 from taskflow.operators.operator import REGISTRY, Spec, iteration_space

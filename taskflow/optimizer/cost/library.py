@@ -75,8 +75,8 @@ def spent(
     operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Sequence[bool], adds: Sequence[bool],
     device: Device, dtype: object, efficiency: float,
 ) -> Spent | None:
-    """Return the seconds of a piece's task. ``dtype``: in which it multiplies; large products reach ``efficiency`` of the peak where
-    the device does not say more. None for work that this model does not cover: convolutions and recurrent layers."""
+    """Return the seconds of a piece's task. ``dtype``: in which it multiplies; large products reach ``efficiency`` of the peak
+    where the device does not say more. None for work that this model does not cover: convolutions and recurrent layers."""
     if operator.work not in (Work.CONTRACTION, Work.MEMORY):
         return None
     if free(operator, backward) and not any(adds):

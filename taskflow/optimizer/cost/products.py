@@ -12,7 +12,10 @@ import numpy as np
 
 from taskflow.machine import Device, ProductRates
 
-TILES = ((256, 256), (256, 128), (128, 128), (256, 64), (128, 64), (64, 64), (128, 32), (64, 32), (32, 32), (128, 16), (64, 16), (32, 16))
+TILES = (
+    (256, 256), (256, 128), (128, 128), (256, 64), (128, 64), (64, 64), (128, 32), (64, 32), (32, 32), (128, 16), (64, 16),
+    (32, 16),
+)  # fmt: skip
 """Rows and columns of results that a multiprocessor works on at once, and the other way round."""
 
 PARTS = (1, 2, 4, 8, 16, 32)

@@ -22,7 +22,8 @@ class StageSums:
     """Sums by stage, for one micro-batch on one device. ``seconds`` (stages, 6): as in a table, including recomputation.
     ``sums`` (stages, 2): seconds of collectives, forward and backward. ``members`` (stages, 2): how many members these have
     together. ``kept``: bytes that live from its forward to its
-    backward pass; ``more``: what a program keeps beyond that. ``passing``: a lower bound on the bytes that live within a pass. ``crossing``: bytes that the next stages
+    backward pass; ``more``: what a program keeps beyond that. ``passing``: a lower bound on the bytes that live within a pass.
+    ``crossing``: bytes that the next stages
     read.
     """
 
@@ -137,7 +138,8 @@ class PlanSums:
     def sums(self, plan: HybridPlan) -> StageSums:
         """Return what the passes of a plan's stages take and keep."""
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, plan.pipeline, plan.virtual,
-               plan.stages, plan.regather, plan.recompute_layers or plan.recompute, plan.schedule.rank(plan.pipeline, plan.pipeline),
+               plan.stages, plan.regather, plan.recompute_layers or plan.recompute,
+               plan.schedule.rank(plan.pipeline, plan.pipeline),
                plan.zero > 1)  # fmt: skip
         if key not in self._sums:
             self._sums[key] = self._add_up(plan, self.tables.of(plan))

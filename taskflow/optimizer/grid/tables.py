@@ -57,9 +57,11 @@ class NodeTable:
     """Arrays for one micro-batch on one device, in the order of the graph's nodes and of all their reads and outputs.
     ``seconds`` (nodes, 6): of device and host, forward and backward; then the sums over tasks, each by itself, forward and
     backward. ``alone``: the same where gradients of weights are not added to those of earlier micro-batches, as under ZeRO's stages
-    2 and 3. ``saved``: bytes that each node saves; ``more``: what a program keeps beyond that. ``outputs``: bytes of each output tensor. ``read_bytes``, ``read_local``,
+    2 and 3. ``saved``: bytes that each node saves; ``more``: what a program keeps beyond that. ``outputs``: bytes of each output
+    tensor. ``read_bytes``, ``read_local``,
     ``read_seconds`` (reads, 2): for each read, with collectives' seconds forward and backward; for several reads of the same
-    Rect, those of the first. ``read_members`` (reads, 2): the members of these collectives, 0 where there is none. ``read_first``: True for that one; ``read_rect``: a number shared by reads of the same Rect of a
+    Rect, those of the first. ``read_members`` (reads, 2): the members of these collectives, 0 where there is none.
+    ``read_first``: True for that one; ``read_rect``: a number shared by reads of the same Rect of a
     tensor. ``weight_elements``, ``weight_bytes``: for each parameter of each node; ``weight_holders``: how many of t x c x e
     devices have the same part of it."""
 
@@ -274,7 +276,8 @@ class GraphTables:
             found.append(self._summed_back(one, group[0]) if one.local and summed else one)
         return _PieceWork(
             seconds, alone, tuple(r.volume * x.dtype.itemsize for r, x in zip(writes, node.outputs)),
-            sum(spec.nbytes for spec in node.operator.saves(node.specs, first)), self._kept_more(node, first, group[0]), weights, tuple(found), tuple(reads.inputs),
+            sum(spec.nbytes for spec in node.operator.saves(node.specs, first)), self._kept_more(node, first, group[0]), weights,
+            tuple(found), tuple(reads.inputs),
         )
 
     def _kept_more(self, node: Node, piece: Rect, tensor: int) -> int:
