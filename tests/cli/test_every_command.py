@@ -54,6 +54,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "machine measure": (("--processors", "1"), ("--out", "mine.txt"), "must end in .json"),
     "machine show": (("k80",), ("k81",), "k81"),
     "machines": ((), ("luck",), "unexpected extra argument"),
+    "programs": ((), ("luck",), "unexpected extra argument"),
     "models": ((), ("luck",), "unexpected extra argument"),
 }  # fmt: skip
 EXIT_CODES = {"strategy diff": 1}  # the plans differ
