@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from taskflow.cli.main import main
 from taskflow.programs import load_program, program_names, unparse
 
-ASKED = ["simulate", "GPT-2", "--size", "small", "-m", "h100", "-n", "8", "--batch", "16", "--rule", "adam", "--strategy", "d4 t2 mb2"]
+ASKED = [
+    "simulate", "GPT-2", "--size", "small", "-m", "h100", "-n", "8", "--batch", "16", "--rule", "adam", "--strategy", "d4 t2 mb2",
+]
 
 
 def run(*arguments: str) -> str:

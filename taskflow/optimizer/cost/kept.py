@@ -12,9 +12,8 @@ from taskflow.regions import Rect
 
 
 def kept_bytes(program: TrainingProgram, operator: Operator, inputs: Sequence[Spec], piece: Rect, tensor: int) -> int:
-    """Return the bytes for a piece on one of ``tensor`` devices that share a layer: for each number of a norm's, an activation's or
-    a rotation's result, for each score of a word that a loss reads, and for each pair of words of attention that is not fused
-    (`Passes.kept`)."""
+    """Return the bytes for a piece on one of ``tensor`` devices that share a layer (`Passes.kept`). They count for each number of
+    the result, of a loss for each score of a word, and of attention for each pair of words."""
     each = program.passing(operator.kind).kept
     if not each:
         return 0

@@ -61,9 +61,8 @@ def rank_memories(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> list[
 
 
 def bytes_in_program(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> float:
-    """Return the bytes on the device that needs the most if a plan runs in the program that drives the device, which may reserve
-    memory, keep more from forward to backward, and sum gradients in another type than taskflow's runtime, whose memory
-    `memory_of_plan` estimates."""
+    """Return the bytes on the device that needs the most if a plan runs in the program that drives the device. `memory_of_plan` is
+    for taskflow's runtime; a program may reserve memory, keep more from forward to backward, and sum gradients in another type."""
     program = sums.tables.device.program
     needs = rank_memories(sums, plan, micro_batches)
     if program is None:
