@@ -45,8 +45,8 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
 def plan_places(nbytes: Sequence[int], first: Sequence[int], last: Sequence[int]) -> tuple[list[int], int, int]:
     """Return the offsets of buffers that live from position ``first`` (ascending) to ``last``, the arena's size, and the most
     bytes that live at once. Places are best fits in order of first use, which puts new values where the last ones have just been.
-    If that leaves holes, the same backwards in time is tried, and placing the largest buffers first, by size or by size times time;
-    the smallest arena wins (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", arXiv 2001.03288)."""
+    If that leaves holes, the same backwards in time is tried, and placing the largest buffers first, by size or by size times time
+    (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", arXiv 2001.03288). The smallest arena wins."""
     sizes = [_rounded(n) for n in nbytes]
     found, top, most = places_by_time(sizes, first, last)
     if top <= NEAR * most:
