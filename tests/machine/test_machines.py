@@ -24,7 +24,7 @@ from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.simulate import roofline, simulate
 
 GIB = 1 << 30
-CLUSTERS = ("a100", "a100-v100", "h100", "h200", "k80", "k80-peak", "p100", "p100-peak")
+CLUSTERS = ("a100", "a100-v100", "b200", "h100", "h200", "k80", "k80-peak", "p100", "p100-peak")
 
 
 def hops(machine: Cluster, source: int, target: int) -> list[str]:
