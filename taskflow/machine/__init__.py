@@ -9,13 +9,13 @@ from taskflow.machine.cluster import Cluster
 from taskflow.machine.collectives import (
     Around,
     Channels,
-    Collectives,
     between_nodes,
     collective,
     collective_links,
     exchange,
 )
 from taskflow.machine.host import host
+from taskflow.machine.library import Collectives, Curve, SwitchSums
 from taskflow.machine.machine_file import unparse
 from taskflow.machine.part_of import PartOfMachine
 from taskflow.machine.parts import Device, Ends, HostProgram, Link, Machine, Processor, transfer_seconds
@@ -29,6 +29,7 @@ __all__ = [
     "Channels",
     "Cluster",
     "Collectives",
+    "Curve",
     "Device",
     "Ends",
     "Group",
@@ -39,6 +40,7 @@ __all__ = [
     "PartOfMachine",
     "Processor",
     "Ring",
+    "SwitchSums",
     "Wire",
     "all_pairs",
     "between_nodes",

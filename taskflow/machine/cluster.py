@@ -8,7 +8,7 @@ from html import escape
 from numbers import Integral
 
 from taskflow.drawing import box, device_colour, svg, table, text
-from taskflow.machine.collectives import Collectives
+from taskflow.machine.library import Collectives
 from taskflow.machine.parts import Device, Link, Processor
 from taskflow.machine.template import MOST_DEVICES, NETWORK, NodeTemplate
 from taskflow.machine.topology import Path, Topology

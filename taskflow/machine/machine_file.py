@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.machine.cluster import Cluster
-from taskflow.machine.collectives import Collectives
+from taskflow.machine.collectives_form import CollectivesEntry, collectives_of, entry_of
 from taskflow.machine.parts import Device, HostProgram
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
@@ -101,18 +101,6 @@ class NodeEntry(Entry, frozen=True, kw_only=True):
     links: Annotated[list[LinkEntry], Meta(description="Its links.")] = []  # noqa: RUF012
 
 
-class CollectivesEntry(Entry, frozen=True, kw_only=True):
-    """Performance of the collective library."""
-
-    start_seconds: Annotated[NotNegative, Meta(description="From the call until the first byte moves.")]
-    step_seconds: Annotated[NotNegative, Meta(description="Of a message within a node that waits for the one before.")]
-    network_step_seconds: Annotated[NotNegative, Meta(description="Of a message between nodes that waits for the one before.")]
-    link_share: Annotated[Reached, Meta(description="Part of a link's rate within a node that the payload gets.")]
-    network_share: Annotated[Reached, Meta(description="Part of a link's rate between nodes that the payload gets.")]
-    copy_bytes_per_second: Annotated[Positive, Meta(description="How fast a processor adds what arrives to what it has.")]
-    source: Source | UnsetType = UNSET
-
-
 class Placing(Entry, frozen=True, kw_only=True):
     """A number of nodes of one kind."""
 
@@ -154,7 +142,7 @@ def parse(content: Any, where: str) -> Cluster:
         return Cluster(
             file.name, tuple(map(_device, file.devices)), tuple(map(_node, file.nodes)),
             tuple((placing.node, placing.count) for placing in file.layout), file.use_devices or None, bool(file.extensible),
-            file.source or "", _collectives(file.collectives) if file.collectives else None,
+            file.source or "", collectives_of(file.collectives) if file.collectives else None,
         )
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
@@ -183,13 +171,6 @@ def _program(entry: ProgramEntry) -> HostProgram:
     return HostProgram(entry.host_seconds, entry.message_seconds, entry.source or "", entry.message_bytes_per_second or inf)
 
 
-def _collectives(entry: CollectivesEntry) -> Collectives:
-    return Collectives(
-        entry.start_seconds, entry.step_seconds, entry.network_step_seconds, entry.link_share, entry.network_share,
-        entry.copy_bytes_per_second, entry.source or "",
-    )
-
-
 def _sorted(table: Mapping[Any, float]) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(table.items()))
 
@@ -216,7 +197,7 @@ def unparse(machine: Cluster) -> dict[str, Any]:
         format="taskflow-machine", version=1, name=machine.name, source=machine.source or UNSET,
         devices=[_of_device(device) for device in machine.kinds], nodes=[_of_node(node) for node in machine.nodes],
         layout=[Placing(node=node, count=count) for node, count in machine.layout],
-        collectives=UNSET if machine.collectives is None else _of_collectives(machine.collectives),
+        collectives=UNSET if machine.collectives is None else entry_of(machine.collectives),
         use_devices=UNSET if machine.devices is None else machine.devices, extensible=machine.extensible or UNSET,
     )
     content: dict[str, Any] = msgspec.to_builtins(file)
@@ -237,14 +218,6 @@ def _of_device(device: Device) -> DeviceEntry:
             message_bytes_per_second=UNSET if p.message_bytes_per_second == inf else p.message_bytes_per_second,
         ),
     )  # fmt: skip
-
-
-def _of_collectives(library: Collectives) -> CollectivesEntry:
-    return CollectivesEntry(
-        start_seconds=library.start_seconds, step_seconds=library.step_seconds, network_step_seconds=library.network_step_seconds,
-        link_share=library.link_share, network_share=library.network_share,
-        copy_bytes_per_second=library.copy_bytes_per_second, source=library.source or UNSET,
-    )
 
 
 def _of_node(node: NodeTemplate) -> NodeEntry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from taskflow.machine.cluster import Cluster
-from taskflow.machine.collectives import Collectives
+from taskflow.machine.library import Collectives
 from taskflow.machine.parts import Device, Link, Processor
 
 
