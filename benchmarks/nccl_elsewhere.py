@@ -137,7 +137,9 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 # ---- fitting ---------------------------------------------------------------------------------------------------------
-def fitted(rows: Sequence[Row], make: Callable[[np.ndarray], Collectives], start: Sequence[float], most: Sequence[float]) -> Collectives:
+def fitted(
+    rows: Sequence[Row], make: Callable[[np.ndarray], Collectives], start: Sequence[float], most: Sequence[float]
+) -> Collectives:
     """The figures with the least errors, found by Levenberg's and Marquardt's way in their logarithms: errors are of the
     logarithm of seconds, and large ones count less (2 (sqrt(1 + e^2) - 1) of e in units of SOFT)."""
     weights = np.sqrt([CALLED_WEIGHT if row.called else 1.0 for row in rows])
@@ -218,10 +220,12 @@ def main(data: Path, as_json: bool, fit: tuple[str, ...]) -> None:
     if as_json:
         print(json.dumps(found, indent=1))
         return
-    table = Table("GPU, operation", *(Column(name, justify="right") for name in ("rows", "error", "fitted", "others", "bias", "by GPUs")), box=None)
+    columns = [Column(name, justify="right") for name in ("rows", "error", "fitted", "others", "bias", "by GPUs")]
+    table = Table("GPU, operation", *columns, box=None)
     for name, of in found.items():
         by = ", ".join(f"{n}: {100 * e:.1f}" for n, e in of["by_members"].items())
-        table.add_row(name, str(of["rows"]), *(f"{100 * of[k]:.1f} %" for k in ("mean_error", "fitted_error", "other_error", "bias")), by)
+        errors = [f"{100 * of[key]:.1f} %" for key in ("mean_error", "fitted_error", "other_error", "bias")]
+        table.add_row(name, str(of["rows"]), *errors, by)
     Console(width=120).print(table)
 
 

@@ -144,7 +144,8 @@ def as_said(content: Any) -> Any:
     if isinstance(content, dict):
         left = {"count": 1, "multiprocessors": 1, "cache_bytes": 0, "switches": [], "links": [], "duplex": "full", "source": "",
                 "efficiency": {}, "products": "float32", "occupies_endpoints": False, "extensible": False, "at_most": [],
-                "step_seconds": 0.0, "ramp_seconds": 0.0, "network_ramp_seconds": 0.0, "message_seconds": 0.0}  # fmt: skip
+                "step_seconds": 0.0, "ramp_seconds": 0.0, "network_ramp_seconds": 0.0, "message_seconds": 0.0,
+                "share": 1.0, "latency_seconds": 0.0, "levels": [], "rails": False}  # fmt: skip
         alike = {k for k, v in content.items() if k in left and v == left[k] and isinstance(v, bool) == isinstance(left[k], bool)}
         return {k: as_said(v) for k, v in content.items() if k not in alike}
     if isinstance(content, list):

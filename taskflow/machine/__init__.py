@@ -17,6 +17,7 @@ from taskflow.machine.collectives import (
 from taskflow.machine.host import host
 from taskflow.machine.library import Collectives, Curve, SwitchSums
 from taskflow.machine.machine_file import unparse
+from taskflow.machine.network import Level, Network
 from taskflow.machine.part_of import PartOfMachine
 from taskflow.machine.parts import Device, Ends, HostProgram, Link, Machine, Processor, transfer_seconds
 from taskflow.machine.presets import cores, load_machine, preset_names, save
@@ -34,8 +35,10 @@ __all__ = [
     "Ends",
     "Group",
     "HostProgram",
+    "Level",
     "Link",
     "Machine",
+    "Network",
     "NodeTemplate",
     "PartOfMachine",
     "Processor",

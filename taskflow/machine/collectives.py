@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from taskflow.machine.library import TREE, Collectives, ramped
+from taskflow.machine.network import NOTHING_ABOVE, Above, Network, above
 from taskflow.machine.parts import Link, Machine
 from taskflow.machine.ring import Ring, all_pairs, ring
 
@@ -37,7 +38,7 @@ class Channels:
     """Group of processors whose library sends around several rings at once. ``nodes``: the number of nodes they are on.
     ``bytes_per_second``: rate of the links over which one member sends within its node. ``network_bytes_per_second``: payload
     rate at which one node sends to the others, over all network cards that its members reach (infinite for one node).
-    ``resources``: as of a `Ring`."""
+    ``resources``: as of a `Ring`. ``above``: what the network above the cards does to it."""
 
     members: tuple[int, ...]
     resources: tuple[int, ...]
@@ -46,6 +47,7 @@ class Channels:
     network_bytes_per_second: float
     library: Collectives
     copies: bool = False
+    above: Above = NOTHING_ABOVE
 
     def seconds(self, nbytes: int, halves: int = 2) -> float:
         """Return the duration, as in `Around`.
@@ -69,12 +71,13 @@ class Channels:
                 return around
             in_switch = array / (self.bytes_per_second * switch.link_share)
             return min(around, start + switch.start_seconds + ramped(in_switch, switch.ramp_seconds))
-        ramp, network = max(curve.ramp_seconds, own.network_ramp_seconds), self.network_bytes_per_second
-        around += halves * (self.nodes - 1) * own.network_step_seconds
+        ramp, network = max(curve.ramp_seconds, own.network_ramp_seconds), self.network_bytes_per_second * self.above.share
+        around += halves * ((self.nodes - 1) * own.network_step_seconds + self.above.ring_seconds)
         around += ramped(max(sent / link + copied, sent / network), ramp)
         if halves < 2:
             return around
         deep = (-(-count // self.nodes) - 1) * curve.step_seconds + (self.nodes - 1).bit_length() * own.network_step_seconds
+        deep += self.above.tree_seconds
         up_and_down = ramped(max(2 * array / (TREE * link) + copied, 2 * array / (TREE * network)), ramp)
         return min(around, start + curve.start_seconds + 2 * deep + up_and_down)
 
@@ -147,7 +150,7 @@ def collective(machine: Machine, members: Sequence[int]) -> Around:
     within = [_within(machine, ring(machine, there)) for there in nodes.values() if len(there) > 1]
     return Channels(
         around.members, tuple(occupied), len(nodes), min(within, default=inf),
-        narrowest * library.network_share, library,
+        narrowest * library.network_share, library, above=above(getattr(machine, "network", None), list(nodes)),
     )  # fmt: skip
 
 
@@ -155,7 +158,7 @@ def _of_alike_nodes(machine: Machine, members: Sequence[int], library: Collectiv
     """The same where members lie in the same places of several nodes, whose links then differ in their numbers alone. None if they
     do not, or if a processor has to copy by itself."""
     repeated: tuple[int, list[int]] | None = machine.repeated(members)  # type: ignore[attr-defined]
-    if repeated is None or len(repeated[1]) == 1:
+    if repeated is None or len(repeated[1]) == 1 or _rails(machine):
         return None
     size, offsets = repeated
     there, first = members[:size], len(machine.processors)
@@ -172,7 +175,13 @@ def _of_alike_nodes(machine: Machine, members: Sequence[int], library: Collectiv
     return Channels(
         tuple(members), tuple(occupied), len(offsets), within,
         min(_together(out), _together(into)) * library.network_share, library,
+        above=above(getattr(machine, "network", None), [machine.processors[member].node for member in members[::size]]),
     )  # fmt: skip
+
+
+def _rails(machine: Machine) -> bool:
+    network: Network | None = getattr(machine, "network", None)
+    return network is not None and network.rails
 
 
 def collective_links(machine: Machine, members: Sequence[int]) -> dict[int, Link]:

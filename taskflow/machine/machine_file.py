@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.collectives_form import CollectivesEntry, collectives_of, entry_of
+from taskflow.machine.network import Level, Network
 from taskflow.machine.parts import Device, HostProgram
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
@@ -101,6 +102,23 @@ class NodeEntry(Entry, frozen=True, kw_only=True):
     links: Annotated[list[LinkEntry], Meta(description="Its links.")] = []  # noqa: RUF012
 
 
+class LevelEntry(Entry, frozen=True, kw_only=True):
+    """A level of the network between nodes: of a fat tree, or islands."""
+
+    nodes: Annotated[Count, Meta(description="So many nodes, in their order, lie below each switch of it.")]
+    share: Annotated[Reached, Meta(description="Part of what all their cards send that can leave the switch at once.")] = 1.0
+    latency_seconds: Annotated[NotNegative, Meta(description="Added to a message that leaves it.")] = 0.0
+    source: Source | UnsetType = UNSET
+
+
+class NetworkEntry(Entry, frozen=True, kw_only=True):
+    """The network above the cards of nodes."""
+
+    levels: Annotated[list[LevelEntry], Meta(description="From the nodes upwards; beyond the last nothing blocks.")] = []  # noqa: RUF012
+    rails: Annotated[bool, Meta(description="A card reaches only those in the same place of other nodes.")] = False
+    source: Source | UnsetType = UNSET
+
+
 class Placing(Entry, frozen=True, kw_only=True):
     """A number of nodes of one kind."""
 
@@ -121,6 +139,7 @@ class MachineFile(Entry, frozen=True, kw_only=True):
     collectives: Annotated[
         CollectivesEntry, Meta(description="How the collective library performs. Without it: each collective goes around one ring.")
     ] | UnsetType = UNSET
+    network: Annotated[NetworkEntry, Meta(description="Without it: a switch that never blocks.")] | UnsetType = UNSET
     use_devices: Annotated[Count, Meta(description="Only the first so many processors are used.")] | UnsetType = UNSET
     extensible: Annotated[bool, Meta(description="More nodes of the last kind may be had.")] | UnsetType = UNSET
 
@@ -143,6 +162,7 @@ def parse(content: Any, where: str) -> Cluster:
             file.name, tuple(map(_device, file.devices)), tuple(map(_node, file.nodes)),
             tuple((placing.node, placing.count) for placing in file.layout), file.use_devices or None, bool(file.extensible),
             file.source or "", collectives_of(file.collectives) if file.collectives else None,
+            _network(file.network) if file.network else None,
         )
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
@@ -169,6 +189,11 @@ def _device(entry: DeviceEntry) -> Device:
 
 def _program(entry: ProgramEntry) -> HostProgram:
     return HostProgram(entry.host_seconds, entry.message_seconds, entry.source or "", entry.message_bytes_per_second or inf)
+
+
+def _network(entry: NetworkEntry) -> Network:
+    levels = [Level(of.nodes, of.share, of.latency_seconds, of.source or "") for of in entry.levels]
+    return Network(tuple(levels), entry.rails, entry.source or "")
 
 
 def _sorted(table: Mapping[Any, float]) -> tuple[tuple[str, float], ...]:
@@ -198,6 +223,7 @@ def unparse(machine: Cluster) -> dict[str, Any]:
         devices=[_of_device(device) for device in machine.kinds], nodes=[_of_node(node) for node in machine.nodes],
         layout=[Placing(node=node, count=count) for node, count in machine.layout],
         collectives=UNSET if machine.collectives is None else entry_of(machine.collectives),
+        network=UNSET if machine.network is None else _of_network(machine.network),
         use_devices=UNSET if machine.devices is None else machine.devices, extensible=machine.extensible or UNSET,
     )
     content: dict[str, Any] = msgspec.to_builtins(file)
@@ -218,6 +244,14 @@ def _of_device(device: Device) -> DeviceEntry:
             message_bytes_per_second=UNSET if p.message_bytes_per_second == inf else p.message_bytes_per_second,
         ),
     )  # fmt: skip
+
+
+def _of_network(network: Network) -> NetworkEntry:
+    levels = [
+        LevelEntry(nodes=of.nodes, share=of.share, latency_seconds=of.latency_seconds, source=of.source or UNSET)
+        for of in network.levels
+    ]
+    return NetworkEntry(levels=levels, rails=network.rails, source=network.source or UNSET)
 
 
 def _of_node(node: NodeTemplate) -> NodeEntry:

@@ -10,7 +10,6 @@ import pytest
 from taskflow.machine import (
     Channels,
     Collectives,
-    Curve,
     Ring,
     SwitchSums,
     collective,
