@@ -31,7 +31,8 @@ MACHINES = sorted((ROOT / "taskflow" / "machines").glob("*.json"))
 GRAPH = build("MLP", preset="small")
 SCHEMAS: dict[str, tuple[type[Entry] | Any, str]] = {
     "machine": (MachineFile, "taskflow machine file"),
-    "machine-like": (LIKE_MACHINE, "taskflow machine file that begins as another machine"), "strategy": (StrategyFile, "taskflow strategy file"),
+    "machine-like": (LIKE_MACHINE, "taskflow machine file that begins as another machine"),
+    "strategy": (StrategyFile, "taskflow strategy file"),
     "constraints": (dict[str, RuleEntry], "taskflow constraints file: pattern of operators' names -> what holds for them"),
 }
 OTHERS = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -79,8 +79,9 @@ def machines_command(as_json: bool, quiet: bool) -> None:
         return
     lines = [
         [row["name"], ", ".join(k["kind"] for k in row["kinds"]), str(row["devices"]), str(row["nodes"]),
-         *(_each(row, lambda k, dtype=dtype: k["rates"].get(dtype, 0) / 1e12) for dtype in ("bfloat16", "float8", "float32")),
-         _each(row, lambda k: k["memory_bytes"] / 1e9), _each(row, lambda k: k["memory_bytes_per_second"] / 1e12)]
+         *(_each([k["rates"].get(dtype, 0) / 1e12 for k in row["kinds"]]) for dtype in ("bfloat16", "float8", "float32")),
+         _each([k["memory_bytes"] / 1e9 for k in row["kinds"]]),
+         _each([k["memory_bytes_per_second"] / 1e12 for k in row["kinds"]])]
         for row in rows
     ]
     heads = ["machine", "device", "devices", "nodes", "bf16 TFLOP/s", "fp8", "fp32", "memory GB", "TB/s"]
@@ -89,6 +90,6 @@ def machines_command(as_json: bool, quiet: bool) -> None:
         click.echo("Of each device: the vendors' peaks, without sparsity. Nodes, links and sources: taskflow machine show NAME")
 
 
-def _each(row: dict[str, Any], figure: Callable[[dict[str, Any]], float]) -> str:
-    """A figure of each kind of device of a machine, three digits; a dash for none."""
-    return ", ".join(f"{value:.4g}" if (value := figure(kind)) else "-" for kind in row["kinds"])
+def _each(figures: Sequence[float]) -> str:
+    """A figure of each kind of device of a machine, four digits; a dash for none."""
+    return ", ".join(f"{figure:.4g}" if figure else "-" for figure in figures)

@@ -107,8 +107,8 @@ def search_command(
         emit(row)
     else:
         tell(f"{problem.graph} on {problem.machine}; costs: {row['costs']}\n{found}")
-        tell(str(step_units(problem.graph, problem.machine, problem.evaluator.rule, found.seconds)))
-        tell(f"{nbytes(row['transfer_bytes'])} moved a step, {nbytes(row['peak_memory_bytes'])} at most on a device")
+        units = step_units(problem.graph, problem.machine, problem.evaluator.rule, found.seconds)
+        tell(f"{units}; {nbytes(row['transfer_bytes'])} moved, {nbytes(row['peak_memory_bytes'])} at most on a device")
         if beside_it:
             tell(beside_table(row, beside_it))
         if sizes is not None:

@@ -66,13 +66,15 @@ def collectives_of(entry: CollectivesEntry) -> Collectives:
     return Collectives(
         entry.start_seconds, entry.step_seconds, entry.network_step_seconds, entry.link_share, entry.network_share,
         entry.copy_bytes_per_second, entry.source or "", entry.network_ramp_seconds,
-        *(_curve(own) if own else None for own in (entry.all_reduce, entry.halves, entry.all_to_all)),
+        _curve(entry.all_reduce), _curve(entry.halves), _curve(entry.all_to_all),
         SwitchSums(switch.members, switch.start_seconds, switch.ramp_seconds, switch.link_share) if switch else None,
         tuple([(limit.members, limit.bytes_per_second) for limit in entry.at_most]),
     )  # fmt: skip
 
 
-def _curve(entry: CurveEntry) -> Curve:
+def _curve(entry: CurveEntry | UnsetType) -> Curve | None:
+    if not entry:
+        return None
     return Curve(
         entry.start_seconds, entry.step_seconds, entry.ramp_seconds, entry.link_share, entry.copy_bytes_per_second or inf
     )

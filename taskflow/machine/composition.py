@@ -31,8 +31,12 @@ LIKE_NODE = _partly(
 LIKE_MACHINE = _partly(
     MachineFile,
     like=Annotated[Name, Meta(description="The machine as which this one begins: a preset, or a machine file beside this one.")],
-    devices=Annotated[list[LIKE_DEVICE], Meta(description="Kinds of processors, in place of the other machine's.")],
-    nodes=Annotated[list[LIKE_NODE], Meta(description="Kinds of nodes, in place of the other machine's.")],
+    devices=Annotated[list[LIKE_DEVICE], Meta(  # type: ignore[valid-type]
+        description="Kinds of processors, in place of the other machine's."
+    )],
+    nodes=Annotated[list[LIKE_NODE], Meta(  # type: ignore[valid-type]
+        description="Kinds of nodes, in place of the other machine's."
+    )],
     collectives=Annotated[_partly(CollectivesEntry), Meta(description="What differs of the collective library.")],
 )
 """Form of a machine file with ``like``: docs/schema/machine-like.json."""

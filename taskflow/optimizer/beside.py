@@ -30,7 +30,11 @@ class UsualPlan:
 
 
 def has_usual_plans(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
-    """Return whether a network has such plans: if it has layers with matrix products and is trained on several devices."""
+    """Return whether a network has such plans: if its samples are rows of words, it has layers with matrix products, and it is
+    trained on several devices."""
+    first = graph.nodes[0]
+    if len(first.space.shape) != 2 or first.outputs[0].dtype.kind not in "iu":
+        return False
     if rule is None or len(machine.processors) < 2 or graph.carries or not suits(graph):
         return False
     return max(layer_numbers(graph).values(), default=0) >= 1
