@@ -62,6 +62,8 @@ class LayersAlone:
         halves, each = (1, 4) if sequence_parallel else (2, 2)
         one = self._collective(range(t), stream, halves) if t > 1 else 0.0
         sums = each * one
+        between = p > 1 and len({processor.node for processor in self.machine.processors}) > 1
+        starts = each * t * device.program.collective_seconds if t > 1 and device.program and between else 0.0
         again = {"none": 0, "full": 1, "whole": 1}[plan.recompute]
         computed, summed = again * part["layer"][:2], again * sums
         if plan.recompute == "full":
@@ -76,8 +78,9 @@ class LayersAlone:
                 forward, backward = forward + part["head"][:2], backward + part["head"][2:]
             waits = ((stage > 0) + (stage < p - 1)) * message
             # The host runs ahead while a collective goes on, as it does through long kernels.
-            ahead.append(float(max(forward[0] + sums * layers, forward[1]) + waits))
-            back.append(float(max(backward[0] + (sums + summed) * layers, backward[1]) + waits))
+            ahead.append(float(max(forward[0] + sums * layers, forward[1] + starts * layers) + waits))
+            begun = starts * (1 + again) * layers
+            back.append(float(max(backward[0] + (sums + summed) * layers, backward[1] + begun) + waits))
         route = self.machine.route(0, t * d) if p > 1 else ()
         travels = sum(k.latency_seconds for k in route) + sent / min((k.bytes_per_second for k in route), default=1.0)
         passes = passes_seconds(ahead, back, count, travels if p > 1 else 0.0, ranks=p)
@@ -95,7 +98,7 @@ class LayersAlone:
         """The slowest stage's sum of gradients and its update. Groups whose members share cards of a node go one after another."""
         h, words = sizes.hidden, sizes.vocabulary * sizes.hidden
         device, slowest = self.machine.processors[0].device, 0.0
-        memory = device.memory_bytes_per_second * device.reaches("memory", 0.8)
+        memory = device.memory_rate / device.update_times
         for stage, layers in enumerate(stages):
             weights = (12 * h * h * layers + words * ((stage == 0) + (p > 1 and stage == p - 1))) / t
             summed = 0.0

@@ -9,6 +9,9 @@ they ran, a recomputed layer run again as a whole (`recompute=whole`) and withou
 layers' passes were cut along the sequence. Steps are put together from one layer (`layers_alone`); with --whole they are evaluated
 as `taskflow simulate` does it, which takes minutes a row.
 
+Files whose names begin with ultrascale, layouts, fsdp and b200 have steps, files gemm-GPU.csv.gz matrix products
+(`measured_rows`, `measured_steps`). These steps are priced as a search prices the plans of its grid, in the program that ran them.
+
 For each group of rows: mean absolute error (per cent of the measured time), bias, largest error, and over all plans that were
 measured together Kendall's tau, the regret of the plan that is predicted to be fastest, and of how many it is at most 3 %.
 
@@ -29,6 +32,9 @@ from statistics import mean, median
 
 import click
 from layers_alone import LayersAlone, Sizes
+from measured_steps import predicted_groups, product_groups
+from measured_steps import said as said_of_group
+from measured_steps import summary as summary_of_group
 from rich.console import Console
 from rich.table import Column, Table
 from several import Several
@@ -41,12 +47,14 @@ from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.trust import MEASURED, Features
 from taskflow.optimizer.trust.expected_error import expected
 from taskflow.optimizer.trust.measured import BLOOM, TORCHTITAN, VTRAIN, MeasuredPlan
+from taskflow.programs import load_program
 from taskflow.rules import Adam
 
 VOCABULARY = 51_200
-GROUPS = ("nccl", "profiled", "several-nodes", "published", "h100")
+GROUPS = ("nccl", "profiled", "several-nodes", "published", "h100", "steps", "products")
 NEAR = 0.03  # regret that is as good as none
 CARD = 25e9  # bytes a second of a network card of 200 Gb/s
+H100_POWER = 0.75  # of the rate of products, at 500 of 700 W
 H100_MEMORY = 2.4e12  # bytes a second, of torchtitan's H100
 OMNI_PATH = 12.5e9  # of 100 Gb/s, four a node (Le Scao et al., BLOOM, arXiv 2211.05100, section 3.4)
 
@@ -127,7 +135,8 @@ def machine_of(row: Row) -> Cluster:
     machine = load_machine(row.machine, gpus)
     if not row.memory:
         return machine
-    return replace(machine, kinds=tuple(replace(kind, memory_bytes_per_second=row.memory) for kind in machine.kinds))
+    kinds = tuple(replace(kind, memory_bytes_per_second=row.memory, power=H100_POWER) for kind in machine.kinds)
+    return replace(machine, kinds=kinds).driven_by(load_program("torchtitan"))
 
 
 def whole(row: Row) -> float:
@@ -318,6 +327,21 @@ def said(name: str, found: dict) -> str:
     return text
 
 
+def _priced(data: Path, group: str, sample: int, each: bool, as_json: bool) -> dict[str, dict]:
+    """Say what the rows that are priced are predicted to take, by group; return the groups' summaries."""
+    if group == "products":
+        totals = product_groups(data)
+    else:
+        groups = predicted_groups(data, sample)
+        totals = {name: summary_of_group(rows) for name, rows in groups.items()}
+        for rows in groups.values() if each else ():
+            for one in rows:
+                click.echo(str(one), err=as_json)
+    for name, found in totals.items():
+        click.echo(said_of_group(name, found), err=as_json)
+    return totals
+
+
 ROWS = {"published": lambda: published("a100"), "h100": lambda: published("h100")}  # groups that need no files
 
 
@@ -338,6 +362,8 @@ def main(data: Path | None, groups: tuple[str, ...], sample: int, evaluated: boo
             totals[group] = nccl(data)
         elif group == "profiled":
             totals[group] = profiled(data)
+        elif group in ("steps", "products"):
+            totals |= _priced(data, group, sample, each, as_json)
         else:
             of_group = []
             for row in (ROWS[group]() if group in ROWS else rows_of(data, group))[::sample]:

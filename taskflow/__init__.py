@@ -80,7 +80,7 @@ _WHERE = {
     "AdamW": "taskflow.rules:AdamW",
     "LossScaling": "taskflow.loss_scaling:LossScaling",
     "Executor": "taskflow.runtime.executor:Executor",
-    "connect": "taskflow.runtime.connect:connect",
+    "connect": "taskflow.runtime.connecting:connect",
     "TaskRuntime": "taskflow.runtime.tasks.api:TaskRuntime",
     "SearchResult": "taskflow.optimizer.result:SearchResult",
     "search": "taskflow.optimizer.search:search",

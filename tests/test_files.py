@@ -23,15 +23,20 @@ from taskflow.mapper import load, save, search_of
 from taskflow.mapper.strategy_file import StrategyFile
 from taskflow.models import build
 from taskflow.optimizer.space.constraints import Constraints, RuleEntry
+from taskflow.programs import load_program
+from taskflow.programs import unparse as unparse_program
+from taskflow.programs.program_file import ProgramFile
 from taskflow.reading import Entry, parse_json, read_as, schema
 from taskflow.writing import json_text
 
 ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = sorted((ROOT / "taskflow" / "programs").glob("*.json"))
 MACHINES = sorted((ROOT / "taskflow" / "machines").glob("*.json"))
 GRAPH = build("MLP", preset="small")
 SCHEMAS: dict[str, tuple[type[Entry] | Any, str]] = {
     "machine": (MachineFile, "taskflow machine file"),
     "machine-like": (LIKE_MACHINE, "taskflow machine file that begins as another machine"),
+    "program": (ProgramFile, "taskflow program file"),
     "strategy": (StrategyFile, "taskflow strategy file"),
     "constraints": (dict[str, RuleEntry], "taskflow constraints file: pattern of operators' names -> what holds for them"),
 }
@@ -61,6 +66,8 @@ def test_what_is_written_fits_the_schemas(tmp_path: Path) -> None:
         content = json.loads(path.read_text())
         form = "machine-like" if "like" in content else "machine"
         jsonschema.validate(content, json.loads((ROOT / f"docs/schema/{form}.json").read_text()))
+    for path in PROGRAMS:
+        jsonschema.validate(json.loads(path.read_text()), json.loads((ROOT / "docs/schema/program.json").read_text()))
     validator = json.loads((ROOT / "docs/schema/strategy.json").read_text())
     jsonschema.validate(plan(tmp_path), validator)
     with pytest.raises(jsonschema.ValidationError):
@@ -71,7 +78,8 @@ def test_what_is_written_fits_the_schemas(tmp_path: Path) -> None:
 
 def test_the_guide_names_every_key() -> None:
     guide = (ROOT / "docs" / "guide" / "machines.md").read_text()
-    schemas = [json.loads((ROOT / "docs" / "schema" / f"{name}.json").read_text()) for name in ("machine", "machine-like")]
+    names = ("machine", "machine-like", "program")
+    schemas = [json.loads((ROOT / "docs" / "schema" / f"{name}.json").read_text()) for name in names]
     forms = {key: form for whole in schemas for key, form in whole["$defs"].items()}
     named = {word for row in re.findall(r"^\|.*\|$", guide, re.MULTILINE) for word in re.findall(r"\w+", row)}
     assert {key for form in forms.values() for key in form["properties"]} <= named
@@ -146,7 +154,9 @@ def as_said(content: Any) -> Any:
         left = {"count": 1, "multiprocessors": 1, "cache_bytes": 0, "switches": [], "links": [], "duplex": "full", "source": "",
                 "efficiency": {}, "products": "float32", "occupies_endpoints": False, "extensible": False, "at_most": [],
                 "step_seconds": 0.0, "ramp_seconds": 0.0, "network_ramp_seconds": 0.0, "message_seconds": 0.0,
-                "share": 1.0, "latency_seconds": 0.0, "levels": [], "rails": False}  # fmt: skip
+                "share": 1.0, "latency_seconds": 0.0, "levels": [], "rails": False,
+                "few": 0.0, "beside": 0.0, "sustained": 0.0, "cast": 0.0, "power": 1.0, "matrix_products": {}, "attention": {},
+                "times": 1.0, "kernels": 1.0, "kept": 0.0, "about": "", "passes": {}, "gpus": {}}  # fmt: skip
         alike = {k for k, v in content.items() if k in left and v == left[k] and isinstance(v, bool) == isinstance(left[k], bool)}
         return {k: as_said(v) for k, v in content.items() if k not in alike}
     if isinstance(content, list):
@@ -161,6 +171,23 @@ def test_damaged_machine_files(path: Path, tmp_path: Path) -> None:
     content, random = json.loads(path.read_text()), Random(path.stem)
     said = [accounted(damaged(content, random), load_machine, unparse, tmp_path / "m.json") for _ in range(150)]
     assert sum(map(bool, said)) > 50 and "" in said
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_damaged_program_files(path: Path, tmp_path: Path) -> None:
+    content, random = json.loads(path.read_text()), Random(path.stem)
+    file, again, refused = tmp_path / "p.json", tmp_path / "again.json", 0
+    for _ in range(100):
+        file.write_bytes(damaged(content, random))
+        try:
+            program = load_program(file)
+        except ValueError as error:
+            refused += 1
+            assert str(file) in str(error) and "\n" not in str(error)
+            continue
+        again.write_text(json_text(unparse_program(program)))
+        assert load_program(again) == program
+    assert 20 < refused < 100
 
 
 def test_damaged_plans(tmp_path: Path) -> None:

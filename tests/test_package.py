@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
@@ -84,6 +85,26 @@ def test_importing_every_room_starts_no_mpi_and_no_thread(torch: bool) -> None:
 def test_every_lazy_name_is_there(name: str) -> None:
     module, _, attribute = taskflow._WHERE[name].partition(":")
     assert getattr(taskflow, name) is getattr(importlib.import_module(module), attribute)
+
+
+def lazy_names() -> list[tuple[str, str]]:
+    """Packages, and the names that they import when these are first used."""
+    found = [("taskflow", name) for name in (*taskflow._WHERE, *importlib.import_module("taskflow.operators").__all__)]
+    for path in sorted((ROOT / "taskflow").rglob("__init__.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "lazily":
+                package, names = ".".join(path.parent.relative_to(ROOT).parts), call.args[1]
+                assert isinstance(names, ast.Dict), f"{path}: give lazily the names as they are"
+                found += [(package, name.value) for name in names.keys if isinstance(name, ast.Constant)]
+    return found
+
+
+def test_no_lazy_name_is_a_module_s() -> None:
+    """Python would put the module in its place as soon as anybody imports that."""
+    names = lazy_names()
+    assert {package for package, _ in names} >= {"taskflow", "taskflow.runtime", "taskflow.runtime.job"}
+    hidden = [f"{package}.{name}" for package, name in names if find_spec(f"{package}.{name}") is not None]
+    assert not hidden, f"name these modules in another way: {hidden}"
 
 
 def test_names() -> None:

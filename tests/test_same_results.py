@@ -117,20 +117,28 @@ def trained(case: tuple[Any, ...]) -> list[Any]:
 PARTS = {"searches": (SEARCHES, searched), "simulations": (SIMULATIONS, simulated), "trainings": (TRAININGS, trained)}
 
 
+SLOW_SEARCHES = (SEARCHES[1], SEARCHES[2], SEARCHES[5], SEARCHES[6], SEARCHES[9])
+SLOW_SIMULATIONS = (
+    ("Inception-v3", "random"), ("Inception-v3", "megatron"), ("RNNLM", "megatron"), ("Transformer", "megatron"),
+    ("Transformer", "random"),
+)
+
+
 @pytest.fixture(scope="module")
 def recorded() -> dict[str, dict[str, list[Any]]]:
     return json.loads(RECORDED.read_text())
 
 
 @pytest.mark.parametrize("case", [
-    pytest.param(case, marks=[pytest.mark.slow] if case in (SEARCHES[1], SEARCHES[2], SEARCHES[5]) else []) for case in SEARCHES
+    pytest.param(case, marks=[pytest.mark.slow] if case in SLOW_SEARCHES else []) for case in SEARCHES
 ], ids=words)
 def test_searches_find_the_same_plans(case: tuple[Any, ...], recorded: dict[str, dict[str, list[Any]]]) -> None:
     assert searched(case) == recorded["searches"][words(case)]
 
 
 @pytest.mark.parametrize("case", [
-    pytest.param(case, marks=[pytest.mark.slow] if case[4] in ("expert", "model") else []) for case in SIMULATIONS
+    pytest.param(case, marks=[pytest.mark.slow] if case[4] in ("expert", "model") or (case[0], case[4]) in SLOW_SIMULATIONS else [])
+    for case in SIMULATIONS
 ], ids=words)
 def test_simulated_times_are_the_same(case: tuple[Any, ...], recorded: dict[str, dict[str, list[Any]]]) -> None:
     assert simulated(case) == recorded["simulations"][words(case)]

@@ -43,6 +43,12 @@ def _machines() -> Sequence[str]:
     return preset_names()
 
 
+def _programs() -> Sequence[str]:
+    from taskflow.programs import program_names
+
+    return program_names()
+
+
 def _mappers() -> Sequence[str]:
     from taskflow.mapper import MAPPERS
 
@@ -52,5 +58,6 @@ def _mappers() -> Sequence[str]:
 models = names_and_files(_models, ".py")
 sizes = names_and_files(_sizes)
 machines = names_and_files(_machines, ".json")
+programs = names_and_files(_programs, ".json")
 strategies = names_and_files(_mappers, ".json")
 json_files = names_and_files(tuple, ".json")

@@ -196,7 +196,7 @@ def _operator(
     """Describe one operator: its configuration, its row of ``costs``, its tasks, and the alternatives."""
     evaluator, node = problem.evaluator, problem.graph.node(name)
     strategy: Strategy = evaluator.strategy
-    tasks, timeline = evaluator.lowered(), evaluator.timeline()
+    tasks, timeline = evaluator.current()
     own = [
         (task, task.work) for task in tasks
         if isinstance(task.work, Compute) and task.work.node is node

@@ -1,4 +1,4 @@
-"""taskflow models, taskflow machines: lists of the built-in ones."""
+"""taskflow models, taskflow machines, taskflow programs: lists of the built-in ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from taskflow.cli.progress import working
 from taskflow.cli.tables import render
 from taskflow.machine import load_machine, preset_names
 from taskflow.models import MODELS
+from taskflow.programs import load_program, program_names, unparse
 
 
 @click.command("models")
@@ -88,6 +89,27 @@ def machines_command(as_json: bool, quiet: bool) -> None:
     click.echo(render(heads, lines, words=(0, 1)))
     if not quiet:
         click.echo("Of each device: the vendors' peaks, without sparsity. Nodes, links and sources: taskflow machine show NAME")
+
+
+@click.command("programs")
+@output_options
+def programs_command(as_json: bool, quiet: bool) -> None:
+    """List the training programs whose steps are predicted; any other program is a JSON file.
+
+    \b
+    Examples:
+      taskflow programs
+      taskflow simulate Llama-8B -m h100 -n 8 --batch 16 --program torchtitan --strategy 'd8 mb2 fsdp'
+    """
+    programs = [load_program(name) for name in program_names()]
+    if as_json:
+        emit({"programs": [unparse(program) for program in programs]})
+        return
+    lines = [
+        [one.name, one.attention, f"{one.host_seconds * 1e6:.3g}", ", ".join(kind for kind, _ in one.gpus) or "any", one.about]
+        for one in programs
+    ]
+    click.echo(render(["program", "attention", "us a kernel", "figures of their own", "what it is"], lines, words=(0, 1, 3, 4)))
 
 
 def _each(figures: Sequence[float]) -> str:

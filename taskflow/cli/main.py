@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("taskflow.cli.doctor:doctor_command", "Say what is installed, and how to get what is missing."),
     "machine": ("taskflow.cli.machine:machine_group", "Measure this machine, or show any machine."),
     "machines": ("taskflow.cli.listing:machines_command", "List the built-in machines."),
+    "programs": ("taskflow.cli.listing:programs_command", "List the training programs whose steps are predicted."),
     "models": ("taskflow.cli.listing:models_command", "List the built-in networks and their sizes."),
 }
 

@@ -27,12 +27,15 @@ from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 from taskflow.optimizer.trust import trust
+from taskflow.programs import load_program
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
 from taskflow.writing import json_text
 
 FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
-SETTINGS, DTYPE, DEBUG = "taskflow.settings", "taskflow.dtype", "taskflow.debug"  # keys of a click context's meta
+# Keys of a click context's meta.
+SETTINGS, DTYPE, DEBUG, PROGRAM = "taskflow.settings", "taskflow.dtype", "taskflow.debug", "taskflow.program"
+PROGRAM_OF = {"torch": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron"}  # of a framework's plans, what runs them
 F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = (
     "Costs of tasks: analytic, from the machine's rates; or measured, by timing tasks one by one on the CPU or GPU at hand and "
@@ -105,6 +108,9 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
                      help="A size of the network or a parameter of the function, e.g. hidden=512; may be repeated."),
         click.option("--dtype", "--precision", type=FloatName(), expose_value=False, callback=_remember(DTYPE),
                      help="Type of weights and activations; bf16 and fp16 keep float32 copies of the weights (default: fp32)."),
+        click.option("--program", expose_value=False, callback=_remember(PROGRAM), shell_complete=completing.programs,
+                     help="What drives the GPUs: a program's name (see `taskflow programs`) or FILE.json (default: that of --for, "
+                          "else the machine's)."),
         click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
         click.option("--rule", type=click.Choice(list(RULES)), default=rule, show_default=shown,
                      help="Update rule; none: forward only."),
@@ -195,24 +201,45 @@ def given_settings(context: click.Context | None) -> dict[str, str]:
 # ---- problems --------------------------------------------------------------------------------------------------------
 def make_problem(
     model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, algorithm: str = "auto",
-    settings: Mapping[str, str] | None = None, costs: str = ANALYTIC,
+    settings: Mapping[str, str] | None = None, costs: str = ANALYTIC, program: str | None = None,
 ) -> Problem:
-    """Build the problem. ``settings``: by default those of --set. Raises ValueError, FileNotFoundError or ImportError if there
+    """Build the problem. ``settings``, ``program``: by default those of --set and --program. Raises ValueError, FileNotFoundError
+    or ImportError if there
     is no such model or machine, or if its costs cannot be measured here."""
     context = click.get_current_context(silent=True)
     if settings is None:
         settings = given_settings(context)
+    program = program or asked_program(context)
     cluster = load_machine(machine, devices)
+    if program is not None:
+        cluster = driven(cluster, program)
     count = len(cluster.processors)
     graph = build_model(model, batch, count, size=size, settings=settings)
     made = {
         "model": model, "machine": machine, "devices": count, "batch": batch, "size": size, "rule": rule,
-        "set": dict(settings), "costs": costs,
+        "set": dict(settings), "costs": costs, **({"program": program} if program is not None else {}),
     }
     evaluator = make_evaluator(graph, cluster, costs=costs, rule=RULES[rule], algorithm=algorithm)
     if context is not None:
         context.call_on_close(evaluator.costs.close)
     return Problem(graph, cluster, evaluator, made)
+
+
+def asked_program(context: click.Context | None) -> str | None:
+    """Return the program of --program, else that of --for; None if neither says one."""
+    if context is None:
+        return None
+    said: str | None = context.meta.get(PROGRAM)
+    return said or PROGRAM_OF.get(context.params.get("target") or "")
+
+
+def driven(machine: Cluster, program: str) -> Cluster:
+    """Return a machine with a program that drives its devices. Raises ValueError if these are cores of a CPU, or if there is no
+    such program; FileNotFoundError for a missing file."""
+    found = load_program(program)
+    if all(kind.kind == "cpu" for kind in machine.kinds):
+        raise ValueError(f"--program {program}: programs drive GPUs, machine {machine.name} has none; name one with --machine")
+    return machine.driven_by(found)
 
 
 def plan_problem(
@@ -235,6 +262,7 @@ def plan_problem(
         model or str(made["model"]), wanted, devices or there.get("devices"),
         batch or (made.get("batch") if same else None), size or (made.get("size") if same else None) or "paper",
         rule or made.get("rule") or "momentum", settings=settings, costs=costs or there.get("costs") or ANALYTIC,
+        program=asked_program(context) or there.get("program"),
     )
 
 

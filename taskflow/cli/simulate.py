@@ -57,7 +57,7 @@ def simulate_command(
         row = {**problem.header(), "algorithm": algorithm, **describe(problem, chosen)}
         if timeline:
             evaluator = problem.evaluator
-            content = timeline_json(evaluator.lowered(), evaluator.timeline(), problem.machine)
+            content = timeline_json(*evaluator.current(), problem.machine)
             text = json_text(content)
             with replacing(timeline) as file:
                 file.write_text(text)

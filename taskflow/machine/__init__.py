@@ -19,7 +19,16 @@ from taskflow.machine.library import Collectives, Curve, SwitchSums
 from taskflow.machine.machine_file import unparse
 from taskflow.machine.network import Level, Network
 from taskflow.machine.part_of import PartOfMachine
-from taskflow.machine.parts import Device, Ends, HostProgram, Link, Machine, Processor, transfer_seconds
+from taskflow.machine.parts import (
+    AttentionRates,
+    Device,
+    Ends,
+    Link,
+    Machine,
+    Processor,
+    ProductRates,
+    transfer_seconds,
+)
 from taskflow.machine.presets import cores, load_machine, preset_names, save
 from taskflow.machine.ring import Ring, all_pairs, ring, ring_bytes, ring_share
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
@@ -27,6 +36,7 @@ from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 __all__ = [
     "NETWORK",
     "Around",
+    "AttentionRates",
     "Channels",
     "Cluster",
     "Collectives",
@@ -34,7 +44,6 @@ __all__ = [
     "Device",
     "Ends",
     "Group",
-    "HostProgram",
     "Level",
     "Link",
     "Machine",
@@ -42,6 +51,7 @@ __all__ = [
     "NodeTemplate",
     "PartOfMachine",
     "Processor",
+    "ProductRates",
     "Ring",
     "SwitchSums",
     "Wire",

@@ -13,6 +13,7 @@ from taskflow.machine.network import Network
 from taskflow.machine.parts import Device, Link, Processor
 from taskflow.machine.template import MOST_DEVICES, NETWORK, NodeTemplate
 from taskflow.machine.topology import Path, Topology
+from taskflow.programs import TrainingProgram
 
 MOST_NODES = 32  # that a notebook shows
 PRECISIONS = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16"}  # of products of float32 arrays -> whose rate they run at
@@ -117,6 +118,10 @@ class Cluster:
                 raise ValueError(f"machine {self.name}: {kind.kind} has no rate for {dtype}; it has {', '.join(there_are)}")
         kinds = tuple(replace(kind, products=dtype) for kind in self.kinds)
         return replace(self, name=f"{self.name}:{precision}", kinds=kinds)
+
+    def driven_by(self, program: TrainingProgram) -> Cluster:
+        """Return the same machine with a training program that drives its devices."""
+        return replace(self, kinds=tuple(replace(kind, program=program.on(kind.kind)) for kind in self.kinds))
 
     def __str__(self) -> str:
         kinds = list(dict.fromkeys(p.kind for p in self.processors))

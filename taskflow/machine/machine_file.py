@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from math import inf
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,8 +12,9 @@ from msgspec import UNSET, Meta, UnsetType
 from taskflow.machine.cluster import Cluster
 from taskflow.machine.collectives_form import CollectivesEntry, collectives_of, entry_of
 from taskflow.machine.network import Level, Network
-from taskflow.machine.parts import Device, HostProgram
+from taskflow.machine.parts import AttentionRates, Device, ProductRates
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
+from taskflow.programs import ProgramEntry, program_of, said_program
 from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
 
 FORMAT = "taskflow-machine"
@@ -26,14 +26,29 @@ Kernels = Literal["contraction", "convolution", "recurrent", "memory"]
 Reached = Annotated[float, Meta(ge=LEAST, le=1)]
 
 
-class ProgramEntry(Entry, frozen=True, kw_only=True):
-    """Program that launches work on a device."""
+class ProductEntry(Entry, frozen=True, kw_only=True):
+    """How a device's library performs at matrix products of one type."""
 
-    host_seconds: Annotated[NotNegative, Meta(description="What its thread needs to start a kernel; 0 for recorded steps.")]
-    message_seconds: Annotated[NotNegative, Meta(description="Waiting for a message of another stage of a pipeline.")] = 0.0
-    message_bytes_per_second: Annotated[
-        Positive, Meta(description="How fast such a message goes while it waits. Without it: as links are.")
-    ] | UnsetType = UNSET
+    start_seconds: Annotated[NotNegative, Meta(description="Of a kernel.")]
+    reached: Annotated[Positive, Meta(description="Part of the peak that endless tiles would reach.")]
+    fill_terms: Annotated[NotNegative, Meta(description="Terms in whose time a tile starts and ends.")]
+    edge: Annotated[NotNegative, Meta(description="A tile of a x b reaches 1 / (1 + edge / a + edge / b) of that.")]
+    quantised: Annotated[float, Meta(ge=0, le=1, description="How far the last wave of tiles is a whole one.")]
+    split_seconds: Annotated[NotNegative, Meta(description="Of adding the parts of a contraction.")]
+    memory: Annotated[Positive, Meta(description="Part of the memory's rate for what comes from memory.")]
+    cache: Annotated[Positive, Meta(description="The same for what comes from the cache.")]
+    few: Annotated[NotNegative, Meta(description="Part of the multiprocessors that reach it.")] = 0.0
+    beside: Annotated[NotNegative, Meta(description="Part of the shorter of arithmetic and traffic that is not hidden.")] = 0.0
+    sustained: Annotated[NotNegative, Meta(description="By how much long kernels are slower.")] = 0.0
+    cast: Annotated[NotNegative, Meta(description="Bytes for each number of the left factor to bring it into the type.")] = 0.0
+    source: Source | UnsetType = UNSET
+
+
+class AttentionEntry(Entry, frozen=True, kw_only=True):
+    """Parts of the peak that a kernel of attention reaches with heads of 128."""
+
+    forward: Reached
+    backward: Reached
     source: Source | UnsetType = UNSET
 
 
@@ -52,7 +67,16 @@ class DeviceEntry(Entry, frozen=True, kw_only=True):
     products: Annotated[
         Literal["float32", "tf32", "bfloat16"], Meta(description="At which rate float32 products run. Without it: float32.")
     ] | UnsetType = UNSET
-    program: Annotated[ProgramEntry, Meta(description="How a training program drives it.")] | UnsetType = UNSET
+    program: Annotated[
+        Name | ProgramEntry, Meta(description="What drives it unless somebody says another: its name, or its figures.")
+    ] | UnsetType = UNSET
+    matrix_products: Annotated[
+        dict[Name, ProductEntry], Meta(description="By dtype, how matrix products perform, where it was measured.")
+    ] | UnsetType = UNSET
+    power: Annotated[Reached, Meta(description="Part of the rate of products that its power limit allows.")] | UnsetType = UNSET
+    attention: Annotated[
+        dict[Name, AttentionEntry], Meta(description="By kernel of attention, what it reaches.")
+    ] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_second:
@@ -183,12 +207,20 @@ def _device(entry: DeviceEntry) -> Device:
     return Device(
         entry.kind, entry.memory_bytes, _sorted(entry.flops_per_second), entry.memory_bytes_per_second, entry.launch_seconds,
         entry.multiprocessors, entry.cache_bytes, _sorted(entry.efficiency or {}), entry.source or "", entry.products or "float32",
-        _program(entry.program) if entry.program else None,
+        program_of(entry.program, entry.kind) if entry.program else None,
+        tuple(sorted(((dtype, _rates(one)) for dtype, one in (entry.matrix_products or {}).items()), key=lambda pair: pair[0])),
+        tuple((name, _attention(one)) for name, one in sorted((entry.attention or {}).items(), key=lambda pair: pair[0])),
+        entry.power or 1.0,
     )
 
 
-def _program(entry: ProgramEntry) -> HostProgram:
-    return HostProgram(entry.host_seconds, entry.message_seconds, entry.source or "", entry.message_bytes_per_second or inf)
+def _attention(entry: AttentionEntry) -> AttentionRates:
+    return AttentionRates(entry.forward, entry.backward, entry.source or "")
+
+
+def _rates(entry: ProductEntry) -> ProductRates:
+    said = {name: getattr(entry, name) for name in ProductEntry.__struct_fields__}
+    return ProductRates(**{**said, "source": entry.source or ""})
 
 
 def _network(entry: NetworkEntry) -> Network:
@@ -239,11 +271,19 @@ def _of_device(device: Device) -> DeviceEntry:
         memory_bytes_per_second=device.memory_bytes_per_second, launch_seconds=device.launch_seconds,
         multiprocessors=device.multiprocessors, cache_bytes=device.cache_bytes, efficiency=efficiency or UNSET,
         source=device.source or UNSET, products=UNSET if products == "float32" else products,
-        program=UNSET if (p := device.program) is None else ProgramEntry(
-            host_seconds=p.host_seconds, message_seconds=p.message_seconds, source=p.source or UNSET,
-            message_bytes_per_second=UNSET if p.message_bytes_per_second == inf else p.message_bytes_per_second,
-        ),
+        program=UNSET if device.program is None else said_program(device.program, device.kind),
+        matrix_products={dtype: _of_rates(rates) for dtype, rates in device.matrix_products} or UNSET,
+        power=UNSET if device.power == 1 else device.power,
+        attention={
+            name: AttentionEntry(forward=one.forward, backward=one.backward, source=one.source or UNSET)
+            for name, one in device.attention
+        } or UNSET,
     )  # fmt: skip
+
+
+def _of_rates(rates: ProductRates) -> ProductEntry:
+    said = {name: getattr(rates, name) for name in ProductEntry.__struct_fields__}
+    return ProductEntry(**{**said, "source": rates.source or UNSET})
 
 
 def _of_network(network: Network) -> NetworkEntry:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
 from typing import Literal, Protocol
+
+from taskflow.programs import TrainingProgram
 
 Ends = bool | Literal["sender", "receiver"]  # of a transfer: both (True), none, or one
 
@@ -17,20 +18,42 @@ def _name(dtype: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class HostProgram:
-    """Training program that launches work on a device, for instance PyTorch's eager mode. ``host_seconds``: time that its one
-    thread needs to launch a kernel; kernels start no faster than that. 0 where steps are recorded and replayed (CUDA graphs).
-    ``message_seconds``: extra time that it waits for a message from or to another pipeline stage. ``message_bytes_per_second``:
-    the rate of such a message (infinite: the links' rate). ``source``: where the figures are from."""
+class ProductRates:
+    """How a device's library performs at matrix products of one type, alone on the device (`optimizer.cost.products`).
 
-    host_seconds: float
-    message_seconds: float = 0.0
+    ``start_seconds``: of a kernel. ``reached``: part of the peak that endless tiles would reach; a tile of a x b results reaches
+    1 / (1 + edge / a + edge / b) of that. ``fill_terms``: terms of a contraction in whose time a tile starts and ends.
+    ``quantised``: how far the last wave of tiles is a whole one (1: wholly). ``split_seconds``: of adding up the parts of a
+    contraction. ``memory``, ``cache``: part of the memory's rate at which factors and results come from memory, and from the
+    cache where they fit. ``few``: part of the multiprocessors that it takes to reach it. ``beside``: part of the shorter of
+    arithmetic and traffic that is not hidden by the longer. ``sustained``: by how much long kernels are slower, as power and heat
+    allow. ``cast``: bytes for each number of the left factor by which it is brought into the type."""
+
+    start_seconds: float
+    reached: float
+    fill_terms: float
+    edge: float
+    quantised: float
+    split_seconds: float
+    memory: float
+    cache: float
+    few: float = 0.0
+    beside: float = 0.0
+    sustained: float = 0.0
+    cast: float = 0.0
     source: str = ""
-    message_bytes_per_second: float = inf
 
-    def waits(self, nbytes: float) -> float:
-        """Return the seconds that the program waits for a message of ``nbytes``."""
-        return self.message_seconds + nbytes / self.message_bytes_per_second
+
+@dataclass(frozen=True, slots=True)
+class AttentionRates:
+    """Parts of the peak that a kernel of attention reaches forward and backward, with heads of 128 and very many words."""
+
+    forward: float
+    backward: float
+    source: str = ""
+
+
+ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # tensor cores multiply both at one rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +67,8 @@ class Device:
     type in which matrix products, convolutions and recurrent layers multiply float32 numbers: ``tf32`` or ``bfloat16`` on
     tensor cores. Sums and everything else stay float32. ``program``: how it is driven, where ``launch_seconds`` between two
     kernels do not describe that. Matrix products then run in tiles, and views are free (`taskflow.optimizer.cost.library`).
+    ``matrix_products``: by type, how these perform, where it was measured. ``power``: part of the rate of products and attention
+    that a card's power limit allows. ``attention``: by kernel, what it reaches.
     """
 
     kind: str
@@ -56,7 +81,10 @@ class Device:
     efficiency: tuple[tuple[str, float], ...] = ()
     source: str = ""
     products: str = "float32"
-    program: HostProgram | None = None
+    program: TrainingProgram | None = None
+    matrix_products: tuple[tuple[str, ProductRates], ...] = ()
+    attention: tuple[tuple[str, AttentionRates], ...] = ()
+    power: float = 1.0
 
     def rate(self, dtype: object = "float32") -> float:
         """Return the peak operations a second on numbers of a type."""
@@ -71,6 +99,23 @@ class Device:
     def product_rate(self, dtype: object) -> float:
         """Return the peak operations a second of multiplying and adding numbers of a type."""
         return self.rate(self.products if _name(dtype) == "float32" else dtype)
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes a second of a pass over memory, in the program that drives it."""
+        own = self.program.memory if self.program is not None else 0.0
+        return self.memory_bytes_per_second * (own or self.reaches("memory", 0.8))
+
+    @property
+    def update_times(self) -> float:
+        """How many times the bytes of a fused update its program passes over."""
+        return self.program.passing("update").times if self.program is not None else 1.0
+
+    def products_of(self, dtype: object) -> ProductRates | None:
+        """Return how products of numbers of a type perform; None if that was not measured."""
+        wanted = self.products if _name(dtype) == "float32" else _name(dtype)
+        known = dict(self.matrix_products)
+        return known.get(wanted) or known.get(ALIKE.get(wanted, ""))
 
     def reaches(self, kernels: str, default: float) -> float:
         """Return the fraction of the peak that this class of kernels reaches."""

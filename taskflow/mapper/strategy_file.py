@@ -86,6 +86,7 @@ class MadeFrom(Entry, frozen=True, kw_only=True):
     rule: Annotated[Name, Meta(description="The update rule.")] | UnsetType | None = UNSET
     set: Annotated[dict[Name, str], Meta(description="Values of --set.")] | UnsetType | None = UNSET
     costs: Annotated[Name, Meta(description="What said how long tasks take.")] | UnsetType | None = UNSET
+    program: Annotated[Name, Meta(description="What drives the GPUs.")] | UnsetType | None = UNSET
 
 
 class ImprovementEntry(Entry, frozen=True, kw_only=True):

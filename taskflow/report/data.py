@@ -62,7 +62,7 @@ def report_data(
     say("simulate")
     seconds = evaluator.set(strategy)
     say("lower")
-    tasks, timeline = evaluator.lowered(), evaluator.timeline()
+    tasks, timeline = evaluator.current()
     spans = spans_of(tasks, timeline)
     operator = operator_of(tasks, graph)[spans.task]
     say("critical path")

@@ -90,7 +90,7 @@ def spans_at(evaluator: Evaluator) -> Spans:
     """Return the spans of the strategy that an evaluator is at. A compiled evaluator is read without lowering in Python; new
     weights are then told from weight gradients by whether an update came before in program order."""
     if CompiledEvaluator is None or not isinstance(evaluator, CompiledEvaluator) or evaluator.reference is not None:
-        return spans_of(evaluator.lowered(), evaluator.timeline())
+        return spans_of(*evaluator.current())
     table = evaluator.task_table()
     _, start, end, _, _, starts, place = evaluator._core.times()
     number = np.array([_ORDER.index(kind) for kind in KINDS], np.int64)

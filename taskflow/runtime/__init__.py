@@ -13,7 +13,7 @@ from taskflow.lazy import lazily
 
 if TYPE_CHECKING:
     from taskflow.collector import paused_collector as paused_collector
-    from taskflow.runtime.connect import connect as connect
+    from taskflow.runtime.connecting import connect as connect
     from taskflow.runtime.executor import Executor as Executor
     from taskflow.runtime.executor import LossError as LossError
     from taskflow.runtime.inference import answers_of as answers_of
@@ -23,7 +23,7 @@ __getattr__ = lazily(
     __name__,
     {
         "paused_collector": "taskflow.collector",
-        "connect": "taskflow.runtime.connect",
+        "connect": "taskflow.runtime.connecting",
         "Executor": "taskflow.runtime.executor",
         "LossError": "taskflow.runtime.executor",
         "answers_of": "taskflow.runtime.inference",

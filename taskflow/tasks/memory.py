@@ -45,17 +45,30 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
 def plan_places(nbytes: Sequence[int], first: Sequence[int], last: Sequence[int]) -> tuple[list[int], int, int]:
     """Return the offsets of buffers that live from position ``first`` (ascending) to ``last``, the arena's size, and the most
     bytes that live at once. Places are best fits in order of first use, which puts new values where the last ones have just been.
-    If that leaves holes, placing the largest buffers first, by size or by size times time, is tried too, and the smallest arena
-    wins (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", arXiv 2001.03288)."""
+    If that leaves holes, the same backwards in time is tried, and placing the largest buffers first, by size or by size times time;
+    the smallest arena wins (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", arXiv 2001.03288)."""
     sizes = [_rounded(n) for n in nbytes]
     found, top, most = places_by_time(sizes, first, last)
     if top <= NEAR * most:
         return found, top, most
+    backwards, other = _backwards(sizes, first, last)
+    if other < top:
+        found, top = backwards, other
     for keys in (nbytes, [n * (z - a + 1) for n, a, z in zip(nbytes, first, last)]):
         better = _by_size(sizes, first, last, keys, top) if top > most else None
         if better is not None:
             found, top = better
     return found, top, most
+
+
+def _backwards(sizes: Sequence[int], first: Sequence[int], last: Sequence[int]) -> tuple[list[int], int]:
+    """Best fits in order of last use, from the end. Offsets and the arena's size."""
+    order, end = sorted(range(len(sizes)), key=lambda i: -last[i]), max(last, default=0)
+    placed, top, _ = places_by_time([sizes[i] for i in order], [end - last[i] for i in order], [end - first[i] for i in order])
+    found = [0] * len(sizes)
+    for i, place in zip(order, placed):
+        found[i] = place
+    return found, top
 
 
 def _by_size(

@@ -168,4 +168,4 @@ def test_a_plan_is_explained_as_what_it_is_not_as_it_is_called(tmp_path: Path) -
     value, note, _ = said(recompute=[])
     assert value["beyond_grid"] == "" and value["split"] is None
     assert len([line for line in note.splitlines() if line.startswith("note: ")]) == 1 and "is not recomputed, in the plan" in note
-    assert run("explain", strategy.name, *problem, "-q")
+    assert run("explain", strategy.name, *problem, "--set", "steps=8", "-q")

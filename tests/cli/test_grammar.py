@@ -14,6 +14,7 @@ import click
 import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
+from fast_and_slow import fast_among
 from starting import run_python
 
 from taskflow.cli.main import COMMANDS, main
@@ -273,12 +274,12 @@ def test_ctrl_c_gives_the_best_plan_so_far(tmp_path: Path) -> None:
     assert json.loads(plan.read_text())["format"] == "taskflow-strategy"
 
 
-@pytest.mark.parametrize("words,kept", [
+@pytest.mark.parametrize("words,kept", fast_among(SEARCHING := [
     (["compare", "nmt"], ["data", "model", "expert", "placement (interrupted)"]),
     (["explain", "expert", "--model", "nmt", "--what-if", "links=2x", "--what-if", "compute=2x", "--search"],
      ["links=2x", "compute=2x"]),
     (["report", "search", "--model", "nmt", "--out", "page.html"], []),
-])
+], SEARCHING[1:]))
 def test_ctrl_c_ends_all_searches_of_a_command(words: list[str], kept: list[str], tmp_path: Path) -> None:
     began = time.monotonic()
     done = subprocess.run(

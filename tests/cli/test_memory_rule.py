@@ -28,9 +28,10 @@ from taskflow.rules import SGD
 RULE = SGD(lr=0.1)
 
 
+@pytest.fixture(scope="module")
 def large() -> tuple[Problem, Strategy, list[int]]:
     """A plan of many tasks, and the bytes that it needs."""
-    graph, machine = build("Transformer", preset="small", batch=64), taskflow.load_machine("k80", 16)
+    graph, machine = build("NMT", preset="small", batch=64), taskflow.load_machine("k80", 16)
     evaluator = make_evaluator(graph, machine, rule=RULE)
     plan = known(graph, machine)[0]
     evaluator.set(plan)
@@ -47,9 +48,11 @@ def with_memory(problem: Problem, limit: float) -> Problem:
 @pytest.mark.parametrize(("share", "estimated", "fits"), [
     (0.999, False, True), (1.001, False, False), (0.85, True, True), (0.95, True, False),
 ])
-def test_one_answer_everywhere(share: float, estimated: bool, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_answer_everywhere(
+    share: float, estimated: bool, fits: bool, large: tuple[Problem, Strategy, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is planned may use all memory. An estimate, of a step that is too large to be planned, keeps some spare."""
-    problem, plan, peaks = large()
+    problem, plan, peaks = large
     if estimated:
         monkeypatch.setattr(memory_check, "MOST_PLANNED", 100)
         monkeypatch.setattr(MemoryCheck, "_folded", lambda check, strategy: None)
@@ -61,8 +64,7 @@ def test_one_answer_everywhere(share: float, estimated: bool, fits: bool, monkey
     assert ("kept spare" in table([row])) == ("kept spare" in row["lacks"]) == (estimated and not fits)
     small.evaluator.set(known(problem.graph, small.machine)[2])
     rows, _ = baseline_values(small.evaluator, 64)
-    found = {row["name"]: row["fits_memory"] for row in rows}
-    assert found["data parallel"] == fits
+    assert {row["name"]: row["fits_memory"] for row in rows}["data parallel"] == fits
     report = report_data(small.evaluator, plan)
     page = report.value["plan"]
     assert page["fits_memory"] == fits and page["lacks"] == row["lacks"] and page["peak_memory_bytes"] == max(peaks)
@@ -100,13 +102,12 @@ def test_zero_bubble_keeps_what_is_computed_again() -> None:
     assert "for up to 3 micro-batches: schedule=1f1b needs less" in said["zbv recompute=full"]
 
 
-def test_commands_say_what_the_search_would(tmp_path: Path) -> None:
-    peaks = large()[2]
+def test_commands_say_what_the_search_would(large: tuple[Problem, Strategy, list[int]], tmp_path: Path) -> None:
     described = json.loads(Path(taskflow.__file__).with_name("machines").joinpath("k80.json").read_text())
-    described["devices"][0]["memory_bytes"] = int(max(peaks) / 1.05)
+    described["devices"][0]["memory_bytes"] = int(max(large[2]) / 1.05)
     file = tmp_path / "small.json"
     file.write_text(json.dumps(described))
-    named = ("transformer", "--size", "small", "--batch", "64", "--machine", str(file), "-n", "16", "--rule", "sgd", "--json")
+    named = ("nmt", "--size", "small", "--batch", "64", "--machine", str(file), "-n", "16", "--rule", "sgd", "--json")
     simulated = run("simulate", *named, "--strategy", "data")
     compared = run("compare", *named, "--budget", "1p")
     by_name: dict[str, Any] = {row["name"]: row for row in compared["strategies"]}

@@ -63,6 +63,7 @@ def test_ranks_train_as_one_process_does(folder: Path, example: str, mapper: str
         assert shared["experts"] == alone["experts"] and [row["step"] for row in shared["experts"]] == [1, 2, 3]
 
 
+@pytest.mark.slow  # tests/runtime/test_key_ring.py trains on such ranks every time
 @pytest.mark.mpi
 @needs_mpi
 def test_keys_go_around_a_ring_of_ranks(folder: Path) -> None:

@@ -43,6 +43,8 @@ def test_what_queries_keys_and_values_read_is_gathered_once(name: str, left: int
     assert benchmark("export_bytes").case(name, "t2", 2).left == left
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(280)
 def test_a_rank_of_eight_has_the_shapes_that_are_planned() -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
     dry = benchmark("export_dry_run")

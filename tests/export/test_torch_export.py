@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fast_and_slow import fast_among
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 
@@ -119,7 +120,7 @@ def test_a_stage_that_needs_a_size_of_the_one_before_is_refused() -> None:
         plan_for("llama", "p2 d2 v2 mb1", 4)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mixtral", "t5"])
+@pytest.mark.parametrize("name", fast_among(["gpt2", "mixtral", "t5"], ["mixtral", "t5"]))
 def test_the_stages_of_hugging_face_s_networks_compute_what_the_network_computes(name: str, tmp_path: Path) -> None:
     """Their forward cannot be traced by torch.fx, and so is recorded. Each stage computes positions by itself."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")

@@ -21,7 +21,7 @@ from taskflow.mapper import SyncAlgorithm  # noqa: E402
 from taskflow.mapper.notation import parse_sync  # noqa: E402
 from taskflow.models.gpt import gpt  # noqa: E402
 from taskflow.rules import SGD  # noqa: E402
-from taskflow.runtime.connect import connect  # noqa: E402
+from taskflow.runtime.connecting import connect  # noqa: E402
 from taskflow.runtime.executor import Executor  # noqa: E402
 from taskflow.runtime.program import graph_capture as recording  # noqa: E402
 from taskflow.runtime.transport.nccl import NCCLShares  # noqa: E402

@@ -69,7 +69,7 @@ def trained(name: str, kernels: Any, processors: int, rule: UpdateRule, **option
     ("RNNLM", 2, Adam(0.01), {"clip_norm": 1.0}),
     ("LeNet", 2, SGD(0.05, momentum=0.9, weight_decay=0.1), {}),
     ("MoE", 2, AdamW(0.01), {"clip_norm": 1.0}),
-    ("Mixtral", 2, SGD(0.05), {}),
+    pytest.param("Mixtral", 2, SGD(0.05), {}, marks=pytest.mark.slow),
     pytest.param("NMT", 2, SGD(0.05), {"clip_norm": 1.0}, marks=pytest.mark.slow),
     pytest.param("ResNet-101", 1, SGD(0.05, momentum=0.9), {}, marks=pytest.mark.slow),
 ])

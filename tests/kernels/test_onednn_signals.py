@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fast_and_slow import fast_among
 
 pytest.importorskip("taskflow.kernels.onednn._onednn", reason="built without oneDNN")
 
@@ -44,7 +45,7 @@ print("unharmed")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no alarms")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", fast_among([1, 2], [2]))
 def test_signals_while_multiplying(threads: int) -> None:
     from taskflow.kernels.onednn import library as onednn_library
 

@@ -31,9 +31,8 @@ def test_geometric_means() -> None:
     assert found["least_vs_stock"] == 1.0
 
 
-@pytest.mark.parametrize(("model", "threads"), [
-    ("RNNLM", "1"), pytest.param("ResNet-101", "1", marks=pytest.mark.slow), pytest.param("NMT", "2", marks=pytest.mark.slow)
-])
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "threads"), [("RNNLM", "1"), ("ResNet-101", "1"), ("NMT", "2")])
 def test_a_quick_run(model: str, threads: str) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
     done = subprocess.run(

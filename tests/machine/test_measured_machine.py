@@ -101,6 +101,7 @@ def plausible(machine) -> None:  # type: ignore[no-untyped-def]
     assert device.memory_bytes > 1 << 26
 
 
+@pytest.mark.slow  # tests/cli/test_machine_command.py measures two ranks every time
 @pytest.mark.mpi
 @needs_mpi
 def test_two_ranks(tmp_path: Path) -> None:

@@ -272,13 +272,13 @@ def of_one_processor() -> list[float | None]:
 
 
 @pytest.mark.parametrize("plan", [
-    "t2 p2 d2 mb1", "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 schedule=zbv", "t2 p2 d2 mb1 v3 recompute=selective",
-    "d8 mb1 zero1 overlap=none", "p2 d4 mb1 zero1 overlap=all",
-    "t2 nosp p2 d2 mb1 recompute=full", "t2 regather p2 d2 mb1 schedule=zb-h1",
+    "t1 p4 d2 mb2 schedule=zb-h1", "t2 p2 d2 mb1 schedule=zbv", "t2 p2 d2 mb1 v3 recompute=selective",
+    "d8 mb1 zero1 overlap=none", "p2 d4 mb1 zero1 overlap=all", "t2 regather p2 d2 mb1 schedule=zb-h1",
     "p2 d4 mb1 recompute=full*1,none*2,light*2,linear*1", "d8 mb1 zero=1*1,3*4,0*1 recompute=full*2,selective*4",
     "t2 d4 mb2 zero=3*2,2*4 prefetch=2", "t2 nosp p2 d2 mb1 recompute=whole*3,none*1,full*2",
     *(pytest.param(plan, marks=pytest.mark.slow) for plan in (
-        "t1 p1 d8 mb1 zero1", "t2 p2 d2 mb1 overlap=none", "d8 overlap=none", "t2 p2 d2 mb1 recompute=light",
+        "t2 p2 d2 mb1", "t2 nosp p2 d2 mb1 recompute=full", "t1 p1 d8 mb1 zero1",
+        "t2 p2 d2 mb1 overlap=none", "d8 overlap=none", "t2 p2 d2 mb1 recompute=light",
         "t2 p2 d2 mb1 recompute=linear", "t4 regather p2 mb2 recompute=selective", "t4 p2 d1 mb2 schedule=gpipe recompute=full",
     )),
 ])

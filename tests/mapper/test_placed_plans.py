@@ -116,7 +116,9 @@ def test_they_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plan", [
-    "p2 d4 shares=2,2,1,1 devices=0,2,4,6,1,3,5,7", "t2 p2 d2 mb4 devices=v100,a100 stages=1,3", "d8 shares=2,2,2,2,1,1,1,1",
+    "p2 d4 shares=2,2,1,1 devices=0,2,4,6,1,3,5,7",
+    pytest.param("t2 p2 d2 mb4 devices=v100,a100 stages=1,3", marks=pytest.mark.slow),
+    pytest.param("d8 shares=2,2,2,2,1,1,1,1", marks=pytest.mark.slow),
     pytest.param("t2 p2 d2 mb1 devices=v100,a100 stages=1,3", marks=pytest.mark.slow),
 ])
 def test_micro_batches_that_are_dealt_alike_are_folded(plan: str) -> None:

@@ -14,6 +14,10 @@ from taskflow.operators.operator import REGISTRY, Call, Spec, Target, cost_key, 
 from taskflow.regions import Rect, covers
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
+# What takes longest looks at more than half of the examples with the slow tests.
+in_parts = pytest.mark.parametrize("seeds", [
+    pytest.param(SEEDS[:16], id="first"), pytest.param(SEEDS[16:], marks=pytest.mark.slow, id="rest"),
+])
 
 
 def _cut(kind: str, seed: int) -> tuple[Case, list[Rect]]:
@@ -36,9 +40,10 @@ def test_writes_are_disjoint_or_identical_and_complete(kind: str) -> None:
             assert sum(rect.volume for rect in rects) == spec.rect.volume, f"example {seed}: writes of {number} overlap"
 
 
-def test_pieces_reassemble_to_the_whole(kind: str) -> None:
+@in_parts
+def test_pieces_reassemble_to_the_whole(kind: str, seeds: range) -> None:
     cuts = 0
-    for seed in SEEDS:
+    for seed in seeds:
         case, pieces = _cut(kind, seed)
         cuts += len(pieces) > 1
         whole = forward(case)
@@ -58,7 +63,7 @@ def test_pieces_reassemble_to_the_whole(kind: str) -> None:
                 summed[rect.slices(Rect.of(array.shape))] += share[number]
             rect = (*whole.reads.inputs, *whole.reads.weights)[number]
             _close(summed, embedded(total, rect, array.shape), f"example {seed} {case.operator} gradient {number}, {pieces}")
-    assert cuts >= len(SEEDS) // 3, f"only {cuts} examples of {kind} can be cut: draw larger ones"
+    assert cuts >= len(seeds) // 3, f"only {cuts} examples of {kind} can be cut: draw larger ones"
 
 
 def test_nothing_outside_of_reads_matters(kind: str) -> None:
@@ -91,9 +96,10 @@ def _others_outside(
     return other
 
 
-def test_every_border_of_reads_matters(kind: str) -> None:
+@in_parts
+def test_every_border_of_reads_matters(kind: str, seeds: range) -> None:
     """If some slab at the border of a Rect changed no output for any data, the Rect could be smaller."""
-    for seed in SEEDS:
+    for seed in seeds:
         _, pieces = _cut(kind, seed)
         piece = Random(seed).choice(pieces)
         case = draw(kind, seed)
@@ -265,10 +271,11 @@ def test_keeps_is_honest(kind: str) -> None:
                 _close(gradient, expected[number], f"example {seed} {case.operator}: gradient {number}")
 
 
+@in_parts
 @pytest.mark.parametrize("group", ["inputs", "weights", "outputs"])
-def test_keeps_no_more_than_needed(kind: str, group: str) -> None:
+def test_keeps_no_more_than_needed(kind: str, seeds: range, group: str) -> None:
     """If backward gave the same without the arrays whatever the data, keeping them would waste memory."""
-    for seed in SEEDS:
+    for seed in seeds:
         case = draw(kind, seed)
         if getattr(case.operator.keeps(case.specs), group) and any(a.size for a in getattr(forward(case), group)):
             needed = any(_needs(draw(kind, seed, data), group) for data in range(50))

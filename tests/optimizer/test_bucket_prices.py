@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from fast_and_slow import fast_among
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
@@ -105,14 +106,16 @@ def test_single_layers_pay_the_latency_of_the_ring() -> None:
     assert alone > 1.6 * together and fewer < 1.15 * together
 
 
-def test_the_bound_holds_for_buckets_of_any_size() -> None:
-    graph, machine = decoder(16, 4), load_machine("h100", 16)
+@pytest.mark.parametrize("text", fast_among(
+    ["d16 mb8", "d16 mb4", "t2 d8 mb4", "p2 d8 mb2", "d16 mb1"], ["d16 mb8", "t2 d8 mb4", "p2 d8 mb2"],
+))
+def test_the_bound_holds_for_buckets_of_any_size(text: str) -> None:
+    graph, machine = decoder(16, 2), load_machine("h100", 16)
     works, evaluator = LayerWorks(PlanGrid(graph, machine, RULE).sums), make_evaluator(graph, machine, rule=RULE)
-    for text in ("d16 mb8", "d16 mb4", "t2 d8 mb4", "p2 d8 mb2", "d16 mb1"):
-        bound = least_of(works, parse_plan(text), 10**12)
-        for words in (
-            "", "zero1", "bucket=10G", "zero1 bucket=10G", "zero1 bucket=10M", "zero1 bucket=300M", "zero2", "zero3",
-            "zero1 overlap=all", "zero2 overlap=all",
-        ):
-            seconds = evaluator.set(map_graph(HybridParallel(f"{text} {words}"), graph, machine))
-            assert 0 < bound <= seconds * (1 + 1e-9), (text, words)
+    bound = least_of(works, parse_plan(text), 10**12)
+    for words in (
+        "", "zero1", "bucket=10G", "zero1 bucket=10G", "zero1 bucket=10M", "zero1 bucket=300M", "zero2", "zero3",
+        "zero1 overlap=all", "zero2 overlap=all",
+    ):
+        seconds = evaluator.set(map_graph(HybridParallel(f"{text} {words}"), graph, machine))
+        assert 0 < bound <= seconds * (1 + 1e-9), words

@@ -51,7 +51,7 @@ def cost(model: AnalyticCosts, of: tuple[Operator, tuple[Spec, ...]], backward: 
 @pytest.mark.parametrize("backward", [False, True])
 def test_more_work_takes_longer(name: str, backward: bool) -> None:
     model = AnalyticCosts(load_machine(name))
-    assert model.name == f"analytic {model.machine.name}"
+    assert model.name.partition(" (")[0] == f"analytic {model.machine.name}"
     k = 16 if model.machine.processors[0].device.program else 1  # small kernels take what starting them takes
     for a, b in (
         (linear(64 * k, 512 * k, 512 * k), linear(128 * k, 512 * k, 512 * k)),
@@ -153,9 +153,14 @@ def test_types_have_their_rates() -> None:
     assert half == pytest.approx(single, rel=1e-2)
 
 
+def unmeasured(machine: Cluster) -> AnalyticCosts:
+    """Costs of a device of which no products were measured, so that all types reach the same part of their peak."""
+    return changed(machine, matrix_products=())
+
+
 def test_products_of_float32_may_run_on_tensor_cores() -> None:
     """Only products do, and only of float32; arrays keep their size, so that what waits for memory takes as long as ever."""
-    plain, tf32, bf16 = (AnalyticCosts(load_machine(f"a100{way}")) for way in ("", ":tf32", ":bf16"))
+    plain, tf32, bf16 = (unmeasured(load_machine(f"a100{way}")) for way in ("", ":tf32", ":bf16"))
     product, step, relu = linear(8192, 8192, 8192), lstm(8192, 1, 2048), (REGISTRY["relu"](), (Spec((64, 4096), F32),))  # type: ignore[call-arg]
     for backward in (False, True):
         slow, middle, fast = (cost(costs, product, backward) for costs in (plain, tf32, bf16))

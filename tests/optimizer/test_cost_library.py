@@ -69,7 +69,8 @@ def test_large_products_come_near_the_peak(network: str) -> None:
             spent = costs.spent(node.operator, node.specs, space, backward, wanted, 0, device)
             assert spent is not None
             least = max(flops / device.product_rate(node.specs[0].dtype), (1 + backward) * touched / device.memory_bytes_per_second)
-            assert 0.4 < least / spent.device < 1, f"{node.name}: {least / spent.device:.3f} of the peak, backward: {backward}"
+            low = 0.3 if node.operator.kind == "flash_attention" else 0.4  # as published: backward, and of words that see few
+            assert low < least / spent.device < 1, f"{node.name}: {least / spent.device:.3f} of the peak, backward: {backward}"
         looked.add(node.operator.kind)
     assert len(looked) > 1
 

@@ -42,11 +42,11 @@ def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(plan: str, exp
     strategy = map_graph(HybridParallel(plan), graph, MACHINE)
     step = folded_step(graph, strategy, MACHINE, evaluator.costs, RULE, 1.0)
     seconds = evaluator.set(strategy)
-    tasks = evaluator.lowered()
+    tasks, timeline = evaluator.current()
     assert step.replicas.count == count
     assert step.makespan == pytest.approx(seconds, rel=1e-12)
     assert (step.tasks, step.transfer_bytes) == (len(tasks), tasks.transfer_bytes)
-    for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
+    for folded, use in zip(folded_use(step), memory_use(tasks, timeline.begun(tasks))):
         assert (folded.packed, folded.weights) == (use.packed, use.weights)
         assert folded.state == pytest.approx(use.state, rel=0.1)
         assert folded.buffers == pytest.approx(use.buffers, rel=0.01)

@@ -50,7 +50,7 @@ def both(graph: OperatorGraph, plan: str, clip: float | None = 1.0) -> tuple[Fol
 def test_tasks_wait_for_what_they_wait_for_in_the_whole_step(plan: str, batch: int, layers: int) -> None:
     step, evaluator = both(network(SMALL, batch, layers), plan)
     assert step.replicas.count > 1
-    first, tasks = set(step.replicas.images), evaluator.lowered()
+    first, tasks = set(step.replicas.images), evaluator.current()[0]
     own = [t for t in tasks if (first & set(t.processors) if t.kind is Kind.COLLECTIVE else t.processor in first)]
     lowered = step.lowered.tasks
     assert [_of(task) for task in own] == [_of(lowered[o]) for o in step.whole.origin]
@@ -91,9 +91,9 @@ def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(plan: str, bat
     step, evaluator = both(network(LARGE, batch, layers), plan)
     assert step.replicas.count > 1
     assert step.makespan == pytest.approx(evaluator.seconds, rel=5e-3)
-    tasks = evaluator.lowered()
+    tasks, timeline = evaluator.current()
     assert (step.tasks, step.transfer_bytes) == (evaluator.tasks, tasks.transfer_bytes)
-    for folded, use in zip(folded_use(step), memory_use(tasks, evaluator.timeline().begun(tasks))):
+    for folded, use in zip(folded_use(step), memory_use(tasks, timeline.begun(tasks))):
         assert (folded.weights, folded.state, folded.packed) == (use.weights, use.state, use.packed)
         assert folded.buffers == pytest.approx(use.buffers, rel=0.01)
 

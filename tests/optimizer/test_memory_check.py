@@ -106,6 +106,7 @@ def test_the_check_says_what_the_runtime_plans(count: int, most: int, monkeypatc
     """Within 10 %, and at most 2 % below it; whether the step is folded or not, as far as it can be."""
     folded = 0
     for one in cases(count, most):
+        one.evaluator.set(one.strategy)
         needed = of_runtime(one)
         said, exactly = MemoryCheck(one.evaluator).peaks(one.strategy)
         assert exactly
@@ -124,7 +125,9 @@ def near(said: Sequence[int], needed: Sequence[int], what: str) -> None:
         assert 0.98 * b <= a <= 1.1 * b, f"{what}: processor {processor} is said to need {a:,}, the runtime plans {b:,}"
 
 
-@pytest.mark.parametrize("plan", ["data", "d8 zero1", "d8 zero3", "t2 d4", "d8 zero1 recompute=full"])
+@pytest.mark.parametrize("plan", fast_among(
+    ["data", "d8 zero1", "d8 zero3", "t2 d4", "d8 zero1 recompute=full"], ["data", "d8 zero3", "d8 zero1 recompute=full"],
+))
 def test_more_samples_never_need_less(plan: str) -> None:
     """A step of few tasks, one of many and one that is folded are planned alike."""
     machine, peaks = load_machine("h100", 8), []
@@ -139,7 +142,7 @@ def test_more_samples_never_need_less(plan: str) -> None:
     ("t4 d2 regather", 0.95), ("t4 d2 recompute=light", 0.95), ("t4 d2 recompute=full", 0.5),
 ])
 def test_regathering_and_recomputing_need_less(words: str, share: float) -> None:
-    graph, machine = build("Llama", 8, preset="small", layers=16, steps=128, hidden=64), load_machine("h100", 8)
+    graph, machine = build("Llama", 8, preset="small", layers=8, steps=128, hidden=64), load_machine("h100", 8)
     check = MemoryCheck(make_evaluator(graph, machine, rule=SGD(0.1)))
     plain, other = (max(check.peaks(choose(plan, graph, machine)[0])[0]) for plan in ("t4 d2", words))
     assert other < share * plain
@@ -149,8 +152,10 @@ def test_regathering_and_recomputing_need_less(words: str, share: float) -> None
 PLANS = ("data", "expert", "megatron")
 
 
-@pytest.mark.parametrize("name", fast_among([*OTHERS, "GPT-2", "Llama"], ["NMT", "AlexNet", "ResNet-101", "GPT-2"]))
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "dtype"), fast_among(
+    [(name, dtype) for name in (*OTHERS, "GPT-2", "Llama") for dtype in ("float32", "bfloat16")],
+    [("NMT", "float32"), ("AlexNet", "bfloat16"), ("ResNet-101", "float32"), ("GPT-2", "bfloat16")],
+))
 def test_estimates_of_rules_are_near_the_plan(name: str, dtype: str) -> None:
     for machine, rule, plan in zip(("h100", "p100", "h100"), RULES, PLANS):
         graph, on = build(name, 16, preset="small", dtype=dtype), load_machine(machine, 4)

@@ -40,7 +40,7 @@ SMALL = build("RNNLM", batch=8, preset="small", steps=4, steps_per_operator=2)
 MACHINE = host(4)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", fast_among(ALGORITHMS, [name for name in ALGORITHMS if name != "exact"]))
 def test_a_proposal_budget_makes_a_search_reproducible(algorithm: str) -> None:
     # Where there is something to find: on a host the starts are best. Bounds of partial plans on four devices take minutes.
     machine = taskflow.load_machine("p100", devices=2 if algorithm == "exact" else 4)
@@ -65,7 +65,9 @@ def test_no_seconds_end_a_part_of_a_budget_of_proposals(monkeypatch: pytest.Monk
 KNOWN = [(algorithm, model) for model in ("RNNLM", "MLP", "LeNet") for algorithm in ALGORITHMS]
 
 
-@pytest.mark.parametrize(("algorithm", "model"), fast_among(KNOWN, [case for case in KNOWN if case != ("exact", "RNNLM")]))
+@pytest.mark.parametrize(("algorithm", "model"), fast_among(
+    KNOWN, [(algorithm, model) for algorithm, model in KNOWN if algorithm != "exact" or model == "MLP"],
+))
 def test_no_plan_is_slower_than_the_known_ones(algorithm: str, model: str) -> None:
     graph, machine = build(model, preset="small"), taskflow.load_machine("p100", devices=4)
     evaluator = make_evaluator(graph, machine)
@@ -206,7 +208,7 @@ def test_where_weights_do_not_fit_they_are_shared_in_groups() -> None:
 def test_a_large_plan_is_not_lowered_because_the_plan_before_was_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a proposal fits is asked before it is accepted: the evaluator still counts the tasks of the plan before it, by
     which a plan of hundreds of thousands of tasks was lowered in Python, minutes beyond a budget of seconds."""
-    graph, machine = build("Transformer", batch=64), taskflow.load_machine("h100", 64)
+    graph, machine = build("Transformer", batch=32), taskflow.load_machine("h100", 32)
     evaluator = make_evaluator(graph, machine)
     data, _, model = known(graph, machine)
     small = make_evaluator(graph, changed(machine, [Change("memory", 0.001)]))
@@ -214,7 +216,7 @@ def test_a_large_plan_is_not_lowered_because_the_plan_before_was_small(monkeypat
     evaluator.set(data)
     assert small.tasks <= MOST_TASKS < evaluator.tasks
     monkeypatch.setattr(type(small), "lowered", lambda self, strategy=None: pytest.fail("lowered"))
-    assert "64 of 64 processors lack memory" in MemoryCheck(small)(data)
+    assert "32 of 32 processors lack memory" in MemoryCheck(small)(data)
 
 
 @pytest.mark.parametrize("proposals", [1, 2, 3, 7])
@@ -282,7 +284,7 @@ def test_memory_in_program_order_is_near_the_planned_memory(model: str) -> None:
             assert 0.8 * use.nbytes <= likely[use.processor] <= most[use.processor] + 64 * len(graph)
 
 
-@pytest.mark.parametrize("model", ["ResNet-101", "Inception-v3"])
+@pytest.mark.parametrize("model", fast_among(["ResNet-101", "Inception-v3"], ["Inception-v3"]))
 def test_data_parallelism_of_deep_networks_fits_the_machines_of_the_paper(model: str) -> None:
     for machine in ("p100", "k80"):
         where = taskflow.load_machine(machine, devices=4)

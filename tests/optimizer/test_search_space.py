@@ -8,6 +8,7 @@ from math import prod
 from random import Random
 
 import pytest
+from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.mapper import OpConfig
@@ -128,7 +129,7 @@ def test_random_strategies_fit_the_graph_and_follow_the_seed() -> None:
             configs[node.name].verify(node, 4)
 
 
-@pytest.mark.parametrize("algorithm", ["guided", "mcmc", "optcnn"])
+@pytest.mark.parametrize("algorithm", fast_among(["guided", "mcmc", "optcnn"], ["guided", "optcnn"]))
 def test_where_contiguous_placements_are_asked_for_all_are(algorithm: str) -> None:
     """The experts' plan too, which deals a layer's pieces to one processor of each node."""
     graph, machine = build("NMT", preset="small"), taskflow.load_machine("p100", 8)

@@ -69,7 +69,7 @@ def plans(graph: OperatorGraph, machine: Cluster, random: Random, count: int) ->
 
 
 @pytest.mark.parametrize(("name", "where", "count"), [
-    ("gpt", "h100", 4), ("gpt", "unlike", 1), ("gpt", "arithmetic", 1), ("llama", "slow", 2),
+    ("gpt", "h100", 4), pytest.param("gpt", "unlike", 1, marks=pytest.mark.slow), ("gpt", "arithmetic", 1), ("llama", "slow", 1),
     *(pytest.param(name, where, 250, marks=pytest.mark.slow) for name in ("gpt", "llama") for where in MACHINES),
 ])
 def test_no_plan_with_an_order_is_faster(name: str, where: str, count: int) -> None:
@@ -88,7 +88,7 @@ def test_no_plan_with_an_order_is_faster(name: str, where: str, count: int) -> N
     assert where != "arithmetic" or nearest < 5  # the test would see a bound that is some times too high
 
 
-@pytest.mark.parametrize("seed", [*range(25), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(25, 400))])
+@pytest.mark.parametrize("seed", [*range(13), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(13, 400))])
 def test_no_plan_without_an_order_is_faster(seed: int) -> None:
     random = Random(f"work {seed}")
     graph, _, rule, clip_norm = network(seed)

@@ -68,11 +68,11 @@ def test_colours_tell_micro_batches_and_kinds_apart() -> None:
 
 def test_rows_know_their_micro_batch() -> None:
     judge, report = report_of("GPT-2", "p2 d2 mb1", 4)
-    counts = np.bincount(report.columns["micro"])
+    counts, lowered = np.bincount(report.columns["micro"]), judge.lowered()
     wanted = [0] * len(counts)
-    for one, first, last in judge.lowered().passes:
+    for one, first, last in lowered.passes:
         wanted[one.micro_batch + 1] += sum(len(t.processors) if t.source == t.processor and t.kind.travels else 1
-                                           for t in judge.lowered().tasks[first:last])
+                                           for t in lowered.tasks[first:last])
     assert counts[1:].tolist() == wanted[1:] and counts[0] > 0
     _, thin = report_of("GPT-2", "p2 d2 mb1", 4, most_rows=100)
     assert len(thin.columns["micro"]) < len(report.columns["micro"]) and set(thin.columns["micro"]) <= set(report.columns["micro"])

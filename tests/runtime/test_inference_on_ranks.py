@@ -42,6 +42,7 @@ def test_four_ranks_save_and_two_load(tmp_path):
     np.testing.assert_allclose([run.train(data(step)) for step in range(3, 6)], saved["losses"][3:], rtol=1e-9)
 
 
+@pytest.mark.slow  # other ranks go on every time, and one process bit for bit (tests/training/test_weights.py)
 def test_resuming_on_the_same_ranks_is_bitwise_equal(tmp_path):
     saved = start(3, "save", str(tmp_path), "5")
     loaded = start(3, "load", str(tmp_path), "5")

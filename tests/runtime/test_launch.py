@@ -12,7 +12,7 @@ import pytest
 from programs.start import LIMIT_SECONDS, MAKER, mpirun
 from starting import environment, needs_mpi
 
-from taskflow.runtime.connect import connect
+from taskflow.runtime.connecting import connect
 from taskflow.runtime.job.launch import Launcher, launcher, limit_threads
 from taskflow.runtime.job.polling import node_cores
 from taskflow.runtime.transport.local import LocalTransport
@@ -90,7 +90,7 @@ def test_launcher(environ: dict[str, str], expected: tuple[str, int, int, int] |
 def test_alone() -> None:
     assert isinstance(connect(), LocalTransport)
     assert isinstance(connect(processors=16), LocalTransport)  # one process carries any number
-    code = "import sys; from taskflow.runtime.connect import connect; connect(4); sys.exit('mpi4py' in sys.modules)"
+    code = "import sys; from taskflow.runtime.connecting import connect; connect(4); sys.exit('mpi4py' in sys.modules)"
     assert run_python(code, {}).returncode == 0
 
 
@@ -98,7 +98,7 @@ def test_alone() -> None:
 @needs_mpi
 @pytest.mark.parametrize("variables", [{"PMI_SIZE": "4"}, {"OMPI_COMM_WORLD_SIZE": "4"}, {"MV2_COMM_WORLD_SIZE": "4"}])
 def test_mpirun_of_another_mpi(variables: dict[str, str]) -> None:
-    ended = run_python("from taskflow.runtime.connect import connect; connect()", variables)
+    ended = run_python("from taskflow.runtime.connecting import connect; connect()", variables)
     assert ended.returncode == 1
     assert ended.stderr.count("LaunchError: connect:") == 1
     # MPICH's library does not even start under Open MPI's mpirun: it is found out before.
@@ -112,7 +112,7 @@ def test_mpirun_of_another_mpi(variables: dict[str, str]) -> None:
 @needs_mpi
 def test_srun_that_does_not_start_mpi() -> None:
     variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_NODEID": "0"}
-    ended = run_python("from taskflow.runtime.connect import connect; connect()", variables)
+    ended = run_python("from taskflow.runtime.connecting import connect; connect()", variables)
     assert ended.returncode == 1
     assert "Slurm (srun) started 4 ranks, but the MPI library that mpi4py loaded sees 1" in ended.stderr
     assert "srun --mpi=pmi2 or pmix" in ended.stderr
@@ -142,7 +142,7 @@ def test_no_mpi(tmp_path: Path, source: str | None, part: str) -> None:
     hide = "import sys; sys.modules['mpi4py'] = None; " if source is None else ""
     (package / "__init__.py").write_text("class rc: pass\n")
     (package / "MPI.py").write_text(source or "")
-    code = f"{hide}from taskflow.runtime.connect import connect; connect()"
+    code = f"{hide}from taskflow.runtime.connecting import connect; connect()"
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     ended = run_python(code, {"PMI_SIZE": "2", "PMI_RANK": "0", "PYTHONPATH": path})
     assert ended.returncode == 1 and part in ended.stderr and "pip install" in ended.stderr

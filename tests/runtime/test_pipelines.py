@@ -58,13 +58,13 @@ def any_network(seed: int, count: int) -> int:
     return compare_network(seed, plan, "network", count)
 
 
-@pytest.mark.parametrize(("seed", "count"), [(0, 4), *(pytest.param(s, 5, marks=pytest.mark.slow) for s in range(4))])
+@pytest.mark.parametrize(("seed", "count"), [(0, 3), *(pytest.param(s, 5, marks=pytest.mark.slow) for s in range(4))])
 def test_a_decoder_in_any_order(seed: int, count: int) -> None:
     assert decoder(seed, count) == count
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", fast_among(["Llama", "MoE", "Mixtral", "Transformer"], ["Llama", "MoE", "Transformer"]))
+@pytest.mark.parametrize("name", fast_among(["Llama", "MoE", "Mixtral", "Transformer"], ["MoE", "Transformer"]))
 def test_networks_of_today_in_any_order(name: str, count: int) -> None:
     def graph() -> OperatorGraph:
         return small(name, "float64", 3 if name != "Transformer" else 1)
@@ -73,7 +73,7 @@ def test_networks_of_today_in_any_order(name: str, count: int) -> None:
     assert compare(graph, batches, plan, name, count, "float64", SGD(0.1, momentum=0.9), 1.0) == count
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", fast_among(range(2), [0]))
 def test_a_recurrent_network_in_any_order(seed: int) -> None:
     assert recurrent(seed, 5) == 5
 
@@ -270,7 +270,7 @@ def test_gradients_accumulate_and_weights_travel_once_a_step() -> None:
 @pytest.mark.mpi
 @needs_mpi
 @pytest.mark.parametrize(("ranks", "cases"), [
-    (3, rank_cases(3, random=1, shares=1, hybrids=1)),
+    (3, rank_cases(3, random=0, shares=1, hybrids=1)),  # random plans: those that shares and buckets are put on
     pytest.param(2, rank_cases(2, random=2, shares=2, hybrids=3), marks=pytest.mark.slow),
     pytest.param(3, rank_cases(3, random=2, shares=2, hybrids=3), marks=pytest.mark.slow),
     *(pytest.param(n, rank_cases(n, random=8, shares=6), marks=pytest.mark.slow) for n in (2, 3, 4, 8)),

@@ -88,9 +88,9 @@ def test_losses_are_those_of_weights_as_they_lie(name: str, monkeypatch: pytest.
              and node.operator.kind == "input"}
     strategy = choose("data", graph, host(1))[0]
     with_room = Executor(graph, strategy, SGD(0.1), kernels=kernels)
-    ours = [with_room.train(feeds) for _ in range(4)]
+    ours = [with_room.train(feeds) for _ in range(2)]
     layer = next(type(node.operator) for node in graph if node.operator.kind == "lstm")
     monkeypatch.setattr(layer, "lays_out", lambda *_: ())
     without = Executor(graph, strategy, SGD(0.1), kernels=kernels)
-    assert ours == [without.train(feeds) for _ in range(4)] and ours[-1] < ours[0]
+    assert ours == [without.train(feeds) for _ in range(2)] and ours[-1] < ours[0]
     assert without.program("train").plan.memory.nbytes <= with_room.program("train").plan.memory.nbytes

@@ -232,7 +232,7 @@ def test_every_network_has_a_program() -> None:
         program("cube")
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=needs_mpi)])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=needs_mpi)])
 def test_an_interrupted_run_says_how_it_goes_on(folder: Path, ranks: int) -> None:
     """Ctrl-C: one line that names the checkpoint, from which the run can really go on."""
     pytest.importorskip("sklearn", reason="pip install scikit-learn")

@@ -11,7 +11,7 @@ from taskflow.optimizer.cost.accumulated_gradients import target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.cost.library import Spent
 from taskflow.optimizer.cost.model import CostModel
-from taskflow.optimizer.cost.pace import paced
+from taskflow.optimizer.cost.pace import Pacing, paced
 from taskflow.optimizer.cost.phases import arrays
 from taskflow.optimizer.cost.task_costs import Costs
 from taskflow.regions import Rect
@@ -68,14 +68,13 @@ class ModelCosts(Costs):
         return seconds(added) if added >= 0 else min(seconds(0), seconds(targets))
 
     def pace(self, graph: TaskGraph, strategy: Strategy, copies: Sequence[int] | None = None) -> Cost:
-        programs = [program for device in self._machine.kinds if (program := device.program) is not None]
-        if strategy.pipeline is None or not programs or not isinstance(self.model, AnalyticCosts):
+        programs = tuple(program for device in self._machine.kinds if (program := device.program) is not None)
+        if not programs or not isinstance(self.model, AnalyticCosts):
             return self.task
-
-        def waits(nbytes: float) -> float:
-            return max(program.waits(nbytes) for program in programs)
-
-        return paced(graph, strategy, self.spent, waits, self.task, copies)
+        pacing = Pacing(programs, len({processor.node for processor in self._machine.processors}) > 1)
+        if strategy.pipeline is None and not pacing.exposed:
+            return self.task
+        return paced(graph, strategy, self.spent, pacing, self.task, copies)
 
     def spent(self, task: Task) -> Spent | None:
         """Return the seconds of device and host for the task of a piece; None if the model does not distinguish them."""

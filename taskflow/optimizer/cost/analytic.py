@@ -13,9 +13,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from taskflow.machine import Device, Machine
 from taskflow.operators.operator import Dim, Operator, Spec, Work, computes_in
 from taskflow.optimizer.cost.accumulated_gradients import Adding, adding, target_bytes
-from taskflow.optimizer.cost.library import Spent, free, spent
+from taskflow.optimizer.cost.library import FUSED, Spent, attention_rate, free, spent
 from taskflow.optimizer.cost.model import Gradients, RememberedCosts
 from taskflow.optimizer.cost.phases import Phase, phases
+from taskflow.optimizer.cost.products import most_reached
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Kind
@@ -48,7 +49,9 @@ class AnalyticCosts(RememberedCosts):
 
     @property
     def name(self) -> str:
-        return f"analytic {self.machine.name}"
+        devices = {processor.device.kind: processor.device for processor in self.machine.processors}
+        programs = dict.fromkeys(d.program.name for d in devices.values() if d.program is not None and d.program.name)
+        return f"analytic {self.machine.name}" + (f" ({', '.join(programs)})" if programs else "")
 
     def _compute(
         self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
@@ -68,10 +71,8 @@ class AnalyticCosts(RememberedCosts):
     ) -> Spent | None:
         if device.program is None:
             return None
-        rate = device.product_rate(computes_in(operator, inputs))
         reached = device.reaches(Work.CONTRACTION.value, EFFICIENCY[Work.CONTRACTION])
-        memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
-        return spent(operator, inputs, piece, backward, wanted, adds, device, rate, reached, memory)
+        return spent(operator, inputs, piece, backward, wanted, adds, device, computes_in(operator, inputs), reached)
 
     def spent(
         self, operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Gradients, added_bytes: int,
@@ -116,18 +117,37 @@ class AnalyticCosts(RememberedCosts):
         if operator.picks(inputs, space) or (device.program is not None and free(operator, backward)):
             return
         dtype, seen = computes_in(operator, inputs), _seen(operator, inputs, dims)
-        memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
         for phase in phases(operator, inputs, space, backward, wanted):
-            unfused = phase.kernels == Work.MEMORY
-            part = UNFUSED if unfused else device.reaches(phase.kernels.value, EFFICIENCY[phase.kernels])
-            reached = _rate(phase, device, dtype) * part
+            reached, fastest, starts = _most(phase, operator, inputs, backward, device, dtype)
             # Pieces of repeated kernels may fit the cache where the whole does not.
-            traffic = seen * phase.nbytes / memory if phase.repeats == 1 else 0.0
-            yield phase.repeats, phase.flops / reached, traffic, phase.launches * device.launch_seconds
+            traffic = seen * phase.nbytes / fastest if phase.repeats == 1 else 0.0
+            yield phase.repeats, phase.flops / reached, traffic, phase.launches * starts
 
     def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None, runs: int) -> float:
         # GPUs' threads find their elements one by one: rows cost nothing, unless they are shorter than what memory gives at once.
-        return phase_seconds(Phase(Work.MEMORY, flops, nbytes, 1), device, device.rate())
+        times = device.update_times if kind is Kind.UPDATE else 1.0
+        return phase_seconds(Phase(Work.MEMORY, flops, times * nbytes, 1), device, device.rate())
+
+
+def _most(
+    phase: Phase, operator: Operator, inputs: tuple[Spec, ...], backward: bool, device: Device, dtype: object
+) -> tuple[float, float, float]:
+    """Operations and bytes a second that a phase exceeds in no piece, and the least seconds to start a kernel."""
+    rate, program = _rate(phase, device, dtype), device.program
+    if phase.kernels == Work.MEMORY:
+        times = program.passing(operator.kind).times if program is not None else 1.0
+        return rate * UNFUSED, device.memory_rate / max(times, 1e-9), device.launch_seconds
+    efficiency = device.reaches(phase.kernels.value, EFFICIENCY[phase.kernels])
+    if program is None or phase.kernels != Work.CONTRACTION:
+        return rate * efficiency, device.memory_rate, device.launch_seconds
+    if operator.kind in FUSED:
+        head = inputs[0].shape[-1]
+        return attention_rate(device, dtype, head, backward, efficiency), device.memory_rate, device.launch_seconds
+    part = device.power * program.products
+    if (rates := device.products_of(dtype)) is None:
+        return rate * efficiency * part, device.memory_rate, device.launch_seconds
+    fastest = max(rates.memory, rates.cache) * device.memory_bytes_per_second * part
+    return rate * most_reached(rates) * part, fastest, rates.start_seconds
 
 
 def _rate(phase: Phase, device: Device, dtype: object) -> float:
@@ -161,7 +181,7 @@ def _seen(operator: Operator, inputs: tuple[Spec, ...], dims: Sequence[Dim]) -> 
 
 def phase_seconds(phase: Phase, device: Device, rate: float) -> float:
     """Return the seconds of a phase on a device whose peak is ``rate`` operations a second."""
-    memory = device.memory_bytes_per_second * device.reaches(Work.MEMORY.value, EFFICIENCY[Work.MEMORY])
+    memory = device.memory_rate
     nbytes = phase.nbytes
     if phase.kernels == Work.MEMORY:
         arithmetic = phase.flops / (rate * UNFUSED)

@@ -1,6 +1,6 @@
 """Library model: how a device's libraries execute the work of a piece when a training program drives the device
-(`taskflow.machine.HostProgram`). Matrix products run in tiles, views are free, and one thread of the host launches every
-kernel.
+(`taskflow.programs.TrainingProgram`). Matrix products run in tiles, views are free, and one thread of the host launches every
+kernel. How products and attention perform is the device's, which kernels are fused and which attention runs is the program's.
 
 Constants have a source beside them; none depends on a particular network.
 """
@@ -14,6 +14,8 @@ from math import ceil
 from taskflow.machine import Device
 from taskflow.operators.operator import Operator, Spec, Work
 from taskflow.optimizer.cost.phases import Phase, arrays, phases
+from taskflow.optimizer.cost.products import product_seconds
+from taskflow.programs import ONE_PASS
 from taskflow.regions import Rect
 
 TILES = ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.7))
@@ -34,8 +36,17 @@ FUSED, FUSED_COLUMNS = frozenset({"flash_attention", "attention_blocks"}), 128
 """Attention whose scores never leave the chip: a block of queries, as many columns as a head has, goes over all keys that it sees
 (Dao, "FlashAttention-2", arXiv 2307.08691, sections 3.2 and 3.3)."""
 
-FUSED_BACKWARD = 0.86
-"""Of the forward pass's rate: up to 63 % of an A100's peak against 73 % (there, section 4.1)."""
+FUSED_REACHED = (0.75, 0.645)
+"""Parts of the peak that such attention reaches forward and backward where the device does not say it: up to 73 % of an A100's peak
+against 63 % (there, section 4.1)."""
+
+KEYS_LOST = 192
+"""Words that each query would see in the time in which its block of queries starts and ends: of 2,048 words under a causal mask a
+kernel reaches 0.84 of what it reaches of very many (figures 4 and 5 there)."""
+
+HEAD, HEAD_LOST = 128, 32
+"""Features of a head for which parts of the peak are stated, and how many more would take as long as starting a block does: with
+heads of 64 a kernel reaches 0.83 of that (there, figure 5; Shah et al., arXiv 2407.08608, figure 5)."""
 
 LOSS_KERNELS = 8
 """Of a cross-entropy from its parts: maximum, difference, exponential, sum, logarithm, choice, mean, and a change of type."""
@@ -62,38 +73,46 @@ class Spent:
 
 def spent(
     operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Sequence[bool], adds: Sequence[bool],
-    device: Device, rate: float, efficiency: float, memory: float,
+    device: Device, dtype: object, efficiency: float,
 ) -> Spent | None:
-    """Return the seconds of a piece's task. ``rate``: peak of its matrix products, of which large ones reach ``efficiency``.
-    ``memory``: bytes a second of a pass over memory. None for work that this model does not cover: convolutions and recurrent
-    layers."""
+    """Return the seconds of a piece's task. ``dtype``: in which it multiplies; large products reach ``efficiency`` of the peak
+    where the device does not say more. None for work that this model does not cover: convolutions and recurrent layers."""
     if operator.work not in (Work.CONTRACTION, Work.MEMORY):
         return None
     if free(operator, backward) and not any(adds):
         return Spent(0.0, 0.0)
-    touched, seconds, kernels = arrays(operator, inputs, piece), 0.0, 0
+    touched, seconds, kernels, memory = arrays(operator, inputs, piece), 0.0, 0.0, device.memory_rate
+    program = device.program
     if operator.work is Work.CONTRACTION:
+        products = _Products(device, dtype, efficiency, device.power * (program.products if program else 1.0))
         for phase in phases(operator, inputs, piece, backward, wanted):
             if operator.kind in FUSED:
-                seconds += _fused(phase, device, rate * efficiency * (FUSED_BACKWARD if backward else 1.0), memory)
+                keys = operator.flops(inputs, piece) / 4 / max(1, touched.output_elements[0])
+                rate = attention_rate(device, dtype, inputs[0].shape[-1], backward, efficiency)
+                seconds += _fused(phase, device, rate * max(1.0, keys) / (max(1.0, keys) + KEYS_LOST))
             else:
-                seconds += _product(phase, device, rate * efficiency, memory)
+                seconds += products.seconds(phase)
             kernels += 1
         if backward and len(touched.weights) > 1:  # the bias's gradient, by a pass over the output's
             seconds, kernels = seconds + sum(touched.outputs) / memory, kernels + 1
         # A product does not add: what is added to is read, added, and written.
         results, sums = (*touched.inputs, *touched.weights), (*touched.inputs, *touched.weight_gradients)
-        added = [n + 2 * m for n, m, a in zip(results, sums, adds) if a]
-        seconds, kernels = seconds + sum(added) / memory, kernels + len(added)
+        given, summing = len(touched.inputs), program.passing("sums") if program else ONE_PASS
+        narrower = program.gradient_bytes / 4 if program and program.gradient_bytes else 1.0
+        for i, (n, m, added) in enumerate(zip(results, sums, adds)):
+            if added and i < given:
+                seconds, kernels = seconds + (n + 2 * m) / memory, kernels + 1
+            elif added:  # a weight's
+                seconds, kernels = seconds + summing.times * (n + 2 * m * narrower) / memory, kernels + summing.kernels
     else:
+        passing = program.passing(operator.kind) if program else ONE_PASS
         for phase in phases(operator, inputs, piece, backward, wanted, adds):
             if free(operator, backward):  # only what is added
                 seconds += 3 * sum(n for n, a in zip(touched.inputs, adds) if a) / memory
             else:
-                seconds += max(phase.nbytes / memory, phase.flops / (device.rate() / 2))
-        kernels = _passes(operator, inputs, piece, backward, len(touched.weights)) + sum(adds)
-    host = device.program.host_seconds if device.program else 0.0
-    return Spent(seconds + kernels * device.launch_seconds, kernels * host)
+                seconds += max(passing.times * phase.nbytes / memory, phase.flops / (device.rate() / 2))
+        kernels = _passes(operator, inputs, piece, backward, len(touched.weights)) * passing.kernels + sum(adds)
+    return Spent(seconds + kernels * device.launch_seconds, kernels * (program.host_seconds if program else 0.0))
 
 
 def free(operator: Operator, backward: bool) -> bool:
@@ -110,22 +129,52 @@ def _passes(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: b
     return 2 if backward and weights else 1  # of the input's gradient and of the weights'
 
 
-def _product(phase: Phase, device: Device, rate: float, memory: float) -> float:
-    """Seconds of one product, from its factors: (rows, terms) x (terms, columns)."""
-    left, right, results = phase.factors
-    if not phase.flops or not left or not right:
-        return phase.nbytes / memory
-    terms = phase.flops / 2 / max(1, results)
-    rows, columns = max(1.0, results / (right / terms)), max(1.0, results / (left / terms))
-    batches = max(1, round(results / (rows * columns)))
-    return max(tiled(ceil(rows), ceil(columns), terms, batches, device.multiprocessors, rate), phase.nbytes / memory)
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """How a device multiplies in a type: ``efficiency`` of the peak where it does not say more, and in a step ``part`` of what it
+    reaches alone."""
+
+    device: Device
+    dtype: object
+    efficiency: float
+    part: float
+
+    def seconds(self, phase: Phase) -> float:
+        """Return the seconds of one product, from its factors: (rows, terms) x (terms, columns)."""
+        left, right, results = phase.factors
+        device, memory, peak = self.device, self.device.memory_rate, self.device.product_rate(self.dtype)
+        if not phase.flops or not left or not right:
+            return phase.nbytes / memory
+        terms = phase.flops / 2 / max(1, results)
+        rows, columns = max(1.0, results / (right / terms)), max(1.0, results / (left / terms))
+        batches = max(1, round(results / (rows * columns)))
+        if (rates := device.products_of(self.dtype)) is not None:
+            size = 1 if "8" in str(self.dtype) else 2
+            alone = product_seconds(device, rates, peak, size, ceil(rows), ceil(columns), terms, batches)
+            # What is wider than the results that a library writes, as sums of gradients are.
+            more = phase.nbytes - batches * size * (rows * terms + terms * columns + rows * columns)
+            return alone / self.part + max(0.0, more) / memory - device.launch_seconds  # which is counted for every kernel
+        reached = peak * self.efficiency * self.part
+        return max(tiled(ceil(rows), ceil(columns), terms, batches, device.multiprocessors, reached), phase.nbytes / memory)
 
 
-def _fused(phase: Phase, device: Device, rate: float, memory: float) -> float:
+def attention_rate(device: Device, dtype: object, head: int, backward: bool, efficiency: float) -> float:
+    """Return the operations a second of attention by the program's kernel, with heads of so many features and very many words."""
+    kernel = device.program.attention if device.program else ""
+    known = dict(device.attention).get(kernel)
+    part = FUSED_REACHED[backward] if known is None else known.backward if backward else known.forward
+    if known is None:  # where the data sheet says little, products and attention are equally far from it
+        part *= efficiency / FUSED_REACHED[0]
+    lost = (head / (head + HEAD_LOST)) / (HEAD / (HEAD + HEAD_LOST))
+    return device.product_rate(dtype) * part * lost * device.power
+
+
+def _fused(phase: Phase, device: Device, rate: float) -> float:
     """Seconds of products one of which takes what the other gives where it is: tiles of the last result, each with all terms."""
     results = max(1, phase.factors[2])
     rows = ceil(results / FUSED_COLUMNS)
-    return max(tiled(rows, FUSED_COLUMNS, phase.flops / 2 / results, 1, device.multiprocessors, rate), phase.nbytes / memory)
+    arithmetic = tiled(rows, FUSED_COLUMNS, phase.flops / 2 / results, 1, device.multiprocessors, rate)
+    return max(arithmetic, phase.nbytes / device.memory_rate)
 
 
 def tiled(rows: int, columns: int, terms: float, batches: int, multiprocessors: int, rate: float) -> float:

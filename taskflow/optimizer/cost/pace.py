@@ -1,40 +1,77 @@
-"""Pace of a pipeline's passes: one thread of each processor's host launches the kernels of a pass ahead of the device.
+"""Pace of passes: one thread of each processor's host launches the kernels of a pass ahead of the device.
 
-A single task takes the time of its kernels or of launching them, whichever is longer. In a pass the host gets ahead during long
-kernels and collectives and falls back during short ones, so a pass takes the longer of the two sums. When a pass waits for a
-message of another stage, or sends one, the program waits too.
+A single task takes the time of its kernels or of launching them, whichever is longer. In a pipeline's pass the host gets ahead
+during long kernels and collectives and falls back during short ones, so a pass takes the longer of the two sums. When a pass waits
+for a message of another stage, or sends one, the program waits too. Collectives of weights and gradients that go on beside a pass
+take some of the device from its kernels (`TrainingProgram.exposed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.library import Spent
-from taskflow.tasks import Compute, Cost, Kind, Task, TaskGraph
+from taskflow.programs import TrainingProgram
+from taskflow.tasks import Compute, Cost, Kind, Purpose, Task, TaskGraph
+
+OF_WEIGHTS = (Purpose.UNSHARDED, Purpose.WEIGHT_GRADIENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """What the programs that drive a machine's devices do in passes, at the slowest. ``between``: whether there are several
+    nodes."""
+
+    programs: tuple[TrainingProgram, ...]
+    between: bool
+
+    def waits(self, nbytes: float) -> float:
+        """Return the seconds that a message of another stage is waited for."""
+        return max(program.waits(nbytes) for program in self.programs)
+
+    @property
+    def exposed(self) -> float:
+        """Part of collectives of weights and gradients by which a pass takes longer."""
+        return max(program.exposed for program in self.programs)
+
+    def starts(self, strategy: Strategy) -> float:
+        """Return the host's seconds for each member of a collective of a pass."""
+        over_nodes = self.between and strategy.pipeline is not None and strategy.pipeline.ranks > 1
+        return max(program.collective_seconds for program in self.programs) if over_nodes else 0.0
 
 
 def paced(
-    graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | None], waits: Callable[[float], float], cost: Cost,
+    graph: TaskGraph, strategy: Strategy, spent: Callable[[Task], Spent | None], pacing: Pacing, cost: Cost,
     copies: Sequence[int] | None = None,
 ) -> Cost:
     """Return ``cost``, with the operators' tasks of each pass stretched or shortened so that they add up to the pass's time.
-    ``spent``: seconds of device and host of such a task; None if they are not known (it keeps its cost). ``waits``: seconds
-    that the program waits for a message of this many bytes. ``copies``: how many tasks of a pass each task stands for, if not
-    one."""
+    ``spent``: seconds of device and host of such a task; None if they are not known (it keeps its cost). ``copies``: how many tasks
+    of a pass each task stands for, if not one."""
     times = copies if copies is not None else [1] * len(graph)
-    passes, of = _passes(graph)
-    messages = _messages(graph, strategy, of) if waits(1.0) else [[] for _ in passes]
+    keys, passes, of = _passes(graph)
+    pipelined = strategy.pipeline is not None
+    messages = _messages(graph, strategy, of) if pipelined and pacing.waits(1.0) else [[] for _ in passes]
     factors: dict[int, float] = {}
     known: dict[int, Spent] = {}
-    within = _collectives(graph, of)
-    for number, (tasks, sizes) in enumerate(zip(passes, messages)):
-        both = [(task, found) for task in tasks if (found := spent(graph.tasks[task])) is not None]
+    within = _collectives(graph, of) if pipelined else {}
+    beside, starts = _beside(graph, strategy) if pacing.exposed else {}, pacing.starts(strategy)
+    tasks_of = graph.tasks
+
+    def seconds_of(tasks: Sequence[int]) -> float:
+        return sum(cost(graph.tasks[task]) * times[task] for task in tasks)
+
+    for number, (key, tasks, sizes) in enumerate(zip(keys, passes, messages)):
+        both = [(task, found) for task in tasks if (found := spent(tasks_of[task])) is not None]
         device, host = sum(s.device * times[task] for task, s in both), sum(s.host * times[task] for task, s in both)
         alone = sum(s.seconds * times[task] for task, s in both)
         if alone > 0:
-            meanwhile = sum(cost(graph.tasks[task]) * times[task] for task in within.get(number, ()))
-            factor = (max(device, host - meanwhile) + sum(map(waits, sizes))) / alone
+            some = within.get(number, ())
+            host += starts * sum(len(tasks_of[n].processors) * times[n] for n in some if not _of_weights(tasks_of[n]))
+            took = max(device, host - seconds_of(some)) if pipelined else alone
+            exposed = pacing.exposed * seconds_of(beside.get(key, ()))
+            factor = (took + exposed + sum(map(pacing.waits, sizes))) / alone
             for task, one in both:
                 factors[task], known[task] = factor, one
 
@@ -45,16 +82,41 @@ def paced(
     return seconds
 
 
-def _passes(graph: TaskGraph) -> tuple[list[list[int]], dict[int, int]]:
+def _passes(graph: TaskGraph) -> tuple[list[tuple[int, int]], list[list[int]], dict[int, int]]:
     """The operators' tasks by pass and processor, and which of these a task belongs to. What is computed once more belongs to the
     backward pass that it is for."""
     passes: dict[tuple[int, int], list[int]] = {}  # (pass, processor) -> tasks
-    for number, (_, first, last) in enumerate(graph.passes):
+    for number, (first, last) in enumerate(_ranges(graph)):
         for task in graph.tasks[first:last]:
             if isinstance(task.work, Compute):
                 passes.setdefault((number, task.processor), []).append(task.number)
     tasks = list(passes.values())
-    return tasks, {task: number for number, of_pass in enumerate(tasks) for task in of_pass}
+    return list(passes), tasks, {task: number for number, of_pass in enumerate(tasks) for task in of_pass}
+
+
+def _ranges(graph: TaskGraph) -> list[tuple[int, int]]:
+    """The tasks of each pass, from the first to behind the last; of a step that has no passes its two halves."""
+    if graph.passes:
+        return [(first, last) for _, first, last in graph.passes]
+    back = (task.number for task in graph.tasks if isinstance(task.work, Compute) and task.work.backward)
+    middle = next(back, len(graph))
+    return [(0, middle), (middle, len(graph))]
+
+
+def _of_weights(task: Task) -> bool:
+    return task.topic.purpose in OF_WEIGHTS
+
+
+def _beside(graph: TaskGraph, strategy: Strategy) -> dict[tuple[int, int], list[int]]:
+    """The collectives of weights and gradients by shares that go on in each pass, by pass and processor."""
+    found: dict[tuple[int, int], list[int]] = {}
+    shared = any(sync.zero > 1 for sync in strategy.syncs.values())
+    for number, (first, last) in enumerate(_ranges(graph)) if shared else ():
+        for task in graph.tasks[first:last]:
+            if task.kind is Kind.COLLECTIVE and _of_weights(task):
+                for processor in task.processors:
+                    found.setdefault((number, processor), []).append(task.number)
+    return found
 
 
 def _collectives(graph: TaskGraph, of: dict[int, int]) -> dict[int, list[int]]:

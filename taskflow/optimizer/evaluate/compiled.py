@@ -219,7 +219,7 @@ class CompiledEvaluator(Evaluator):
     def set(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
         if strategy.ordered:
-            reference = OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
+            reference = self._ordered()
             with reference.interruptible(self.checkpoint):
                 seconds = reference.set(strategy)
             self.reference, self._strategy, self._proposed, self._stale = reference, strategy, False, False
@@ -242,6 +242,12 @@ class CompiledEvaluator(Evaluator):
         self._pieces = super().pieces
         return self._seconds
 
+    def seconds_of(self, strategy: Strategy) -> float:
+        if not strategy.ordered:
+            return super().seconds_of(strategy)
+        with (reference := self._ordered()).interruptible(self.checkpoint):
+            return reference.seconds_of(strategy)
+
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
         sums: SyncAlgorithm | None = None,
@@ -251,7 +257,7 @@ class CompiledEvaluator(Evaluator):
         self.proposals += 1
         self._proposed = False
         if self.reference is None and any(sync.zero > 1 for sync in syncs.values()):
-            self.reference = OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
+            self.reference = self._ordered()
             self.reference.set(self.strategy)
         if self.reference is not None:
             return self.reference.propose(changes, limit, syncs, sums)
@@ -337,18 +343,20 @@ class CompiledEvaluator(Evaluator):
     def folded(self, strategy: Strategy) -> FoldedStep | None:
         if self.repetition is not None:
             return None
-        reference = self.reference or OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
-        with reference.interruptible(self.checkpoint):
+        with (reference := self.reference or self._ordered()).interruptible(self.checkpoint):
             return reference.folded(strategy)
 
     def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
         return super().lowered(strategy) if self.reference is None else self.reference.lowered(strategy)
 
-    def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
-        if self.reference is None or not self.at(strategy):
-            return super().evaluated(strategy)
+    def current(self) -> tuple[TaskGraph, Timeline]:
+        if self.reference is None:
+            return super().current()
         with self.reference.interruptible(self.checkpoint):
-            return self.reference.evaluated(strategy)
+            return self.reference.current()
+
+    def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
+        return super().evaluated(strategy) if self.reference is None or not self.at(strategy) else self.current()
 
     def usage(self) -> Usage:
         if self.reference is not None:
@@ -361,6 +369,9 @@ class CompiledEvaluator(Evaluator):
         most of those that others imply."""
         self.strategy  # noqa: B018
         return self._core.tasks()
+
+    def _ordered(self) -> OrderedEvaluator:
+        return OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
 
     def _node(self, name: str) -> Node:
         return self._nodes[name] if name in self._nodes else self.graph.node(name)

@@ -156,6 +156,19 @@ class Evaluator(ABC):
         """Return the task graph of a strategy (by default of the current one)."""
         return lower(self.graph, strategy or self.strategy, self.rule, clip_norm=self.clip_norm, checkpoint=self.checkpoint)
 
+    def current(self) -> tuple[TaskGraph, Timeline]:
+        """Return the tasks of the current strategy, and when each begins and ends."""
+        return self.lowered(), self.timeline()
+
+    def seconds_of(self, strategy: Strategy) -> float:
+        """Return the seconds of another strategy. The current one stays. Raises ValueError as `set` does."""
+        before = self.strategy
+        try:
+            return self.set(strategy)
+        finally:
+            if self.strategy is not before:
+                self.set(before)
+
     def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
         """Return the tasks of a strategy, and when each begins and ends."""
         self.checkpoint()
@@ -195,6 +208,10 @@ class PythonEvaluator(Evaluator):
         self._strategy, self._proposed = strategy, None
         return self._timeline.makespan
 
+    def seconds_of(self, strategy: Strategy) -> float:
+        same_processors(strategy, self.machine)
+        return Evaluator.evaluated(self, strategy)[1].makespan
+
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
         sums: SyncAlgorithm | None = None,
@@ -218,11 +235,12 @@ class PythonEvaluator(Evaluator):
         self.strategy  # noqa: B018
         return usage(self._tasks, self._timeline, self.machine)
 
-    def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
-        if not self.at(strategy):
-            return super().evaluated(strategy)
+    def current(self) -> tuple[TaskGraph, Timeline]:
         timeline = self.timeline()  # which may have to make both
         return self._tasks, timeline
+
+    def evaluated(self, strategy: Strategy) -> tuple[TaskGraph, Timeline]:
+        return self.current() if self.at(strategy) else super().evaluated(strategy)
 
 
 def _go_on() -> None:

@@ -55,6 +55,14 @@ class OrderedEvaluator(PythonEvaluator):
         self.step, self._strategy, self._folded, self._proposed = step, strategy, None, None
         return self.seconds
 
+    def seconds_of(self, strategy: Strategy) -> float:
+        same_processors(strategy, self.machine)
+        step = self._fold(strategy)
+        if step is not None:
+            return step.makespan
+        _admit(strategy)
+        return super().seconds_of(strategy)
+
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
         sums: SyncAlgorithm | None = None,

@@ -7,7 +7,7 @@ the neighbours' cuts, and an even sample of the operator's space. Each is simula
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 
 from taskflow.graph import Node
@@ -96,16 +96,15 @@ def _in_order(evaluator: Evaluator, node: Node, config: OpConfig) -> OpConfig | 
 
 
 def _shares(evaluator: Evaluator) -> dict[TaskPurpose, float]:
-    tasks = evaluator.lowered()
-    path = critical_path(tasks, evaluator.timeline(), evaluator.machine)
+    tasks, timeline = evaluator.current()
+    path = critical_path(tasks, timeline, evaluator.machine)
     return shares(path, labels(tasks))
 
 
 def _difference(
     evaluator: Evaluator, strategy: Strategy, operator: str, config: OpConfig, now: Mapping[TaskPurpose, float]
 ) -> dict[TaskPurpose, float]:
-    evaluator.set(strategy)
-    evaluator.set(evaluator.changed({operator: config}, {}))
+    evaluator.set(replace(strategy, configs={**strategy.configs, operator: config}))
     return {work: seconds - now[work] for work, seconds in _shares(evaluator).items()}
 
 

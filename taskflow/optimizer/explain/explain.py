@@ -97,7 +97,7 @@ class Explanation:
 
 def explain(evaluator: Evaluator) -> Explanation:
     """Explain the evaluator's current strategy."""
-    tasks, timeline, machine = evaluator.lowered(), evaluator.timeline(), evaluator.machine
+    (tasks, timeline), machine = evaluator.current(), evaluator.machine
     found = labels(tasks)
     path = critical_path(tasks, timeline, machine)
     verify(path, timeline)

@@ -53,12 +53,9 @@ def split_gain(evaluator: Evaluator) -> SplitGain | None:
     if not other.may_split:
         return None
     try:
-        other_seconds = evaluator.set(map_graph(HybridParallel(other), evaluator.graph, evaluator.machine))
+        other_seconds = evaluator.seconds_of(map_graph(HybridParallel(other), evaluator.graph, evaluator.machine))
     except (ValueError, TooManyTasksError):  # it cannot be cut so
         return None
-    finally:
-        if evaluator.strategy is not strategy:
-            evaluator.set(strategy)
     if plan.split > 1:
         return SplitGain(True, plan.split, seconds, other_seconds)
     found = SplitGain(False, other.split, other_seconds, seconds)

@@ -148,7 +148,7 @@ def _ordered(evaluator: Evaluator, strategy: Strategy, seconds: float, long: boo
         return UnevenGain(False, seconds, seconds, kinds, True)
     try:
         flat.verify(graph)
-        return UnevenGain(True, seconds, evaluator.set(flat) if long else float("nan"), kinds, True)
+        return UnevenGain(True, seconds, evaluator.seconds_of(flat) if long else float("nan"), kinds, True)
     except ValueError:  # micro-batches that cannot be dealt evenly
         return UnevenGain(True, seconds, float("nan"), kinds, True)
 

@@ -22,7 +22,7 @@ from taskflow.optimizer.grid.grid import (
 )
 from taskflow.optimizer.grid.layered_search import LayeredFound, joined, layered_search, may_be_whole, whole_fits
 from taskflow.optimizer.grid.make_grid import make_grid
-from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, memory_of_plan, rank_memories
+from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, bytes_in_program, memory_of_plan, rank_memories
 from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
@@ -50,6 +50,7 @@ __all__ = [
     "PricedPlan",
     "WeightGroups",
     "best_of_grid",
+    "bytes_in_program",
     "change_that_fits",
     "descend",
     "fit",

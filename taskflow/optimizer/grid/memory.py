@@ -60,6 +60,23 @@ def rank_memories(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> list[
     return found
 
 
+def bytes_in_program(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> float:
+    """Return the bytes on the device that needs the most if a plan runs in the program that drives the device. `memory_of_plan` is
+    for taskflow's runtime; a program may reserve memory, keep more from forward to backward, and sum gradients in another type."""
+    program = sums.tables.device.program
+    needs = rank_memories(sums, plan, micro_batches)
+    if program is None:
+        return max(need.nbytes for need in needs)
+    narrower = program.gradient_bytes / float(sums.wide.max(initial=1)) if program.gradient_bytes else 1.0
+    more = sums.sums(plan).more
+    found = 0.0
+    for rank, need in enumerate(needs):
+        own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
+        kept = float((kept_at_once(plan, micro_batches, rank) @ more[own]).max(initial=0.0))
+        found = max(found, need.nbytes + kept + (narrower - 1) * need.gradients)
+    return found + program.reserved_bytes
+
+
 def kept_at_once(plan: HybridPlan, micro_batches: int, rank: int) -> Array:
     """Return (moments, stages): how many micro-batches a rank keeps of each of its stages, at the moments when it keeps the
     most."""

@@ -36,7 +36,7 @@ class MixedPrices:
         self.sums, self.places, self.machine = sums, places, machine
         devices = [one.tables.device for one in sums]
         self.message = [device.program.message_seconds if device.program else 0.0 for device in devices]
-        self.memory = [device.memory_bytes_per_second * device.reaches("memory", 0.8) for device in devices]
+        self.updates = [device.memory_rate / device.update_times for device in devices]
         self._known: dict[HybridPlan, float] = {}
         self._memories: dict[tuple[HybridPlan, int], list[tuple[int, int, PlanMemory, int]]] = {}
         self.sharded = [ShardedPasses(one) for one in sums]
@@ -121,13 +121,13 @@ class MixedPrices:
         one = of_replica(plan, share, len(places.groups[0]))
         weights = self.sums[places.kinds[0][0]].weights(one)
         layers = max(1.0, self.sums[0].layers / (plan.pipeline * plan.virtual))
-        slowest = 0.0
+        slowest, hides = 0.0, plan.overlap != "none"
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
             groups = self._groups_of(plan, rank)
             until = float(ahead[: rank + 1].sum()) if plan.overlap == "all" else None
-            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]), until, layers)
-            update = float(weights.updated[own].sum()) / min(self.memory[kind] for kind in places.kinds[rank])
+            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]) * hides, until, layers)
+            update = float(weights.updated[own].sum()) / min(self.updates[kind] for kind in places.kinds[rank])
             slowest = max(slowest, sent + update)
         return slowest
 

@@ -113,7 +113,7 @@ def least_unordered_bytes(works: LayerWorks) -> float:
 
 def _memory_rate(sums: PlanSums) -> float:
     device = sums.tables.device
-    return device.memory_bytes_per_second * device.reaches("memory", 0.8)
+    return device.memory_rate
 
 
 def _shapes(works: LayerWorks) -> Iterator[HybridPlan]:

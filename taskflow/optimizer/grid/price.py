@@ -27,7 +27,9 @@ class PlanPrices:
         self.sums, self.machine = sums, sums.tables.machine
         device = sums.tables.device
         self.message = device.program.message_seconds if device.program else 0.0
-        self.memory = device.memory_bytes_per_second * device.reaches("memory", 0.8)
+        self.updates = device.memory_rate / device.update_times
+        self.starts = device.program.collective_seconds if device.program else 0.0
+        self._nodes = len({processor.node for processor in self.machine.processors})
         self._known: dict[HybridPlan, float] = {}
         self.sharded = ShardedPasses(sums)
         self._groups: dict[object, WeightGroups] = {}
@@ -67,8 +69,9 @@ class PlanPrices:
             crosses = (at[1:] != at[:-1]).astype(float)
             waits = (np.append(0.0, crosses) + np.append(crosses, 0.0)) * self.message
         # The host runs ahead while a collective goes on, as it does through long kernels.
-        ahead = np.maximum(found.seconds[:, 0] + found.sums[:, 0], found.seconds[:, 1])
-        back = np.maximum(found.seconds[:, 2] + found.sums[:, 1], found.seconds[:, 3])
+        starts = found.members * (self.starts if plan.pipeline > 1 and self._nodes > 1 else 0.0)
+        ahead = np.maximum(found.seconds[:, 0] + found.sums[:, 0], found.seconds[:, 1] + starts[:, 0])
+        back = np.maximum(found.seconds[:, 2] + found.sums[:, 1], found.seconds[:, 3] + starts[:, 1])
         if stages == count == 1:  # no passes: each task by itself
             ahead, back = found.seconds[:, 4] + found.sums[:, 0], found.seconds[:, 5] + found.sums[:, 1]
         if weights.each_pass:
@@ -105,12 +108,12 @@ class PlanPrices:
         weights = self.sums.weights(plan)
         layers = max(1.0, self.sums.layers / (plan.pipeline * plan.virtual))
         groups = self._groups_of(plan)
-        slowest = 0.0
+        slowest, hides = 0.0, plan.overlap != "none"
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
             until = float(ahead[: rank + 1].sum()) if plan.overlap == "all" else None
-            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]), until, layers)
-            slowest = max(slowest, sent + float(weights.updated[own].sum()) / self.memory)
+            sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]) * hides, until, layers)
+            slowest = max(slowest, sent + float(weights.updated[own].sum()) / self.updates)
         return slowest
 
     def _groups_of(self, plan: HybridPlan) -> WeightGroups:

@@ -23,7 +23,8 @@ class ShardedPasses:
         self.sums, self.tables, self.wide = sums, sums.tables, sums.wide
         device = sums.tables.device
         self.launch = device.launch_seconds
-        self.memory = device.memory_bytes_per_second * device.reaches("memory", 0.8)
+        self.memory = device.memory_rate
+        self.exposed = device.program.exposed if device.program else 0.0
         self.lists = GraphLists(self.tables)
         self._walks: dict[object, tuple[Walk, int]] = {}
         self._layers: dict[object, list[list[int]]] = {}
@@ -52,12 +53,11 @@ class ShardedPasses:
         if of not in self._travels:
             self._travels[of] = self._travels_of(walk, plan, groups)
         gathers, reduces, meanwhile = self._travels[of]
-        scale = (1.0, 1.0)
-        if not alone:
-            device, host, each = found.seconds[number, 0:4:2], found.seconds[number, 1:4:2], found.seconds[number, 4:6]
-            waits = found.sums[number] + np.array(meanwhile) * len(layers)
-            # To a thousandth, so that stages which differ in length only need no walk of their own.
-            scale = tuple(np.round(np.maximum(device, host - waits) / np.maximum(each, 1e-30), 3).tolist())
+        device, host, each = found.seconds[number, 0:4:2], found.seconds[number, 1:4:2], found.seconds[number, 4:6]
+        weights = np.array(meanwhile) * len(layers)
+        took = each if alone else np.maximum(device, host - found.sums[number] - weights)
+        # To a thousandth, so that stages which differ in length only need no walk of their own.
+        scale = tuple(np.round((took + self.exposed * weights) / np.maximum(each, 1e-30), 3).tolist())
         key = of, scale
         if key not in self._known:
             self._known[key] = self._walked(walk, plan, scale, groups, gathers, reduces)

@@ -20,14 +20,18 @@ from taskflow.tasks.lower import runs_again
 @dataclass(frozen=True, slots=True)
 class StageSums:
     """Sums by stage, for one micro-batch on one device. ``seconds`` (stages, 6): as in a table, including recomputation.
-    ``sums`` (stages, 2): seconds of collectives, forward and backward. ``kept``: bytes that live from its forward to its
-    backward pass. ``passing``: a lower bound on the bytes that live within a pass. ``crossing``: bytes that the next stages
+    ``sums`` (stages, 2): seconds of collectives, forward and backward. ``members`` (stages, 2): how many members these have
+    together. ``kept``: bytes that live from its forward to its
+    backward pass; ``more``: what a program keeps beyond that. ``passing``: a lower bound on the bytes that live within a pass.
+    ``crossing``: bytes that the next stages
     read.
     """
 
     seconds: Array
     sums: Array
+    members: Array
     kept: Array
+    more: Array
     passing: Array
     crossing: float
 
@@ -133,8 +137,9 @@ class PlanSums:
 
     def sums(self, plan: HybridPlan) -> StageSums:
         """Return what the passes of a plan's stages take and keep."""
-        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.regather,
-               plan.recompute_layers or plan.recompute, plan.schedule.rank(plan.pipeline, plan.pipeline),
+        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, plan.pipeline, plan.virtual,
+               plan.stages, plan.regather, plan.recompute_layers or plan.recompute,
+               plan.schedule.rank(plan.pipeline, plan.pipeline),
                plan.zero > 1)  # fmt: skip
         if key not in self._sums:
             self._sums[key] = self._add_up(plan, self.tables.of(plan))
@@ -156,13 +161,18 @@ class PlanSums:
         each = tables.seconds(plan)
         seconds = np.stack([by_stage(everything, each[:, i]) for i in range(6)], axis=1)
         read_again = dropped[source] & (again[reader] | tables.read_kept)
-        sums = np.stack([by_stage(reader, np.where(crosses, 0.0, table.read_seconds[:, i])) for i in range(2)], axis=1)
+        sums, members = (
+            np.stack([by_stage(reader, np.where(crosses, 0.0, of[:, i])) for i in range(2)], axis=1)
+            for of in (table.read_seconds, table.read_members)
+        )
         if again.any():
             for backward, forward in ((2, 0), (3, 1), (5, 4)):
                 seconds[:, backward] += by_stage(everything, each[:, forward] * again)
             sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * (read_again & ~crosses))
+            members[:, 1] += by_stage(reader, table.read_members[:, 0] * (read_again & ~crosses))
         anew = tables.regathers(plan) & tables.read_kept & ~table.read_local & ~crosses & ~dropped[source] & ~again[reader]
         sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * anew)
+        members[:, 1] += by_stage(reader, table.read_members[:, 0] * anew)
         kept, of_layer = self._kept(table, stage, again, dropped, crosses, anew, count)
         passing = np.zeros(count)
         own = np.bincount(tables.output_node, table.outputs, len(stage))
@@ -173,7 +183,8 @@ class PlanSums:
             np.maximum.at(most, stage, of_layer[self.layer_of] if len(of_layer) else 0.0)
             passing = np.maximum(passing, most)
         crossing = np.bincount(stage[source[crosses]], table.read_bytes[crosses], count).max() if crosses.any() else 0.0
-        return StageSums(seconds, sums, kept, passing, float(crossing))
+        more = by_stage(everything, table.more * ~again * tables.active)
+        return StageSums(seconds, sums, members, kept, more, passing, float(crossing))
 
     def _kept(
         self, table: NodeTable, stage: Array, again: Array, dropped: Array, crosses: Array, anew: Array, count: int

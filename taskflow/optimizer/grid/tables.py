@@ -9,7 +9,7 @@ operator is computed once for all layers that are alike. The device is the first
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine, collective, exchange, host, ring_bytes
 from taskflow.mapper import HybridParallel, HybridPlan, sample_dim, samples
 from taskflow.operators.operator import Soap
-from taskflow.optimizer.cost import AnalyticCosts
+from taskflow.optimizer.cost import AnalyticCosts, kept_bytes
 from taskflow.regions import Rect
 from taskflow.tasks.lower import gradient_flow
 
@@ -27,13 +27,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class GroupTransfer:
-    """A tensor of ``nbytes`` that a device reads. ``forward``, ``backward``: seconds of collectives within the group;
-    ``local``: the device already has it in the form in which it is read."""
+    """A tensor of ``nbytes`` that a device reads. ``forward``, ``backward``: seconds of collectives within the group, each among
+    ``members``; ``local``: the device already has it in the form in which it is read."""
 
     nbytes: int
     local: bool
     forward: float = 0.0
     backward: float = 0.0
+    members: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class _PieceWork:
     alone: tuple[float, float, float, float]
     outputs: tuple[int, ...]
     saved: int
+    more: int
     weights: tuple[tuple[int, int, int], ...]
     reads: tuple[GroupTransfer, ...]
     rects: tuple[Rect, ...]
@@ -55,20 +57,24 @@ class NodeTable:
     """Arrays for one micro-batch on one device, in the order of the graph's nodes and of all their reads and outputs.
     ``seconds`` (nodes, 6): of device and host, forward and backward; then the sums over tasks, each by itself, forward and
     backward. ``alone``: the same where gradients of weights are not added to those of earlier micro-batches, as under ZeRO's stages
-    2 and 3. ``saved``: bytes that each node saves. ``outputs``: bytes of each output tensor. ``read_bytes``, ``read_local``,
+    2 and 3. ``saved``: bytes that each node saves; ``more``: what a program keeps beyond that. ``outputs``: bytes of each output
+    tensor. ``read_bytes``, ``read_local``,
     ``read_seconds`` (reads, 2): for each read, with collectives' seconds forward and backward; for several reads of the same
-    Rect, those of the first. ``read_first``: True for that one; ``read_rect``: a number shared by reads of the same Rect of a
+    Rect, those of the first. ``read_members`` (reads, 2): the members of these collectives, 0 where there is none.
+    ``read_first``: True for that one; ``read_rect``: a number shared by reads of the same Rect of a
     tensor. ``weight_elements``, ``weight_bytes``: for each parameter of each node; ``weight_holders``: how many of t x c x e
     devices have the same part of it."""
 
     seconds: Array
     alone: Array
     saved: Array
+    more: Array
     outputs: Array
     read_bytes: Array
     read_local: Array
     read_rect: Array
     read_seconds: Array
+    read_members: Array
     weight_elements: Array
     weight_bytes: Array
     weight_holders: Array
@@ -110,10 +116,10 @@ class GraphTables:
         first: dict[Hashable, int] = {}
         self.like = [first.setdefault((n.operator, n.specs, tuple(p.spec for p in n.parameters)), n.number) for n in graph]
         self._index_reads()
-        self._tables: dict[tuple[int, int, int, int], NodeTable] = {}
-        self._mappers: dict[tuple[int, int, int], tuple[HybridParallel, Machine]] = {}
+        self._tables: dict[tuple[int, int, int, int, bool], NodeTable] = {}
+        self._mappers: dict[tuple[int, int, int, bool], tuple[HybridParallel, Machine]] = {}
         self._regathers: dict[tuple[int, int, int], Array] = {}
-        self._groups: dict[tuple[int, int, int], _GroupCuts] = {}
+        self._groups: dict[tuple[int, int, int, bool], _GroupCuts] = {}
         self._collectives: dict[tuple[range, bool], Any] = {}
 
     def _index_reads(self) -> None:
@@ -143,7 +149,7 @@ class GraphTables:
     def of(self, plan: HybridPlan) -> NodeTable:
         """Return the table for a plan with ``micro_batch`` set. Raises ValueError if the network cannot be cut so."""
         mb = plan.micro_batch or 1
-        key = (plan.tensor, plan.context, plan.experts, mb)
+        key = (plan.tensor, plan.context, plan.experts, mb, plan.sequence_parallel)
         if key not in self._tables:
             self._tables[key] = self._make(*key)
         return self._tables[key]
@@ -153,14 +159,15 @@ class GraphTables:
         table = self.of(plan)
         return table.alone if plan.zero > 1 else table.seconds
 
-    def _mapper(self, t: int, c: int, e: int) -> tuple[HybridParallel, Machine]:
-        """A prepared mapper with as few replicas as e allows, and the machine that it is prepared for."""
-        if (t, c, e) not in self._mappers:
-            mapper = HybridParallel(HybridPlan(tensor=t, context=c, experts=e, data=e))
+    def _mapper(self, t: int, c: int, e: int, along: bool = True) -> tuple[HybridParallel, Machine]:
+        """A prepared mapper with as few replicas as e allows, and the machine that it is prepared for. ``along``: what lies between
+        shared layers is cut along the sequence."""
+        if (t, c, e, along) not in self._mappers:
+            mapper = HybridParallel(HybridPlan(tensor=t, context=c, experts=e, data=e, sequence_parallel=along))
             machine = host(t * c * e)
             mapper.prepare(self.graph, machine)
-            self._mappers[t, c, e] = mapper, machine
-        return self._mappers[t, c, e]
+            self._mappers[t, c, e, along] = mapper, machine
+        return self._mappers[t, c, e, along]
 
     def regathers(self, plan: HybridPlan) -> Array:
         """Return, by read, whether a plan brings the tensor again for the backward pass, if it comes from another device
@@ -174,11 +181,11 @@ class GraphTables:
             self._regathers[key] = np.array(shared, bool)[self.read_node]
         return self._regathers[key]
 
-    def group_cuts(self, t: int, c: int, e: int) -> _GroupCuts:
+    def group_cuts(self, t: int, c: int, e: int, along: bool = True) -> _GroupCuts:
         """Return how a group cuts the nodes, found once for all sizes of micro-batches."""
-        if (t, c, e) not in self._groups:
-            self._groups[t, c, e] = self._cut(*self._mapper(t, c, e))
-        return self._groups[t, c, e]
+        if (t, c, e, along) not in self._groups:
+            self._groups[t, c, e, along] = self._cut(*self._mapper(t, c, e, along))
+        return self._groups[t, c, e, along]
 
     def _cut(self, mapper: HybridParallel, machine: Machine) -> _GroupCuts:
         cuts = [tuple(mapper.slice_task(node, machine)) for node in self.graph]
@@ -202,8 +209,8 @@ class GraphTables:
             cuts, kind_of, tuple(first), tuple(reversed(sizes.values())), *(_rows(kind_of, counts[:, i]) for i in range(3))
         )
 
-    def _make(self, t: int, c: int, e: int, mb: int) -> NodeTable:
-        count, cuts = samples(self.graph) // (e * mb), self.group_cuts(t, c, e)
+    def _make(self, t: int, c: int, e: int, mb: int, along: bool) -> NodeTable:
+        count, cuts = samples(self.graph) // (e * mb), self.group_cuts(t, c, e, along)
         for node in cuts.sizes:
             self.degrees(node, cuts.cuts[node.number], count)
         works = [
@@ -221,12 +228,14 @@ class GraphTables:
         _, first, number = np.unique(same, return_index=True, return_inverse=True)
         seconds = np.zeros((len(same), 2))
         seconds[first] = np.array([(read.forward, read.backward) for read in reads], float).reshape(-1, 2)[cuts.reads][first]
+        members = np.array([read.members for read in reads], np.int64)[cuts.reads]
         return NodeTable(
             _and_alone(np.array([work.seconds for work in works])[cuts.which]),
             _and_alone(np.array([work.alone for work in works])[cuts.which]),
-            np.array([work.saved for work in works], np.int64)[cuts.which], outputs[cuts.outputs],
+            np.array([work.saved for work in works], np.int64)[cuts.which],
+            np.array([work.more for work in works], np.int64)[cuts.which], outputs[cuts.outputs],
             np.array([r.nbytes for r in reads], np.int64)[cuts.reads], np.array([r.local for r in reads], bool)[cuts.reads],
-            number.reshape(-1), seconds, *(np.ascontiguousarray(weights[:, i]) for i in range(3)),
+            number.reshape(-1), seconds, members[:, None] * (seconds > 0), *(np.ascontiguousarray(weights[:, i]) for i in range(3)),
         )
 
     @staticmethod
@@ -262,11 +271,19 @@ class GraphTables:
             from_ = degrees[tensor.node]
             there = source.writes(corner(source, from_, True, part))[tensor.index]
             partial = any(k > 1 and dim.soap is Soap.REDUCTION for k, dim in zip(from_, source.dims))
-            found.append(self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, bool(source.inputs), group))
+            summed = wanted and group[0] > 1 and rect.volume == there.volume and _gives_partial(node, own, tensor.index, from_)
+            one = self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, bool(source.inputs), group)
+            found.append(self._summed_back(one, group[0]) if one.local and summed else one)
         return _PieceWork(
             seconds, alone, tuple(r.volume * x.dtype.itemsize for r, x in zip(writes, node.outputs)),
-            sum(spec.nbytes for spec in node.operator.saves(node.specs, first)), weights, tuple(found), tuple(reads.inputs),
+            sum(spec.nbytes for spec in node.operator.saves(node.specs, first)), self._kept_more(node, first, group[0]), weights,
+            tuple(found), tuple(reads.inputs),
         )
+
+    def _kept_more(self, node: Node, piece: Rect, tensor: int) -> int:
+        """Bytes that the program that drives the device keeps of a piece beyond what its forward task saves."""
+        program = self.device.program
+        return kept_bytes(program, node.operator, node.specs, piece, tensor) if program is not None else 0
 
     def piece_seconds(
         self, node: Node, rect: Rect, adds: Sequence[bool], several: bool
@@ -305,7 +322,7 @@ class GraphTables:
             members, whole = range(t), there.volume * itemsize
             halves = 1 if read.volume < there.volume else 2
             ahead = self.collective_seconds(members, whole, halves)
-            return GroupTransfer(nbytes, False, ahead, ahead if wanted and halves == 1 else 0.0)
+            return GroupTransfer(nbytes, False, ahead, ahead if wanted and halves == 1 else 0.0, t)
         if there.contains(read) or t * c * e == 1:
             return GroupTransfer(nbytes, True)
         both = read.intersect(there).volume if read.overlaps(there) else 0
@@ -317,7 +334,11 @@ class GraphTables:
             ahead = self._exchange_seconds(members, nbytes)
         else:
             ahead = self.collective_seconds(members, nbytes, 1)
-        return GroupTransfer(nbytes, False, ahead, ahead if wanted else 0.0)
+        return GroupTransfer(nbytes, False, ahead, ahead if wanted else 0.0, len(members))
+
+    def _summed_back(self, read: GroupTransfer, t: int) -> GroupTransfer:
+        """What each of a tensor-parallel group has whole, and of whose gradient each makes a part."""
+        return replace(read, backward=self.collective_seconds(range(t), read.nbytes, 2), members=t)
 
     @staticmethod
     def _members(grows: float, t: int, c: int, e: int) -> range:
@@ -338,6 +359,13 @@ class GraphTables:
         if (group, False) not in self._collectives:
             self._collectives[group, False] = exchange(self.machine, group)
         return float(self._collectives[group, False].seconds(nbytes * (len(group) - 1), 0))
+
+
+def _gives_partial(node: Node, degrees: Sequence[int], index: int, source: Sequence[int]) -> bool:
+    """True if pieces that differ in their outputs read the same of an input that is not cut, so that each gives a part of its
+    gradient."""
+    cut = any(k > 1 and dim.soap is Soap.PARAMETER for k, dim in zip(degrees, node.dims))
+    return cut and bool(node.parameters) and bool(source)
 
 
 def corner(node: Node, degrees: Iterable[int], last: bool, part: float | None = None) -> Rect:

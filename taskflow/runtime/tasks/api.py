@@ -29,7 +29,7 @@ from taskflow.machine import host
 from taskflow.mapper import Mapper, Profile
 from taskflow.operators.operator import StepState
 from taskflow.regions import INITIAL, Analysis, Instance, LogicalRegion, Rect
-from taskflow.runtime.connect import connect
+from taskflow.runtime.connecting import connect
 from taskflow.runtime.profiler import Subject, Tracer
 from taskflow.runtime.program import Measured, PersistentBuffers, Placement, Program, schedule
 from taskflow.runtime.tasks.eager import EagerRunner

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from taskflow.runtime.connect import connect
+from taskflow.runtime.connecting import connect
 
 case, limit = sys.argv[1], float(sys.argv[2])
 transport = connect(watchdog_seconds=limit)

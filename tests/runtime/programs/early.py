@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from taskflow.runtime.connect import connect
+from taskflow.runtime.connecting import connect
 from taskflow.runtime.job.launch import launcher
 
 case, seconds = sys.argv[1], float(sys.argv[2])

@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 
-from taskflow.runtime.connect import connect
+from taskflow.runtime.connecting import connect
 
 case = sys.argv[1]
 limit = float(sys.argv[2]) if len(sys.argv) > 2 else None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from taskflow.machine import load_machine, save
 from taskflow.runtime.calibrate import machine as module
-from taskflow.runtime.connect import connect
+from taskflow.runtime.connecting import connect
 
 module.SECONDS = 0.02
 transport = connect()

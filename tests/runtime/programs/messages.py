@@ -7,7 +7,7 @@ import numpy as np
 from taskflow.floats import float_type
 from taskflow.kernels import HOST
 from taskflow.operators.sixteen_bit import add_up
-from taskflow.runtime.connect import connect
+from taskflow.runtime.connecting import connect
 from taskflow.runtime.job.polling import Backoff
 from taskflow.runtime.transport.mpi import MPITransport
 

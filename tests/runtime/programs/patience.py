@@ -3,7 +3,7 @@
 import sys
 import time
 
-from taskflow.runtime.connect import connect
+from taskflow.runtime.connecting import connect
 
 limit = float(sys.argv[1])
 transport = connect(watchdog_seconds=limit)

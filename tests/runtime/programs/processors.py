@@ -3,7 +3,7 @@
 import os
 import sys
 
-from taskflow.runtime.connect import connect
+from taskflow.runtime.connecting import connect
 from taskflow.runtime.job.launch import launcher
 
 if launcher().rank == 0:

@@ -5,7 +5,7 @@ import os
 import platform
 
 from taskflow.kernels.gpu.place import local_rank
-from taskflow.runtime.connect import connect
+from taskflow.runtime.connecting import connect
 
 transport = connect()
 ranks = transport.ranks

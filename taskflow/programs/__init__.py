@@ -1,0 +1,14 @@
+"""Programs: what drives a machine's devices through a training step, such as Megatron-LM or PyTorch's eager mode.
+
+``program.py`` is the value, ``program_file.py`` its JSON form, and ``presets.py`` those that come along (``*.json``).
+"""
+
+from taskflow.programs.on_devices import ProgramEntry, program_of, said_program
+from taskflow.programs.presets import DEFAULT, load_program, program_names
+from taskflow.programs.program import ONE_PASS, Passes, TrainingProgram
+from taskflow.programs.program_file import parse, unparse
+
+__all__ = [
+    "DEFAULT", "ONE_PASS", "Passes", "ProgramEntry", "TrainingProgram", "load_program", "parse", "program_names", "program_of",
+    "said_program", "unparse",
+]  # fmt: skip

@@ -1,0 +1,83 @@
+"""TrainingProgram: what drives a machine's devices through a training step, for instance Megatron-LM or PyTorch's eager mode.
+
+What a step takes depends on the machine and on the program: which kernels are fused, which kernel computes attention, how long the
+host needs to start one, and how much of what is sent is hidden behind computing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+KINDS = {
+    "rms_norm": "norm", "layer_norm": "norm", "swiglu": "activation", "gelu": "activation", "silu": "activation",
+    "relu": "activation", "add": "residual", "dropout": "residual", "rotary": "rotary", "cross_entropy": "loss",
+    "class_blocks": "loss", "cross_entropy_of_blocks": "loss", "softmax": "softmax", "flash_attention": "attention",
+    "attention_blocks": "attention",
+}  # fmt: skip
+"""Of operators by kind, their group; all others that pass over memory are in ``other``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """How a program passes over memory in a group of operators: ``times`` as many bytes as one fused kernel, in ``kernels`` for
+    each that a fused implementation has. ``kept``: bytes that it keeps beyond what such a kernel keeps, for each number of the
+    result (of a loss for each score of a word, of attention for each pair of words)."""
+
+    times: float = 1.0
+    kernels: float = 1.0
+    kept: float = 0.0
+
+
+ONE_PASS = Passes()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProgram:
+    """Training program that launches work on a device.
+
+    ``host_seconds``: time that its one thread needs to launch a kernel; kernels start no faster than that. 0 where steps are
+    recorded and replayed (CUDA graphs). ``message_seconds``: extra time that it waits for a message from or to another pipeline
+    stage; ``message_bytes_per_second``: the rate of such a message (infinite: the links' rate). ``collective_seconds``: what its
+    thread needs for each device of a tensor-parallel group to start a collective of that group, in pipelines over several nodes.
+    ``attention``: name of its kernel. ``products``: part of the rate that products reach alone, in a step. ``memory``: part of
+    the memory's rate that a fused pass reaches (0: the device's own). ``passes``: by group (`KINDS`, ``update`` and ``sums``).
+    ``exposed``: part of the
+    time of gathers of weights and sums of gradients in a pass by which computing beside them takes longer. ``reserved_bytes``:
+    memory of a device that no array of a step gets (context, communication, fragmentation). ``gradient_bytes``: of each sum of
+    gradients (0: float32 for 16-bit weights). ``whole_scores``: each device of a tensor-parallel group has the scores of all words.
+    ``gpus``: for a kind of device, what differs there.
+    """
+
+    host_seconds: float
+    message_seconds: float = 0.0
+    source: str = ""
+    message_bytes_per_second: float = inf
+    name: str = ""
+    about: str = ""
+    collective_seconds: float = 0.0
+    attention: str = "flash-attention-2"
+    products: float = 1.0
+    memory: float = 0.0
+    passes: tuple[tuple[str, Passes], ...] = ()
+    exposed: float = 0.0
+    reserved_bytes: int = 0
+    gradient_bytes: int = 0
+    whole_scores: bool = False
+    gpus: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
+
+    def waits(self, nbytes: float) -> float:
+        """Return the seconds that the program waits for a message of ``nbytes``."""
+        return self.message_seconds + nbytes / self.message_bytes_per_second
+
+    def on(self, kind: str) -> TrainingProgram:
+        """Return the program as it is on a kind of device."""
+        own = dict(dict(self.gpus).get(kind, ()))
+        return replace(self, gpus=(), **own)
+
+    def passing(self, kind: str) -> Passes:
+        """Return how it passes over memory in operators of a kind, in updates of weights (``update``), or where it adds a weight's
+        gradient to that of earlier micro-batches (``sums``)."""
+        group = kind if kind in ("update", "sums") else KINDS.get(kind, "other")
+        return next((found for name, found in self.passes if name == group), ONE_PASS)

@@ -1,0 +1,63 @@
+"""`taskflow programs`, and --program on the commands that predict a step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from taskflow.cli.main import main
+from taskflow.programs import load_program, program_names, unparse
+
+ASKED = [
+    "simulate", "GPT-2", "--size", "small", "-m", "h100", "-n", "8", "--batch", "16", "--rule", "adam", "--strategy", "d4 t2 mb2",
+]
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(main, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_programs_lists_them_with_what_they_say() -> None:
+    text, rows = run("programs"), json.loads(run("programs", "--json"))["programs"]
+    assert [row["name"] for row in rows] == list(program_names())
+    assert all(name in text for name in program_names())
+
+
+def test_the_answer_names_the_program_and_depends_on_it() -> None:
+    by_default = json.loads(run(*ASKED, "--json"))
+    assert by_default["costs"] == "analytic h100 (megatron)"
+    slower = json.loads(run(*ASKED, "--program", "nanotron", "--json"))
+    assert slower["costs"] == "analytic h100 (nanotron)"
+    assert slower["iteration_seconds"] > 1.5 * by_default["iteration_seconds"]  # the host needs longer for each kernel
+    assert "(nanotron)" in run(*ASKED, "--program", "nanotron")
+
+
+def test_a_program_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    content = {**unparse(load_program("nanotron")), "name": "mine", "host_seconds": 0.0}
+    file.write_text(json.dumps(content))
+    row = json.loads(run(*ASKED, "--program", str(file), "--json"))
+    assert row["costs"] == "analytic h100 (mine)"
+    assert row["iteration_seconds"] < json.loads(run(*ASKED, "--program", "nanotron", "--json"))["iteration_seconds"]
+
+
+def test_a_plan_remembers_its_program(tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.json")
+    run("search", "MLP", "--size", "small", "-m", "h100", "-n", "2", "--budget", "20p", "--program", "fsdp", "--out", plan)
+    assert json.loads(Path(plan).read_text())["made_from"]["program"] == "fsdp"
+    assert "(fsdp)" in run("strategy", "show", plan)
+    assert "(torchtitan)" in run("strategy", "show", plan, "--program", "torchtitan")
+
+
+@pytest.mark.parametrize("extra,said", [
+    (["--program", "nothing"], "no program 'nothing'"), (["--program", "none.json"], "program file none.json does not exist"),
+    (["--program", "fsdp", "-m", "this", "-n", "2"], "programs drive GPUs, machine host-2 has none"),
+])
+def test_what_is_no_program_is_refused(extra: list[str], said: str) -> None:
+    done = CliRunner().invoke(main, [*ASKED, *extra])
+    assert done.exit_code == 2 and said in done.output
