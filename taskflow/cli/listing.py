@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -67,7 +68,10 @@ def machines_command(as_json: bool, quiet: bool) -> None:
             "name": name, "devices": len(machine.processors), "kind": first.kind, "nodes": machine.node_count,
             "memory_bytes": first.memory_bytes, "flops_per_second": first.flops_per_second,
             "kinds": [
-                {"kind": p.kind, "memory_bytes": p.memory_bytes, "flops_per_second": p.flops_per_second}
+                {
+                    "kind": p.kind, "memory_bytes": p.memory_bytes, "memory_bytes_per_second": p.bytes_per_second,
+                    "flops_per_second": p.flops_per_second, "rates": dict(p.device.flops_per_second),
+                }
                 for p in reversed(kinds.values())
             ],
         })
@@ -76,11 +80,15 @@ def machines_command(as_json: bool, quiet: bool) -> None:
         return
     lines = [
         [row["name"], ", ".join(k["kind"] for k in row["kinds"]), str(row["devices"]), str(row["nodes"]),
-         ", ".join(f"{k['memory_bytes'] / 2**30:.4g}" for k in row["kinds"]),
-         ", ".join(f"{k['flops_per_second'] / 1e12:.3g}" for k in row["kinds"])]
+         *(_each([k["rates"].get(dtype, 0) / 1e12 for k in row["kinds"]]) for dtype in ("bfloat16", "float8", "float32")),
+         _each([k["memory_bytes"] / 1e9 for k in row["kinds"]]),
+         _each([k["memory_bytes_per_second"] / 1e12 for k in row["kinds"]])]
         for row in rows
     ]
-    click.echo(render(["machine", "device", "devices", "nodes", "GiB each", "TFLOP/s each"], lines, words=(0, 1)))
+    heads = ["machine", "device", "devices", "nodes", "bf16 TFLOP/s", "fp8", "fp32", "memory GB", "TB/s"]
+    click.echo(render(heads, lines, words=(0, 1)))
+    if not quiet:
+        click.echo("Of each device: the vendors' peaks, without sparsity. Nodes, links and sources: taskflow machine show NAME")
 
 
 @click.command("programs")
@@ -102,3 +110,8 @@ def programs_command(as_json: bool, quiet: bool) -> None:
         for one in programs
     ]
     click.echo(render(["program", "attention", "us a kernel", "figures of their own", "what it is"], lines, words=(0, 1, 3, 4)))
+
+
+def _each(figures: Sequence[float]) -> str:
+    """A figure of each kind of device of a machine, four digits; a dash for none."""
+    return ", ".join(f"{figure:.4g}" if figure else "-" for figure in figures)

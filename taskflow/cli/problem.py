@@ -19,11 +19,11 @@ from taskflow.asking import FloatName
 from taskflow.cli import completing
 from taskflow.cli.model import build_model, parse_settings
 from taskflow.cli.ranks import works
-from taskflow.cli.tables import render
+from taskflow.cli.tables import nbytes, render
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
 from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, read_strategy
-from taskflow.optimizer import RULE, MemoryCheck, make_evaluator
+from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 from taskflow.optimizer.trust import trust
@@ -311,6 +311,7 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
         "busiest_processor_seconds": max(usage.processor_seconds),
         "busiest_link_seconds": max(usage.link_seconds.values(), default=0.0),
         "tasks": evaluator.tasks,
+        **step_units(problem.graph, problem.machine, evaluator.rule, seconds).as_json(),
     }
     peaks, planned = problem.room.peaks(strategy)
     lacks = problem.room(strategy)
@@ -342,11 +343,12 @@ def table(rows: list[dict[str, Any]]) -> str:
         most = "~" if row["peak_memory_is"] == "estimate" else ""
         lines.append([
             row["name"], f"{row['iteration_seconds'] * 1e3:.4g}", f"{data / row['iteration_seconds']:.2f}x" if data else "",
-            f"{row['transfer_bytes'] / 1e6:.1f}", f"{row['compute_seconds']:.3g}",
+            f"{rate:,.0f}" if (rate := row["tokens_per_second"]) else "", f"{row['mfu']:.1%}" if row["mfu"] else "",
+            nbytes(row["transfer_bytes"]), f"{row['compute_seconds']:.3g}",
             f"{most}{row['peak_memory_bytes'] / 1e9:.2f}{'' if row['fits_memory'] else '!'}",
             f"{row['search_seconds']:.1f}" if row.get("search_seconds") else "",
         ])
-    headings = ["strategy", "step ms", "against data", "moved MB", "compute s", "memory GB", "search s"]
+    headings = ["strategy", "step ms", "against data", "tokens/s", "MFU", "moved", "compute s", "memory GB", "search s"]
     used = [i for i in range(len(headings)) if i == 0 or any(line[i] for line in lines)]
     text = render([headings[i] for i in used], [[line[i] for i in used] for line in lines])
     if all(row["fits_memory"] for row in rows):

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
+from taskflow.cli.beside import beside, beside_table
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
 from taskflow.cli.problem import (
     Problem,
@@ -23,7 +24,7 @@ from taskflow.cli.problem import (
 )
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
-from taskflow.cli.tables import tell
+from taskflow.cli.tables import nbytes, tell
 from taskflow.export import fastest_for, grid_for, space_for
 from taskflow.mapper import described_by_layers, save
 from taskflow.optimizer import (
@@ -34,6 +35,7 @@ from taskflow.optimizer import (
     NothingFits,
     SearchResult,
     search,
+    step_units,
 )
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
 from taskflow.optimizer.explain import uneven_pieces
@@ -96,7 +98,8 @@ def search_command(
             save(found.strategy, problem.graph, problem.machine.name, out, problem.made, found.as_json())
         except OSError as error:  # what was found in an hour is not lost with a full disk: it is printed first
             unsaved = error
-    row = {**problem.header(), **describe(problem, found.strategy), **found.as_json()}
+    beside_it = beside(problem, limit.seconds, quiet or as_json)
+    row = {**problem.header(), **describe(problem, found.strategy), **found.as_json(), "beside": beside_it}
     sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
     row["constraints"] = [str(rule) for rule in constraints.rules]
@@ -104,8 +107,10 @@ def search_command(
         emit(row)
     else:
         tell(f"{problem.graph} on {problem.machine}; costs: {row['costs']}\n{found}")
-        moved, peak = row["transfer_bytes"] / 1e6, row["peak_memory_bytes"] / 1e9
-        tell(f"{moved:.1f} MB moved a step, {peak:.2f} GB at most on a device")
+        units = step_units(problem.graph, problem.machine, problem.evaluator.rule, found.seconds)
+        tell(f"{units}; {nbytes(row['transfer_bytes'])} moved, {nbytes(row['peak_memory_bytes'])} at most on a device")
+        if beside_it:
+            tell(beside_table(row, beside_it))
         if sizes is not None:
             tell(str(sizes))
         if "trust" in row:

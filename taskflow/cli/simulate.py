@@ -22,6 +22,7 @@ from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.collector import paused_collector
+from taskflow.optimizer import step_units
 from taskflow.optimizer.evaluate import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluate import timeline_json
 from taskflow.writing import json_text, replacing
@@ -66,5 +67,7 @@ def simulate_command(
     if not quiet:
         tell(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}")
     tell(table([row]))
+    if not quiet:
+        tell(str(step_units(problem.graph, problem.machine, problem.evaluator.rule, row["iteration_seconds"])))
     if "trust" in row:
         tell(row["trust"]["said"])

@@ -9,14 +9,15 @@ from taskflow.machine.cluster import Cluster
 from taskflow.machine.collectives import (
     Around,
     Channels,
-    Collectives,
     between_nodes,
     collective,
     collective_links,
     exchange,
 )
 from taskflow.machine.host import host
+from taskflow.machine.library import Collectives, Curve, SwitchSums
 from taskflow.machine.machine_file import unparse
+from taskflow.machine.network import Level, Network
 from taskflow.machine.part_of import PartOfMachine
 from taskflow.machine.parts import (
     AttentionRates,
@@ -39,16 +40,20 @@ __all__ = [
     "Channels",
     "Cluster",
     "Collectives",
+    "Curve",
     "Device",
     "Ends",
     "Group",
+    "Level",
     "Link",
     "Machine",
+    "Network",
     "NodeTemplate",
     "PartOfMachine",
     "Processor",
     "ProductRates",
     "Ring",
+    "SwitchSums",
     "Wire",
     "all_pairs",
     "between_nodes",

@@ -1,4 +1,4 @@
-"""Cluster: a machine declared as kinds of nodes and how many there are of each, joined by a network that never blocks."""
+"""Cluster: a machine declared as kinds of nodes and how many there are of each, joined by a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from html import escape
 from numbers import Integral
 
 from taskflow.drawing import box, device_colour, svg, table, text
-from taskflow.machine.collectives import Collectives
+from taskflow.machine.library import Collectives
+from taskflow.machine.network import Network
 from taskflow.machine.parts import Device, Link, Processor
 from taskflow.machine.template import MOST_DEVICES, NETWORK, NodeTemplate
 from taskflow.machine.topology import Path, Topology
@@ -23,7 +24,7 @@ class Cluster:
     """Processors are numbered node by node. ``layout``: (node name, number of nodes) in order. ``devices``: how many processors
     are used, from the first (None: all); the last node keeps its links even if some of its processors are idle. ``extensible``:
     asking for more devices adds nodes of the last kind. ``collectives``: performance of its collective library; None: each
-    collective goes around one ring.
+    collective goes around one ring. ``network``: what is above the cards of its nodes; None: a switch that never blocks.
 
     A route within a node is a shortest path there; between nodes, one to the network and one from it. Routes are found when
     first asked for. Raises ValueError if the declaration is inconsistent or has more than MOST_DEVICES processors.
@@ -37,6 +38,7 @@ class Cluster:
     extensible: bool = False
     source: str = ""
     collectives: Collectives | None = None
+    network: Network | None = None
     processors: tuple[Processor, ...] = field(init=False, compare=False, repr=False)
     _placed: _Placed = field(init=False, compare=False, repr=False)
 
@@ -179,6 +181,8 @@ class _Placed:
         self._out: dict[int, tuple[Link, ...]] = {}
         self._into: dict[int, tuple[Link, ...]] = {}
         self._links: dict[int, Link] = {}
+        self._network = cluster.network or Network()
+        self._crossing: dict[tuple[int, int], tuple[Link, ...]] = {}  # (target, levels that are left) -> links into it
         self.link_count = 0
         processors: list[Processor] = []
         limit = cluster.devices
@@ -207,6 +211,8 @@ class _Placed:
         if source == target:
             return ()
         if (a := self._node[source]) != self._node[target]:  # two halves are kept, not the pairs, which are a million of 1,024
+            if self._network.levels or self._network.rails:
+                return self._over(source, target)
             out, into = self._out.get(source), self._into.get(target)
             return (self.half(source, True) if out is None else out) + (self.half(target, False) if into is None else into)
         found = self._within.get((source, target))
@@ -214,6 +220,24 @@ class _Placed:
             path = self._nodes[a].path(self._local[source], self._local[target])
             found = self._within[source, target] = self._place(a, path)
         return found
+
+    def _over(self, source: int, target: int) -> tuple[Link, ...]:
+        """A route between nodes over a network of levels or rails."""
+        a, crossed = self._node[source], self._network.crossed(self._node[source], self._node[target])
+        out, there = self.half(source, True), self._local[target]
+        if self._network.rails and there != self._local[source] and there in self._nodes[a].template.processor_names:
+            within, card = self._nodes[a].path(self._local[source], there), self._nodes[a].path(there, NETWORK)
+            out = self._place(a, within) + self._place(a, card)
+        if not crossed:
+            return out + self.half(target, False)
+        key = target, crossed
+        if key not in self._crossing:
+            share, latency = self._network.upwards(crossed)
+            *before, last = self.half(target, False)
+            rate = min(link.bytes_per_second for link in (*before, last)) * share
+            slower = replace(last, bytes_per_second=rate, latency_seconds=last.latency_seconds + latency)
+            self._crossing[key] = (*before, slower)
+        return out + self._crossing[key]
 
     def _alike(self, processors: Sequence[int]) -> bool:
         """True if these have the same place in nodes of one kind."""
@@ -225,6 +249,10 @@ class _Placed:
             return None
         if here[0] == there[0]:
             return self._numbers(self._nodes[here[0]].path(self._local[sources[0]], self._local[targets[0]]), here)
+        if self._network.rails and self._local[sources[0]] != self._local[targets[0]]:
+            return None
+        if len({self._network.crossed(a, b) for a, b in zip(here, there)}) > 1:
+            return None
         out, into = self.alike_ways(sources, True), self.alike_ways(targets, False)
         return None if out is None or into is None else out + into
 

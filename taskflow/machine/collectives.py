@@ -9,28 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
+from taskflow.machine.library import TREE, Collectives, ramped
+from taskflow.machine.network import NOTHING_ABOVE, Above, Network, above
 from taskflow.machine.parts import Link, Machine
 from taskflow.machine.ring import Ring, all_pairs, ring
-
-TREE = 0.9
-"""Of the rate of rings that trees reach between nodes (NCCL's own estimate: src/graph/tuning.cc)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collectives:
-    """Performance of a machine's collective library. ``start_seconds``: from the call until the first byte moves.
-    ``step_seconds``: latency of each message within a node that waits for the one before; ``network_step_seconds``: of each
-    between nodes. ``link_share`` and ``network_share``: the fraction of a link's rate that the payload gets.
-    ``copy_bytes_per_second``: rate at which a processor adds arriving data to its own, or copies it, counted in bytes of the
-    array of an all-reduce."""
-
-    start_seconds: float
-    step_seconds: float
-    network_step_seconds: float
-    link_share: float
-    network_share: float
-    copy_bytes_per_second: float
-    source: str = ""
 
 
 class Around(Protocol):
@@ -54,8 +36,9 @@ class Around(Protocol):
 @dataclass(frozen=True, slots=True)
 class Channels:
     """Group of processors whose library sends around several rings at once. ``nodes``: the number of nodes they are on.
-    ``bytes_per_second``: rate at which one member sends within its node. ``network_bytes_per_second``: rate at which one node
-    sends to the others, over all network cards that its members reach (infinite for one node). ``resources``: as of a `Ring`."""
+    ``bytes_per_second``: rate of the links over which one member sends within its node. ``network_bytes_per_second``: payload
+    rate at which one node sends to the others, over all network cards that its members reach (infinite for one node).
+    ``resources``: as of a `Ring`. ``above``: what the network above the cards does to it."""
 
     members: tuple[int, ...]
     resources: tuple[int, ...]
@@ -64,33 +47,48 @@ class Channels:
     network_bytes_per_second: float
     library: Collectives
     copies: bool = False
+    above: Above = NOTHING_ABOVE
 
     def seconds(self, nbytes: int, halves: int = 2) -> float:
         """Return the duration, as in `Around`.
 
         In each half every one of n members sends (n - 1) / n of the array to its neighbour, over all channels together, and so
-        does every node to the next one. What arrives is added (or copied) before it is passed on. Between nodes an all-reduce
-        takes the lesser of the times of rings and of two trees, up and down (Sanders, Speck and Traeff, 2009).
+        does every node to the next one. What arrives is added (or copied) before it is passed on within a node. Between nodes
+        an all-reduce takes the lesser of the times of rings and of two trees, up and down (Sanders, Speck and Traeff, 2009),
+        and within one the lesser of that of rings and of sums in the switch.
         """
         count, own = len(self.members), self.library
+        curve, start = own.curve(halves), own.start_seconds
         array = nbytes / (halves * (count - 1))
         sent = halves * (count - 1) / count * array
-        copied = array * halves / 2 / own.copy_bytes_per_second
-        slowest = min(self.bytes_per_second, self.network_bytes_per_second)
-        steps = (count - self.nodes) * own.step_seconds + (self.nodes - 1) * own.network_step_seconds
-        around = own.start_seconds + halves * steps + sent / slowest + copied
-        if halves == 1 or self.nodes == 1:
+        link = own.limited(self.bytes_per_second * curve.link_share, -(-count // self.nodes))
+        copied = array * halves / 2 / curve.copy_bytes_per_second
+        around = start + curve.start_seconds + halves * (count - self.nodes) * curve.step_seconds
+        if self.nodes == 1:
+            around += ramped(sent / link + copied, curve.ramp_seconds)
+            switch = own.switch
+            if halves < 2 or switch is None or count < switch.members:
+                return around
+            in_switch = array / (self.bytes_per_second * switch.link_share)
+            return min(around, start + switch.start_seconds + ramped(in_switch, switch.ramp_seconds))
+        ramp, network = max(curve.ramp_seconds, own.network_ramp_seconds), self.network_bytes_per_second * self.above.share
+        around += halves * ((self.nodes - 1) * own.network_step_seconds + self.above.ring_seconds)
+        around += ramped(max(sent / link + copied, sent / network), ramp)
+        if halves < 2:
             return around
-        deep = (-(-count // self.nodes) - 1) * own.step_seconds + (self.nodes - 1).bit_length() * own.network_step_seconds
-        return min(around, own.start_seconds + 2 * deep + 2 * array / (TREE * slowest) + copied)
+        deep = (-(-count // self.nodes) - 1) * curve.step_seconds + (self.nodes - 1).bit_length() * own.network_step_seconds
+        deep += self.above.tree_seconds
+        up_and_down = ramped(max(2 * array / (TREE * link) + copied, 2 * array / (TREE * network)), ramp)
+        return min(around, start + curve.start_seconds + 2 * deep + up_and_down)
 
 
 @dataclass(frozen=True, slots=True)
 class PairExchange:
-    """All-to-all of a library: messages between all pairs of processors (``pairs``), which start together."""
+    """All-to-all of a library: messages between all pairs of processors (``pairs``), which start together. ``nodes``: as of
+    `Channels`."""
 
     pairs: Ring
-    share: float
+    nodes: int
     library: Collectives
     copies: bool = False
 
@@ -104,7 +102,14 @@ class PairExchange:
 
     def seconds(self, nbytes: int, halves: int = 0) -> float:
         """Return the duration, as in `Around`; ``nbytes``: of all messages."""
-        return self.library.start_seconds + self.pairs.hop_seconds + nbytes / (self.pairs.bytes_per_second * self.share)
+        own, curve, others = self.library, self.library.curve(0), len(self.members) - 1
+        start = own.start_seconds + (curve.start_seconds or self.pairs.hop_seconds) + others * curve.step_seconds
+        if self.nodes > 1:
+            rate = self.pairs.bytes_per_second * own.network_share
+            return start + ramped(nbytes / rate, max(curve.ramp_seconds, own.network_ramp_seconds))
+        copied = nbytes / others / 2 / curve.copy_bytes_per_second
+        rate = own.limited(self.pairs.bytes_per_second * curve.link_share / (others + 1), others + 1) * (others + 1)
+        return start + ramped(nbytes / rate + copied, curve.ramp_seconds)
 
 
 def exchange(machine: Machine, members: Sequence[int]) -> Around:
@@ -113,7 +118,7 @@ def exchange(machine: Machine, members: Sequence[int]) -> Around:
     library: Collectives | None = getattr(machine, "collectives", None)
     if library is None or pairs.copies:
         return pairs
-    return PairExchange(pairs, library.network_share if between_nodes(machine, members) else library.link_share, library)
+    return PairExchange(pairs, len({machine.processors[member].node for member in members}), library)
 
 
 def collective(machine: Machine, members: Sequence[int]) -> Around:
@@ -131,7 +136,7 @@ def collective(machine: Machine, members: Sequence[int]) -> Around:
     for member in members:
         nodes.setdefault(machine.processors[member].node, []).append(member)
     if len(nodes) == 1:
-        return Channels(around.members, around.resources, 1, _within(around) * library.link_share, inf, library)
+        return Channels(around.members, around.resources, 1, _within(machine, around), inf, library)
     out = {member: machine.way_out(member) for member in members}  # type: ignore[attr-defined]
     into = {member: machine.way_in(member) for member in members}  # type: ignore[attr-defined]
     first = len(machine.processors)
@@ -142,10 +147,10 @@ def collective(machine: Machine, members: Sequence[int]) -> Around:
     for there in nodes.values():
         for way in (out, into):
             narrowest = min(narrowest, _together([way[member] for member in there]))
-    within = [_within(ring(machine, there)) for there in nodes.values() if len(there) > 1]
+    within = [_within(machine, ring(machine, there)) for there in nodes.values() if len(there) > 1]
     return Channels(
-        around.members, tuple(occupied), len(nodes), min(within, default=inf) * library.link_share,
-        narrowest * library.network_share, library,
+        around.members, tuple(occupied), len(nodes), min(within, default=inf),
+        narrowest * library.network_share, library, above=above(getattr(machine, "network", None), list(nodes)),
     )  # fmt: skip
 
 
@@ -153,7 +158,7 @@ def _of_alike_nodes(machine: Machine, members: Sequence[int], library: Collectiv
     """The same where members lie in the same places of several nodes, whose links then differ in their numbers alone. None if they
     do not, or if a processor has to copy by itself."""
     repeated: tuple[int, list[int]] | None = machine.repeated(members)  # type: ignore[attr-defined]
-    if repeated is None or len(repeated[1]) == 1:
+    if repeated is None or len(repeated[1]) == 1 or _rails(machine):
         return None
     size, offsets = repeated
     there, first = members[:size], len(machine.processors)
@@ -166,11 +171,17 @@ def _of_alike_nodes(machine: Machine, members: Sequence[int], library: Collectiv
     along = [nodes + link.number for link in (*own, *out[-1])] + [following + link.number for link in into[0]]
     ways = [nodes + link.number for pair in zip(out, into) for way in pair for link in way]
     occupied = dict.fromkeys([*np.stack(along, 1).ravel().tolist(), *np.stack(ways, 1).ravel().tolist()])
-    within = _within(ring(machine, there)) if size > 1 else inf
+    within = _within(machine, ring(machine, there)) if size > 1 else inf
     return Channels(
-        tuple(members), tuple(occupied), len(offsets), within * library.link_share,
+        tuple(members), tuple(occupied), len(offsets), within,
         min(_together(out), _together(into)) * library.network_share, library,
+        above=above(getattr(machine, "network", None), [machine.processors[member].node for member in members[::size]]),
     )  # fmt: skip
+
+
+def _rails(machine: Machine) -> bool:
+    network: Network | None = getattr(machine, "network", None)
+    return network is not None and network.rails
 
 
 def collective_links(machine: Machine, members: Sequence[int]) -> dict[int, Link]:
@@ -193,9 +204,16 @@ def _ways(machine: Machine, members: Sequence[int]) -> dict[int, Link]:
     return {link.number: link for way in ways for link in way}
 
 
-def _within(around: Ring) -> float:
-    """Return the bytes a second that each member of a ring sends."""
-    return around.bytes_per_second / len(around.members)
+def _within(machine: Machine, around: Ring) -> float:
+    """Return the bytes a second that each member of a ring within a node sends: over several rings at once, if it has links of its
+    own to several others (a mesh)."""
+    first, *others = around.members
+    if len({machine.route(first, other)[0].number for other in others}) == 1:
+        return around.bytes_per_second / len(around.members)
+    ways = ([(a, b) for b in around.members if b != a] for a in around.members)
+    return min(
+        _together([machine.route(*(pair if out else pair[::-1])) for pair in pairs]) for pairs in ways for out in (True, False)
+    )
 
 
 def _together(ways: Iterable[Sequence[Link]]) -> float:

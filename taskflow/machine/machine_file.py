@@ -10,7 +10,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.machine.cluster import Cluster
-from taskflow.machine.collectives import Collectives
+from taskflow.machine.collectives_form import CollectivesEntry, collectives_of, entry_of
+from taskflow.machine.network import Level, Network
 from taskflow.machine.parts import AttentionRates, Device, ProductRates
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.programs import ProgramEntry, program_of, said_program
@@ -125,15 +126,20 @@ class NodeEntry(Entry, frozen=True, kw_only=True):
     links: Annotated[list[LinkEntry], Meta(description="Its links.")] = []  # noqa: RUF012
 
 
-class CollectivesEntry(Entry, frozen=True, kw_only=True):
-    """Performance of the collective library."""
+class LevelEntry(Entry, frozen=True, kw_only=True):
+    """A level of the network between nodes: of a fat tree, or islands."""
 
-    start_seconds: Annotated[NotNegative, Meta(description="From the call until the first byte moves.")]
-    step_seconds: Annotated[NotNegative, Meta(description="Of a message within a node that waits for the one before.")]
-    network_step_seconds: Annotated[NotNegative, Meta(description="Of a message between nodes that waits for the one before.")]
-    link_share: Annotated[Reached, Meta(description="Part of a link's rate within a node that the payload gets.")]
-    network_share: Annotated[Reached, Meta(description="Part of a link's rate between nodes that the payload gets.")]
-    copy_bytes_per_second: Annotated[Positive, Meta(description="How fast a processor adds what arrives to what it has.")]
+    nodes: Annotated[Count, Meta(description="So many nodes, in their order, lie below each switch of it.")]
+    share: Annotated[Reached, Meta(description="Part of what all their cards send that can leave the switch at once.")] = 1.0
+    latency_seconds: Annotated[NotNegative, Meta(description="Added to a message that leaves it.")] = 0.0
+    source: Source | UnsetType = UNSET
+
+
+class NetworkEntry(Entry, frozen=True, kw_only=True):
+    """The network above the cards of nodes."""
+
+    levels: Annotated[list[LevelEntry], Meta(description="From the nodes upwards; beyond the last nothing blocks.")] = []  # noqa: RUF012
+    rails: Annotated[bool, Meta(description="A card reaches only those in the same place of other nodes.")] = False
     source: Source | UnsetType = UNSET
 
 
@@ -157,6 +163,7 @@ class MachineFile(Entry, frozen=True, kw_only=True):
     collectives: Annotated[
         CollectivesEntry, Meta(description="How the collective library performs. Without it: each collective goes around one ring.")
     ] | UnsetType = UNSET
+    network: Annotated[NetworkEntry, Meta(description="Without it: a switch that never blocks.")] | UnsetType = UNSET
     use_devices: Annotated[Count, Meta(description="Only the first so many processors are used.")] | UnsetType = UNSET
     extensible: Annotated[bool, Meta(description="More nodes of the last kind may be had.")] | UnsetType = UNSET
 
@@ -178,7 +185,8 @@ def parse(content: Any, where: str) -> Cluster:
         return Cluster(
             file.name, tuple(map(_device, file.devices)), tuple(map(_node, file.nodes)),
             tuple((placing.node, placing.count) for placing in file.layout), file.use_devices or None, bool(file.extensible),
-            file.source or "", _collectives(file.collectives) if file.collectives else None,
+            file.source or "", collectives_of(file.collectives) if file.collectives else None,
+            _network(file.network) if file.network else None,
         )
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
@@ -215,11 +223,9 @@ def _rates(entry: ProductEntry) -> ProductRates:
     return ProductRates(**{**said, "source": entry.source or ""})
 
 
-def _collectives(entry: CollectivesEntry) -> Collectives:
-    return Collectives(
-        entry.start_seconds, entry.step_seconds, entry.network_step_seconds, entry.link_share, entry.network_share,
-        entry.copy_bytes_per_second, entry.source or "",
-    )
+def _network(entry: NetworkEntry) -> Network:
+    levels = [Level(of.nodes, of.share, of.latency_seconds, of.source or "") for of in entry.levels]
+    return Network(tuple(levels), entry.rails, entry.source or "")
 
 
 def _sorted(table: Mapping[Any, float]) -> tuple[tuple[str, float], ...]:
@@ -248,7 +254,8 @@ def unparse(machine: Cluster) -> dict[str, Any]:
         format="taskflow-machine", version=1, name=machine.name, source=machine.source or UNSET,
         devices=[_of_device(device) for device in machine.kinds], nodes=[_of_node(node) for node in machine.nodes],
         layout=[Placing(node=node, count=count) for node, count in machine.layout],
-        collectives=UNSET if machine.collectives is None else _of_collectives(machine.collectives),
+        collectives=UNSET if machine.collectives is None else entry_of(machine.collectives),
+        network=UNSET if machine.network is None else _of_network(machine.network),
         use_devices=UNSET if machine.devices is None else machine.devices, extensible=machine.extensible or UNSET,
     )
     content: dict[str, Any] = msgspec.to_builtins(file)
@@ -279,12 +286,12 @@ def _of_rates(rates: ProductRates) -> ProductEntry:
     return ProductEntry(**{**said, "source": rates.source or UNSET})
 
 
-def _of_collectives(library: Collectives) -> CollectivesEntry:
-    return CollectivesEntry(
-        start_seconds=library.start_seconds, step_seconds=library.step_seconds, network_step_seconds=library.network_step_seconds,
-        link_share=library.link_share, network_share=library.network_share,
-        copy_bytes_per_second=library.copy_bytes_per_second, source=library.source or UNSET,
-    )
+def _of_network(network: Network) -> NetworkEntry:
+    levels = [
+        LevelEntry(nodes=of.nodes, share=of.share, latency_seconds=of.latency_seconds, source=of.source or UNSET)
+        for of in network.levels
+    ]
+    return NetworkEntry(levels=levels, rails=network.rails, source=network.source or UNSET)
 
 
 def _of_node(node: NodeTemplate) -> NodeEntry:

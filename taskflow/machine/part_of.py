@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from taskflow.machine.cluster import Cluster
-from taskflow.machine.collectives import Collectives
+from taskflow.machine.library import Collectives
+from taskflow.machine.network import Network
 from taskflow.machine.parts import Device, Link, Processor
 
 
@@ -40,6 +41,11 @@ class PartOfMachine:
     def collectives(self) -> Collectives | None:
         """Performance of the whole's collective library."""
         return self.whole.collectives
+
+    @property
+    def network(self) -> Network | None:
+        """What is above the cards of the whole's nodes."""
+        return self.whole.network
 
     def route(self, source: int, target: int) -> tuple[Link, ...]:
         """Return the whole's links between two members."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from taskflow.machine.cluster import PRECISIONS, Cluster
+from taskflow.machine.composition import composed
 from taskflow.machine.host import host
 from taskflow.machine.machine_file import parse, unparse
 from taskflow.reading import read_json
@@ -44,8 +46,25 @@ def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
             f"no machine {text!r}; use {', '.join(preset_names())}, or a machine file FILE.json; with :tf32 or :bf16 behind it, "
             f"products multiply on tensor cores"
         )
-    machine = parse(read_json(path, "machine file"), str(path))
+    machine = parse(machine_content(path), str(path))
     return machine if devices is None else machine.prefix(devices)
+
+
+def machine_content(path: Path, on_the_way: tuple[Path, ...] = ()) -> Any:
+    """Return the JSON value of a machine file, made whole if it begins as another machine (`composed`). ``on_the_way``: the files
+    that begin as this one. Raises as `load_machine` does."""
+
+    def other(name: str) -> Any:
+        there = path.parent / name if name.endswith(".json") else FOLDER / f"{name.lower()}.json"
+        if not there.is_file():
+            raise ValueError(f"{path}: like: must be a preset with devices of its own or a machine file, got {name!r}")
+        if there.resolve() in (of.resolve() for of in (path, *on_the_way)):
+            raise ValueError(f"{path}: like: {name!r} begins as this machine")
+        content = machine_content(there, (path, *on_the_way))
+        parse(content, str(there))
+        return content
+
+    return composed(read_json(path, "machine file"), str(path), other)
 
 
 def save(machine: Cluster, path: str | Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
+from taskflow.machine.network import Network
 from taskflow.machine.parts import Link, Machine
 
 
@@ -64,11 +66,12 @@ def _pairs(members: Sequence[int], rounds: int) -> Iterator[tuple[int, int]]:
 
 def _by_nodes(machine: Machine, members: Sequence[int]) -> Ring | None:
     """`all_pairs`, found without going through all messages, of which 1,024 members send a million. What travels between nodes
-    goes from one to the network, and from there to another. None on one node, or where processors copy by themselves."""
+    goes from one to the network, and from there to another. None on one node, where processors copy by themselves, or on rails."""
     nodes: dict[int, list[int]] = {}
     for member in members:
         nodes.setdefault(machine.processors[member].node, []).append(member)
-    if len(nodes) == 1 or not hasattr(machine, "way_out"):
+    network: Network | None = getattr(machine, "network", None)
+    if len(nodes) == 1 or not hasattr(machine, "way_out") or (network is not None and network.rails):
         return None
     carries: Counter[int] = Counter()
     links: dict[int, Link] = {}
@@ -105,15 +108,38 @@ def _by_nodes(machine: Machine, members: Sequence[int]) -> Ring | None:
     for pair in (*_pairs(members, rounds), *((members[i], members[(i + further) % len(members)]) for further, i in later)):
         resources.update(dict.fromkeys([first + link.number for link in machine.route(*pair)]))
     slowest = min(links[number].bytes_per_second / count for number, count in carries.items())
+    if network is not None:
+        limit, late = _upwards(machine, network, nodes)
+        slowest, latency = min(slowest, limit), latency + late
     return Ring(tuple(members), tuple(resources), latency, messages * slowest, False)
+
+
+def _upwards(machine: Machine, network: Network, nodes: dict[int, list[int]]) -> tuple[float, float]:
+    """The rate of each message, of all between pairs, that the levels of a network allow, and their latencies."""
+    limit, crossed = inf, 0
+    for place, level in enumerate(network.levels, 1):
+        below = Counter[int]()
+        for node, there in nodes.items():
+            below[node // level.nodes] += len(there)
+        if len(below) == 1:
+            break
+        crossed, total = place, sum(below.values())
+        for node, there in nodes.items():
+            leaving = total - below[node // level.nodes]
+            for way in (machine.way_out, machine.way_in):  # type: ignore[attr-defined]
+                narrow = [min(way(member), key=lambda link: link.bytes_per_second) for member in there]
+                carries = Counter({link.number: 0 for link in narrow})
+                for link in narrow:
+                    carries[link.number] += leaving
+                limit = min(limit, min(link.bytes_per_second / carries[link.number] for link in narrow) * network.upwards(place)[0])
+    return limit, network.upwards(crossed)[1]
 
 
 def _by_messages(machine: Machine, members: Sequence[int], messages: Sequence[tuple[int, int]]) -> Ring:
     """Ring of messages (sender and receiver) of equal sizes."""
     first = len(machine.processors)
     resources: dict[int, None] = {}
-    carries: dict[int, int] = {}
-    rates: dict[int, float] = {}
+    carries: dict[tuple[int, float], int] = {}  # of a link, and the rate at which a message goes over it
     latency, copies = 0.0, False
     for source, target in messages:
         route = machine.route(source, target)  # plain loops: of ten thousand processors there are as many routes
@@ -124,13 +150,22 @@ def _by_messages(machine: Machine, members: Sequence[int], messages: Sequence[tu
         for link in route:
             number = link.number
             resources[first + number] = None
-            carries[number] = carries.get(number, 0) + 1
-            rates[number] = link.bytes_per_second
+            key = number, link.bytes_per_second
+            carries[key] = carries.get(key, 0) + 1
         if copies and any([link.occupies_receiver for link in route]):
             resources[target] = None
         latency = max(latency, sum([link.latency_seconds for link in route]))
-    slowest = min((rates[link] / carries[link] for link in carries), default=float("inf"))
+    slowest = min((rate / count for rate, count in _slower(carries)), default=inf)
     return Ring(tuple(members), tuple(resources), latency, len(messages) * slowest, copies)
+
+
+def _slower(carries: dict[tuple[int, float], int]) -> Iterator[tuple[float, int]]:
+    """For each rate of each link, how many messages go over it at that rate or a lower one. Those that leave a switch of the
+    network above are slower, and the others go on beside them."""
+    before: dict[int, int] = {}
+    for (number, rate), count in sorted(carries.items(), key=lambda of: of[0][1]):
+        before[number] = before.get(number, 0) + count
+        yield rate, before[number]
 
 
 def ring_bytes(members: int, nbytes: int, halves: int = 2) -> int:

@@ -15,12 +15,14 @@
 - ``trust``: how far predictions of measured plans were off
 """
 
+from taskflow.optimizer.beside import UsualPlan, has_usual_plans, usual_plans
 from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
 from taskflow.optimizer.memory_check import RULE, MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, SearchResult
 from taskflow.optimizer.search import ALGORITHMS, TIME_SHARE, make_evaluator, search
 from taskflow.optimizer.session import NothingFits
+from taskflow.optimizer.units import StepUnits, step_units
 
 __all__ = [
     "ALGORITHMS",
@@ -34,6 +36,11 @@ __all__ = [
     "NothingFits",
     "SearchOptions",
     "SearchResult",
+    "StepUnits",
+    "UsualPlan",
+    "has_usual_plans",
     "make_evaluator",
     "search",
+    "step_units",
+    "usual_plans",
 ]

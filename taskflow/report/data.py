@@ -75,7 +75,7 @@ def report_data(
     say("baselines")
     samples = samples_of(evaluator)
     room = room or MemoryCheck(evaluator)
-    plan = plan_value(known_as(strategy), spans, machine, samples, room, strategy)
+    plan = plan_value(known_as(strategy), spans, machine, samples, room, strategy, evaluator.rule)
     baselines, same = baseline_values(evaluator, samples, room)
     value = {
         "format": "taskflow-report",

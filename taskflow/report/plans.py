@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from taskflow.machine import Machine
 from taskflow.mapper import MAPPERS, Strategy, choose
-from taskflow.optimizer import MemoryCheck
+from taskflow.optimizer import MemoryCheck, has_usual_plans, step_units, usual_plans
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.report.spans import CATEGORIES, Spans, spans_at
 from taskflow.report.split import PARTS, device_split
+from taskflow.rules import UpdateRule
 
 BASELINES = ("data", "model", "expert")
 LABELS = {"data": "data parallel", "model": "model parallel", "expert": "expert"}
 
 
 def plan_value(
-    name: str, spans: Spans, machine: Machine, samples: int, room: MemoryCheck, strategy: Strategy
+    name: str, spans: Spans, machine: Machine, samples: int, room: MemoryCheck, strategy: Strategy, rule: UpdateRule | None
 ) -> dict[str, Any]:
     """Return one row of the comparison. ``split``: mean seconds of a device by `PARTS`. ``bytes``: moved, by category.
     ``lacks``: what memory is missing by the judgement of ``room``, whose evaluator is at ``strategy``; searches and all
-    commands use the same rule."""
+    commands use the same rule. ``units``: as `StepUnits` has them."""
     seconds = spans.makespan
     peaks, planned = room.peaks(strategy)
     lacks = room(strategy)
@@ -40,12 +42,14 @@ def plan_value(
         "peak_memory_is": "planned" if planned else "estimate",
         "fits_memory": not lacks,
         "lacks": lacks,
+        "units": step_units(room.graph, machine, rule, seconds).as_json(),
     }
 
 
 def baseline_values(evaluator: Evaluator, samples: int, room: MemoryCheck | None = None) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the rows of data, model and expert parallelism, and the names of those that equal the plan and so have no row.
-    ``room``, by default one of its own, judges their memory. Afterwards the evaluator is back at its strategy."""
+    """Return the rows of data, model and expert parallelism, and of the usual plans of networks with layers (`usual_plans`). Also
+    return the names of those that equal the plan and so have no row. ``room``, by default one of its own, judges their memory.
+    Afterwards the evaluator is back at its strategy."""
     here, room = evaluator.strategy, room or MemoryCheck(evaluator)
     rows, same = [], []
     for name in BASELINES:
@@ -54,9 +58,24 @@ def baseline_values(evaluator: Evaluator, samples: int, room: MemoryCheck | None
             same.append(LABELS[name])
             continue
         evaluator.set(strategy)
-        rows.append(plan_value(LABELS[name], spans_at(evaluator), evaluator.machine, samples, room, strategy))
+        rows.append(plan_value(LABELS[name], spans_at(evaluator), evaluator.machine, samples, room, strategy, evaluator.rule))
+    for name, strategy in _usual(evaluator, room):
+        if replace(strategy, name=here.name) == here:
+            same.append(name)
+            continue
+        evaluator.set(strategy)
+        rows.append(plan_value(name, spans_at(evaluator), evaluator.machine, samples, room, strategy, evaluator.rule))
     evaluator.set(here)
     return rows, same
+
+
+def _usual(evaluator: Evaluator, room: MemoryCheck) -> Iterator[tuple[str, Strategy]]:
+    graph, machine, rule = evaluator.graph, evaluator.machine, evaluator.rule
+    if rule is None or evaluator.costs.measures or not has_usual_plans(graph, machine, rule):
+        return
+    for plan in usual_plans(graph, machine, room.for_search(), rule):
+        if plan.strategy is not None:
+            yield f"{plan.name} ({plan.plan})", plan.strategy
 
 
 def samples_of(evaluator: Evaluator) -> int:

@@ -17,10 +17,17 @@ LINKS = 400  # rows of the table of links, the busiest ones; the page says how m
 def headline(value: dict[str, Any]) -> str:
     """Return the most important figures."""
     plan = value["plan"]
+    units, devices = plan["units"], len(value["machine"]["devices"])
     cards = [
         ("step", seconds(plan["seconds"]), "predicted"),
         ("throughput", f"{plan['samples_per_second']:,.0f}" if plan["samples_per_second"] else "–", "samples a second"),
     ]
+    if units["tokens_per_second"]:
+        each = units["tokens_per_second"] / devices
+        cards.append(("tokens a second", f"{units['tokens_per_second']:,.0f}", f"{each:,.0f} a device"))
+    if units["mfu"]:
+        cards.append(("MFU", percent(units["mfu"]), units["mfu_is"].removeprefix("MFU: ")))
+    cards.append(("cost of a step", f"{units['device_hours']:.3g} h", "hours of all devices together"))
     for row in value["baselines"]:
         if row["name"] in ("data parallel", "expert") and row["name"] != plan["name"] and plan["seconds"] > 0:
             lacks = "" if row["fits_memory"] else "does not fit the memory"
@@ -48,7 +55,7 @@ def facts(value: dict[str, Any]) -> str:
     same = f" (the same as {' and '.join(value['same_as'])})" if value["same_as"] else ""
     entries = [
         ("model", f"{model['name']}: {model['operators']} operators, {model['parameters']:,} parameters, {model['dtype']}, "
-                  f"{model['samples']:,} samples a step"),
+                  f"{model['samples']:,} samples a step{_tokens(value)}"),
         ("machine", machine["description"]),
         ("plan", f"{value['plan']['name']}{same}, {value['plan']['tasks']:,} tasks a step"),
         *_pipeline(value),
@@ -58,6 +65,11 @@ def facts(value: dict[str, Any]) -> str:
         ("made by", f"taskflow {value['taskflow']}"),
     ]
     return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(words)}</dd></div>" for name, words in entries)
+
+
+def _tokens(value: dict[str, Any]) -> str:
+    tokens = value["plan"]["units"]["tokens_per_step"]
+    return f" ({tokens:,} tokens)" if tokens else ""
 
 
 def _pipeline(value: dict[str, Any]) -> list[tuple[str, str]]:
@@ -95,10 +107,11 @@ def comparison(value: dict[str, Any]) -> str:
         rows.append([
             row["name"] + (" (this plan)" if row is plan else ""), seconds(row["seconds"]),
             f"{row['seconds'] / plan['seconds']:.2f}×" if plan["seconds"] else "–",
+            percent(row["units"]["mfu"]) if row["units"]["mfu"] else "–",
             *(f"{seconds(p)} ({percent(p / mean)})" for p in parts), nbytes(row["transfer_bytes"]),
             f"{_peak(row)}{'' if row['fits_memory'] else ' !'}",
         ])
-    head = ["plan", "step", "takes", "computing", "values", "synchronisation", "waiting", "moved", "memory"]
+    head = ["plan", "step", "takes", "MFU", "computing", "values", "synchronisation", "waiting", "moved", "memory"]
     return _table("comparison", "Plans on this machine: mean seconds of a device", head, rows)
 
 

@@ -24,7 +24,9 @@ from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.simulate import roofline, simulate
 
 GIB = 1 << 30
-CLUSTERS = ("a100", "a100-v100", "h100", "h200", "k80", "k80-peak", "p100", "p100-peak")
+CLOUDS = ("a3-high", "a3-mega", "a3-ultra", "nd-h100-v5", "nd-mi300x-v5", "p4d", "p5", "p5en", "p6-b200")
+BOUGHT = ("a100", "b200", "b300", "gb200", "gb300", "gh200", "h100", "h200", "l40s", "mi300x", "mi325x", "mi355x")
+CLUSTERS = (*BOUGHT, *CLOUDS, "a100-v100", "k80", "k80-peak", "p100", "p100-peak")
 
 
 def hops(machine: Cluster, source: int, target: int) -> list[str]:
@@ -50,6 +52,32 @@ def test_presets_are_what_the_paper_says() -> None:
             assert slow > 1.4 * fast
     assert transfer_seconds(k80.route(0, 2), 4 * GIB) == pytest.approx(1, rel=1e-4)
     assert transfer_seconds(k80.route(0, 4), GIB) == pytest.approx(1, rel=1e-4)
+
+
+@pytest.mark.parametrize("name, cards", [
+    ("a100", 200), ("h100", 400), ("h200", 400), ("gh200", 50), ("b200", 400), ("b300", 800), ("gb200", 72 * 50),
+    ("gb300", 72 * 100),
+    ("mi300x", 400), ("mi325x", 400), ("mi355x", 400), ("l40s", 50), ("p4d", 50), ("p5", 400), ("p5en", 400), ("p6-b200", 400),
+    ("a3-high", 100), ("a3-mega", 200), ("a3-ultra", 400), ("nd-h100-v5", 400), ("nd-mi300x-v5", 400),
+])  # fmt: skip
+def test_what_leaves_a_node(name: str, cards: float) -> None:
+    """GB/s of all cards of a node together, as vendors say it (docs/guide/machines.md), and one machine more of a kind."""
+    size = max(node.count for node in load_machine(name).nodes)
+    machine = load_machine(name, 2 * size)
+    ways = {link.number: link.bytes_per_second for p in range(size) for link in machine.way_out(p)[-1:]}
+    assert machine.node_count == 2 and sum(ways.values()) == pytest.approx(cards * 1e9)
+
+
+def test_presets_that_begin_as_another() -> None:
+    """A cloud's node is a device and its own network; a device of the same chip differs in its memory."""
+    h100, p5, h200, p5en = (load_machine(name) for name in ("h100", "p5", "h200", "p5en"))
+    assert p5.kinds == h100.kinds and p5en.kinds == h200.kinds
+    (one,), (other,) = h100.kinds, h200.kinds
+    assert (other.flops_per_second, other.efficiency, other.program) == (one.flops_per_second, one.efficiency, one.program)
+    assert (one.memory_bytes, other.memory_bytes) == (80e9, 141e9) and other.memory_bytes_per_second == 4.8e12
+    assert p5.collectives is not None and h100.collectives is not None
+    assert p5.collectives.switch == h100.collectives.switch
+    assert p5.collectives.network_step_seconds > 5 * h100.collectives.network_step_seconds
 
 
 def test_k80_routes() -> None:

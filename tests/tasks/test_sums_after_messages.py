@@ -52,10 +52,10 @@ def test_sums_of_a_stage_wait_for_what_it_sends_last_to_the_stage_before(plan: s
 @pytest.mark.slow
 def test_sums_beside_passes_delay_no_stage() -> None:
     """Sums of a stage, over replicas on other nodes, take about as long as a pass. A step that waited for them in each stage would
-    take 0.98 of the time with sums after all passes."""
-    graph, machine = decoder(16, hidden=4096, batch=8), load_machine("h100", 64)
+    take 0.96 of the time with sums after all passes."""
+    graph, machine = decoder(16, hidden=4096, batch=8), load_machine("a3-high", 64)
     evaluator = make_evaluator(graph, machine, rule=RULE)
     beside, after = (
         evaluator.set(map_graph(HybridParallel(f"t8 p4 d2 mb1 v2 zero1 {words}"), graph, machine)) for words in ("", "overlap=none")
     )
-    assert beside < 0.94 * after
+    assert beside < 0.7 * after

@@ -1,0 +1,60 @@
+"""The plans that people would run without a search, beside the one that was found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskflow.cli.problem import Problem, describe
+from taskflow.cli.progress import working
+from taskflow.cli.tables import nbytes, render
+from taskflow.optimizer import Deadline, has_usual_plans, usual_plans
+from taskflow.optimizer.evaluate import TooManyTasksError
+
+LEAST_SECONDS, SHARE = 20.0, 0.3  # of a search's budget of time, for all plans beside it
+
+
+def beside(problem: Problem, budget_seconds: float, quiet: bool) -> list[dict[str, Any]]:
+    """Return a row for each usual plan (`usual_plans`), as `describe` has it with ``plan``, its notation; where there is none, only
+    ``name``, ``plan`` and ``why``. None for networks without layers, and with costs that have to be measured."""
+    graph, machine, evaluator = problem.graph, problem.machine, problem.evaluator
+    rule = evaluator.rule
+    if rule is None or evaluator.costs.measures or not has_usual_plans(graph, machine, rule):
+        return []
+    deadline = Deadline(max(LEAST_SECONDS, SHARE * budget_seconds) if budget_seconds < float("inf") else 3 * LEAST_SECONDS)
+    rows: list[dict[str, Any]] = []
+    with working("plans beside it", not quiet):
+        for usual in usual_plans(graph, machine, problem.room.for_search(), rule, lambda: deadline.expired):
+            row: dict[str, Any] = {"name": usual.name, "plan": usual.plan, "why": usual.why or None}
+            if usual.strategy is not None:
+                try:
+                    row = {**describe(problem, usual.strategy), **row}
+                except (TooManyTasksError, ValueError) as error:
+                    row["why"] = str(error)
+            rows.append(row)
+    return rows
+
+
+def beside_table(found: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Return these rows as text, below the found plan's; empty without any."""
+    if not rows:
+        return ""
+    lines = []
+    for row in [{**found, "name": "found"}, *rows]:
+        if "iteration_seconds" not in row:
+            continue
+        per = row["tokens_per_second_per_device"]
+        most = "~" if row["peak_memory_is"] == "estimate" else ""
+        lines.append([
+            f"{row['name']} {row.get('plan', '')}".strip(), f"{row['iteration_seconds']:.4g}",
+            f"{row['iteration_seconds'] / found['iteration_seconds']:.2f}x", f"{per:,.0f}" if per else "",
+            f"{row['mfu']:.1%}" if row["mfu"] else "", f"{most}{nbytes(row['peak_memory_bytes'])}",
+            "yes" if row["fits_memory"] else "no",
+        ])
+    heads = ["plan", "step s", "takes", "tokens/s a device", "MFU", "memory", "fits"]
+    used = [i for i in range(len(heads)) if i in (0, 6) or any(line[i] for line in lines)]
+    text = render([heads[i] for i in used], [[line[i] for i in used] for line in lines], words=(0, len(used) - 1))
+    missing = [
+        ": ".join([" ".join(filter(None, (row["name"], row["plan"]))), row["why"]])
+        for row in rows if "iteration_seconds" not in row
+    ]
+    return "\n".join([text, *missing])

@@ -1,0 +1,101 @@
+"""Usual plans: what people would run without a search, on the same machine: DDP, FSDP and Megatron-LM's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.mapper import HybridParallel, Strategy, layer_numbers, map_graph, suits
+from taskflow.optimizer.grid import held_bytes
+from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.rules import UpdateRule
+
+MOST_TENSOR, MOST_SAMPLES = 8, 4  # that share a layer; of a micro-batch of Megatron-LM's way
+FULL = ("", " recompute=full")
+
+
+@dataclass(frozen=True, slots=True)
+class UsualPlan:
+    """A plan by its usual ``name``, in the notation of plans (``plan``). ``strategy``: None if none could be made, which ``why``
+    says. ``lacks``: what memory is missing."""
+
+    name: str
+    plan: str
+    strategy: Strategy | None = None
+    lacks: str = ""
+    why: str = ""
+
+
+def has_usual_plans(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
+    """Return whether a network has such plans: if its samples are rows of words, it has layers with matrix products, and it is
+    trained on several devices."""
+    first = graph.nodes[0]
+    if len(first.space.shape) != 2 or first.outputs[0].dtype.kind not in "iu":
+        return False
+    if rule is None or len(machine.processors) < 2 or graph.carries or not suits(graph):
+        return False
+    return max(layer_numbers(graph).values(), default=0) >= 1
+
+
+def usual_plans(
+    graph: OperatorGraph, machine: Machine, room: MemoryCheck, rule: UpdateRule, over: Callable[[], bool] = lambda: False
+) -> Iterator[UsualPlan]:
+    """Return DDP, FSDP and Megatron-LM's way, each as the first of its plans that fits the memory, or the last one.
+
+    DDP and FSDP (``zero3``) have as many samples in a micro-batch as fit, FSDP with layers recomputed only if nothing else fits.
+    Megatron-LM shares layers among as few devices of a node as fit, then has as few stages, and its distributed update
+    (``zero1``). ``over``: whether to try no more.
+    """
+    count, samples = len(machine.processors), graph.nodes[0].space.shape[0]
+    sizes = _sizes(samples // count) if samples % count == 0 else []
+    weights = sum(parameter.spec.rect.volume * parameter.spec.dtype.itemsize for parameter in graph.parameters)
+    kept = held_bytes(graph, rule)
+    least = min(processor.memory_bytes for processor in machine.processors)
+
+    def first(name: str, plans: Sequence[tuple[str, float]]) -> UsualPlan:
+        possible = [plan for plan, held in plans if held <= least] or [plan for plan, _ in plans[-1:]]
+        return _first(name, possible, graph, machine, room, over)
+
+    yield first("DDP", [(f"d{count} mb{size}", kept) for size in sizes])
+    yield first("FSDP", [(f"d{count} mb{size} zero3{again}", kept / count) for again in FULL for size in sizes])
+    yield first("Megatron-LM", [
+        (f"t{t} p{p} d{count // t // p} mb{size} zero1{again}", weights / t / p + (kept - weights) / count)
+        for again in FULL for t, p in _shared(machine) if samples % (count // t // p) == 0
+        for size in _sizes(min(MOST_SAMPLES, samples // (count // t // p)))
+    ])  # fmt: skip
+
+
+def _sizes(most: int) -> list[int]:
+    """Sizes of micro-batches that divide a replica's samples, from all of them down to one."""
+    found = [most >> k for k in range(most.bit_length()) if most % (most >> k) == 0]
+    return found if not found or found[-1] == 1 else [*found, 1]
+
+
+def _shared(machine: Machine) -> list[tuple[int, int]]:
+    """How many devices share layers, and how many stages there are: the former first, within a node."""
+    count, node = len(machine.processors), machine.processors[0].node
+    within = gcd(MOST_TENSOR, sum(processor.node == node for processor in machine.processors), count)
+    shares = [1 << k for k in range(within.bit_length())]
+    return [*((t, 1) for t in shares), *((within, 1 << k) for k in range(1, 10) if count % (within << k) == 0)]
+
+
+def _first(
+    name: str, plans: list[str], graph: OperatorGraph, machine: Machine, room: MemoryCheck, over: Callable[[], bool]
+) -> UsualPlan:
+    found = UsualPlan(name, "", why="the batch is not divided evenly by the devices")
+    for plan in plans:
+        if over():
+            return found if found.strategy is not None else UsualPlan(name, plan, why="there was no time to try it")
+        try:
+            strategy = map_graph(HybridParallel(plan), graph, machine)
+        except ValueError as error:
+            if found.strategy is None:
+                found = UsualPlan(name, plan, why=str(error))
+            continue
+        found = UsualPlan(name, plan, strategy, room(strategy))
+        if not found.lacks:
+            break
+    return found

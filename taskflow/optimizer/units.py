@@ -1,0 +1,75 @@
+"""StepUnits: a predicted step in the units in which people compare plans: tokens a second, MFU, hours of devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
+from taskflow.operators.operator import Work
+from taskflow.rules import UpdateRule
+
+MFU = "MFU: the forward pass's products, three times in training, for each second, as a share of the devices' peak"
+
+
+@dataclass(frozen=True, slots=True)
+class StepUnits:
+    """A step of ``samples`` on so many ``devices``. ``tokens``: words of all samples; None for a network whose samples are not rows
+    of words. ``model_flops``: the products of its forward pass (matrix products, attention, convolutions, recurrent layers), three
+    times if it is trained; what a plan computes again does not count. ``peak_flops_per_second``: of all devices together, at the
+    rate of the network's products."""
+
+    seconds: float
+    devices: int
+    samples: int
+    tokens: int | None
+    model_flops: float
+    peak_flops_per_second: float
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self.tokens / self.seconds if self.tokens and self.seconds > 0 else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model flops utilisation (Chowdhery et al., PaLM, 2022, appendix B); None without products."""
+        possible = self.seconds * self.peak_flops_per_second
+        return self.model_flops / possible if self.model_flops and possible > 0 else None
+
+    @property
+    def device_hours(self) -> float:
+        """What the step costs: hours of all devices together."""
+        return self.devices * self.seconds / 3600
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a JSON value, with units in the keys."""
+        rate = self.tokens_per_second
+        return {
+            "samples_per_step": self.samples, "tokens_per_step": self.tokens, "tokens_per_second": rate,
+            "tokens_per_second_per_device": rate / self.devices if rate else None, "model_flops": self.model_flops,
+            "peak_flops_per_second": self.peak_flops_per_second, "mfu": self.mfu, "mfu_is": MFU, "device_hours": self.device_hours,
+        }
+
+    def __str__(self) -> str:
+        tokens = f" ({self.tokens:,} tokens)" if self.tokens else ""
+        parts = [f"a step is {self.samples:,} samples{tokens}"]
+        if rate := self.tokens_per_second:
+            parts.append(f"{rate:,.0f} tokens/s, {rate / self.devices:,.0f} a device")
+        if self.mfu is not None:
+            parts.append(f"MFU {self.mfu:.1%}")
+        return "; ".join([*parts, f"{self.device_hours:.3g} device hours"])
+
+
+def step_units(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, seconds: float) -> StepUnits:
+    """Return a step of ``seconds`` in these units. ``rule`` None: forward only."""
+    first = graph.nodes[0]
+    words = len(first.space.shape) == 2 and first.outputs[0].dtype.kind in "iu"
+    products = sum(
+        node.operator.flops(node.specs, node.space) for node in graph if node.operator.work is not Work.MEMORY
+    )
+    return StepUnits(
+        seconds, len(machine.processors), first.space.shape[0], first.space.volume if words else None,
+        float(products * (1 if rule is None else 3)),
+        sum(processor.device.product_rate(graph.dtype) for processor in machine.processors),
+    )  # fmt: skip

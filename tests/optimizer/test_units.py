@@ -1,0 +1,79 @@
+"""A step in people's units, and the plans beside a found one: by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from taskflow.machine import load_machine
+from taskflow.models import build
+from taskflow.models.llama import LlamaConfig, llama
+from taskflow.optimizer import MemoryCheck, has_usual_plans, make_evaluator, step_units, usual_plans
+from taskflow.rules import Adam
+
+
+def test_a_decoder_by_hand() -> None:
+    """Products of a GPT: 2 for each weight of a matrix and token, and 2 x 2 x hidden x positions of attention's two products."""
+    batch, steps, hidden, layers, vocabulary = 4, 32, 64, 3, 96
+    graph = build("GPT-2", batch=batch, steps=steps, hidden=hidden, heads=4, layers=layers, vocabulary=vocabulary, dtype="bfloat16")
+    machine = load_machine("h100", 16)
+    matrices = layers * 12 * hidden**2 + hidden * vocabulary
+    forward = batch * steps * (2 * matrices + layers * 4 * hidden * steps)
+    found = step_units(graph, machine, Adam(), 0.5)
+    assert found.model_flops == pytest.approx(3 * forward, rel=0.01)
+    assert step_units(graph, machine, None, 0.5).model_flops == pytest.approx(forward, rel=0.01)
+    assert (found.samples, found.tokens) == (batch, batch * steps)
+    assert found.tokens_per_second == 2 * batch * steps and found.device_hours == 16 * 0.5 / 3600
+    assert found.peak_flops_per_second == 16 * 989.4e12
+    assert found.mfu == pytest.approx(found.model_flops / (0.5 * 16 * 989.4e12))
+    value = found.as_json()
+    assert value["tokens_per_second_per_device"] == found.tokens_per_second / 16 and "three times" in value["mfu_is"]
+    assert str(found).startswith("a step is 4 samples (128 tokens); 256 tokens/s, 16 a device; MFU ")
+
+
+def test_products_run_at_the_rate_of_their_type() -> None:
+    graph = build("MLP", preset="small")
+    for name, rate in (("h100", 66.9e12), ("h100:tf32", 494.7e12), ("h100:bf16", 989.4e12)):
+        found = step_units(graph, load_machine(name, 2), Adam(), 1.0)
+        assert found.peak_flops_per_second == 2 * rate
+        assert found.tokens is None and found.tokens_per_second is None and "tokens" not in str(found)
+
+
+def decoder(hidden: int, layers: int, batch: int):  # type: ignore[no-untyped-def]
+    sizes = replace(
+        LlamaConfig.small(), batch=batch, layers=layers, steps=256, vocabulary=512, hidden=hidden, inner=2 * hidden, heads=8,
+    )  # fmt: skip
+    return llama(sizes, "bfloat16")
+
+
+def test_usual_plans_are_the_first_that_fit() -> None:
+    """With less and less memory: smaller micro-batches, then recomputation; more devices that share a layer, then stages."""
+    graph, rule = decoder(512, 8, 32), Adam()
+    for memory, *wanted in (
+        (80e9, "d16 mb2", "d16 mb2 zero3", "t1 p1 d16 mb2 zero1"),
+        (0.15e9, "d16 mb1!", "d16 mb2 zero3", "t2 p1 d8 mb4 zero1"),
+        (0.06e9, "d16 mb1!", "d16 mb2 zero3 recompute=full", "t4 p1 d4 mb1 zero1"),
+        (1e6, "d16 mb1!", "d16 mb1 zero3 recompute=full!", "t8 p2 d1 mb1 zero1 recompute=full!"),
+    ):  # "!": does not fit
+        whole = load_machine("h100", 16)
+        machine = replace(whole, kinds=tuple(replace(kind, memory_bytes=int(memory)) for kind in whole.kinds))
+        room = MemoryCheck(make_evaluator(graph, machine, rule=rule))
+        plans = list(usual_plans(graph, machine, room, rule))
+        assert [plan.name for plan in plans] == ["DDP", "FSDP", "Megatron-LM"]
+        for plan in plans:
+            assert plan.strategy is not None and plan.lacks == room(plan.strategy)
+        assert [plan.plan + ("!" if plan.lacks else "") for plan in plans] == wanted, memory
+
+
+def test_who_has_usual_plans() -> None:
+    h100 = load_machine("h100", 8)
+    assert has_usual_plans(decoder(64, 4, 8), h100, Adam())
+    assert not has_usual_plans(decoder(64, 4, 8), load_machine("h100", 1), Adam())
+    assert not has_usual_plans(decoder(64, 4, 8), h100, None) and not has_usual_plans(build("LeNet"), h100, Adam())
+    graph = decoder(64, 4, 9)
+    room = MemoryCheck(make_evaluator(graph, h100, rule=Adam()))
+    ddp, fsdp, _ = usual_plans(graph, h100, room, Adam())
+    assert ddp.strategy is None and "divided evenly" in ddp.why and fsdp.strategy is None
+    late = list(usual_plans(decoder(64, 4, 8), h100, room, Adam(), lambda: True))
+    assert all(plan.strategy is None and plan.why == "there was no time to try it" for plan in late)
