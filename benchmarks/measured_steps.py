@@ -18,7 +18,7 @@ from statistics import mean, median
 from decoders import Priced
 from measured_rows import READERS, StepRow, products, step_files
 
-from taskflow.machine import AttentionRates, Cluster, Device, ProductRates, load_machine, preset_names
+from taskflow.machine import Cluster, Device, load_machine
 from taskflow.optimizer.cost.library import tiled
 from taskflow.optimizer.cost.products import product_seconds as seconds_of_product
 from taskflow.optimizer.grid import kendall
@@ -27,10 +27,6 @@ from taskflow.programs import Passes, TrainingProgram, load_program
 TWICE, APART = 2.0, 0.10  # of the best; of the faster one
 MOST_NODES = 256  # GPUs, 32 nodes
 SHARED_MOST = 8  # t, up to which memory is judged
-B200_PRODUCTS = (
-    ("bfloat16", ProductRates(2.01e-6, 0.981, 96.6, 12.6, 0.532, 2.4e-6, 0.826, 0.741, 0.473, 0.301, 0.401)),
-    ("float8", ProductRates(1.41e-5, 0.885, 116.0, 39.5, 0.606, 7.07e-6, 0.812, 0.728, 0.337, 0.306, 0.046, 1.3)),
-)  # fitted to every other row of its table of products
 UNFUSED = (("attention", Passes(kept=4.0)),)  # the scores before and after their softmax
 TYPES = {"fp8": "float8"}  # of tables, as machine files name them
 STRIDE = 7  # of a table of products every so many rows are predicted: it has tens of thousands
@@ -58,17 +54,7 @@ class Predicted:
 
 def machine_of(row: StepRow) -> Cluster:
     """The cluster of a row, at least a node of it."""
-    made = row.machine == "b200" and "b200" not in preset_names()
-    machine = load_machine("h100" if made else row.machine, max(8, row.gpus))
-    if made:
-        nodes = tuple(
-            replace(
-                node, processors=tuple(replace(group, device="b200") for group in node.processors),
-                wires=tuple(replace(w, bytes_per_second=9e11) if "nvswitch" in w.between else w for w in node.wires),
-            )
-            for node in machine.nodes
-        )
-        machine = replace(machine, name="b200", kinds=(_b200(machine.kinds[0]),), nodes=nodes)
+    machine = load_machine(row.machine, max(8, row.gpus))
     machine = machine.driven_by(program_of(row))
     if not row.card:
         return machine
@@ -77,16 +63,6 @@ def machine_of(row: StepRow) -> Cluster:
         for node in machine.nodes
     )
     return replace(machine, nodes=nodes)
-
-
-def _b200(like: Device) -> Device:
-    """A B200, as its data sheet has it."""
-    rates = {"bfloat16": 2.25e15, "float8": 4.5e15, "float16": 2.25e15, "float32": 75e12, "float64": 37e12, "tf32": 1.125e15}
-    return replace(
-        like, kind="b200", memory_bytes=180 * 10**9, memory_bytes_per_second=8e12, flops_per_second=tuple(rates.items()),
-        multiprocessors=148, cache_bytes=126 * 2**20, matrix_products=B200_PRODUCTS,
-        attention=(("transformer-engine", AttentionRates(0.66, 0.53)),),
-    )
 
 
 def program_of(row: StepRow) -> TrainingProgram:
@@ -222,8 +198,6 @@ def product_groups(data: Path) -> dict[str, dict]:
 
 
 def _device(name: str) -> Device | None:
-    if name == "b200":
-        return _b200(load_machine("h100", 8).kinds[0])
     try:
         return load_machine(name, 1).kinds[0]
     except ValueError:
