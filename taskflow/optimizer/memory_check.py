@@ -7,7 +7,7 @@ A search asks for every new best plan, and lowering a step may take seconds. So 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.evaluate import Evaluator
@@ -20,6 +20,9 @@ MOST_PLANNED = 20_000  # pieces of a step that is planned although it takes long
 # In a search, an estimate decides below FITS of the memory and above LACKS, or LACKS_SMALL where planning takes little time.
 # Of 45 random networks and plans, estimates were 0.91 to 1.6 times the plan, and once 2.5 times.
 FITS, LACKS, LACKS_SMALL = 0.8, 1.15, 2.5
+OTHER_ORDER = 0.03
+"""Share of the arrays that is added where a folded step's order is not quite the whole one's (docs/decisions/55-folded-steps.md):
+with weights by shares in tensor-parallel groups, and with what is gathered again."""
 SPARE = 0.1  # share of the memory that an estimate leaves free where nothing can be planned
 RULE = (
     f"a plan of more than {MOST_PLANNED:,} pieces whose devices do not do the same is estimated, and {SPARE:.0%} of the memory is "
@@ -136,7 +139,12 @@ class MemoryCheck:
     def _folded(self, strategy: Strategy) -> tuple[MemoryUse, ...] | None:
         """Return the plan of a step of which only a part needs to be lowered; None if all must be."""
         step = self._evaluator.folded(strategy)
-        return None if step is None else folded_use(step, self._evaluator.checkpoint)
+        if step is None:
+            return None
+        uses = folded_use(step, self._evaluator.checkpoint)
+        if not strategy.regather and not any(sync.replicas for sync in strategy.syncs.values()):
+            return uses
+        return tuple([replace(use, holes=use.holes + round(OTHER_ORDER * use.buffers)) for use in uses])
 
     def _share(self, strategy: Strategy, scale: float) -> float:
         """Return the share of its memory that a strategy is estimated to need on the device that is nearest to its limit."""
