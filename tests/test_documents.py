@@ -268,6 +268,7 @@ def test_a_machine_file_and_a_strategy_file_that_are_shown_can_be_read(tmp_path:
     from taskflow.machine import load_machine
     from taskflow.mapper import load
     from taskflow.operators import input as start
+    from taskflow.programs import load_program
 
     formats = set()
     for page in PAGES:
@@ -277,11 +278,13 @@ def test_a_machine_file_and_a_strategy_file_that_are_shown_can_be_read(tmp_path:
             formats.add(content["format"])
             if content["format"] == "taskflow-machine":
                 assert str(load_machine(str(path)))
+            elif content["format"] == "taskflow-program":
+                assert load_program(str(path)).host_seconds > 0
             else:
                 graph = OperatorGraph()
                 start(graph, (8, 3), name="x")
                 assert load(path, graph, content["processors"])["x"].degrees == (2, 1)
-    assert formats == {"taskflow-machine", "taskflow-strategy"}
+    assert formats == {"taskflow-machine", "taskflow-program", "taskflow-strategy"}
 
 
 # ---- Links and names -------------------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ class Sync:
             )
         if self.zero > 1 and (self.algorithm, self.placement) != (SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED):
             raise ValueError(
-                f"Sync: zero {self.zero} keeps shares by reduce-scatter and all-gather, so that it goes with travel "
+                f"Sync: zero {self.zero} keeps shares by reduce-scatter and all-gather, so that it goes with algorithm "
                 f"'collective' and placement 'spread'; got {self.algorithm.value!r} and {self.placement.value!r}"
             )
         if not self.overlap and (self.algorithm is not SyncAlgorithm.COLLECTIVE or self.zero > 1):

@@ -28,7 +28,7 @@ def on_ranks(*words: str) -> subprocess.CompletedProcess[str]:
     (["train", "lenet", "--nonsense"], 2, "No such option"),
     (["search", "lenet", "-m", "nowhere"], 2, "no machine 'nowhere'"),
     (["machine", "measure", "--out", "/nowhere/m.json"], 2, "cannot write /nowhere/m.json"),
-    (["simulate", "lenet", "-m", "k80", "-n", "2", "-q"], 0, "moved MB"),
+    (["simulate", "lenet", "-m", "k80", "-n", "2", "-q"], 0, "  moved  "),
 ], [SAID[7]]))
 def test_ranks_say_it_once(words: list[str], code: int, once: str) -> None:
     done = on_ranks(*words)

@@ -145,7 +145,7 @@ def test_an_exchange_is_hidden_behind_the_other_part() -> None:
     grid = PlanGrid(graph, machine, RULE)
     for parts, seconds in ((1, whole), (2, split)):
         plan = HybridPlan(data=16, micro_batch=4, experts=16, split=parts)
-        assert grid.prices(plan, 1) == pytest.approx(seconds, rel=0.12)
+        assert grid.prices(plan, 1) == pytest.approx(seconds, rel=0.13)
         assert evaluator.set(map_graph(HybridParallel(plan), graph, machine)) == seconds
 
 

@@ -16,7 +16,7 @@ from taskflow.regions import Rect, covers
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 # What takes longest looks at more than half of the examples with the slow tests.
 in_parts = pytest.mark.parametrize("seeds", [
-    pytest.param(SEEDS[:16], id="first"), pytest.param(SEEDS[16:], marks=pytest.mark.slow, id="rest"),
+    pytest.param(SEEDS[:20], id="first"), pytest.param(SEEDS[20:], marks=pytest.mark.slow, id="rest"),
 ])
 
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.mpi, needs_mpi]
 
 EVERY_CASE = tuple(range(len(CASES)))
 # Sharded updates, a ring, steps that overflow, partial values of 16 bits, and a random strategy; the others run with the slow ones.
-FAST = (1, 2, 3, 5, 7)
+FAST = (2, 3, 4, 5, 7)
 
 
 @pytest.mark.timeout(1500)

@@ -283,7 +283,7 @@ def test_ways_are_written_and_read() -> None:
     assert parse_sync("collective/fsdp", "fc") == parse_sync("collective/zero3", "fc") == parse_sync("collective/zero3/block", "fc")
     assert str(parse_sync("collective/zero3/prefetch1", "fc")) == "collective/zero3/prefetch1"
     for text, message in (
-        ("ring/zero2", "goes with travel 'collective' and place 'spread'; got 'ring' and 'spread'"),
+        ("ring/zero2", "goes with algorithm 'collective' and placement 'spread'; got 'ring' and 'spread'"),
         ("collective/zero4", "fc: write ALGORITHM/PLACEMENT"), ("collective/zero3/hsdp2/hsdp4", "fc: write ALGORITHM/PLACEMENT"),
         ("collective/zero3/block/prefetch2", "fc: write ALGORITHM/PLACEMENT"),
         ("collective/spread/hsdp2", "shard_group 2 needs zero 2 or 3"), ("collective/zero3/hsdp1", "two holders or more"),
