@@ -43,7 +43,7 @@ class HybridParallel(Mapper):
     def prepare(self, graph: OperatorGraph, machine: Machine) -> None:
         self._numbers = placed_devices(self._asked, machine)
         plan = fitted(self._asked, samples(graph), len(self._numbers))
-        if graph.carries and plan.bucket is None and min(plan.zero_layers or (plan.zero,)) < 2:
+        if graph.carries and plan.bucket is None and min(plan.zeros) < 2:
             plan = replace(plan, bucket=0)  # steps with carried states are not folded: large ones need the compiled evaluator
         self.plan = plan
         group = plan.tensor * plan.context * (plan.data or 1)
@@ -170,7 +170,7 @@ class HybridParallel(Mapper):
         not be alike, and would all have to be lowered."""
         plan = self.plan
         degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._parts
-        zeros, again = {plan.zero, *plan.zero_layers}, bool(self._recompute | self._rerun)
+        zeros, again = set(plan.zeros), bool(self._recompute | self._rerun)
         ordered = again or max(zeros) > 1 or plan.overlap != "grads" or any(map(plan.bucket_of, zeros))
         return ordered or max(degrees) > 1
 

@@ -11,6 +11,7 @@ from taskflow.machine import Machine
 from taskflow.mapper import HybridParallel, Strategy, layer_numbers, map_graph, suits
 from taskflow.optimizer.grid import held_bytes
 from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.optimizer.units import reads_words
 from taskflow.rules import UpdateRule
 
 MOST_TENSOR, MOST_SAMPLES = 8, 4  # that share a layer; of a micro-batch of Megatron-LM's way
@@ -32,10 +33,7 @@ class UsualPlan:
 def has_usual_plans(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
     """Return whether a network has such plans: if its samples are rows of words, it has layers with matrix products, and it is
     trained on several devices."""
-    first = graph.nodes[0]
-    if len(first.space.shape) != 2 or first.outputs[0].dtype.kind not in "iu":
-        return False
-    if rule is None or len(machine.processors) < 2 or graph.carries or not suits(graph):
+    if not reads_words(graph) or rule is None or len(machine.processors) < 2 or graph.carries or not suits(graph):
         return False
     return max(layer_numbers(graph).values(), default=0) >= 1
 

@@ -61,15 +61,20 @@ class StepUnits:
         return "; ".join([*parts, f"{self.device_hours:.3g} device hours"])
 
 
+def reads_words(graph: OperatorGraph) -> bool:
+    """Return whether a network's samples are rows of words."""
+    first = graph.nodes[0]
+    return len(first.space.shape) == 2 and first.outputs[0].dtype.kind in "iu"
+
+
 def step_units(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, seconds: float) -> StepUnits:
     """Return a step of ``seconds`` in these units. ``rule`` None: forward only."""
     first = graph.nodes[0]
-    words = len(first.space.shape) == 2 and first.outputs[0].dtype.kind in "iu"
     products = sum(
         node.operator.flops(node.specs, node.space) for node in graph if node.operator.work is not Work.MEMORY
     )
     return StepUnits(
-        seconds, len(machine.processors), first.space.shape[0], first.space.volume if words else None,
+        seconds, len(machine.processors), first.space.shape[0], first.space.volume if reads_words(graph) else None,
         float(products * (1 if rule is None else 3)),
         sum(processor.device.product_rate(graph.dtype) for processor in machine.processors),
     )  # fmt: skip

@@ -41,13 +41,12 @@ class TrainingProgram:
     recorded and replayed (CUDA graphs). ``message_seconds``: extra time that it waits for a message from or to another pipeline
     stage; ``message_bytes_per_second``: the rate of such a message (infinite: the links' rate). ``collective_seconds``: what its
     thread needs for each device of a tensor-parallel group to start a collective of that group, in pipelines over several nodes.
-    ``attention``: name of its kernel. ``products``: part of the rate that products reach alone, in a step. ``memory``: part of
-    the memory's rate that a fused pass reaches (0: the device's own). ``passes``: by group (`KINDS`, ``update`` and ``sums``).
-    ``exposed``: part of the
-    time of gathers of weights and sums of gradients in a pass by which computing beside them takes longer. ``reserved_bytes``:
-    memory of a device that no array of a step gets (context, communication, fragmentation). ``gradient_bytes``: of each sum of
-    gradients (0: float32 for 16-bit weights). ``whole_scores``: each device of a tensor-parallel group has the scores of all words.
-    ``gpus``: for a kind of device, what differs there.
+    ``attention``: name of its kernel. ``products``: part of the rate that products reach alone, in a step. ``memory``: part of the
+    memory's rate that a fused pass reaches (0: the device's own). ``passes``: by group (`KINDS`, ``update`` and ``sums``).
+    ``exposed``: part of the time of gathers of weights and sums of gradients in a pass by which computing beside them takes
+    longer. ``reserved_bytes``: memory of a device that no array of a step gets (context, communication, fragmentation).
+    ``gradient_bytes``: of each sum of gradients (0: float32 for 16-bit weights). ``whole_scores``: each device of a
+    tensor-parallel group has the scores of all words. ``gpus``: for a kind of device, what differs there.
     """
 
     host_seconds: float

@@ -294,7 +294,7 @@ def _arrangement(plan: HybridPlan) -> object:
 
 def has_no_order(plan: HybridPlan, micro_batches: int) -> bool:
     """True if a plan only distributes samples, without buckets, so that its strategy has no order (`Strategy.ordered`)."""
-    zeros = set(plan.zeros_of(1))
+    zeros = set(plan.zeros)
     degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches, plan.split
     return max(degrees) == 1 and max(zeros) < 2 and not any(map(plan.bucket_of, zeros)) and set(plan.levels_of(1)) == {"none"}
 

@@ -248,7 +248,7 @@ class _LayeredSearch:
 
 def _mispriced_as(plan: HybridPlan) -> object:
     """What plans share whose prices are expected to be off alike."""
-    return max(plan.zeros_of(1)), plan.pipeline > 1, plan.schedule, plan.context > 1, plan.tensor > 1, plan.split
+    return plan.zero, plan.pipeline > 1, plan.schedule, plan.context > 1, plan.tensor > 1, plan.split
 
 
 def _passes(plan: HybridPlan) -> object:

@@ -60,7 +60,7 @@ def fitted(
     for shape in _shapes(grid):
         if over():
             break
-        kind = max(shape.plan.zeros_of(1))
+        kind = shape.plan.zero
         if looked[kind] >= most or shape.seconds >= min(known, best.get(kind, inf)):
             continue
         looked[kind] += 1
