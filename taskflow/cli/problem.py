@@ -20,6 +20,7 @@ from taskflow.cli import completing
 from taskflow.cli.model import build_model, parse_settings
 from taskflow.cli.ranks import works
 from taskflow.cli.tables import nbytes, render
+from taskflow.export import PROGRAM_OF
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
 from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, read_strategy
@@ -35,7 +36,6 @@ from taskflow.writing import json_text
 FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
 # Keys of a click context's meta.
 SETTINGS, DTYPE, DEBUG, PROGRAM = "taskflow.settings", "taskflow.dtype", "taskflow.debug", "taskflow.program"
-PROGRAM_OF = {"torch": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron"}  # of a framework's plans, what runs them
 F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = (
     "Costs of tasks: analytic, from the machine's rates; or measured, by timing tasks one by one on the CPU or GPU at hand and "

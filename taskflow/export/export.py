@@ -123,4 +123,5 @@ _WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {
 }
 TARGETS = tuple(_WRITERS)
 NAMES = {"torch": "plan.py", "jax": "plan.py"}  # of files, where nobody has chosen one
+PROGRAM_OF = {"torch": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron"}  # of a framework's plans, what runs them
 RESTRICTING = tuple(target for target in TARGETS if target != "onnx")  # those that cannot express every plan

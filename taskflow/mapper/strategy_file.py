@@ -109,6 +109,16 @@ class ProofEntry(Entry, frozen=True, kw_only=True):
     complete: bool
 
 
+class PhaseEntry(Entry, frozen=True, kw_only=True):
+    """A part of a search."""
+
+    name: str
+    seconds: Figure
+    proposals: Number
+    best_seconds: Annotated[Figure, Meta(description="Of the best plan after it; null: there was none.")] | None
+    not_run: Annotated[str, Meta(description="Why it did not run; null: it did.")] | None
+
+
 class SearchEntry(Entry, frozen=True, kw_only=True):
     """Figures of the search that found the plan. Reports show it."""
 
@@ -129,6 +139,7 @@ class SearchEntry(Entry, frozen=True, kw_only=True):
     proof: ProofEntry | UnsetType | None = UNSET
     starts_iteration_seconds: dict[str, Figure] | UnsetType = UNSET
     starts_lacking_memory: list[str] | UnsetType = UNSET
+    phases: list[PhaseEntry] | UnsetType = UNSET
     history: list[ImprovementEntry] | UnsetType = UNSET
 
 
