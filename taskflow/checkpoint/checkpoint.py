@@ -15,7 +15,8 @@ from taskflow.runtime import Executor
 from taskflow.runtime.weights import ArrayLayout
 from taskflow.writing import json_text
 
-_KEY, _VERSION = "taskflow-checkpoint", 1
+_KEY, _VERSION = "taskflow-checkpoint", 2
+_WITHOUT_SUMS = 1  # the version before, whose files have no checksums
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,9 @@ def _weights(executor: Executor) -> dict[str, ArrayLayout]:
 def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
     """Restore everything that `save_checkpoint` wrote, including step and seed. Every rank calls it.
 
-    Raises, on every rank and before anything is changed, FileNotFoundError, ImportError and ValueError. The file must be a
-    checkpoint of this model and update rule. If file or Executor is in float64, both must be.
+    Raises, on every rank and before anything is changed, FileNotFoundError, ImportError and ValueError, which names an array
+    that is not as it was written. The file must be a checkpoint of this model and update rule. If file or Executor is in
+    float64, both must be.
     """
     wanted = executor.weight_holdings | executor.training_state()
 
@@ -71,6 +73,7 @@ def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
         stored = read_weights(path)
         said = _said(stored)
         _fits(stored, said, wanted, executor)
+        stored.verify(wanted)
         return stored, said
 
     found = on_first_rank(executor.transport, check, send=lambda answer: answer[1])
@@ -98,9 +101,11 @@ def _said(stored: StoredWeights) -> Checkpoint:
     if text is None:
         raise ValueError(f"{stored.source}: not a checkpoint, but weights only; load_weights reads it")
     said = parse_json(text, str(stored.source))
-    if not isinstance(said, dict) or said.get("version") != _VERSION:
-        version = said.get("version") if isinstance(said, dict) else None
-        raise ValueError(f"{stored.source}: version {version} of checkpoints; this taskflow reads {_VERSION}")
+    version = said.get("version") if isinstance(said, dict) else None
+    if version not in (_VERSION, _WITHOUT_SUMS):
+        raise ValueError(f"{stored.source}: version {version} of checkpoints; this taskflow reads {_WITHOUT_SUMS} and {_VERSION}")
+    if version == _VERSION and not stored.sealed:
+        raise ValueError(f"{stored.source}: damaged: its checksums are gone; restore the file from a copy, or use an older one")
     return read_as(Checkpoint, said, str(stored.source))
 
 

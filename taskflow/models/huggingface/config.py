@@ -123,7 +123,7 @@ def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"hf: there is no file {path}; give a config.json, or the folder of a model")
     try:
-        said = json.loads(path.read_text())
+        said = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"hf: {path} is not JSON: {error}") from error
     if not isinstance(said, dict):

@@ -15,6 +15,7 @@ from taskflow.runtime.transport import Transport
 from taskflow.training.data import Say
 from taskflow.training.program.options import Options
 from taskflow.training.program.rank_agreement import writable
+from taskflow.writing import one_line
 
 
 class CheckpointError(OSError):
@@ -97,7 +98,7 @@ def saver(executor: Executor, options: Options, start: Position, steps: int, say
             try:
                 save_checkpoint(executor, path, position=replace(start, steps=done, epoch=epoch).as_json())
             except OSError as error:
-                raise CheckpointError(f"checkpoint after step {done}: {error}") from error  # which names the file
+                raise CheckpointError(f"checkpoint after step {done}: {one_line(error)}") from error
             say(f"checkpoint after step {done}: {path}")
 
     return after
