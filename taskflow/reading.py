@@ -84,7 +84,9 @@ def parse_json(data: bytes | str, where: str) -> Any:
             raise
         except ValueError:  # Python makes no int of more than 4300 digits
             value = read(parse_int=number)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: not JSON: byte {error.start} ({error.object[error.start]:#x}) is no text in UTF-8") from error
+    except json.JSONDecodeError as error:
         raise ValueError(f"{where}: not JSON: {error}") from error
     except RecursionError:
         raise ValueError(f"{where}: not JSON that can be read: tables and lists lie too deep in each other") from None

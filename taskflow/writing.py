@@ -146,10 +146,13 @@ def json_text(value: Any, indent: int | None = None, packed: bool = False) -> st
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's text on one line; for an error of the system, in words and with the file's name."""
+    """Return an error's text on one line; for an error of the system, in words and with the file's name; for a lack
+    of memory, that it is one."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError):
+        text = f"not enough memory on this machine{f': {text}' if text else ''}"
     return " ".join(text.split())
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.checkpoint.weights import StoredWeights, on_first_rank, put_from, read_weights, save_arrays
+from taskflow.checkpoint.stored import StoredWeights
+from taskflow.checkpoint.weights import on_first_rank, put_from, read_weights, save_arrays
 from taskflow.floats import sums_in
-from taskflow.reading import parse_json, read_as
+from taskflow.reading import NotNegative, Whole, parse_json, read_as
 from taskflow.runtime import Executor
 from taskflow.runtime.weights import ArrayLayout
 from taskflow.writing import json_text
@@ -24,16 +25,16 @@ class Checkpoint:
     """Metadata of a checkpoint. ``step``: number of training steps done. ``position``: where the saving program was in its data
     (any JSON value)."""
 
-    step: int
-    seed: int
+    step: Whole
+    seed: Whole
     rule: str
     model: str
     dtype: str
     position: Any = None
-    skipped: int = 0  # of these steps, those without an update
-    loss_scale: float = 0.0  # 0: there is none
-    steady: int = 0  # steps since the scale last changed
-    version: int = _VERSION
+    skipped: Whole = 0  # of these steps, those without an update
+    loss_scale: NotNegative = 0.0  # 0: there is none
+    steady: Whole = 0  # steps since the scale last changed
+    version: Whole = _VERSION
 
 
 def save_checkpoint(executor: Executor, path: str | Path, *, position: Any = None) -> None:
@@ -106,7 +107,10 @@ def _said(stored: StoredWeights) -> Checkpoint:
         raise ValueError(f"{stored.source}: version {version} of checkpoints; this taskflow reads {_WITHOUT_SUMS} and {_VERSION}")
     if version == _VERSION and not stored.sealed:
         raise ValueError(f"{stored.source}: damaged: its checksums are gone; restore the file from a copy, or use an older one")
-    return read_as(Checkpoint, said, str(stored.source))
+    found = read_as(Checkpoint, said, str(stored.source))
+    if found.skipped > found.step:
+        raise ValueError(f"{stored.source}: skipped: must be at most its {found.step} steps, got {found.skipped}")
+    return found
 
 
 def _fits(stored: StoredWeights, said: Checkpoint, wanted: dict[str, ArrayLayout], executor: Executor) -> None:

@@ -33,7 +33,8 @@ def write_safetensors(path: str | Path, arrays: Mapping[str, Array], metadata: M
     for name, value in sorted(plain.items(), key=lambda one: (-one[1].itemsize, one[0])):  # so that each lies aligned
         header[name] = {"dtype": _type(value.dtype), "shape": value.shape, "data_offsets": (end, end + value.nbytes)}
         end += value.nbytes
-    head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    "".join([*plain, *texts, *texts.values()]).encode()  # the format has no half of a surrogate pair: ValueError
+    head = json_text(header, packed=True).encode()
     head = head.ljust(-(-len(head) // 8) * 8)
     with replacing(path) as fresh, open(fresh, "wb") as file:
         file.write(len(head).to_bytes(8, "little") + head)

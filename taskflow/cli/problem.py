@@ -19,8 +19,7 @@ from taskflow.cli.ranks import works
 from taskflow.cli.tables import nbytes, render
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
-from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, read_strategy
-from taskflow.mapper.strategy_file import paths_of
+from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, paths_of, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
@@ -157,7 +156,7 @@ def output_options(command: F) -> F:
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
             raise  # the reader has seen enough: click ends quietly
-        except (ValueError, OSError, ImportError, LaunchError) as error:
+        except (ValueError, OSError, ImportError, LaunchError, MemoryError) as error:
             if context.meta.get(DEBUG):
                 raise
             say_once(f"{path}: {one_line(error)}")  # under mpirun every rank raises the same error

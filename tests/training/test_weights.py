@@ -314,3 +314,12 @@ def test_evaluation_over_batches():
         evaluate(run, [])
     named = partial(evaluate, run, batches, metrics={"size": lambda outputs, batch: outputs["conv1"].shape[1]})
     assert named(outputs=["conv1"]).metrics["size"] == 4
+
+
+def test_names_that_are_no_inputs_are_refused():
+    run = executor(network(), 1)
+    with pytest.raises(ValueError, match="feeds: network has no input 'imagse'; there are images, labels"):
+        run.train({**data(0), "imagse": data(0)["images"]})
+    with pytest.raises(ValueError, match="feeds: network has no input 'more'"):
+        run.evaluate({**data(0), "more": 1})
+    assert run.state.step == 0
