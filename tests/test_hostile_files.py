@@ -91,7 +91,8 @@ def proto_changed(message: Any, random: Random) -> Any:
     """A copy of a protobuf message with a few of its fields changed."""
     message = copy.deepcopy(message)
     for _ in range(random.choice([1, 1, 1, 2, 4])):
-        fields = list(_fields(message))
+        if not (fields := list(_fields(message))):
+            break
         for_change = random.choice(fields)
         with suppress(ValueError, TypeError):  # a number that its type does not hold
             _change(*for_change, random, fields)
