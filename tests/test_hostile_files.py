@@ -308,6 +308,7 @@ def wrong_with(words: tuple[str, ...]) -> str:
     return f"unclear: {said[0]}" if any(word in said[0] for word in UNCLEAR) else ""
 
 
+# What Python says of a mistake in a program, and not of one in a file.
 UNCLEAR = ("object has no attribute", "NoneType", "unsupported operand", "not subscriptable", "list index out of range",
            "codec can't", "object is not iterable", "unexpected keyword", "KeyError: ", "IndexError: ", "AttributeError: ",
            "positional argument", "math domain", "AssertionError")  # fmt: skip

@@ -15,8 +15,8 @@ import pytest
 from starting import MPIRUN, environment
 
 from taskflow.runtime.job import LaunchError, segments
-from taskflow.runtime.job.segments import LEAN_BYTES, RANK_BYTES, Room
-from taskflow.runtime.job.shared_space import in_words, setting
+from taskflow.runtime.job.segments import LEAN_BYTES, RANK_BYTES
+from taskflow.runtime.job.shared_space import Room, in_words, setting
 
 ALLOWED = sys.platform == "linux" and MPIRUN is not None and subprocess.run(
     ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], capture_output=True, check=False
@@ -30,7 +30,9 @@ import taskflow
 ranks = taskflow.connect()
 ranks.barrier()
 if ranks.rank == 0:
-    print("up", ranks.size, [n for n in os.listdir("/dev/shm") if n.startswith("mpich")], flush=True)
+    print(f"up {ranks.size} {[n for n in os.listdir('/dev/shm') if n.startswith('mpich')]}", flush=True)
+    time.sleep(0.5)  # for mpirun to pass it on
+ranks.barrier()
 if sys.argv[1] == "raise" and ranks.rank == 1:
     raise ValueError("my bug")
 if sys.argv[1] == "kill" and ranks.rank == 1:
@@ -120,8 +122,8 @@ def test_only_old_unmapped_segments_of_this_user_are_removed(tmp_path: Path, mon
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "there\n"
         assert segments.mapped([holder.pid]) == {"mpich_shm_1_0"}
-        found = segments.room(os.getpid())
-        assert found is not None and found.free <= found.total
+        found = segments.space(os.getpid())
+        assert found is not None and 0 < found[0] <= found[1]
         segments.remove_unmapped(segments.left_behind())
         assert sorted(os.listdir(tmp_path)) == ["mpich_notes.txt", "mpich_shm_1_0", "other"]
     finally:

@@ -9,7 +9,6 @@ import socket
 import stat
 import struct
 import sys
-from pathlib import Path
 
 from taskflow.runtime.job import watcher
 from taskflow.runtime.job.node import node_key
@@ -17,7 +16,6 @@ from taskflow.runtime.job.node import node_key
 _RANKS = 4096
 """Connections that wait to be accepted; the kernel may allow fewer."""
 _START_SECONDS = 10.0
-_PROGRAM = "import sys; sys.path.append(sys.argv.pop()); from taskflow.runtime.job.watcher import main; main(*sys.argv[1:])"
 _ADDRESSES = 10
 """How many of the first node's addresses the others try."""
 
@@ -122,10 +120,9 @@ def _start(
     words = [
         str(len(nodes)), str(len(set(nodes))), invitation.hex() or "-", *(f"{rank}:{process}" for rank, process in ranks.items())
     ]
-    root = str(Path(__file__).resolve().parents[__name__.count(".")])  # where the package lies
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         started = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, *map(str, files), root],
+            [sys.executable, "-I", "-S", os.path.abspath(watcher.__file__), *map(str, files)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=files, start_new_session=True, cwd="/",
         )
         # Not as arguments, which others of this machine can read: what is invited to must stay between us.

@@ -1,4 +1,7 @@
-"""Segments: what MPICH and UCX keep in /dev/shm, how much a job needs there, and what is left of jobs that failed."""
+"""Segments: what MPICH and UCX keep in /dev/shm, how much a job needs there, and what is left of jobs that failed.
+
+``watcher`` imports it without the package, so it imports nothing of taskflow.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import os
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 FOLDER = "/dev/shm"
 _NAME = re.compile(r"(?:mpich_sh(?:m|ar)|ucx_shm_posix)_\w+")
@@ -19,20 +21,13 @@ RANK_BYTES, LEAN_BYTES = 5_500_000, 1_100_000
 has its own part (``posix``) elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Bytes of /dev/shm: that are ``free`` for a job, what its own ranks have taken already included, and in ``total``."""
-
-    free: int
-    total: int
-
-
-def room(parent: int = 0) -> Room | None:
-    """Return what there is for the ranks that process ``parent`` has started; None where there is no /dev/shm."""
+def space(parent: int) -> tuple[int, int] | None:
+    """Return the free bytes of /dev/shm, with those that the children of a process have taken, and all; None where there is
+    none."""
     with contextlib.suppress(OSError):
         found = os.statvfs(FOLDER)
         total = found.f_blocks * found.f_frsize
-        return Room(min(found.f_bavail * found.f_frsize + _taken(parent), total), total)
+        return min(found.f_bavail * found.f_frsize + _taken(parent), total), total
     return None
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from taskflow.runtime.job import segments
 from taskflow.runtime.job.launch import LaunchError, say_once
-from taskflow.runtime.job.segments import LEAN_BYTES, RANK_BYTES, Room
+from taskflow.runtime.job.segments import LEAN_BYTES, RANK_BYTES
 
 VARIABLE = "UCX_TLS"
 LEAN = "^posix"
@@ -16,6 +17,20 @@ LEAN = "^posix"
 _ENDING_SECONDS = 2.0
 """How long what was removed, or a job before, may take to be gone."""
 MORE = "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes of /dev/shm: that are ``free`` for a job, what its own ranks have taken already included, and in ``total``."""
+
+    free: int
+    total: int
+
+
+def room(parent: int = 0) -> Room | None:
+    """Return what there is for the ranks that process ``parent`` has started; None where there is no /dev/shm."""
+    found = segments.space(parent)
+    return None if found is None else Room(*found)
 
 
 def make_room(ranks: int, library: str) -> None:
@@ -26,7 +41,7 @@ def make_room(ranks: int, library: str) -> None:
         return
     segments.remove_unmapped(segments.left_behind())
     until = time.monotonic() + _ENDING_SECONDS
-    while (there := segments.room(os.getppid())) is not None:
+    while (there := room(os.getppid())) is not None:
         try:
             said = setting(ranks, there, os.environ, "ucx" in library)
         except LaunchError:

@@ -18,7 +18,8 @@ On several nodes the watchers tell rank 0's over TCP as soon as a connection clo
 Order matters, since an MPI that loses a peer ends its own rank, which looks like a failure too. Rank 0's watcher also names a
 node that no longer answers.
 
-It runs as ``python -I -S``, so it imports little, and nothing that needs a package.
+This file is run as a program (``python -I -S watcher.py``), so it imports little, and nothing of
+taskflow but its neighbours ``segments`` and ``process_end``.
 """
 
 from __future__ import annotations
@@ -32,8 +33,14 @@ import struct
 import sys
 import time
 
-from taskflow.runtime.job import segments
-from taskflow.runtime.job.process_end import cause_of, launcher_of, out_of_memory_kills, wait_status
+TYPE_CHECKING = False
+if TYPE_CHECKING or __name__ != "__main__":
+    from taskflow.runtime.job import segments
+    from taskflow.runtime.job.process_end import cause_of, launcher_of, out_of_memory_kills, wait_status
+else:  # as a program it takes its neighbours without the package, whose import takes longer than all else
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import segments
+    from process_end import cause_of, launcher_of, out_of_memory_kills, wait_status
 
 LEFT, FAILS, HOLD = b"L", b"F", b"H"
 _MEET_SECONDS = 2.0
@@ -369,3 +376,7 @@ def main(listening: str, meeting: str = "") -> None:
         watcher.await_ranks()
         segments.remove_unmapped(names)
     os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
