@@ -21,6 +21,7 @@ from taskflow.reading import short
 
 DEFAULT_BATCH = 8
 MOST_STEPS = 2048  # tokens of a sample if nobody says how many: at most those that the model has positions for
+MOST_LAYERS = 10_000  # each is built
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 
@@ -85,6 +86,8 @@ def module_of(config: str | Path | Mapping[str, Any], *, weights: bool = False, 
     for each in (made, made.get_text_config()):
         each.use_cache = False  # caches are for generating; training has none
         each.output_router_logits = False  # they are for a loss that the graph has not, which `say_what_is_replaced` says
+        if isinstance(layers := getattr(each, "num_hidden_layers", 0), int) and layers > MOST_LAYERS:
+            raise ValueError(f"hf: num_hidden_layers must be at most {MOST_LAYERS:,}, got {short(layers)}")
     cls = class_of(transformers, made)
     import torch
 

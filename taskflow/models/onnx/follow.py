@@ -95,7 +95,7 @@ def _number_in(onnx: Any, model: Any, arrays: dict[str, Any]) -> Callable[[str],
     """A function that returns the only number of an initializer or of a Constant, by name; None for any other name."""
     known = {name: array for name, array in arrays.items() if array.size == 1}
     for node in model.graph.node:
-        for attribute in node.attribute if node.op_type == "Constant" else ():
+        for attribute in node.attribute if node.op_type == "Constant" and node.output else ():
             value = onnx.helper.get_attribute_value(attribute)
             if attribute.name in ("value", "value_float"):
                 tensor = attribute.name == "value"
