@@ -46,7 +46,7 @@ def sizes_of(graph: OperatorGraph) -> DecoderSizes | None:
             layers.setdefault(layer, []).append(node)
     every = {_of_layer(nodes) for nodes in layers.values()}
     tables = [node for node in graph if node.operator.kind == "embedding"]
-    shape, (last, *_) = graph.nodes[0].space.shape, [node for node in reversed(list(graph)) if node.parameters] or [None]
+    shape, last = graph.nodes[0].space.shape, next((node for node in reversed(list(graph)) if node.parameters), None)
     if len(every) != 1 or not tables or len(shape) < 2 or last is None:
         return None
     one = every.pop()
