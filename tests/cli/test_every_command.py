@@ -51,6 +51,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "profile": (("mlp", "--size", "small", "--devices", "2", "--costs", "analytic", "--steps", "1", "--warmup", "1"),
                 ("--trace", "gone.json"), "gone.json"),
     "doctor": ((), ("luck",), "unexpected extra argument"),
+    "probe": ((), ("--out", "probe.json"), "must end in .py"),
     "machine measure": (("--processors", "1"), ("--out", "mine.txt"), "must end in .json"),
     "machine show": (("k80",), ("k81",), "k81"),
     "machines": ((), ("luck",), "unexpected extra argument"),
