@@ -35,5 +35,7 @@ def probe_command(out: str, as_json: bool, quiet: bool) -> None:
         file.write_text(text)
     if as_json:
         emit({"written": [out]})
-    elif not quiet:
-        tell(f"wrote {out}; run it there: torchrun --nproc-per-node N {out} --out probe.json")
+        return
+    tell(f"wrote {out}")
+    if not quiet:
+        tell(f"run it where you train: torchrun --nproc-per-node N {out} --out probe.json")

@@ -1,8 +1,12 @@
 """Machines as PyTorch sees them: a probe that needs PyTorch alone, and what is made of its measurements.
 
-``script/`` is the probe's code, ``writing.py`` joins it into one file.
+``script/`` is the probe's code, ``writing.py`` joins it into one file, ``measurements.py`` and ``nccl_tests.py`` read what was
+found, and ``building.py`` makes a machine of it.
 """
 
+from taskflow.probe.building import Built, built
+from taskflow.probe.measurements import Measurements, read_probes
+from taskflow.probe.nccl_tests import is_nccl_tests, measurements_of
 from taskflow.probe.writing import probe_text
 
-__all__ = ["probe_text"]
+__all__ = ["Built", "Measurements", "built", "is_nccl_tests", "measurements_of", "probe_text", "read_probes"]

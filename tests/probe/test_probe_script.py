@@ -59,7 +59,10 @@ def test_operators_are_timed_forward_and_backward() -> None:
     assert product["flops"] == 2 * 16 * 8 * 24 and product["bytes"] == 4 * (16 * 8 + 8 * 24 + 24 + 16 * 24)
 
 
-@pytest.mark.parametrize("name,sizes", usual(torch.device("cpu"))[::7] + [("conv2d", (2, 3, 4, 6, 5, 3, 2)), ("pool", (2, 3, 4, 4))])
+SEEN = [*usual(torch.device("cpu"))[::7], ("conv2d", (2, 3, 4, 6, 5, 3, 2)), ("pool", (2, 3, 4, 4))]
+
+
+@pytest.mark.parametrize("name,sizes", SEEN)
 def test_cases_have_the_results_that_they_say(name: str, sizes: tuple[int, ...]) -> None:
     (case,) = cases_of([(name, sizes)])
     ((*given,),) = arrays_of(case, torch.float32, torch.device("cpu"), 1)
@@ -71,7 +74,8 @@ def test_cases_have_the_results_that_they_say(name: str, sizes: tuple[int, ...])
 
 def test_a_case_that_cannot_be_run_is_said() -> None:
     missing: list[str] = []
-    assert not operators([MAKERS["matmul"](2, 3, 4, 5), MAKERS["matmul"](1 << 40, 64, 64, 64)], torch.device("cpu"), 0.0, missing)[2:]
+    cases = [MAKERS["matmul"](2, 3, 4, 5), MAKERS["matmul"](1 << 40, 64, 64, 64)]
+    assert len(operators(cases, torch.device("cpu"), 0.0, missing)) == 2
     assert len(missing) == 1 and missing[0].startswith("matmul torch.float32: ")
 
 

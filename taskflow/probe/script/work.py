@@ -16,7 +16,7 @@ APART_BYTES, MOST_COPIES = 1 << 25, 8  # copies of a case's arrays have so many 
 @dataclass(frozen=True)
 class Case:
     """An operator with its sizes. ``group``: of operators that pass over memory alike. ``shapes``: of what it is given; negative
-    sizes: integers below their amount. ``flops``: of forward."""
+    sizes: integers below their amount. ``flops``: of forward; of a table the numbers that are looked up."""
 
     group: str
     name: str
@@ -113,7 +113,7 @@ def cross_entropy(rows: int, classes: int) -> Case:
 def embedding(rows: int, words: int, width: int) -> Case:
     """Rows of a table."""
     call = lambda which, table: nn.functional.embedding(which, table)  # noqa: E731
-    return Case("embedding", "embedding", (rows, words, width), ((-words, rows), (words, width)), 0.0, rows * width, call)
+    return Case("embedding", "embedding", (rows, words, width), ((-words, rows), (words, width)), rows * width, rows * width, call)
 
 
 def pool(samples: int, channels: int, height: int, width: int) -> Case:
