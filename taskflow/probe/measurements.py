@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +165,7 @@ def _medians(rows: Iterable[Measured]) -> list[Measured]:
     """Of rows that are equal but for their seconds one, with the medians."""
     by_key: dict[str, list[Measured]] = {}
     for row in rows:
-        by_key.setdefault(json.dumps({key: value for key, value in row.items() if key not in SECONDS}), []).append(row)
+        by_key.setdefault(repr({key: value for key, value in row.items() if key not in SECONDS}), []).append(row)
     return [_median_of(same) for same in by_key.values()]
 
 

@@ -80,7 +80,8 @@ class ModelCosts(Costs):
         return seconds(added) if added >= 0 else min(seconds(0), seconds(targets))
 
     def _of_call(
-        self, part: CallPart, node: Node, piece: Rect, backward: bool, wanted: tuple[bool, ...], adds: tuple[bool, ...], device: Device
+        self, part: CallPart, node: Node, piece: Rect, backward: bool, wanted: tuple[bool, ...], adds: tuple[bool, ...],
+        device: Device,
     ) -> Spent | None:
         dtype = computes_in(node.operator, node.specs)
         return timed_spent(device, node.operator, node.specs, piece, backward, wanted, adds, dtype, part) if device.timed else None
