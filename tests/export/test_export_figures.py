@@ -57,7 +57,7 @@ def test_a_rank_of_eight_has_the_shapes_that_are_planned() -> None:
 @pytest.mark.timeout(280)
 def test_step_times_are_predicted_and_measured(tmp_path: Path) -> None:
     """In a process of its own: the benchmark's networks are larger."""
-    probed = ROOT / "tests" / "probe" / "two_cores.json"
+    probed = BENCHMARKS.parent / "tests" / "probe" / "two_cores.json"
     arguments = [str(BENCHMARKS / "export_steps.py"), "--networks", "resnet", "--rounds", "1", "--json", "--probes", str(probed)]
     done = starting.run_python(*arguments, folder=tmp_path, limit=270.0)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -13,7 +13,7 @@ from taskflow.export.pytorch.plan import TorchPlan
 from taskflow.export.pytorch.units import NUMBER
 
 SUPPORT = Path(__file__).with_name("support")
-FILES = ("plan", "parallel", "means", "stages", "layers", "exchange", "statistics", "modules")  # in the order of reading
+FILES = ("plan", "parallel", "means", "stages", "layers", "exchange", "statistics", "naming", "modules")  # in the order of reading
 RULE = "# ---- The same in every exported module " + "-" * 80
 
 

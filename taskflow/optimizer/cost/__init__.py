@@ -12,12 +12,14 @@ from taskflow.optimizer.cost.model import CostModel
 from taskflow.optimizer.cost.phases import product_flops
 from taskflow.optimizer.cost.pieces import Pieces, classes
 from taskflow.optimizer.cost.task_costs import Costs, FromTasks, Roofline
+from taskflow.optimizer.cost.timed import CallPart, group_of, name_of, parts_of, size_of
 
 __all__ = [
     "ANALYTIC",
     "COSTS",
     "MEASURED",
     "AnalyticCosts",
+    "CallPart",
     "CostModel",
     "Costs",
     "FromTasks",
@@ -26,6 +28,10 @@ __all__ = [
     "Roofline",
     "choose_costs",
     "classes",
+    "group_of",
     "kept_bytes",
+    "name_of",
+    "parts_of",
     "product_flops",
+    "size_of",
 ]

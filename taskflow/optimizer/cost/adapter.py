@@ -93,7 +93,8 @@ class ModelCosts(Costs):
         programs = tuple(program for device in self._machine.kinds if (program := device.program) is not None)
         if not programs or not isinstance(self.model, AnalyticCosts):
             return self.task
-        pacing = Pacing(programs, len({processor.node for processor in self._machine.processors}) > 1)
+        several = len({processor.node for processor in self._machine.processors}) > 1
+        pacing = Pacing(programs, several, not self.by_plan or self._replicated(strategy))
         cut = pacing.cuts if any(pacing.cuts) and self._is_cut(strategy) else None
         if strategy.pipeline is None and not pacing.exposed and cut is None and not pacing.units:
             return self.task
@@ -106,6 +107,11 @@ class ModelCosts(Costs):
             program.cut_seconds or program.gather_seconds or program.sum_seconds
             for device in self._machine.kinds if (program := device.program) is not None
         )
+
+    def _replicated(self, strategy: Strategy) -> bool:
+        """Whether samples are divided among replicas."""
+        dims = ((strategy[node.name].degrees, sample_dim(node)) for node in self._graph)
+        return any(dim is not None and degrees[dim] > 1 for degrees, dim in dims)
 
     def _is_cut(self, strategy: Strategy) -> bool:
         """Whether an operator is cut otherwise than by samples."""

@@ -22,10 +22,11 @@ OF_WEIGHTS = (Purpose.UNSHARDED, Purpose.WEIGHT_GRADIENTS)
 @dataclass(frozen=True, slots=True)
 class Pacing:
     """What the programs that drive a machine's devices do in passes, at the slowest. ``between``: whether there are several
-    nodes."""
+    nodes. ``replicated``: whether there are replicas, whose units gather weights and sum gradients."""
 
     programs: tuple[TrainingProgram, ...]
     between: bool
+    replicated: bool = True
 
     def waits(self, nbytes: float) -> float:
         """Return the seconds that a message of another stage is waited for."""
@@ -39,12 +40,12 @@ class Pacing:
     @property
     def units(self) -> bool:
         """Whether gathers and sums of units take the host any time."""
-        return any(program.of_unit(gathers, 1.0) for program in self.programs for gathers in (False, True))
+        return self.replicated and any(program.of_unit(gathers, 1.0) for program in self.programs for gathers in (False, True))
 
     def of_unit(self, task: Task) -> float:
         """Return the seconds of the host for a gather of weights or a sum of gradients."""
         work = task.work
-        if not isinstance(work, Collective) or not of_weights(task):
+        if not self.replicated or not isinstance(work, Collective) or not of_weights(task):
             return 0.0
         gathers = work.halves == 1 and not task.flops
         nbytes = task.nbytes / (work.halves or 1) / max(1, len(work.group) - 1)

@@ -97,15 +97,12 @@ def timed_spent(
     device_seconds = host_seconds = 0.0
     if part is None or part.leads:
         name = part.name if part is not None else name_of(operator)
-        group = "product" if operator.work is Work.CONTRACTION else GROUPS.get(name, KINDS.get(name, "other"))
+        group = group_of(name, operator)
         if operator.kind == "input" or (backward and operator.kind == "state"):
             return Spent(0.0, 0.0)
         if (found := device.timed_of(name, group, backward, dtype)) is None:
             return None
-        flops = 0.0 if operator.work is Work.MEMORY else float(operator.flops(inputs, piece))
-        if name == "embedding":
-            flops = float(sum(touched.output_elements))  # the rest of the table is not looked at
-        nbytes = float(sum(touched.inputs) + sum(touched.weights) + sum(touched.outputs))
+        flops, nbytes = size_of(name, operator, inputs, piece)
         share = _wanted_share(operator, inputs, wanted) if backward else 1.0
         device_seconds, host_seconds = share * found.seconds(flops, nbytes), found.host_seconds(flops, nbytes)
     for nbytes in _added(touched.inputs, touched.weight_gradients, adds):
@@ -113,6 +110,20 @@ def timed_spent(
             device_seconds += sums.seconds(0.0, 3.0 * nbytes)
             host_seconds += sums.host_seconds(0.0, 3.0 * nbytes)
     return Spent(device_seconds, host_seconds)
+
+
+def size_of(name: str, operator: Operator, inputs: Sequence[Spec], piece: Rect) -> tuple[float, float]:
+    """Return the operations and bytes of forward by which a piece of an operator is found among those that were timed."""
+    touched = arrays(operator, tuple(inputs), piece)
+    flops = 0.0 if operator.work is Work.MEMORY else float(operator.flops(inputs, piece))
+    if name == "embedding":
+        flops = float(sum(touched.output_elements))  # the rest of the table is not looked at
+    return flops, float(sum(touched.inputs) + sum(touched.weights) + sum(touched.outputs))
+
+
+def group_of(name: str, operator: Operator) -> str:
+    """Return the group of operators that work alike."""
+    return "product" if operator.work is Work.CONTRACTION and name != "attention" else GROUPS.get(name, KINDS.get(name, "other"))
 
 
 def _wanted_share(operator: Operator, inputs: Sequence[Spec], wanted: Sequence[bool]) -> float:
