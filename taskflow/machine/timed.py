@@ -28,8 +28,8 @@ class Timed:
     """Measured times of an operator by its ``name`` (of a ``group`` of operators that work alike) in one direction and type.
 
     A measured size takes what it took. Between sizes counts a + b flops + c bytes, fitted to all of them, times by how much the
-    measured ones differ from that, the nearer the more (Shepard, "A two-dimensional interpolation function for irregularly-spaced
-    data", 1968, over the logarithms)."""
+    measured ones differ from that. The nearer ones count more (Shepard, "A two-dimensional interpolation function for
+    irregularly-spaced data", 1968, over the logarithms)."""
 
     name: str
     group: str

@@ -162,7 +162,8 @@ def _slices(events: Sequence[_Event], spans: Sequence[tuple[float, float]]) -> I
 
 
 def _cut(
-    begin: float, end: float, stack: Sequence[_Event], walk: _Sequences, spans: Sequence[tuple[float, float]], starts: Sequence[float]
+    begin: float, end: float, stack: Sequence[_Event], walk: _Sequences, spans: Sequence[tuple[float, float]],
+    starts: Sequence[float],
 ) -> Iterator[Slice]:
     """The part that a stretch of time belongs to. Outside of operators the thread may be waiting for messages."""
     if end <= begin:
