@@ -1,8 +1,8 @@
 """Step times of exported modules on two gloo ranks (one thread each), beside what a probe's machine predicts for their plans.
 
-    python benchmarks/export_steps.py [--networks llama ...] [--rounds 5] [--seconds 90] [--keep FOLDER] [--json]
+    python benchmarks/export_steps.py [--networks llama ...] [--rounds 5] [--seconds 30] [--keep FOLDER] [--json]
 
-A probe runs before the networks and once more behind them, and has never seen them; the machine is built of both (medians).
+A probe runs before each network and once more behind them, and has never seen them; the machine is built of all (medians).
 Networks of tests/export/networks.py, somewhat larger, and of own_networks.py. The plans of a network take turns; measured is the
 median of all steps, each until the slower rank is done, the update (SGD with momentum) included. Other programs on the machine
 disturb all of this, the probe as much as the steps. ``--probes FILE ...``: those instead of new ones.
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = ["data", "d2 zero1 bucket=layer overlap=all", "d2 zero3"]
 PLANS = {
     "llama": [*SHARED, "t2", "p2 mb2"], "gpt": [*SHARED, "t2", "p2 mb2"], "mixtral": ["data", "d2 zero3", "t2"],
-    "resnet": ["data", "d2 zero1 bucket=layer overlap=all"], "vit": [*SHARED, "t2"], "mlp": [*SHARED, "t2", "p2 mb2"],
+    "resnet": ["data", "d2 zero1 bucket=layer overlap=all"], "vit": [*SHARED, "t2"], "mlp": [*SHARED, "t2", "p2 mb128"],
 }  # fmt: skip
 SIZES: dict[str, dict[str, int]] = {
     "llama": {"width": 256, "heads": 8, "depth": 2}, "gpt": {"width": 256, "heads": 8, "depth": 2},
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=list(PLANS), default=list(PLANS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=90.0, help="of each probe")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each probe")
     parser.add_argument("--probes", nargs="+", help="files of probes, instead of new ones")
     parser.add_argument("--keep", help="a folder for the probes, the machine and what was measured")
     parser.add_argument("--json", action="store_true")
@@ -73,10 +73,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as own:
         folder = Path(options.keep or own).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        probes = options.probes or [probe(folder, "before", options.seconds)]
-        steps = {name: measured(name, options.rounds, folder) for name in options.networks}
+        probes, steps = list(options.probes or ()), {}
+        for name in options.networks:
+            if not options.probes:
+                probes.append(probe(folder, f"before_{name}", options.seconds))
+            steps[name] = measured(name, options.rounds, folder)
         if not options.probes:
-            probes.append(probe(folder, "after", options.seconds))
+            probes.append(probe(folder, "behind", options.seconds))
         found, errors = rows(steps, probes, folder)
     if options.json:
         print(json.dumps({"rows": [asdict(row) for row in found], "fits": errors}))

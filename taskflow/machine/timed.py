@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-NEAR = 1e-3
-"""Of sizes whose logarithms differ by less, one is the measured one."""
+NEAR = 5e-3
+"""Sizes whose logarithms differ by less are one: a bias more or less."""
 
 
 class TimedPoint(NamedTuple):

@@ -148,26 +148,31 @@ def _program(found: Measurements, like: TrainingProgram | None, result: Built) -
 
 
 def _units(found: Measurements, key: str) -> dict[str, float]:
-    """What units take beside their messages: sums from `replicate`, gathers from what gathering twice adds."""
-    world = int(found.about["ranks"])
-    sums, gathers = [], []
-    rows = {(row["what"], row["phase"], row["bytes"]): row for row in found.parts if row["what"] in ("replicate", "gathered")}
-    for (what, phase, nbytes), row in rows.items():
-        more = row[key] - row[f"plain_{key}"]
-        if what == "replicate" and phase == "backward" and ("replicate", "forward", nbytes) in rows:
-            ahead = rows["replicate", "forward", nbytes]
-            more += ahead[key] - ahead[f"plain_{key}"]
-            sums.append((nbytes, more - (0.0 if found.gpu else _alone(found, "all_reduce", world, nbytes))))
-        elif what == "gathered" and phase == "forward":
-            gathers.append((nbytes, more - (0.0 if found.gpu else _alone(found, "all_gather", world, nbytes))))
-    if not sums and not gathers:
+    """What units take beside their messages: sums from `replicate`, gathers from the forward passes of those by shares."""
+    world, sums, gathers = int(found.about["ranks"]), [], []
+    sizes = sorted({row["bytes"] for row in found.parts if row["what"] == "replicate"})
+    for nbytes in sizes:
+        ahead, back = (_each_unit(found, "replicate", phase, nbytes, key) for phase in ("forward", "backward"))
+        sums.append((nbytes, ahead + back - (0.0 if found.gpu else _alone(found, "all_reduce", world, nbytes))))
+        gathered = _each_unit(found, "gathered", "forward", nbytes, key)
+        gathers.append((nbytes, gathered - (0.0 if found.gpu else _alone(found, "all_gather", world, nbytes))))
+    if not sums:
         return {}
-    start, each = _line([(nbytes, max(1e-7, more)) for nbytes, more in sums or gathers])
-    others = [more - nbytes * each for nbytes, more in gathers]
+    start, each = _line([(nbytes, max(1e-7, more)) for nbytes, more in sums])
     return {
-        "sum_seconds": start, "gather_seconds": max(0.0, median(others)) if others else start,
+        "sum_seconds": start, "gather_seconds": max(0.0, median(more - nbytes * each for nbytes, more in gathers)),
         "unit_bytes_per_second": 1 / each if each > 0 else inf,
     }  # fmt: skip
+
+
+def _each_unit(found: Measurements, what: str, phase: str, nbytes: float, key: str) -> float:
+    """What one more layer takes, beyond what it takes alone: from the shallowest to the deepest network."""
+    rows = sorted((row for row in found.of_part(what, phase) if row["bytes"] == nbytes), key=lambda row: float(row["layers"]))
+    if not rows:
+        return 0.0
+    more = [float(row[key] - row[f"plain_{key}"]) for row in rows]
+    layers = [float(row["layers"]) for row in rows]
+    return (more[-1] - more[0]) / (layers[-1] - layers[0]) if len(rows) > 1 else more[0] / layers[0]
 
 
 def _alone(found: Measurements, what: str, count: int, nbytes: float) -> float:

@@ -77,6 +77,7 @@ class PartRow(TimedRow, frozen=True, kw_only=True):
     what: str
     phase: Literal["forward", "backward"]
     bytes: NotNegative = 0.0
+    layers: Count = 1
     plain_seconds: NotNegative = 0.0
     plain_host_seconds: NotNegative = 0.0
 

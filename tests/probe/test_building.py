@@ -169,3 +169,33 @@ def test_nccl_tests_are_read_and_what_they_lack_is_said(tmp_path: Path) -> None:
     path.write_text(OUTPUT.replace("Rank", "rank"))
     with pytest.raises(ValueError, match="says no ranks"):
         measurements_of([str(path)])
+
+
+# ---- a plan's own operators ------------------------------------------------------------------------------------------
+def test_a_plans_operators_are_those_that_the_step_asks_for() -> None:
+    """What the probe times for a plan has the sizes by which the plan's tasks find it: they take what was measured."""
+    torch = pytest.importorskip("torch")
+    from taskflow.optimizer.cost import parts_of, size_of
+    from taskflow.probe import message_sizes, operators_of, probe_text
+    from taskflow.probe.script.work import cases_of
+
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1, stride=2), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(), torch.nn.Linear(128, 64), torch.nn.LayerNorm(64), torch.nn.GELU(), torch.nn.Linear(64, 10),
+    )  # fmt: skip
+    graph = taskflow.from_torch(module, (8, 3, 16, 16), name="small", verify=False)
+    machine = built(read_probes([PROBED]), "mine").machine
+    strategy = taskflow.choose("data", graph, machine)[0]
+    named = operators_of(graph, strategy)
+    assert len(named) == len(set(named)) and ("linear", (4, 128, 64)) in named and ("conv2d", (4, 3, 8, 16, 16, 3, 2)) in named
+    timed = {(case.flops, float(case.nbytes(torch.float32))) for case in cases_of(named)}
+    for name, call in parts_of(graph).items():
+        node = graph.node(name)
+        if call.leads and call.name != "view":
+            size = size_of(call.name, node.operator, node.specs, next(iter(strategy[name].pieces(node)))[0])
+            assert any(pytest.approx(size, rel=5e-3) == one for one in timed), (name, size)
+    sizes = message_sizes(graph, strategy, taskflow.SGD(lr=0.1))
+    assert 4 * (64 * 10 + 10) in sizes
+    text = probe_text("probe.py", named, sizes)
+    assert f"OF_A_PLAN_BYTES: list[int] = {sizes}" in text and "('linear', (4, 128, 64))" in text
+    compile(text, "probe.py", "exec")

@@ -118,7 +118,8 @@ def size_of(name: str, operator: Operator, inputs: Sequence[Spec], piece: Rect) 
     flops = 0.0 if operator.work is Work.MEMORY else float(operator.flops(inputs, piece))
     if name == "embedding":
         flops = float(sum(touched.output_elements))  # the rest of the table is not looked at
-    return flops, float(sum(touched.inputs) + sum(touched.weights) + sum(touched.outputs))
+    inputs_read = touched.inputs[:1] if name == "batch_norm" else touched.inputs  # its statistics are part of the call
+    return flops, float(sum(inputs_read) + sum(touched.weights) + sum(touched.outputs))
 
 
 def group_of(name: str, operator: Operator) -> str:

@@ -12,6 +12,8 @@ import torch.distributed as dist
 
 SMALLEST, LARGEST = 1 << 8, 1 << 22  # bytes on a CPU; on a GPU
 LARGEST_GPU = 1 << 28
+OF_A_PLAN_BYTES: list[int] = []
+"""Sizes of a plan's messages: taskflow writes them here."""
 LEAST_ROUNDS, MOST_ROUNDS = 5, 200
 
 
@@ -20,7 +22,7 @@ def sizes_of(device: torch.device) -> list[int]:
     largest, found = LARGEST_GPU if device.type == "cuda" else LARGEST, [SMALLEST]
     while found[-1] < largest:
         found.append(found[-1] * (16 if device.type == "cuda" else 8))
-    return sorted({*found, largest})
+    return sorted({*found, largest, *OF_A_PLAN_BYTES})
 
 
 def groups_of(nodes: Sequence[int]) -> list[tuple[str, list[int]]]:

@@ -13,6 +13,7 @@ from torch import nn
 from taskflow.probe.script.clock import taken
 
 DEPTH = 4  # layers that make up a small network
+DEPTHS = (2, 6)  # of networks of units: what a unit takes is the difference, without what a step takes in any case
 COUNT = 8  # parameters of an update
 
 
@@ -40,9 +41,9 @@ def placed_parameters(elements: int, mesh: Any, device: torch.device) -> list[nn
     return found
 
 
-def network(width: int, device: torch.device) -> nn.Sequential:
+def network(width: int, depth: int, device: torch.device) -> nn.Sequential:
     """Layers and functions between them, as a block has them."""
-    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width, bias=False), nn.GELU()) for _ in range(DEPTH))).to(device)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width, bias=False), nn.GELU()) for _ in range(depth))).to(device)
 
 
 def spread(module: nn.Sequential, how: str, mesh: Any) -> nn.Module:
@@ -81,24 +82,24 @@ def steps_of(module: nn.Module, width: int, rows: int, device: torch.device) -> 
 
 
 def units(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
-    """Return what a layer takes that gathers its weights or sums its gradients, beside what it takes alone, by the weight's bytes.
-    Messages are part of it."""
+    """Return what small networks take whose layers gather their weights and sum their gradients each by itself, beside what they
+    take alone, by the weight's bytes and the number of layers. Messages are part of it."""
     rows: list[dict[str, Any]] = []
     widths = (256, 1024, 4096) if device.type == "cuda" else (32, 160, 480)
-    for width in widths:
-        plain = network(width, device)
-        base = taken(steps_of(plain, width, 32, device), DEPTH, device, seconds / 12)
+    for width, depth in ((width, depth) for width in widths for depth in DEPTHS):
+        plain, each = network(width, depth, device), seconds / len(widths) / len(DEPTHS) / 4
+        base = taken(steps_of(plain, width, 32, device), 1, device, each)
         for how in ("replicate", "gathered", "gathered_twice"):
             try:
                 module = spread(plain, how, mesh)
-                found = taken(steps_of(module, width, 32, device), DEPTH, device, seconds / 12, lambda x: agreed(x, device))
+                found = taken(steps_of(module, width, 32, device), 1, device, each, lambda x: agreed(x, device))
             except (ImportError, AttributeError, RuntimeError, TypeError, ValueError) as error:
                 missing.append(f"{how}: {str(error).splitlines()[0][:120]}")
                 continue
             for phase, alone, it in zip(("forward", "backward"), base, found):
                 rows.append({
-                    "what": how, "phase": phase, "bytes": 4 * width * width, "plain_seconds": alone.seconds, "seconds": it.seconds,
-                    "plain_host_seconds": alone.host_seconds, "host_seconds": it.host_seconds,
+                    "what": how, "phase": phase, "bytes": 4 * width * width, "layers": depth, "plain_seconds": alone.seconds,
+                    "seconds": it.seconds, "plain_host_seconds": alone.host_seconds, "host_seconds": it.host_seconds,
                 })  # fmt: skip
     return rows
 

@@ -13,6 +13,9 @@ from torch import nn
 APART_BYTES, MOST_COPIES = 1 << 25, 8  # copies of a case's arrays have so many bytes, so that caches are as cold as in a step
 
 
+SOFTMAX = 5  # operations for each pair of words
+
+
 @dataclass(frozen=True)
 class Case:
     """An operator with its sizes. ``group``: of operators that pass over memory alike. ``shapes``: of what it is given; negative
@@ -66,7 +69,8 @@ def attention(samples: int, heads: int, queries: int, keys: int, width: int, cau
     def call(q: Any, k: Any, v: Any) -> Any:
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(causal))
 
-    flops = 4.0 * samples * heads * queries * keys * width / (2 if causal else 1)
+    pairs = queries * (queries + 1) / 2 if causal else queries * keys
+    flops = samples * heads * pairs * (4.0 * width + SOFTMAX)
     results = samples * heads * queries * width
     return Case("attention", "attention", (samples, heads, queries, keys, width, causal), shapes, flops, results, call)
 
