@@ -34,7 +34,7 @@ def joined_code(folder: Path, files: Iterable[str], more: Iterable[str] = ()) ->
     found: dict[str, set[str]] = {line: set() for line in more}
     bodies = []
     for name in files:
-        text = folder.joinpath(f"{name}.py").read_text()
+        text = folder.joinpath(f"{name}.py").read_text("utf-8")
         tree = ast.parse(text)
         statements = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
         for node in statements:
