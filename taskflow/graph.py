@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,13 @@ from taskflow.regions import Rect
 AXES = 1 << 16  # that are kept
 MOST_ROWS = 200  # of the table that a notebook shows
 MOST_ELEMENTS = 2**50  # of an array: no cluster has memory for more, and sums over all arrays stay below 2**63 bytes
+
+
+class FrameworkCall(NamedTuple):
+    """The call of a framework's code that some operators do together: its number, and the name of the layer's class or function."""
+
+    number: int
+    what: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +105,7 @@ class OperatorGraph:
         self.nodes: list[Node] = []
         self.parameters: list[Parameter] = []
         self.losses: list[Tensor] = []
+        self.calls: dict[str, FrameworkCall] = {}  # by operator's name, for a network that was read from a framework's code
         self.carries: list[tuple[Tensor, Tensor]] = []  # (state, the tensor that it becomes in the next step)
         self._names: dict[str, int] = {}
         self._shared: set[int] = set()  # nodes without samples: all samples share what they make

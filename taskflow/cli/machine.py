@@ -9,6 +9,7 @@ import click
 
 from taskflow.asking import Seconds, check_processors
 from taskflow.cli import completing
+from taskflow.cli.machine_build import build_command
 from taskflow.cli.problem import emit, output_options
 from taskflow.cli.tables import tell
 from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds, unparse
@@ -20,7 +21,10 @@ MOST_SECONDS = 60.0
 
 @click.group("machine")
 def machine_group() -> None:
-    """Measure the machine at hand, or show any machine."""
+    """Measure the machine at hand, build one of a probe's measurements, or show any machine."""
+
+
+machine_group.add_command(build_command)
 
 
 # ---- measure ---------------------------------------------------------------------------------------------------------

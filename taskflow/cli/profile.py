@@ -30,11 +30,16 @@ from taskflow.working import Working
 @click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="How many mispredicted tasks to list.")
 @click.option("--trace", type=click.Path(dir_okay=False),
               help="With MODEL: write the steps to this file too. Without: read them from it instead of running.")
+@click.option("--torch", "torch_traces", multiple=True, type=click.Path(dir_okay=False),
+              help="A trace of PyTorch's profiler, of one rank of an exported module; may be repeated. Needs --plan.")
+@click.option("--plan", shell_complete=completing.strategies, help="With --torch: the plan that ran.")
+@click.option("--calibrate", type=click.Path(dir_okay=False), help="With --torch: the machine file that takes what was measured.")
 @seed_option
 @output_options
 def profile_command(
     model: str | None, machine: str, devices: int | None, batch: int | None, size: str, rule: str, strategy: str, budget: str,
-    costs: str, warmup: int, steps: int, top: int, trace: str | None, seed: int, as_json: bool, quiet: bool,
+    costs: str, warmup: int, steps: int, top: int, trace: str | None, torch_traces: tuple[str, ...], plan: str | None,
+    calibrate: str | None, seed: int, as_json: bool, quiet: bool,
 ) -> None:
     """Run some steps of MODEL on random data, and compare each operator's time with its prediction.
 
@@ -46,7 +51,15 @@ def profile_command(
       taskflow profile rnnlm --size small --devices 2
       mpirun -n 4 taskflow profile alexnet --size small --strategy expert --trace steps.json.gz
       taskflow profile --trace steps.json.gz --top 20
+      taskflow profile --torch rank0.json --torch rank1.json --plan plan.json -m mine.json
     """
+    if torch_traces or plan or calibrate:
+        if not torch_traces or not plan:
+            raise ValueError("--torch TRACE, --plan PLAN (and --calibrate MACHINE) belong together: give the traces and the plan")
+        from taskflow.cli.profile_torch import profile_torch
+
+        profile_torch(plan, torch_traces, model, calibrate, top, as_json, quiet)
+        return
     if model is None:
         if trace is None:
             raise ValueError("give a MODEL to run, or --trace FILE of a run")

@@ -32,6 +32,7 @@ from taskflow.machine.parts import (
 from taskflow.machine.presets import cores, load_machine, preset_names, save
 from taskflow.machine.ring import Ring, all_pairs, ring, ring_bytes, ring_share
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
+from taskflow.machine.timed import Timed, TimedPoint, fitted, left_out_errors
 
 __all__ = [
     "NETWORK",
@@ -54,6 +55,8 @@ __all__ = [
     "ProductRates",
     "Ring",
     "SwitchSums",
+    "Timed",
+    "TimedPoint",
     "Wire",
     "all_pairs",
     "between_nodes",
@@ -61,7 +64,9 @@ __all__ = [
     "collective_links",
     "cores",
     "exchange",
+    "fitted",
     "host",
+    "left_out_errors",
     "load_machine",
     "preset_names",
     "ring",

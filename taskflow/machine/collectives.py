@@ -136,11 +136,12 @@ def collective(machine: Machine, members: Sequence[int]) -> Around:
     for member in members:
         nodes.setdefault(machine.processors[member].node, []).append(member)
     if len(nodes) == 1:
-        return Channels(around.members, around.resources, 1, _within(machine, around), inf, library)
+        occupied_here = (*around.members, *around.resources) if library.blocks else around.resources
+        return Channels(around.members, occupied_here, 1, _within(machine, around), inf, library)
     out = {member: machine.way_out(member) for member in members}  # type: ignore[attr-defined]
     into = {member: machine.way_in(member) for member in members}  # type: ignore[attr-defined]
     first = len(machine.processors)
-    occupied = dict.fromkeys(around.resources)
+    occupied = dict.fromkeys([*(around.members if library.blocks else ()), *around.resources])
     for member in members:
         occupied.update(dict.fromkeys([first + link.number for link in (*out[member], *into[member])]))
     narrowest = inf
@@ -158,7 +159,7 @@ def _of_alike_nodes(machine: Machine, members: Sequence[int], library: Collectiv
     """The same where members lie in the same places of several nodes, whose links then differ in their numbers alone. None if they
     do not, or if a processor has to copy by itself."""
     repeated: tuple[int, list[int]] | None = machine.repeated(members)  # type: ignore[attr-defined]
-    if repeated is None or len(repeated[1]) == 1 or _rails(machine):
+    if repeated is None or len(repeated[1]) == 1 or _rails(machine) or library.blocks:
         return None
     size, offsets = repeated
     there, first = members[:size], len(machine.processors)

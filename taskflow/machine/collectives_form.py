@@ -57,6 +57,9 @@ class CollectivesEntry(Entry, frozen=True, kw_only=True):
     all_to_all: Annotated[CurveEntry, Meta(description="Of an all-to-all.")] | UnsetType = UNSET
     switch: Annotated[SwitchEntry, Meta(description="Of all-reduces that the switch sums.")] | UnsetType = UNSET
     at_most: Annotated[list[AtMostEntry], Meta(description="Rates that links do not tell.")] = []  # noqa: RUF012
+    blocks: Annotated[
+        bool, Meta(description="Whether processors compute nothing until a call is done. Without it: false.")
+    ] | UnsetType = UNSET
     source: Source | UnsetType = UNSET
 
 
@@ -68,7 +71,7 @@ def collectives_of(entry: CollectivesEntry) -> Collectives:
         entry.copy_bytes_per_second, entry.source or "", entry.network_ramp_seconds,
         _curve(entry.all_reduce), _curve(entry.halves), _curve(entry.all_to_all),
         SwitchSums(switch.members, switch.start_seconds, switch.ramp_seconds, switch.link_share) if switch else None,
-        tuple([(limit.members, limit.bytes_per_second) for limit in entry.at_most]),
+        tuple([(limit.members, limit.bytes_per_second) for limit in entry.at_most]), bool(entry.blocks),
     )  # fmt: skip
 
 
@@ -94,6 +97,7 @@ def entry_of(library: Collectives) -> CollectivesEntry:
             link_share=switch.link_share,
         ),
         at_most=[AtMostEntry(members=members, bytes_per_second=rate) for members, rate in library.at_most],
+        blocks=library.blocks or UNSET,
     )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ class Collectives:
     ``all_reduce``, ``halves`` (a reduce-scatter or an all-gather, which measure alike) and ``all_to_all``: curves of their
     own within a node; what has none has the figures above. ``switch``: sums within the switch. ``at_most``: pairs of a number of
     members and the payload rate of each in groups of so many or more within a node, where links do not tell it (PCIe).
+    ``blocks``: a processor computes nothing until a call is done (gloo).
     """
 
     start_seconds: float
@@ -66,6 +67,7 @@ class Collectives:
     all_to_all: Curve | None = None
     switch: SwitchSums | None = None
     at_most: tuple[tuple[int, float], ...] = ()
+    blocks: bool = False
 
     def curve(self, halves: int) -> Curve:
         """Return the curve of an all-reduce (2), of one of its halves (1) or of an all-to-all (0)."""

@@ -14,6 +14,7 @@ from taskflow.machine.collectives_form import CollectivesEntry, collectives_of, 
 from taskflow.machine.network import Level, Network
 from taskflow.machine.parts import AttentionRates, Device, ProductRates
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
+from taskflow.machine.timed import Timed, TimedPoint
 from taskflow.programs import ProgramEntry, program_of, said_program
 from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
 
@@ -52,6 +53,19 @@ class AttentionEntry(Entry, frozen=True, kw_only=True):
     source: Source | UnsetType = UNSET
 
 
+class TimedEntry(Entry, frozen=True, kw_only=True):
+    """An operator that was timed."""
+
+    name: Annotated[Name, Meta(description="The operator, as a probe calls it.")]
+    group: Annotated[Name, Meta(description="Of operators that work alike.")]
+    backward: Annotated[bool, Meta(description="Its backward pass.")] = False
+    dtype: Annotated[Name, Meta(description="The type of its numbers.")] = "float32"
+    points: Annotated[
+        list[Annotated[list[NotNegative], Meta(min_length=3, max_length=4)]],
+        Meta(min_length=1, description="Of forward the operations and bytes, then seconds, then seconds of the host to start it."),
+    ]
+
+
 class DeviceEntry(Entry, frozen=True, kw_only=True):
     """A kind of processor."""
 
@@ -77,6 +91,7 @@ class DeviceEntry(Entry, frozen=True, kw_only=True):
     attention: Annotated[
         dict[Name, AttentionEntry], Meta(description="By kernel of attention, what it reaches.")
     ] | UnsetType = UNSET
+    timed: Annotated[list[TimedEntry], Meta(description="Operators that were timed there.")] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_second:
@@ -210,8 +225,13 @@ def _device(entry: DeviceEntry) -> Device:
         program_of(entry.program, entry.kind) if entry.program else None,
         tuple(sorted(((dtype, _rates(one)) for dtype, one in (entry.matrix_products or {}).items()), key=lambda pair: pair[0])),
         tuple((name, _attention(one)) for name, one in sorted((entry.attention or {}).items(), key=lambda pair: pair[0])),
-        entry.power or 1.0,
+        entry.power or 1.0, tuple(map(_timed, entry.timed or ())),
     )
+
+
+def _timed(entry: TimedEntry) -> Timed:
+    points = tuple(TimedPoint(*point) for point in entry.points)
+    return Timed(entry.name, entry.group, entry.backward, entry.dtype, points)
 
 
 def _attention(entry: AttentionEntry) -> AttentionRates:
@@ -278,6 +298,10 @@ def _of_device(device: Device) -> DeviceEntry:
             name: AttentionEntry(forward=one.forward, backward=one.backward, source=one.source or UNSET)
             for name, one in device.attention
         } or UNSET,
+        timed=[
+            TimedEntry(name=one.name, group=one.group, backward=one.backward, dtype=one.dtype, points=[list(p) for p in one.points])
+            for one in device.timed
+        ] or UNSET,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Protocol
 
+from taskflow.machine.timed import Timed
 from taskflow.programs import TrainingProgram
 
 Ends = bool | Literal["sender", "receiver"]  # of a transfer: both (True), none, or one
@@ -68,7 +69,8 @@ class Device:
     tensor cores. Sums and everything else stay float32. ``program``: how it is driven, where ``launch_seconds`` between two
     kernels do not describe that. Matrix products then run in tiles, and views are free (`taskflow.optimizer.cost.library`).
     ``matrix_products``: by type, how these perform, where it was measured. ``power``: part of the rate of products and attention
-    that a card's power limit allows. ``attention``: by kernel, what it reaches.
+    that a card's power limit allows. ``attention``: by kernel, what it reaches. ``timed``: operators that were timed, whose
+    times take precedence.
     """
 
     kind: str
@@ -85,6 +87,7 @@ class Device:
     matrix_products: tuple[tuple[str, ProductRates], ...] = ()
     attention: tuple[tuple[str, AttentionRates], ...] = ()
     power: float = 1.0
+    timed: tuple[Timed, ...] = ()
 
     def rate(self, dtype: object = "float32") -> float:
         """Return the peak operations a second on numbers of a type."""
@@ -116,6 +119,17 @@ class Device:
         wanted = self.products if _name(dtype) == "float32" else _name(dtype)
         known = dict(self.matrix_products)
         return known.get(wanted) or known.get(ALIKE.get(wanted, ""))
+
+    def timed_of(self, name: str, group: str, backward: bool, dtype: object) -> Timed | None:
+        """Return the measured times of an operator, or else of one of its group; None if there are none of either."""
+        found = None
+        for one in self.timed:
+            if one.backward == backward and one.dtype == _name(dtype):
+                if one.name == name:
+                    return one
+                if one.group == group and found is None:
+                    found = one
+        return found
 
     def reaches(self, kernels: str, default: float) -> float:
         """Return the fraction of the peak that this class of kernels reaches."""

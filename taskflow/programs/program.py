@@ -46,7 +46,10 @@ class TrainingProgram:
     ``exposed``: part of the time of gathers of weights and sums of gradients in a pass by which computing beside them takes
     longer. ``reserved_bytes``: memory of a device that no array of a step gets (context, communication, fragmentation).
     ``gradient_bytes``: of each sum of gradients (0: float32 for 16-bit weights). ``whole_scores``: each device of a
-    tensor-parallel group has the scores of all words. ``gpus``: for a kind of device, what differs there.
+    tensor-parallel group has the scores of all words. ``gather_seconds`` and ``sum_seconds``: what its thread needs for a gather of
+    a unit's weights and for a sum of its gradients, beside the message; each reaches ``unit_bytes_per_second`` beside that.
+    ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each operator of a network whose layers are cut. ``gpus``:
+    for a kind of device, what differs there.
     """
 
     host_seconds: float
@@ -64,11 +67,20 @@ class TrainingProgram:
     reserved_bytes: int = 0
     gradient_bytes: int = 0
     whole_scores: bool = False
+    gather_seconds: float = 0.0
+    sum_seconds: float = 0.0
+    unit_bytes_per_second: float = inf
+    cut_seconds: float = 0.0
+    cut_backward_seconds: float = 0.0
     gpus: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
 
     def waits(self, nbytes: float) -> float:
         """Return the seconds that the program waits for a message of ``nbytes``."""
         return self.message_seconds + nbytes / self.message_bytes_per_second
+
+    def of_unit(self, gathers: bool, nbytes: float) -> float:
+        """Return the seconds of its thread for a gather of a unit's weights, or for a sum of its gradients."""
+        return (self.gather_seconds if gathers else self.sum_seconds) + nbytes / self.unit_bytes_per_second
 
     def on(self, kind: str) -> TrainingProgram:
         """Return the program as it is on a kind of device."""

@@ -60,6 +60,19 @@ class Figures(Entry, frozen=True, kw_only=True):
     whole_scores: Annotated[
         bool, Meta(description="Whether each device of a tensor group has the scores of all words.")
     ] | UnsetType = UNSET
+    gather_seconds: Annotated[
+        NotNegative, Meta(description="Its thread's time for a gather of a unit's weights, beside the message.")
+    ] | UnsetType = UNSET
+    sum_seconds: Annotated[
+        NotNegative, Meta(description="The same for a sum of a unit's gradients.")
+    ] | UnsetType = UNSET
+    unit_bytes_per_second: Annotated[
+        Positive, Meta(description="How fast it copies what units gather and sum. Without it: at once.")
+    ] | UnsetType = UNSET
+    cut_seconds: Annotated[
+        NotNegative, Meta(description="Its thread's time more for an operator of a network whose layers are cut.")
+    ] | UnsetType = UNSET
+    cut_backward_seconds: Annotated[NotNegative, Meta(description="The same for its backward pass.")] | UnsetType = UNSET
 
 
 class ProgramFile(Figures, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ON = ("-m", "k80", "-n", "2")
 MODEL = ("mlp", "--size", "small", *ON)
 PLAN = ("data", "--model", "mlp", "--size", "small", *ON)
+PROBED = str(ROOT / "tests" / "probe" / "two_cores.json")
 # subcommand -> (arguments that work, arguments with a mistake, what is said of it)
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "search": ((*MODEL, "--budget", "20p"), (*MODEL, "--budget", "soon"), "soon"),
@@ -51,6 +52,8 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "profile": (("mlp", "--size", "small", "--devices", "2", "--costs", "analytic", "--steps", "1", "--warmup", "1"),
                 ("--trace", "gone.json"), "gone.json"),
     "doctor": ((), ("luck",), "unexpected extra argument"),
+    "probe": ((), ("--out", "probe.json"), "must end in .py"),
+    "machine build": ((PROBED, "--out", "mine.json"), ("gone.json", "--out", "mine.json"), "gone.json"),
     "machine measure": (("--processors", "1"), ("--out", "mine.txt"), "must end in .json"),
     "machine show": (("k80",), ("k81",), "k81"),
     "machines": ((), ("luck",), "unexpected extra argument"),

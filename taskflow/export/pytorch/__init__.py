@@ -4,7 +4,7 @@
 every such module contains; it needs torch.
 """
 
-from taskflow.export.pytorch.code import torch_code
+from taskflow.export.pytorch.code import joined_code, torch_code
 from taskflow.export.pytorch.plan import TorchPlan, torch_plan
 
-__all__ = ["TorchPlan", "torch_code", "torch_plan"]
+__all__ = ["TorchPlan", "joined_code", "torch_code", "torch_plan"]

@@ -13,29 +13,28 @@ from taskflow.export.pytorch.plan import TorchPlan
 from taskflow.export.pytorch.units import NUMBER
 
 SUPPORT = Path(__file__).with_name("support")
-FILES = ("plan", "parallel", "means", "stages", "layers", "exchange", "statistics", "modules")  # in the order of reading
+FILES = ("plan", "parallel", "means", "stages", "layers", "exchange", "statistics", "naming", "modules")  # in the order of reading
 RULE = "# ---- The same in every exported module " + "-" * 80
 
 
 def torch_code(plan: TorchPlan, title: str, about: str, file: str) -> str:
     """Return the text of a module with the function ``parallelize``. ``title``: the network's name. ``about``: sentences for
     its docstring. ``file``: the file's future name."""
-    imports, bodies = _support()
-    if plan.stages:
-        imports = sorted([*imports, "import operator"], key=_import_order)
+    imports, bodies = joined_code(SUPPORT, FILES, ["import operator"] if plan.stages else [])
     parts = [
-        _docstring(title, about, file, plan.mesh.ranks, plan), "from __future__ import annotations", _joined(imports),
+        _docstring(title, about, file, plan.mesh.ranks, plan), "from __future__ import annotations", imports,
         _parallelize(), _plan(plan), *(stage.code.replace("_operator.", "operator.") for stage in plan.stages), RULE[:120], *bodies,
     ]
     return re.sub(r"\n{4,}", "\n\n\n", "\n\n\n".join(parts) + "\n")
 
 
-def _support() -> tuple[list[str], list[str]]:
-    """The imports that the files of `support` need together, and their code."""
-    found: dict[str, set[str]] = {}
+def joined_code(folder: Path, files: Iterable[str], more: Iterable[str] = ()) -> tuple[str, list[str]]:
+    """Return the imports that some files of a folder need together, without those of taskflow, and the code of each. ``more``: more
+    lines that import."""
+    found: dict[str, set[str]] = {line: set() for line in more}
     bodies = []
-    for name in FILES:
-        text = SUPPORT.joinpath(f"{name}.py").read_text("utf-8")
+    for name in files:
+        text = folder.joinpath(f"{name}.py").read_text("utf-8")
         tree = ast.parse(text)
         statements = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
         for node in statements:
@@ -43,10 +42,10 @@ def _support() -> tuple[list[str], list[str]]:
             if module is None:
                 found.setdefault(ast.unparse(node), set())
             elif not module.startswith(("taskflow", "__future__")):
-                found.setdefault(f"from {module} import", set()).update(alias.name for alias in node.names)
+                found.setdefault(f"from {module} import", set()).update(ast.unparse(alias) for alias in node.names)
         bodies.append("\n".join(text.splitlines()[statements[-1].end_lineno :]).strip())
     lines = [f"{start} {', '.join(sorted(names, key=str.lower))}" if names else start for start, names in found.items()]
-    return sorted(lines, key=_import_order), bodies
+    return _joined(sorted(lines, key=_import_order)), bodies
 
 
 def _import_order(line: str) -> tuple[bool, bool, str]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from taskflow import operators as ops
-from taskflow.graph import OperatorGraph
+from taskflow.graph import FrameworkCall, Node, OperatorGraph
 from taskflow.models.pytorch import arithmetic, neural, shaping  # noqa: F401  they fill the registry
 from taskflow.models.pytorch.experts import is_experts
 from taskflow.models.pytorch.idle import memory_savers
@@ -86,14 +86,22 @@ class _Following:
         """Raises ValueError that lists what has no counterpart, or says what is not supported, and where."""
         self._require_counterparts()
         for step in self.recording.steps:
+            before = len(self.graph.nodes)
             try:
                 self._settle(step, self._value(step))
             except (ValueError, TypeError) as error:  # of what is not supported, of operators, of arguments that a function has not
                 why = str(error).replace("made()", step.name)
                 raise ValueError(f"from_torch: {self.graph.name}: {step.describe()}: {why}{said(step.line)}") from error
+            self._remember(step, self.graph.nodes[before:])
         result = mapped(self._result, self.recording.output)
         self._add_unused()
         return Followed(self.graph, result, self.recording, self.values)
+
+    def _remember(self, step: TorchStep, nodes: Sequence[Node]) -> None:
+        """Keep which operators one layer or function became."""
+        if step.kind in ("module", "function"):
+            what = type(self.module.get_submodule(step.target)).__name__ if step.kind == "module" else step.name
+            self.graph.calls.update(dict.fromkeys([node.name for node in nodes], FrameworkCall(step.number, what)))
 
     def _require_counterparts(self) -> None:
         missing: dict[tuple[str, str], list[str]] = {}  # what it is: where

@@ -9,23 +9,30 @@ from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.cost.choose import ANALYTIC, COSTS, MEASURED, choose_costs
 from taskflow.optimizer.cost.kept import kept_bytes
 from taskflow.optimizer.cost.model import CostModel
-from taskflow.optimizer.cost.phases import product_flops
+from taskflow.optimizer.cost.phases import arrays, product_flops
 from taskflow.optimizer.cost.pieces import Pieces, classes
 from taskflow.optimizer.cost.task_costs import Costs, FromTasks, Roofline
+from taskflow.optimizer.cost.timed import CallPart, group_of, name_of, parts_of, size_of
 
 __all__ = [
     "ANALYTIC",
     "COSTS",
     "MEASURED",
     "AnalyticCosts",
+    "CallPart",
     "CostModel",
     "Costs",
     "FromTasks",
     "ModelCosts",
     "Pieces",
     "Roofline",
+    "arrays",
     "choose_costs",
     "classes",
+    "group_of",
     "kept_bytes",
+    "name_of",
+    "parts_of",
     "product_flops",
+    "size_of",
 ]

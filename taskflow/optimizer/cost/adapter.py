@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Around, Cluster, Machine, PartOfMachine, collective, exchange
-from taskflow.mapper import Strategy
-from taskflow.optimizer.cost.accumulated_gradients import target_bytes
+from taskflow.machine import Around, Cluster, Device, Machine, PartOfMachine, collective, exchange
+from taskflow.mapper import Strategy, sample_dim
+from taskflow.operators.operator import computes_in
+from taskflow.optimizer.cost.accumulated_gradients import adding, target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.cost.library import Spent
 from taskflow.optimizer.cost.model import CostModel
 from taskflow.optimizer.cost.pace import Pacing, paced
 from taskflow.optimizer.cost.phases import arrays
 from taskflow.optimizer.cost.task_costs import Costs
+from taskflow.optimizer.cost.timed import CallPart, parts_of, timed_spent
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Compute, Cost, Kind, Runs, Task, TaskGraph, all_reduce_seconds
@@ -28,10 +31,12 @@ class ModelCosts(Costs):
     """Costs by ``model`` of the tasks of a graph that is trained with ``rule``."""
 
     def __init__(self, model: CostModel, graph: OperatorGraph, machine: Cluster | PartOfMachine, rule: UpdateRule | None) -> None:
-        self.model, self._machine, self._rule = model, machine, rule
+        self.model, self._graph, self._machine, self._rule = model, graph, machine, rule
         active, needs, _ = gradient_flow(graph)
         self._given = gradients_given(graph, active, needs)
         self._wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
+        timed = graph.calls and any(device.timed for device in machine.kinds)
+        self._calls = parts_of(graph) if timed else {}
         kinds: dict[str, int] = {}
         self._known: dict[tuple[object, ...], float] = {}
         self._backward: dict[tuple[int, Rect], _Backward] = {}
@@ -39,7 +44,7 @@ class ModelCosts(Costs):
         self._parts: dict[tuple[object, ...], tuple[tuple[float, float], ...]] = {}
         self._around: dict[tuple[tuple[int, ...], bool], Around] = {}
         first: dict[object, int] = {}
-        self._like = [first.setdefault((n.operator, n.specs, wanted, given), n.number)
+        self._like = [first.setdefault((n.operator, n.specs, wanted, given, self._calls.get(n.name)), n.number)
                       for n, wanted, given in zip(graph, self._wanted, self._given)]
         self._classes = [kinds.setdefault(p.device.kind, p.number) for p in machine.processors]
 
@@ -54,10 +59,17 @@ class ModelCosts(Costs):
 
     def _seconds(self, node: Node, piece: Rect, backward: bool, processor: int, nbytes: int) -> float:
         device = self._machine.processors[processor].device
+        part = self._calls.get(node.name)
         if not backward:
+            if part is not None and (known := self._of_call(part, node, piece, False, (), (), device)) is not None:
+                return known.seconds
             return self.model.compute_seconds(node.operator, node.specs, piece, False, device=device)
         wanted, targets, replacing = self._backward_of(node, piece)
         added = nbytes - replacing - targets
+        if part is not None and (known := self._of_call(
+            part, node, piece, True, wanted, self._adding(node, piece, wanted, max(0, added)), device
+        )) is not None:
+            return known.seconds
 
         def seconds(added_bytes: int) -> float:
             return self.model.compute_seconds(
@@ -67,14 +79,57 @@ class ModelCosts(Costs):
         # Fewer bytes than any task touches: what is asked for is the least that the piece may take, for a bound.
         return seconds(added) if added >= 0 else min(seconds(0), seconds(targets))
 
+    def _of_call(
+        self, part: CallPart, node: Node, piece: Rect, backward: bool, wanted: tuple[bool, ...], adds: tuple[bool, ...],
+        device: Device,
+    ) -> Spent | None:
+        dtype = computes_in(node.operator, node.specs)
+        return timed_spent(device, node.operator, node.specs, piece, backward, wanted, adds, dtype, part) if device.timed else None
+
+    def _adding(self, node: Node, piece: Rect, wanted: tuple[bool, ...], nbytes: int) -> tuple[bool, ...]:
+        return adding(target_bytes(node.operator, node.specs, piece, wanted), len(node.specs), nbytes)
+
     def pace(self, graph: TaskGraph, strategy: Strategy, copies: Sequence[int] | None = None) -> Cost:
         programs = tuple(program for device in self._machine.kinds if (program := device.program) is not None)
         if not programs or not isinstance(self.model, AnalyticCosts):
             return self.task
-        pacing = Pacing(programs, len({processor.node for processor in self._machine.processors}) > 1)
-        if strategy.pipeline is None and not pacing.exposed:
+        several = len({processor.node for processor in self._machine.processors}) > 1
+        pacing = Pacing(programs, several, not self.by_plan or self._replicated(strategy))
+        cut = pacing.cuts if any(pacing.cuts) and self._is_cut(strategy) else None
+        if strategy.pipeline is None and not pacing.exposed and cut is None and not pacing.units:
             return self.task
-        return paced(graph, strategy, self.spent, pacing, self.task, copies)
+        spent = self.spent if cut is None else partial(self._spent_cut, cut)
+        return paced(graph, strategy, spent, pacing, self.task, copies)
+
+    @property
+    def by_plan(self) -> bool:
+        return isinstance(self.model, AnalyticCosts) and any(
+            program.cut_seconds or program.gather_seconds or program.sum_seconds
+            for device in self._machine.kinds if (program := device.program) is not None
+        )
+
+    def _replicated(self, strategy: Strategy) -> bool:
+        """Whether samples are divided among replicas."""
+        dims = ((strategy[node.name].degrees, sample_dim(node)) for node in self._graph)
+        return any(dim is not None and degrees[dim] > 1 for degrees, dim in dims)
+
+    def _is_cut(self, strategy: Strategy) -> bool:
+        """Whether an operator is cut otherwise than by samples."""
+        return any(
+            degree > 1 and dim != sample_dim(node)
+            for node in self._graph for dim, degree in enumerate(strategy[node.name].degrees)
+        )
+
+    def _spent_cut(self, cut: tuple[float, float], task: Task) -> Spent | None:
+        """Like `spent`, with what the host needs more for each operator or call of a network whose layers are cut."""
+        found = self.spent(task)
+        if found is None or not isinstance(task.work, Compute):
+            return found
+        part, program = self._calls.get(task.work.node.name), self._machine.processors[task.processor].device.program
+        if program is None or (part is not None and not part.leads) or not task.work.node.inputs:
+            return found
+        more = cut[task.work.backward]
+        return Spent(found.device + more * (program.host_seconds == 0), found.host + more)
 
     def spent(self, task: Task) -> Spent | None:
         """Return the seconds of device and host for the task of a piece; None if the model does not distinguish them."""
@@ -86,6 +141,10 @@ class ModelCosts(Costs):
         if work.backward:
             wanted, targets, replacing = self._backward_of(work.node, work.piece)
             added = max(0, task.nbytes + (work.other.nbytes if work.other else 0) - replacing - targets)
+        if (part := self._calls.get(work.node.name)) is not None:
+            adds = self._adding(work.node, work.piece, wanted, added) if work.backward else ()
+            if (known := self._of_call(part, work.node, work.piece, work.backward, wanted, adds, device)) is not None:
+                return known if work.other is None else Spent(known.device / 2, known.host / 2)
         asked = work.node.operator, work.node.specs, work.piece, work.backward, wanted
         both = self.model.spent(*asked, added, device)
         if work.other is None or both is None or (plain := self.model.spent(*asked, 0, device)) is None:

@@ -17,6 +17,7 @@ from taskflow.optimizer.cost.library import FUSED, Spent, attention_rate, free, 
 from taskflow.optimizer.cost.model import Gradients, RememberedCosts
 from taskflow.optimizer.cost.phases import Phase, phases
 from taskflow.optimizer.cost.products import most_reached
+from taskflow.optimizer.cost.timed import timed_memory, timed_spent
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Kind
@@ -69,6 +70,10 @@ class AnalyticCosts(RememberedCosts):
         self, operator: Operator, inputs: tuple[Spec, ...], piece: Rect, backward: bool, wanted: Gradients, adds: Adding,
         device: Device,
     ) -> Spent | None:
+        if device.timed:
+            dtype = computes_in(operator, inputs)
+            if (timed := timed_spent(device, operator, inputs, piece, backward, wanted, adds, dtype)) is not None:
+                return timed
         if device.program is None:
             return None
         reached = device.reaches(Work.CONTRACTION.value, EFFICIENCY[Work.CONTRACTION])
@@ -92,7 +97,8 @@ class AnalyticCosts(RememberedCosts):
     ) -> float:
         """Return a lower bound of the seconds that all tasks of one direction take together, however the operator is cut. Their
         arithmetic adds up to the whole's, and so do the bytes that they touch, except inputs that a stride skips. 0 for
-        operators that pick from their weights (embeddings), since the data decide what their pieces touch."""
+        operators that pick from their weights (embeddings), since the data decide what their pieces touch, and where operators were
+        timed, which need not add up."""
         total = 0.0
         for repeats, arithmetic, traffic, starts in self._least_phases(operator, inputs, backward, wanted, device):
             total += repeats * (max(arithmetic, traffic) + starts)
@@ -114,7 +120,7 @@ class AnalyticCosts(RememberedCosts):
         """Return of each phase how often it is repeated, and each time the seconds of arithmetic, memory traffic and starting
         kernels."""
         space = Rect((0,) * len(dims := operator.dims(inputs)), tuple(dim.size for dim in dims))
-        if operator.picks(inputs, space) or (device.program is not None and free(operator, backward)):
+        if device.timed or operator.picks(inputs, space) or (device.program is not None and free(operator, backward)):
             return
         dtype, seen = computes_in(operator, inputs), _seen(operator, inputs, dims)
         for phase in phases(operator, inputs, space, backward, wanted):
@@ -124,6 +130,8 @@ class AnalyticCosts(RememberedCosts):
             yield phase.repeats, phase.flops / reached, traffic, phase.launches * starts
 
     def _memory(self, kind: Kind, nbytes: int, flops: int, device: Device, rule: UpdateRule | None, runs: int) -> float:
+        if device.timed and (timed := timed_memory(device, kind.value, nbytes, rule)) is not None:
+            return timed
         # GPUs' threads find their elements one by one: rows cost nothing, unless they are shorter than what memory gives at once.
         times = device.update_times if kind is Kind.UPDATE else 1.0
         return phase_seconds(Phase(Work.MEMORY, flops, times * nbytes, 1), device, device.rate())

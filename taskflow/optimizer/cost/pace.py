@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.library import Spent
 from taskflow.programs import TrainingProgram
-from taskflow.tasks import Compute, Cost, Kind, Purpose, Task, TaskGraph
+from taskflow.tasks import Collective, Compute, Cost, Kind, Purpose, Task, TaskGraph
 
 OF_WEIGHTS = (Purpose.UNSHARDED, Purpose.WEIGHT_GRADIENTS)
 
@@ -22,14 +22,34 @@ OF_WEIGHTS = (Purpose.UNSHARDED, Purpose.WEIGHT_GRADIENTS)
 @dataclass(frozen=True, slots=True)
 class Pacing:
     """What the programs that drive a machine's devices do in passes, at the slowest. ``between``: whether there are several
-    nodes."""
+    nodes. ``replicated``: whether there are replicas, whose units gather weights and sum gradients."""
 
     programs: tuple[TrainingProgram, ...]
     between: bool
+    replicated: bool = True
 
     def waits(self, nbytes: float) -> float:
         """Return the seconds that a message of another stage is waited for."""
         return max(program.waits(nbytes) for program in self.programs)
+
+    @property
+    def cuts(self) -> tuple[float, float]:
+        """Seconds more for forward and backward of an operator, in a network whose layers are cut."""
+        return max(program.cut_seconds for program in self.programs), max(p.cut_backward_seconds for p in self.programs)
+
+    @property
+    def units(self) -> bool:
+        """Whether gathers and sums of units take the host any time."""
+        return self.replicated and any(program.of_unit(gathers, 1.0) for program in self.programs for gathers in (False, True))
+
+    def of_unit(self, task: Task) -> float:
+        """Return the seconds of the host for a gather of weights or a sum of gradients."""
+        work = task.work
+        if not self.replicated or not isinstance(work, Collective) or not of_weights(task):
+            return 0.0
+        gathers = work.halves == 1 and not task.flops
+        nbytes = task.nbytes / (work.halves or 1) / max(1, len(work.group) - 1)
+        return max(program.of_unit(gathers, nbytes) for program in self.programs)
 
     @property
     def exposed(self) -> float:
@@ -59,6 +79,9 @@ def paced(
     beside, starts = _beside(graph, strategy) if pacing.exposed else {}, pacing.starts(strategy)
     tasks_of = graph.tasks
 
+    waits = pacing.units and any(program.host_seconds == 0 for program in pacing.programs)  # the host is the device
+    hosts = _hosts(graph, pacing) if pacing.units and not waits else {}
+
     def seconds_of(tasks: Sequence[int]) -> float:
         return sum(cost(graph.tasks[task]) * times[task] for task in tasks)
 
@@ -66,10 +89,11 @@ def paced(
         both = [(task, found) for task in tasks if (found := spent(tasks_of[task])) is not None]
         device, host = sum(s.device * times[task] for task, s in both), sum(s.host * times[task] for task, s in both)
         alone = sum(s.seconds * times[task] for task, s in both)
+        host += hosts.get(key, 0.0)
         if alone > 0:
             some = within.get(number, ())
-            host += starts * sum(len(tasks_of[n].processors) * times[n] for n in some if not _of_weights(tasks_of[n]))
-            took = max(device, host - seconds_of(some)) if pipelined else alone
+            host += starts * sum(len(tasks_of[n].processors) * times[n] for n in some if not of_weights(tasks_of[n]))
+            took = max(device, host - seconds_of(some)) if pipelined else max(alone, host)
             exposed = pacing.exposed * seconds_of(beside.get(key, ()))
             factor = (took + exposed + sum(map(pacing.waits, sizes))) / alone
             for task, one in both:
@@ -77,6 +101,8 @@ def paced(
 
     def seconds(task: Task) -> float:
         factor = factors.get(task.number)
+        if waits and task.kind is Kind.COLLECTIVE:
+            return cost(task) + pacing.of_unit(task)
         return cost(task) if factor is None else known[task.number].seconds * factor
 
     return seconds
@@ -103,7 +129,19 @@ def _ranges(graph: TaskGraph) -> list[tuple[int, int]]:
     return [(0, middle), (middle, len(graph))]
 
 
-def _of_weights(task: Task) -> bool:
+def _hosts(graph: TaskGraph, pacing: Pacing) -> dict[tuple[int, int], float]:
+    """The host's seconds for gathers and sums of units in each pass, by pass and processor."""
+    found: dict[tuple[int, int], float] = {}
+    for number, (first, last) in enumerate(_ranges(graph)):
+        for task in graph.tasks[first:last]:
+            if task.kind is Kind.COLLECTIVE and (needed := pacing.of_unit(task)):
+                for processor in task.processors:
+                    found[number, processor] = found.get((number, processor), 0.0) + needed
+    return found
+
+
+def of_weights(task: Task) -> bool:
+    """Return whether a task is about weights or their gradients."""
     return task.topic.purpose in OF_WEIGHTS
 
 
@@ -113,7 +151,7 @@ def _beside(graph: TaskGraph, strategy: Strategy) -> dict[tuple[int, int], list[
     shared = any(sync.zero > 1 for sync in strategy.syncs.values())
     for number, (first, last) in enumerate(_ranges(graph)) if shared else ():
         for task in graph.tasks[first:last]:
-            if task.kind is Kind.COLLECTIVE and _of_weights(task):
+            if task.kind is Kind.COLLECTIVE and of_weights(task):
                 for processor in task.processors:
                     found.setdefault((number, processor), []).append(task.number)
     return found

@@ -37,6 +37,11 @@ class Costs(ABC):
         """True if an answer may have to be measured first, which takes a moment and needs the processor for itself."""
         return False
 
+    @property
+    def by_plan(self) -> bool:
+        """True if a task's seconds depend on the whole plan also where it has no passes (`pace`)."""
+        return False
+
     def close(self) -> None:
         """End what was started for measuring, for instance processes; it starts again when needed."""
 

@@ -46,6 +46,6 @@ def evaluator(
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
     if len(machine.processors) > MOST_PROCESSORS and not isinstance(costs, FromTasks):
         return OrderedEvaluator(graph, machine, costs, rule, clip_norm)  # of large plans only what differs is lowered
-    if unsupported(graph, machine, costs, rule):
+    if costs.by_plan or unsupported(graph, machine, costs, rule):
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
     return CompiledEvaluator(graph, machine, costs, rule, clip_norm, "full" if algorithm == "auto" else algorithm)

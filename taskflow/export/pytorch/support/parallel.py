@@ -29,6 +29,7 @@ from taskflow.export.pytorch.support.layers import (
 )
 from taskflow.export.pytorch.support.means import Criterion, MeanOverAll
 from taskflow.export.pytorch.support.modules import broadcast, is_meta, matching, recompute, require_planned
+from taskflow.export.pytorch.support.naming import name_modules, named
 from taskflow.export.pytorch.support.plan import ParallelPlan
 from taskflow.export.pytorch.support.stages import StagePart, parameters_of
 from taskflow.export.pytorch.support.statistics import share_statistics
@@ -55,6 +56,8 @@ class Parallel:
         self.tied = self._tied(module)
         self._tied_groups = [self._group_of_stages(found) for found in self.tied]
         self.parts = self._parts(module)
+        for part in self.parts:
+            name_modules(part)
         self.schedule: Any = None
         self._losses: list[torch.Tensor] = []
         self._criterion: Criterion | None = None
@@ -73,6 +76,10 @@ class Parallel:
 
     def gradients(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int = -100) -> torch.Tensor:
         """Like `step`, but the loss stays on the device, so that nothing waits for it."""
+        with named("step"):
+            return self._gradients(loss, inputs, target, ignore_index)
+
+    def _gradients(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int) -> torch.Tensor:
         if self.plan.samples and len(inputs[0]) != self.plan.samples:
             raise ValueError(
                 f"the plan's stages are written for {self.plan.samples} samples, got {len(inputs[0])}; export a plan for as many"
@@ -86,12 +93,13 @@ class Parallel:
             chunks = zip(*(value.chunk(self.plan.micro_batches) for value in (*inputs, target)))
             for number, (*given, wanted) in enumerate(chunks):
                 self._synchronise(self.plan.zero > 1 or number == self.plan.micro_batches - 1)
-                part = self._loss(loss)(self._run(self.parts[0], given), wanted)
+                part = self._named_loss(loss)(self._run(self.parts[0], given), wanted)
                 with plain_is_whole():
                     torch.autograd.backward(part)
                 found += part.detach()
-        self._finish()
-        dist.all_reduce(found)
+        with named("finish"):
+            self._finish()
+            dist.all_reduce(found)
         return found * self._loss_pieces() * self.plan.mesh.get("pipeline", 1) / dist.get_world_size()
 
     def rows(self, value: Any) -> Any:
@@ -183,6 +191,16 @@ class Parallel:
 
         return local
 
+    def _named_loss(self, loss: Criterion) -> Criterion:
+        """The same, named ``loss``."""
+        compute = self._loss(loss)
+
+        def of_loss(output: Any, target: Any) -> torch.Tensor:
+            with named("loss"):
+                return compute(output, target)
+
+        return of_loss
+
     def _loss_pieces(self) -> int:
         """The number of ranks over which the positions of a sample are distributed when the loss is computed."""
         sizes = self.tensor.shape if self.tensor is not None else ()
@@ -247,7 +265,7 @@ class Parallel:
 
     def _loss_of_stage(self, output: Any, target: Any) -> torch.Tensor:
         assert self._criterion is not None, "step sets it"
-        found = self._loss(self._criterion)(output, target)
+        found = self._named_loss(self._criterion)(output, target)
         self._losses.append(found.detach())
         return found
 

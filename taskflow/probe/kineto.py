@@ -1,0 +1,278 @@
+"""Traces of PyTorch's profiler (Kineto) as the parts of each step's time on a rank.
+
+The time of a step is cut into slices, each of which belongs to one part: forward or backward of a module, a message, a unit's
+gathering and summing (FSDP2), the update, or the host, which does none of these. On a CPU the thread that runs the step says it; on
+a GPU the kernels do, and what lies between them is the host's.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from taskflow.reading import parse_json
+
+PREFIX = "taskflow::"
+STEP, LOSS, FINISH = "step", "loss", "finish"
+SENDS = ("gloo:", "nccl:")
+CALLS = ("c10d::", "c10d_functional::", "_c10d_functional::")
+UNIT = re.compile(r"FSDP::(\w+)(?: \((.*)\))?")
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeOf:
+    """Part of a step. ``kind``: forward, backward, gradients, weights, activations, stage, unit, update, loss or host; ``owner``:
+    the module's path, or ""."""
+
+    kind: str
+    owner: str = ""
+
+    @property
+    def message(self) -> bool:
+        """Whether it is a message."""
+        return self.kind in ("gradients", "weights", "activations", "stage", "loss sum")
+
+
+@dataclass(slots=True)
+class RankTrace:
+    """Steps of a rank. ``seconds``: of each step; ``parts``: of each step, seconds by part, which add up to these."""
+
+    rank: int
+    seconds: list[float]
+    parts: list[dict[TimeOf, float]]
+    paths: frozenset[str]
+    gpu: bool = False
+
+    def of(self, part: TimeOf) -> float:
+        """Return the median seconds of a part over the steps."""
+        return median(step.get(part, 0.0) for step in self.parts)
+
+    @property
+    def known(self) -> dict[TimeOf, float]:
+        """Median seconds of every part."""
+        return {part: self.of(part) for part in dict.fromkeys(part for step in self.parts for part in step)}
+
+
+@dataclass(slots=True)
+class _Event:
+    begin: float
+    end: float
+    name: str
+    args: Mapping[str, Any]
+    thread: object
+    category: str
+
+
+@dataclass(slots=True)
+class _Sequences:
+    """State of a walk over a thread's events."""
+
+    owners: dict[int, str] = field(default_factory=dict)  # sequence number -> module whose forward it was
+    backward: str = ""  # the module whose backward pass was seen last
+
+
+def read_kineto(path: str) -> RankTrace:
+    """Return the steps of one rank's trace (``.json`` or ``.json.gz``). Raises ValueError if it is none of PyTorch's, or has no
+    step."""
+    data = gzip.decompress(Path(path).read_bytes()) if path.endswith(".gz") else Path(path).read_bytes()
+    content = parse_json(data, path)
+    if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
+        raise ValueError(f"{path}: not a trace of torch.profiler (export_chrome_trace writes one)")
+    try:
+        found = sorted(_events(content["traceEvents"]), key=_order)
+        rank = int((content.get("distributedInfo") or {}).get("rank", 0))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: a trace that was changed or cut: {type(error).__name__}: {error}") from error
+    windows, thread = _windows(found)
+    if not windows:
+        raise ValueError(
+            f"{path}: has no step: profile steps of an exported module, or call profiler.step() behind each step"
+        )
+    slices = list(_slices([event for event in found if event.thread == thread], _spans(found)))
+    on_gpu = any(event.category in GPU_WORK for event in found)
+    if on_gpu:
+        slices = list(_of_kernels(found, slices))
+    paths = frozenset(event.name.removeprefix(PREFIX) for event in found if event.name.startswith(PREFIX)) - {STEP, LOSS, FINISH}
+    parts = [_within(slices, *window) for window in windows]
+    return RankTrace(rank, [(end - begin) / 1e6 for begin, end in windows], parts, paths, on_gpu)
+
+
+def _order(event: _Event) -> tuple[float, float, bool]:
+    """What contains others comes before them, also if it lasts as long."""
+    return event.begin, -event.end, not event.name.startswith((PREFIX, "autograd::", "FSDP::", "Optimizer."))
+
+
+def _events(rows: Sequence[Any]) -> Iterator[_Event]:
+    for row in rows:
+        if row.get("ph") == "X" and row.get("cat") in ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", *GPU_WORK):
+            begin = float(row["ts"])
+            yield _Event(begin, begin + float(row["dur"]), str(row["name"]), row.get("args") or {}, row["tid"], row["cat"])
+
+
+def _windows(events: Sequence[_Event]) -> tuple[list[tuple[float, float]], object]:
+    """Begin and end of each step, and the thread that runs it: from one step of an exported module (or of the profiler) to the
+    next."""
+    for mark in (f"{PREFIX}{STEP}", "ProfilerStep#"):
+        found = [event for event in events if event.name.startswith(mark) and event.category != "gpu_user_annotation"]
+        if found:
+            thread = found[0].thread
+            last = max(event.end for event in events if event.thread == thread or event.category in GPU_WORK)
+            begins = [event.begin for event in found if event.thread == thread]
+            return list(zip(begins, [*begins[1:], last])), thread
+    return [], None
+
+
+def _spans(events: Sequence[_Event]) -> list[tuple[float, float]]:
+    """When messages were on their way, without overlaps."""
+    found: list[tuple[float, float]] = []
+    for event in events:
+        if event.name.startswith(SENDS) and event.category == "user_annotation":
+            if found and event.begin <= found[-1][1]:
+                found[-1] = found[-1][0], max(found[-1][1], event.end)
+            else:
+                found.append((event.begin, event.end))
+    return found
+
+
+Slice = tuple[float, float, TimeOf]
+
+
+def _slices(events: Sequence[_Event], spans: Sequence[tuple[float, float]]) -> Iterator[Slice]:
+    """Cut a thread's time: each moment belongs to the innermost event."""
+    walk, stack, at = _Sequences(), list[_Event](), 0.0
+    starts = [begin for begin, _ in spans]
+    for event in [*(e for e in events if not e.name.startswith(SENDS)), None]:
+        while stack and (event is None or stack[-1].end <= event.begin):
+            yield from _cut(at, stack[-1].end, stack, walk, spans, starts)
+            at = max(at, stack.pop().end)
+        if event is None:
+            break
+        yield from _cut(at, event.begin, stack, walk, spans, starts)
+        at = max(at, event.begin)
+        stack.append(event)
+        if "Sequence number" in event.args and not _backward_of(stack):
+            walk.owners[int(event.args["Sequence number"])] = _module(stack)
+
+
+def _cut(
+    begin: float, end: float, stack: Sequence[_Event], walk: _Sequences, spans: Sequence[tuple[float, float]],
+    starts: Sequence[float],
+) -> Iterator[Slice]:
+    """The part that a stretch of time belongs to. Outside of operators the thread may be waiting for messages."""
+    if end <= begin:
+        return
+    part = _part(stack, walk)
+    if stack and stack[-1].name.startswith("aten::"):
+        yield begin, end, part
+        return
+    message = _message(stack, part)
+    i = max(0, bisect_left(starts, begin) - 1)
+    while i < len(spans) and spans[i][0] < end:
+        low, high = max(begin, spans[i][0]), min(end, spans[i][1])
+        if low < high:
+            if begin < low:
+                yield begin, low, part
+            yield low, high, message
+            begin = high
+        i += 1
+    if begin < end:
+        yield begin, end, part
+
+
+def _part(stack: Sequence[_Event], walk: _Sequences) -> TimeOf:
+    unit = next((found for event in reversed(stack) if (found := UNIT.fullmatch(event.name))), None)
+    if unit is not None:
+        return TimeOf("unit", unit.group(2) or "")
+    if any(event.name.startswith("Optimizer.") for event in stack):
+        return TimeOf("update")
+    if (inner := _backward_of(stack)) is not None:
+        if "Sequence number" in inner.args:
+            walk.backward = walk.owners.get(int(inner.args["Sequence number"]), walk.backward)
+        return TimeOf("loss" if walk.backward == LOSS else "backward", "" if walk.backward == LOSS else walk.backward)
+    path = _module(stack)
+    if path == LOSS:
+        return TimeOf("loss")
+    if path == FINISH:
+        return TimeOf("loss sum")
+    if path or any(event.name.startswith("aten::") for event in stack):
+        return TimeOf("forward", path)
+    return TimeOf("host")
+
+
+def _message(stack: Sequence[_Event], part: TimeOf) -> TimeOf:
+    """The message that a thread waits for."""
+    unit = next((found for event in reversed(stack) if (found := UNIT.fullmatch(event.name))), None)
+    if unit is not None:
+        return TimeOf("gradients" if "reduce" in unit.group(1) or "rs_wait" in unit.group(1) else "weights", unit.group(2) or "")
+    if part.kind == "loss sum":
+        return part
+    if part.kind == "host":
+        return TimeOf("stage")
+    return TimeOf("activations", part.owner) if part.kind in ("forward", "backward", "loss") else TimeOf("weights")
+
+
+def _backward_of(stack: Sequence[_Event]) -> _Event | None:
+    return next((event for event in stack if event.name.startswith("autograd::engine::evaluate_function")), None)
+
+
+def _module(stack: Sequence[_Event]) -> str:
+    return next((
+        event.name.removeprefix(PREFIX) for event in reversed(stack)
+        if event.name.startswith(PREFIX) and event.name != f"{PREFIX}{STEP}"
+    ), "")  # fmt: skip
+
+
+def _of_kernels(events: Sequence[_Event], slices: Sequence[Slice]) -> Iterator[Slice]:
+    """The same of a GPU: a kernel belongs to the part in which it was started. Messages count where nothing else runs (exposed)."""
+    begins = [begin for begin, _, _ in slices]
+    started: dict[object, TimeOf] = {}
+    for event in events:
+        if event.category in ("cuda_runtime", "cuda_driver") and "correlation" in event.args:
+            i = bisect_left(begins, event.begin + 1e-9) - 1
+            started[event.args["correlation"]] = slices[i][2] if i >= 0 else TimeOf("host")
+    work = [event for event in events if event.category in GPU_WORK]
+    ends: list[tuple[float, float, TimeOf]] = []
+    for messages in (False, True):
+        for event in work:
+            if ("nccl" in event.name.lower()) == messages:
+                part = started.get(event.args.get("correlation"), TimeOf("host"))
+                ends.append((event.begin, event.end, _as_message(part) if messages else part))
+    yield from _first_of(ends)
+
+
+def _as_message(part: TimeOf) -> TimeOf:
+    if part.message:
+        return part
+    kind = "gradients" if part.kind in ("backward", "unit") else "weights" if part.kind == "host" else "activations"
+    return TimeOf(kind, part.owner)
+
+
+def _first_of(found: Sequence[Slice]) -> Iterator[Slice]:
+    """Cut the time so that each moment belongs to the first of the slices that cover it; the host has what none covers."""
+    borders = sorted({time for begin, end, _ in found for time in (begin, end)})
+    owner: list[TimeOf | None] = [None] * max(0, len(borders) - 1)
+    for begin, end, part in found:
+        for i in range(bisect_left(borders, begin), bisect_left(borders, end)):
+            owner[i] = owner[i] or part
+    for low, high, one in zip(borders, borders[1:], owner):
+        yield low, high, one or TimeOf("host")
+
+
+def _within(slices: Sequence[Slice], begin: float, end: float) -> dict[TimeOf, float]:
+    """Seconds by part of a step; what no slice covers is the host's."""
+    found: dict[TimeOf, float] = {}
+    covered = 0.0
+    for low, high, part in slices:
+        if (took := min(high, end) - max(low, begin)) > 0:
+            found[part] = found.get(part, 0.0) + took / 1e6
+            covered += took
+    if (rest := (end - begin - covered) / 1e6) > 1e-9:
+        found[TimeOf("host")] = found.get(TimeOf("host"), 0.0) + rest
+    return found

@@ -1,0 +1,77 @@
+"""Seconds of a piece of work on this rank's device, and of the host to start it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+CHUNK_SECONDS = 0.004  # of repeats that are timed together: their mean is what a step adds up, interruptions included
+LEAST_CHUNKS, MOST_CHUNKS = 3, 200
+SLEEP_CYCLES = 4_000_000  # by which the host of a GPU gets ahead
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Seconds that work took: of the device, of the host to start it, and how far chunks differ (between quartiles, as a part of
+    the median)."""
+
+    seconds: float
+    host_seconds: float
+    spread: float
+
+
+def taken(
+    phases: Sequence[Callable[[], Any]], times: int, device: torch.device, seconds: float,
+    together: Callable[[float], float] | None = None,
+) -> list[Taken]:
+    """Return what each of some phases takes, which follow each other and each do their work ``times`` times. ``seconds``: to spend.
+    ``together``: where phases have messages, which all ranks must begin equally often, the largest value of all ranks."""
+    run = _on_gpu if device.type == "cuda" else _on_cpu
+    run(phases, device)
+    once = sum(device_seconds for device_seconds, _ in run(phases, device))
+    once = max(1e-7, together(once) if together is not None else once)
+    chunk = max(1, min(50, round(CHUNK_SECONDS / once)))
+    wanted = max(LEAST_CHUNKS, min(MOST_CHUNKS, round(seconds / (chunk * once)))) if together is not None else LEAST_CHUNKS
+    found: list[list[tuple[float, float]]] = []
+    until = perf_counter() + seconds
+    while len(found) < wanted or (together is None and perf_counter() < until and len(found) < MOST_CHUNKS):
+        rows = [run(phases, device) for _ in range(chunk)]
+        found.append([(sum(row[i][0] for row in rows) / chunk, sum(row[i][1] for row in rows) / chunk) for i in range(len(phases))])
+    return [_summary([row[i] for row in found], times) for i in range(len(phases))]
+
+
+def _summary(chunks: Sequence[tuple[float, float]], times: int) -> Taken:
+    values = sorted(seconds for seconds, _ in chunks)
+    middle = median(values)
+    spread = (values[3 * len(values) // 4] - values[len(values) // 4]) / middle if middle > 0 else 0.0
+    return Taken(middle / times, median(host for _, host in chunks) / times, spread)
+
+
+def _on_cpu(phases: Sequence[Callable[[], Any]], device: torch.device) -> list[tuple[float, float]]:
+    found, kept = [], []
+    for phase in phases:
+        began = perf_counter()
+        kept.append(phase())  # freed behind the clock
+        found.append((perf_counter() - began, 0.0))
+    return found
+
+
+def _on_gpu(phases: Sequence[Callable[[], Any]], device: torch.device) -> list[tuple[float, float]]:
+    """The device sleeps while the host starts all kernels, so that events between them see the device alone."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(len(phases) + 1)]
+    hosts, kept = [], []
+    torch.cuda.synchronize(device)
+    torch.cuda._sleep(SLEEP_CYCLES)
+    events[0].record()
+    for phase, event in zip(phases, events[1:]):
+        began = perf_counter()
+        kept.append(phase())
+        hosts.append(perf_counter() - began)
+        event.record()
+    torch.cuda.synchronize(device)
+    return [(before.elapsed_time(after) / 1e3, host) for before, after, host in zip(events, events[1:], hosts)]

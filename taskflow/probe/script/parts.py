@@ -1,0 +1,207 @@
+"""Parts of a training program that are timed whole: updates, units of FSDP2, operators on DTensors, products beside collectives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from taskflow.probe.script.clock import taken
+
+DEPTH = 4  # layers that make up a small network
+DEPTHS = (2, 6)  # of networks of units: what a unit takes is the difference, without what a step takes in any case
+COUNT = 8  # parameters of an update
+
+
+def updates(device: torch.device) -> list[tuple[str, Callable[[Any], Any]]]:
+    """Return the updates that are timed, and what makes each from parameters."""
+    found = [
+        ("sgd", lambda p: torch.optim.SGD(p, lr=1e-4)), ("momentum", lambda p: torch.optim.SGD(p, lr=1e-4, momentum=0.9)),
+        ("adam", lambda p: torch.optim.Adam(p, lr=1e-4)), ("adam_fused", lambda p: torch.optim.Adam(p, lr=1e-4, fused=True)),
+    ]
+    return found if device.type == "cuda" else found[1:]
+
+
+def placed_parameters(elements: int, mesh: Any, device: torch.device) -> list[nn.Parameter]:
+    """Return parameters with gradients; on a mesh, as FSDP2 has them."""
+    found = []
+    for _ in range(COUNT):
+        value, grad = torch.randn(max(8, elements // 64), 64, device=device), torch.randn(max(8, elements // 64), 64, device=device)
+        if mesh is not None:
+            from torch.distributed.tensor import DTensor, Replicate
+
+            value, grad = (DTensor.from_local(x, mesh, (Replicate(),), run_check=False) for x in (value, grad))
+        parameter = nn.Parameter(value)
+        parameter.grad = grad
+        found.append(parameter)
+    return found
+
+
+def network(width: int, depth: int, device: torch.device) -> nn.Sequential:
+    """Layers and functions between them, as a block has them."""
+    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width, bias=False), nn.GELU()) for _ in range(depth))).to(device)
+
+
+def spread(module: nn.Sequential, how: str, mesh: Any) -> nn.Module:
+    """Return a network whose layers gather their weights and sum their gradients each by itself. Raises ImportError on versions of
+    torch that lack it."""
+    from torch.distributed.fsdp import fully_shard
+
+    made: Any = copy.deepcopy(module)
+    for layer in made:
+        if how == "replicate":
+            from torch.distributed._composable.replicate_with_fsdp import replicate
+
+            replicate(layer[0], mesh=mesh)
+        else:
+            fully_shard(layer[0], mesh=mesh, reshard_after_forward=how == "gathered_twice")
+    if how == "replicate":
+        replicate(made, mesh=mesh)
+    else:
+        fully_shard(made, mesh=mesh, reshard_after_forward=how == "gathered_twice")
+    return made  # type: ignore[no-any-return]
+
+
+def steps_of(module: nn.Module, width: int, rows: int, device: torch.device) -> list[Callable[[], Any]]:
+    """Return forward and backward of a network."""
+    given, made = torch.randn(rows, width, device=device), list[Any]()
+
+    def forward() -> None:
+        made[:] = [module(given)]
+
+    def backward() -> None:
+        for parameter in module.parameters():
+            parameter.grad = None
+        torch.autograd.backward(made.pop().sum())
+
+    return [forward, backward]
+
+
+def units(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
+    """Return what small networks take whose layers gather their weights and sum their gradients each by itself, beside what they
+    take alone, by the weight's bytes and the number of layers. Messages are part of it."""
+    rows: list[dict[str, Any]] = []
+    widths = (256, 1024, 4096) if device.type == "cuda" else (32, 160, 480)
+    for width, depth in ((width, depth) for width in widths for depth in DEPTHS):
+        plain, each = network(width, depth, device), seconds / len(widths) / len(DEPTHS) / 4
+        base = taken(steps_of(plain, width, 32, device), 1, device, each)
+        for how in ("replicate", "gathered", "gathered_twice"):
+            try:
+                module = spread(plain, how, mesh)
+                found = taken(steps_of(module, width, 32, device), 1, device, each, lambda x: agreed(x, device))
+            except (ImportError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+                missing.append(f"{how}: {str(error).splitlines()[0][:120]}")
+                continue
+            for phase, alone, it in zip(("forward", "backward"), base, found):
+                rows.append({
+                    "what": how, "phase": phase, "bytes": 4 * width * width, "layers": depth, "plain_seconds": alone.seconds,
+                    "seconds": it.seconds, "plain_host_seconds": alone.host_seconds, "host_seconds": it.host_seconds,
+                })  # fmt: skip
+    return rows
+
+
+def cut_operators(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
+    """Return what functions and layers take on DTensors, and on plain tensors: what the difference is, Python does."""
+    try:
+        from torch.distributed.tensor import DTensor, Replicate
+    except ImportError as error:
+        missing.append(f"DTensor: {error}")
+        return []
+
+    def placed(value: torch.Tensor) -> Any:
+        return DTensor.from_local(value, mesh, (Replicate(),), run_check=False)
+
+    def functions(x: Any) -> Any:
+        for _ in range(DEPTH):
+            x = nn.functional.gelu(x + x).view(x.shape)
+        return x
+
+    def layers(x: Any, weight: Any) -> Any:
+        for _ in range(DEPTH):
+            x = placed(nn.functional.linear(x.to_local(), weight.to_local())) if isinstance(x, DTensor) else (
+                nn.functional.linear(x, weight))
+        return x
+
+    rows: list[dict[str, Any]] = []
+    changes: tuple[Callable[[Any], Any], ...] = (lambda value: value, placed)
+    for name, call, many, shapes in (
+        ("functions", functions, 3 * DEPTH, ((32, 64),)), ("layers", layers, DEPTH, ((32, 64), (64, 64))),
+    ):
+        found = []
+        for change in changes:
+            given = [change(torch.randn(shape, device=device)).requires_grad_() for shape in shapes]
+            found.append(taken(both_ways(call, given), many, device, seconds / 4))
+        for phase, plain, it in zip(("forward", "backward"), *found):
+            rows.append({
+                "what": f"cut_{name}", "phase": phase, "bytes": 0, "plain_seconds": plain.seconds, "seconds": it.seconds,
+                "plain_host_seconds": plain.host_seconds, "host_seconds": it.host_seconds,
+            })  # fmt: skip
+    return rows
+
+
+def both_ways(call: Callable[..., Any], given: Sequence[Any]) -> list[Callable[[], Any]]:
+    """Return forward and backward of a function."""
+    made: list[Any] = []
+
+    def forward() -> None:
+        made[:] = [call(*given)]
+
+    def backward() -> Any:
+        return torch.autograd.grad(made[0], given, torch.ones_like(made[0]))
+
+    return [forward, backward]
+
+
+def beside(device: torch.device, seconds: float) -> dict[str, float]:
+    """Return what a product and a sum over all ranks take alone, and both begun at once."""
+    edge, elements = (8192, 1 << 26) if device.type == "cuda" else (384, 1 << 18)
+    a, b = torch.randn(edge, edge, device=device), torch.randn(edge, edge, device=device)
+    values = torch.zeros(elements, device=device)
+
+    def sums() -> Any:
+        return dist.all_reduce(values, async_op=True)
+
+    def product() -> Any:
+        return a @ b
+
+    def both() -> None:
+        work = sums()
+        product()
+        work.wait()
+
+    found = {}
+    for name, action in (("product", product), ("sum", lambda: sums().wait()), ("both", both)):
+        dist.barrier()
+        (one,) = taken([action], 1, device, seconds / 3, lambda x: agreed(x, device))
+        found[f"{name}_seconds"] = agreed(one.seconds, device)
+    return found
+
+
+def agreed(value: float, device: torch.device) -> float:
+    """Return the largest value of the ranks."""
+    found = torch.tensor(value, device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return float(found)
+
+
+def compiled(device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
+    """Return what some passes in a row take one by one, and compiled into one."""
+    def passes(x: Any) -> Any:
+        return nn.functional.gelu(x * 2 + 1) * x
+
+    value = torch.randn((1 << 24) if device.type == "cuda" else (1 << 16), device=device, requires_grad=True)
+    rows = []
+    for name in ("eager", "compiled"):
+        try:
+            call = passes if name == "eager" else torch.compile(passes)
+            found = taken(both_ways(call, [value]), 1, device, seconds / 2)
+        except Exception as error:  # compilers fail in many ways
+            missing.append(f"torch.compile: {str(error).splitlines()[0][:120]}")
+            continue
+        rows += [{"what": name, "phase": phase, "seconds": it.seconds, "host_seconds": it.host_seconds}
+                 for phase, it in zip(("forward", "backward"), found)]
+    return rows

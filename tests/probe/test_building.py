@@ -1,0 +1,201 @@
+"""Machines of measurements: what was measured is used as it is, between it is fitted with a stated error, the rest is kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import taskflow
+from taskflow.cli.main import main
+from taskflow.machine import Timed, TimedPoint, fitted, left_out_errors, load_machine, save
+from taskflow.optimizer import make_evaluator
+from taskflow.probe import built, measurements_of, read_probes
+from taskflow.tasks import Kind
+
+PROBED = str(Path(__file__).with_name("two_cores.json"))
+
+
+# ---- between measured sizes ------------------------------------------------------------------------------------------
+def points(*sizes: tuple[float, float], wave: float = 0.0) -> tuple[TimedPoint, ...]:
+    return tuple(TimedPoint(f, b, 1e-5 + 2e-9 * f + 3e-10 * b * (1 + wave * (-1) ** i)) for i, (f, b) in enumerate(sizes))
+
+
+SIZES = ((1e3, 1e4), (1e4, 1e4), (1e5, 1e6), (1e6, 2e5), (1e7, 1e7))
+
+
+def test_a_measured_size_takes_what_it_took() -> None:
+    made = points(*SIZES, wave=0.5)
+    timed = Timed("linear", "product", False, "float32", made)
+    assert [timed.seconds(p.flops, p.nbytes) for p in made] == [p.seconds for p in made]
+
+
+def test_sizes_between_lie_on_the_line_that_others_lie_on() -> None:
+    timed = Timed("linear", "product", False, "float32", points(*SIZES))
+    assert timed.seconds(3e5, 5e5) == pytest.approx(1e-5 + 2e-9 * 3e5 + 3e-10 * 5e5, rel=1e-6)
+    assert fitted(points(*SIZES)) == pytest.approx((1e-5, 2e-9, 3e-10), rel=1e-6)
+    assert max(map(abs, left_out_errors(points(*SIZES)))) < 1e-6
+
+
+def test_no_part_of_a_fit_is_negative() -> None:
+    falling = (TimedPoint(0.0, 1e3, 2e-3), TimedPoint(0.0, 1e6, 1e-3))
+    assert min(fitted(falling)) >= 0 and Timed("a", "b", False, "float32", falling).seconds(0.0, 1e9) > 0
+
+
+# ---- machines --------------------------------------------------------------------------------------------------------
+def test_a_machine_of_two_cores_has_what_was_measured(tmp_path: Path) -> None:
+    found = read_probes([PROBED])
+    result = built(found, "mine")
+    (device,) = result.machine.kinds
+    assert len(result.machine.processors) == 2 and device.kind == "cpu"
+    row = next(row for row in found.work if row["name"] == "gelu" and row["backward"])
+    timed = device.timed_of("gelu", "activation", True, "float32")
+    assert timed is not None and timed.seconds(row["flops"], row["bytes"]) == row["seconds"]
+    library = result.machine.collectives
+    assert library is not None and library.blocks and device.program is not None and device.program.sum_seconds > 0
+    assert {"operators: product", "messages: all_reduce", "messages within a node"} <= result.errors.keys()
+    save(result.machine, tmp_path / "mine.json")
+    assert load_machine(str(tmp_path / "mine.json")) == result.machine
+
+
+def test_a_machine_of_gpus_keeps_what_was_not_measured_and_says_so() -> None:
+    found = read_probes([PROBED])
+    gpu = replace(found, about={**found.about, "kind": "cuda", "nodes": [2]})
+    with pytest.raises(ValueError, match="give --like h100"):
+        built(gpu, "mine")
+    like = load_machine("h100", 8)
+    result = built(gpu, "mine", like)
+    assert result.machine.kinds[0].rate("bfloat16") == like.kinds[0].rate("bfloat16") and result.machine.nodes == like.nodes
+    assert len(result.kept) == 3 and "of h100" in result.kept[0]
+
+
+def test_of_several_probes_the_median_counts(tmp_path: Path) -> None:
+    content = json.loads(Path(PROBED).read_text())
+    paths = []
+    for i, factor in enumerate((1.0, 5.0, 1.2)):
+        slower = {**content, "work": [{**row, "seconds": row["seconds"] * factor} for row in content["work"]]}
+        paths.append(str(tmp_path / f"{i}.json"))
+        Path(paths[-1]).write_text(json.dumps(slower))
+    found = read_probes(paths)
+    assert found.files == 3 and found.work[0]["seconds"] == pytest.approx(1.2 * content["work"][0]["seconds"])
+    content["about"]["ranks"] = 4
+    Path(paths[1]).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"another machine than .*: ranks is 4, not 2"):
+        read_probes(paths)
+
+
+@pytest.mark.parametrize("change,message", [
+    ({"format": "x"}, "not a probe's file"), ({"version": 2}, "version 2"), ({"work": None}, "work"),
+    ({"updates": [{"name": "adam", "seconds": -1}]}, r"updates\[0\]"),
+])
+def test_what_is_no_probe_is_refused(change: dict[str, object], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps({**json.loads(Path(PROBED).read_text()), **change}))
+    with pytest.raises(ValueError, match=message):
+        read_probes([str(path)])
+
+
+# ---- prediction ------------------------------------------------------------------------------------------------------
+def test_commands_take_the_machine(tmp_path: Path) -> None:
+    out = tmp_path / "mine.json"
+    done = CliRunner().invoke(main, ["machine", "build", PROBED, "--out", str(out)])
+    assert done.exit_code == 0 and "operators: product" in done.output
+    asked = ["simulate", "mlp", "--size", "small", "-m", str(out), "--strategy", "data", "--json"]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 0 and json.loads(done.stdout)["costs"] == "analytic mine (probed)", done.output
+
+
+def test_a_call_of_torch_takes_its_time_once_and_units_take_theirs() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(96, 384), torch.nn.RMSNorm(384), torch.nn.GELU(), torch.nn.Linear(384, 16))
+    graph = taskflow.from_torch(module, (1152, 96), name="small", verify=False)
+    result = built(read_probes([PROBED]), "mine")
+    machine, device = result.machine.prefix(1), result.machine.kinds[0]
+    evaluator = make_evaluator(graph, machine)
+    strategy = taskflow.choose("data", graph, machine)[0]
+    evaluator.set(strategy)
+    tasks, _ = evaluator.current()
+    cost = evaluator.costs.pace(tasks, strategy)
+    norm = [cost(task) for task in tasks.tasks if task.kind is Kind.FORWARD and task.name.startswith("1.")]
+    assert len(norm) > 3 and sum(one > 0 for one in norm) == 1
+    timed = device.timed_of("rms_norm", "norm", False, "float32")
+    assert timed is not None and sum(norm) == pytest.approx(timed.seconds(0.0, 4.0 * (2 * 1152 * 384 + 384)))
+    first = next(task for task in tasks.tasks if task.name.startswith("0[") and task.kind is Kind.FORWARD)
+    row = next(r for r in read_probes([PROBED]).work if r["sizes"] == [1152, 96, 384] and not r["backward"])
+    assert cost(first) == row["seconds"], "a measured operator takes what it took"
+    both = result.machine
+    spread = make_evaluator(graph, both)
+    data = taskflow.choose("data", graph, both)[0]
+    spread.set(data)
+    lowered, _ = spread.current()
+    paced = spread.costs.pace(lowered, data)
+    sums = [task for task in lowered.tasks if task.kind is Kind.COLLECTIVE]
+    assert device.program is not None and sums
+    assert all(paced(task) == pytest.approx(spread.costs.task(task) + device.program.of_unit(
+        False, task.nbytes / 2)) for task in sums)  # fmt: skip
+
+
+# ---- nccl-tests ------------------------------------------------------------------------------------------------------
+OUTPUT = """# nccl-tests version 2.17.6 nccl-headers=22803 nccl-library=22803
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 2 minBytes 1024 maxBytes 1048576 step: 32(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid   4242 on   box-one device  0 [0000:18:00] Some GPU 80GB
+#  Rank  1 Group  0 Pid   4242 on   box-one device  1 [0000:2a:00] Some GPU 80GB
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+        1024           256     float     sum      -1    12.50    0.08    0.08       0    12.40    0.08    0.08       0
+       32768          8192     float     sum      -1    14.00    2.34    2.34       0    14.10    2.32    2.32       0
+     1048576        262144     float     sum      -1    30.25   34.66   34.66       0    30.20   34.72   34.72       0
+# Out of bounds values : 0 OK
+"""
+
+
+def test_nccl_tests_are_read_and_what_they_lack_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text(OUTPUT)
+    found = measurements_of([str(path)])
+    assert found.of_message("all_reduce", 2, "within") == [(1024.0, 12.5e-6), (32768.0, 14e-6), (1048576.0, 30.25e-6)]
+    result = built(found, "network", load_machine("h100", 8))
+    assert result.errors["messages: all_reduce"] < 0.1 and result.machine.kinds[0].timed == ()
+    done = CliRunner().invoke(main, ["machine", "build", str(path), "--like", "h100", "--out", str(tmp_path / "n.json")])
+    assert done.exit_code == 0 and "not measured: products, attention" in done.output, done.output
+    path.write_text(OUTPUT.replace("Rank", "rank"))
+    with pytest.raises(ValueError, match="says no ranks"):
+        measurements_of([str(path)])
+
+
+# ---- a plan's own operators ------------------------------------------------------------------------------------------
+def test_a_plans_operators_are_those_that_the_step_asks_for() -> None:
+    """What the probe times for a plan has the sizes by which the plan's tasks find it: they take what was measured."""
+    torch = pytest.importorskip("torch")
+    from taskflow.optimizer.cost import parts_of, size_of
+    from taskflow.probe import message_sizes, operators_of, probe_text
+    from taskflow.probe.script.work import cases_of
+
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1, stride=2), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(), torch.nn.Linear(128, 64), torch.nn.LayerNorm(64), torch.nn.GELU(), torch.nn.Linear(64, 10),
+    )  # fmt: skip
+    graph = taskflow.from_torch(module, (8, 3, 16, 16), name="small", verify=False)
+    machine = built(read_probes([PROBED]), "mine").machine
+    strategy = taskflow.choose("data", graph, machine)[0]
+    named = operators_of(graph, strategy)
+    assert len(named) == len(set(named)) and ("linear", (4, 128, 64)) in named and ("conv2d", (4, 3, 8, 16, 16, 3, 2)) in named
+    timed = {(case.flops, float(case.nbytes(torch.float32))) for case in cases_of(named)}
+    for name, call in parts_of(graph).items():
+        node = graph.node(name)
+        if call.leads and call.name != "view":
+            size = size_of(call.name, node.operator, node.specs, next(iter(strategy[name].pieces(node)))[0])
+            assert any(pytest.approx(size, rel=5e-3) == one for one in timed), (name, size)
+    sizes = message_sizes(graph, strategy, taskflow.SGD(lr=0.1))
+    assert 4 * (64 * 10 + 10) in sizes
+    text = probe_text("probe.py", named, sizes)
+    assert f"OF_A_PLAN_BYTES: list[int] = {sizes}" in text and "('linear', (4, 128, 64))" in text
+    compile(text, "probe.py", "exec")
