@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models import notes_kept
 from taskflow.runtime.job import say_once
@@ -27,11 +26,6 @@ def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> O
     from taskflow.models.huggingface import from_config
 
     values = {key: _plain(text) for key, text in settings.items()}
-    if float_type(values.pop("dtype", "float32")) != float_type("float32"):
-        raise ValueError(
-            f"model {name}: imported networks are in float32; leave out --dtype (with -m MACHINE:bf16 their products are priced as "
-            "on tensor cores)"
-        )
     if "batch" in values:
         if batch is not None:
             raise ValueError(f"model {name}: --batch {batch} and --set batch={values['batch']} say the same twice; give one")

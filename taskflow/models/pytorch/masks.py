@@ -185,11 +185,14 @@ def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: A
             raise Unsupported("where of truth values")
         number = number_of(value)
         if number is None:
-            parts.append(ops.mul(tensor_of(value, graph, name), mask, name=f"{name}.{at}"))
+            x = tensor_of(value, graph, name)
+            parts.append(ops.mul(x, ops.cast(mask, x.dtype, name=f"{name}.{at}_mask"), name=f"{name}.{at}"))
             continue
         require(math.isfinite(number), "only finite numbers where the mask comes from inputs; write torch.finfo(x.dtype).min")
         if number:
             parts.append(ops.scale(mask, number, name=f"{name}.{at}"))
+    widest = max((part.dtype for part in parts), key=lambda dtype: dtype.itemsize, default=graph.dtype)
+    parts = [ops.cast(part, widest, name=f"{part.name}.cast") for part in parts]
     if not parts:
         return ops.scale(condition.tensor, 0.0, name=name)
     return parts[0] if len(parts) == 1 else ops.add(parts[0], parts[1], name=name)

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from taskflow.models.pytorch.dropping import probability_of
 from taskflow.models.pytorch.experts import is_experts, without_numbers
 from taskflow.models.pytorch.places import calling_line
+from taskflow.models.pytorch.recipes import LARGE, SAME, Recipe, is_large, plain_name, whole
 from taskflow.models.pytorch.refused import more_than_its_class
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
@@ -83,6 +85,7 @@ class TorchRecorder(TorchFunctionMode):
         self.protected: dict[int, str] = {}  # storages of inputs and parameters
         self.made: dict[int, torch.Tensor] = {}  # storages of fixed tensors that were made on the way: a tensor that has it
         self.fixed: dict[int, Fixed] = {}
+        self.recipes: dict[int, Recipe] = {}  # of fixed tensors, by identity
         self.names = {id(buffer): path for path, buffer in module.named_buffers()}
         self.of_layers = {id(buffer) for part in module.modules() if leaf(part) for buffer in part.buffers()}
         self.inside = ""
@@ -225,6 +228,8 @@ class TorchRecorder(TorchFunctionMode):
         if not tensors_of(result):
             raise Unsupported(f"{name_of(target)} returns no tensor; it has no counterpart")
         changed = [value for value, version in zip(given, before) if value._version != version]
+        if not changed and plain_name(target) in SAME and any(result is value for value in given):
+            return result  # such as x.float() of what is float32
         self._forget(changed, kind, target)
         self._add(kind, target, referred, named, result, getattr(run, "training", True))
         return result
@@ -274,11 +279,43 @@ class TorchRecorder(TorchFunctionMode):
             into = kwargs.get("out", args[0] if args else None)
             if isinstance(into, torch.Tensor) and into.untyped_storage()._cdata in older:
                 raise Unsupported(f"{name} in {self.inside or 'forward'} changes {self._said(into)}; a graph has no such state")
-        result = run(*args, **kwargs)
+        result = self._computed(name, run, args, kwargs) if kind == "function" and self.shadow.mode else run(*args, **kwargs)
         for value in leaves(result):
             if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in older:
                 self.made[value.untyped_storage()._cdata] = value
         return result
+
+    def _computed(self, name: str, run: Any, args: Any, kwargs: Any) -> Any:
+        """Compute a fixed tensor, or note only how, if it is large; what is small and follows from large ones is computed."""
+        given = tensors_of((args, kwargs))
+        large = any(isinstance(value, FakeTensor) for value in given)
+        changes = changes_an_argument(run, args, kwargs)
+        if large and changes and any(self._shares(args[0], other) for other in self.recipes.values()):
+            raise Unsupported(f"{name} in {self.inside or 'forward'} writes into a part of a table of {given[0].numel():,} numbers")
+        if name in QUERIES and name != "__get__":
+            return run(*args, **kwargs)
+        recipe = (run, *mapped(self._recipe, (args, kwargs)))
+        if large or (not changes and is_large(run, args, kwargs)):
+            with self.shadow.mode:
+                result = run(*args, **kwargs)
+            small = isinstance(result, torch.Tensor) and result.numel() <= LARGE and not isinstance(result, bool)
+            if not tensors_of(result) or (small and not changes):
+                result = run(*mapped(whole, recipe[1]), **mapped(whole, recipe[2])) if tensors_of(result) else result
+        else:
+            result = run(*args, **kwargs)
+        if isinstance(result, torch.Tensor):
+            if changes and not large:
+                self.recipes.pop(id(result), None)
+            else:
+                self.recipes[id(result)] = Recipe(result, *recipe)
+        return result
+
+    def _shares(self, value: Any, other: Recipe) -> bool:
+        same = other.tensor is not value and isinstance(other.tensor, FakeTensor)
+        return same and other.tensor.untyped_storage()._cdata == value.untyped_storage()._cdata
+
+    def _recipe(self, value: Any) -> Any:
+        return self.recipes.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
     # ---- values ----------------------------------------------------------------------------------------------------
 
@@ -288,7 +325,7 @@ class TorchRecorder(TorchFunctionMode):
 
     def _tracked(self, value: torch.Tensor) -> bool:
         known = id(value) in self.refs or id(value) in self.stale or id(value) in self.shadow.paths
-        if not known and (value.requires_grad or self.shadow.is_foreign(value)):
+        if not known and id(value) not in self.recipes and (value.requires_grad or self.shadow.is_foreign(value)):
             raise Unsupported(
                 f"{self.inside or 'forward'} uses a tensor {list(value.shape)} that no function of torch has returned: "
                 "a custom autograd.Function, or a value that was kept from another call"
@@ -303,7 +340,8 @@ class TorchRecorder(TorchFunctionMode):
             if id(value) not in self.fixed or self.fixed[id(value)].version != value._version:
                 if id(value) in self.fixed:
                     raise Unsupported(f"a constant of shape {list(value.shape)} is changed after it was used")
-                self.fixed[id(value)] = Fixed(value, value._version, self.names.get(id(value), ""))
+                name, recipe = self.names.get(id(value), ""), self.recipes.get(id(value))
+                self.fixed[id(value)] = Fixed(value, value._version, name, recipe)
             return self.fixed[id(value)]
         if id(value) in self.stale:
             raise Unsupported(

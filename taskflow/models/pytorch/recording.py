@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from taskflow.models.pytorch.dropping import probability_name
+from taskflow.models.pytorch.recipes import lacks_numbers
 from taskflow.models.pytorch.recorder import TorchRecorder
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
@@ -240,7 +241,8 @@ class _Numbers:
             return found if isinstance(found, tuple) and found[0] == "value" else ("value", found, value.index)
         if isinstance(value, Fixed):
             if id(value) not in self.digests:
-                self.digests[id(value)] = value.name or _digest(value.tensor)
+                large = value.recipe is not None and lacks_numbers(value.tensor)
+                self.digests[id(value)] = value.recipe.digest() if large else value.name or _digest(value.tensor)
             return ("fixed", self.digests[id(value)])
         return value
 

@@ -21,11 +21,13 @@ class Ref:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fixed:
-    """Tensor that depends neither on inputs nor on trained parameters: a buffer, or something computed from buffers."""
+    """Tensor that depends neither on inputs nor on trained parameters: a buffer, or something computed from buffers. ``recipe``: how
+    it is computed, if it is; then a large ``tensor`` is a stand-in without numbers."""
 
     tensor: torch.Tensor
     version: int
     name: str = ""
+    recipe: Any = None
 
 
 @dataclass(slots=True)

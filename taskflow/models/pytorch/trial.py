@@ -151,14 +151,14 @@ def feeds_of(trial: Trial, among: Sequence[float] = ()) -> list[Any]:
 # ---- comparing -------------------------------------------------------------------------------------------------------
 
 
-def watched(step: TorchStep, index: int, ours: Tensor) -> Tensor:
+def watched(step: TorchStep, index: int, ours: Any) -> Any:
     """Add a trained array of zeros to a value: its gradient is the value's."""
-    if not ours.spec.differentiable or not ours.shape:
+    if not isinstance(ours, Tensor) or not ours.spec.differentiable or not ours.shape:
         return ours
     return ops.add_weight(ours, ours.shape, init=ZERO, name=f"{WATCHING}{step.number}.{index}")
 
 
-def watch_inputs(step: TorchStep, index: int, ours: Tensor) -> Tensor:
+def watch_inputs(step: TorchStep, index: int, ours: Any) -> Any:
     """Watch inputs only."""
     return watched(step, index, ours) if step.kind == "input" else ours
 

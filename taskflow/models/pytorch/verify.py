@@ -19,7 +19,7 @@ from taskflow.models.pytorch.corners import at_corners
 from taskflow.models.pytorch.exported import ExportedModule, difference_to_program
 from taskflow.models.pytorch.follow import WATCHING, Followed, follow
 from taskflow.models.pytorch.locate import located
-from taskflow.models.pytorch.steps import leaves
+from taskflow.models.pytorch.steps import Fixed, leaves
 from taskflow.models.pytorch.trial import (
     TOLERANCES,
     Array,
@@ -64,8 +64,6 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
         return
     with generators_kept():
         trial = _trial(module, small, followed)
-        if trial is None:
-            return
         if isinstance(trial.module, ExportedModule):
             why = difference_to_program(copy.deepcopy(trial.module), feeds_of(trial))
             if why is not None:
@@ -124,19 +122,28 @@ def _flops(graph: OperatorGraph) -> float:
 
 
 def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
-    """True if the operators have the same names and kinds, but for what verification adds."""
-    said = [[(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING)] for graph in (a, b)]
+    """True if the operators have the same names and kinds, but for what verification adds, and for other types."""
+    said = [
+        [(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING) and n.operator.kind != "cast"] for graph in (a, b)
+    ]
     return said[0] == said[1]
 
 
-def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Trial | None:
-    """A trial in double precision if the module's code allows it, else in its own precision. None for types that numpy does not
-    compute in."""
+def _rounds(followed: Followed, kind: torch.dtype) -> bool:
+    """True if some step of a module in this type has floats of a narrower one, such as norms in float32 in double precision."""
+    values = (
+        value.tensor if isinstance(value, Fixed) else value for step in followed.recording.steps
+        for value in (*step.values, *leaves((step.args, step.kwargs))) if isinstance(value, (torch.Tensor, Fixed))
+    )
+    return any(v.is_floating_point() and v.ndim > 0 and v.element_size() < kind.itemsize for v in values)
+
+
+def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Trial:
+    """A trial in double precision if the module's code allows it, else in its own precision, or in float32 for 16 bits."""
     own = str(followed.graph.dtype)
     few = followed.graph.parameter_count <= MOST_IN_DOUBLE
     for dtype in dict.fromkeys(("float64", own) if few else (own,)):
-        if dtype not in TOLERANCES:
-            return None
+        dtype = dtype if dtype in TOLERANCES else "float32"
         kind = getattr(torch, dtype)
         copied = random_copy(module, kind)
         given = [
@@ -148,6 +155,8 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
         except ValueError:
             if dtype == own:
                 raise
+            continue
+        if dtype != own and _rounds(made, kind):
             continue
         if _alike(made.graph, followed.graph):
             without_dropout(made.graph)

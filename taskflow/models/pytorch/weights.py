@@ -61,4 +61,9 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
 
 def _reader(tensor: Any, shape: tuple[int, ...], part: Any = ...) -> Any:
-    return lambda: np.asarray(tensor.detach().cpu().numpy()[part]).reshape(shape)
+    def read() -> np.ndarray[Any, Any]:
+        from taskflow.models.pytorch.registry import numpy_of
+
+        return np.asarray(numpy_of(tensor)[part]).reshape(shape)
+
+    return read
