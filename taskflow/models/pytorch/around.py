@@ -44,6 +44,8 @@ def graph_around(module: Any, examples: Sequence[Any], leaf: Callable[[Any], boo
 class _Recorder(TorchRecorder):
     """Recorder that also writes each call as a node of a graph."""
 
+    repeats = False
+
     def __init__(self, module: Any, shadow: Shadow, leaf: Callable[[Any], bool], graph: Any) -> None:
         super().__init__(module, shadow, leaf)
         self.graph = graph

@@ -26,6 +26,10 @@ from taskflow.operators.tensor import Tensor
 CHECKED = 64  # positions of a table that are all compared with the rule; of the others some
 
 
+Rates = tuple[int, tuple[float, ...], float]
+"""The dimension of the positions, the radians a position of each pair of features, and a factor of all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """``inside``: numbers of the steps that its last step stands for, with it. ``needs``: what it is built of. ``build``: of a name
@@ -57,12 +61,20 @@ class _Look:
     def __init__(self, recording: TorchRecording, module: Any) -> None:
         self.steps, self.module = recording.steps, module
         self.taken: set[int] = set()
+        self.rates: dict[tuple[int, int, int], Rates | None] = {}  # by the identity of tables, which the recording holds
         self.readers: dict[int, list[int]] = defaultdict(list)
         for step in recording.steps:
             for ref in _refs((step.args, step.kwargs)):
                 self.readers[ref.step].append(step.number)
         for ref in _refs(recording.output):
             self.readers[ref.step].append(-1)
+
+    def rates_of(self, cosine: Fixed, sine: Fixed, dims: int) -> Rates | None:
+        """What two tables say of rotary positions."""
+        key = (id(cosine), id(sine), dims)
+        if key not in self.rates:
+            self.rates[key] = _rates(cosine, sine, dims)
+        return self.rates[key]
 
     def closed(self, fusion: Fusion) -> bool:
         """True if nobody else reads what is inside, and nothing of it is in another."""
@@ -220,7 +232,7 @@ def _rotary(look: _Look, step: TorchStep) -> Fusion | None:
     back = look.reader(step)
     if back is not None and back.name in CASTS and _type(look, x) is back.values[0].dtype is not step.values[0].dtype:
         inside.add(back.number)
-    return Fusion(frozenset(inside), (x,), lambda name, value: _rotated(name, value, cosine, sine), True)
+    return Fusion(frozenset(inside), (x,), lambda name, value: _rotated(name, value, look.rates_of(cosine, sine, len(value.shape))), True)
 
 
 def _type(look: _Look, ref: Ref) -> torch.dtype:
@@ -243,9 +255,8 @@ def _half(step: TorchStep | None, half: int) -> int:
     return {(0, half, 1): 0, (half, 2 * half, 1): 1}.get(bounds, -1)
 
 
-def _rotated(name: str, value: Any, cosine: Fixed, sine: Fixed) -> Any:
+def _rotated(name: str, value: Any, found: Rates | None) -> Any:
     """The rotated tensor, or None if the tables are no rotation by positions along one dimension."""
-    found = _rates(cosine, sine, len(value.shape))
     if found is None or len(value.shape) != 4:
         return None
     dim, rates, factor = found
@@ -257,8 +268,8 @@ def _rotated(name: str, value: Any, cosine: Fixed, sine: Fixed) -> Any:
     return Later(ops.rotary(base, rates=rates, factor=factor, name=name), (1, 2), f"{name}.back")
 
 
-def _rates(cosine: Fixed, sine: Fixed, dims: int) -> tuple[int, tuple[float, ...], float] | None:
-    """The dimension of the positions, the radians a position of each pair, and a factor of all; None for other tables."""
+def _rates(cosine: Fixed, sine: Fixed, dims: int) -> Rates | None:
+    """What two tables say of rotary positions; None for other tables."""
     sources = [table.recipe or table.tensor for table in (cosine, sine)]
     if any(len(source.shape) > dims or source.shape[-1] % 2 for source in sources) or sources[0].shape != sources[1].shape:
         return None

@@ -144,25 +144,32 @@ def whole(value: Any) -> torch.Tensor:
     return _run(value.function, plain_name(value.function), mapped(_whole, value.args), mapped(_whole, value.kwargs))
 
 
-def exact(value: Any) -> torch.Tensor:
-    """Return all numbers of a recipe without the roundings to narrower floats in it."""
+def exact(value: Any, known: dict[int, torch.Tensor] | None = None) -> torch.Tensor:
+    """Return all numbers of a recipe without the roundings to narrower floats in it. ``known``: what has been computed already."""
     if not isinstance(value, Recipe):
         return value  # type: ignore[no-any-return]
+    known = {} if known is None else known
+    if id(value) not in known:
+        known[id(value)] = _exactly(value, known)
+    return known[id(value)]
+
+
+def _exactly(value: Recipe, known: dict[int, torch.Tensor]) -> torch.Tensor:
     name = plain_name(value.function)
     given = value.args[0] if value.args else None
     source = given.tensor if isinstance(given, Recipe) else given
     if name in CASTS and isinstance(source, torch.Tensor) and source.is_floating_point() and value.tensor.is_floating_point():
         if source.element_size() >= value.tensor.element_size():
-            return exact(given)
-    return _run(value.function, name, mapped(_exact, value.args), mapped(_exact, value.kwargs))
+            return exact(given, known)
+
+    def change(part: Any) -> Any:
+        return exact(part, known) if isinstance(part, Recipe) else part
+
+    return _run(value.function, name, mapped(change, value.args), mapped(change, value.kwargs))
 
 
 def _whole(value: Any) -> Any:
     return whole(value) if isinstance(value, Recipe) else value
-
-
-def _exact(value: Any) -> Any:
-    return exact(value) if isinstance(value, Recipe) else value
 
 
 def _run(function: Any, name: str, args: Any, kwargs: Any) -> torch.Tensor:

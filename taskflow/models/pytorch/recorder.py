@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,17 @@ from taskflow.models.pytorch.experts import is_experts, without_numbers
 from taskflow.models.pytorch.places import calling_line
 from taskflow.models.pytorch.recipes import LARGE, SAME, Recipe, is_large, plain_name, whole
 from taskflow.models.pytorch.refused import more_than_its_class
+from taskflow.models.pytorch.repeats import (
+    NUMBERED,
+    PLAIN,
+    Recorded,
+    Watched,
+    foreign,
+    is_simple,
+    numbers_of,
+    shifted,
+    signature,
+)
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
@@ -30,6 +42,7 @@ STATE = {"grad", "_grad", "_version"}  # properties that say what happened befor
 ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",
 }
+MOST_TURNS = 600  # of a loop
 INDEX_ASSIGNMENT = "__setitem__"
 plain_call = nn.Module.__call__
 
@@ -67,7 +80,10 @@ def changes_an_argument(target: Any, args: Any, kwargs: Any) -> bool:
 
 class TorchRecorder(TorchFunctionMode):
     """Recorder of one run of a module on the tensors of a `Shadow`. Functions with only fixed tensors as arguments are computed
-    at once. In-place operations replace what they changed, and tensors that share its memory may not be read again."""
+    at once. In-place operations replace what they changed, and tensors that share its memory may not be read again. ``repeats``:
+    layers that are alike are recorded once."""
+
+    repeats = True
 
     def __init__(
         self, module: nn.Module, shadow: Shadow, leaf: Callable[[nn.Module], bool],
@@ -88,6 +104,9 @@ class TorchRecorder(TorchFunctionMode):
         self.recipes: dict[int, Recipe] = {}  # of fixed tensors, by identity
         self.names = {id(buffer): path for path, buffer in module.named_buffers()}
         self.of_layers = {id(buffer) for part in module.modules() if leaf(part) for buffer in part.buffers()}
+        self.layers: dict[Any, Recorded] = {}  # by what those have in common that are alike
+        self.kept: list[torch.Tensor] = []  # so that no other tensor gets their identity
+        self.turns: Counter[Any] = Counter()  # steps from one line in one module
         self.inside = ""
         self.error: Exception | None = None
         self.paused = False
@@ -176,11 +195,102 @@ class TorchRecorder(TorchFunctionMode):
                 return recorder._called("module", path, args, kwargs, recorder.shadow.copy_of(part))
             before, recorder.inside = recorder.inside, path
             try:
-                return plain_call(part, *args, **kwargs)
+                return recorder._repeated(part, path, args, kwargs)
             finally:
                 recorder.inside = before
 
         return call
+
+    # ---- layers alike ------------------------------------------------------------------------------------------------
+
+    def _repeated(self, part: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
+        """Call a module, or write it down as an earlier one that is alike."""
+        if not self.repeats or not self.shadow.fake or self.observe is not None or not NUMBERED.search(path):
+            return plain_call(part, *args, **kwargs)
+        own = signature(part)
+        given, said = self._given(args, kwargs)
+        if own is None or given is None:
+            return plain_call(part, *args, **kwargs)
+        key = (NUMBERED.sub("", path), own, said)
+        if (known := self.layers.get(key)) is not None:
+            made = self._written_again(known, part, path, given)
+            if made is not None:
+                return made[0]
+        return self._first(key, part, path, given, args, kwargs)
+
+    def _given(self, args: Any, kwargs: Any) -> tuple[list[torch.Tensor] | None, Any]:
+        """The tensors among arguments that depend on inputs or parameters, and what calls alike have in common."""
+        tensors: list[torch.Tensor] = []
+        said: list[Any] = []
+        for leaf in leaves((args, sorted(kwargs.items()))):
+            if not isinstance(leaf, torch.Tensor):
+                said.append((type(leaf), leaf) if isinstance(leaf, PLAIN) else id(leaf))
+            elif id(leaf) in self.refs and id(leaf) not in self.stale:
+                same = next((i for i, other in enumerate(tensors) if other is leaf), len(tensors))
+                tensors += [leaf] if same == len(tensors) else []
+                said.append((same, tuple(leaf.shape), leaf.dtype, leaf.stride(), leaf.requires_grad))
+            elif self._tracked(leaf):
+                return None, None
+            else:
+                said.append(id(leaf))
+                self.kept.append(leaf)
+        return tensors, (tuple(said), torch.is_grad_enabled())
+
+    def _first(self, key: Any, part: nn.Module, path: str, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        """Call a layer, and keep what it does, for those that are alike."""
+        watched = [(module, name, value, Watched(value)) for module, name, value in numbers_of(part)]
+        start, versions, refs = len(self.steps), [value._version for value in given], tuple(self.refs[id(v)] for v in given)
+        parameters = {name: id(p) for name, p in part.named_parameters()}
+        for module, name, _, watch in watched:
+            vars(module)[name] = watch
+        try:
+            returned = plain_call(part, *args, **kwargs)
+        finally:
+            for module, name, value, _ in watched:
+                vars(module)[name] = value
+        steps = self.steps[start:]
+        with self._pause():
+            fine = not any(watch.looked for *_, watch in watched) and versions == [value._version for value in given]
+            fine = fine and not foreign(steps, start, refs) and not any(id(value) in self.stale for value in given)
+            nest = mapped(lambda v: self._reference(v) if isinstance(v, torch.Tensor) else v, returned) if fine else None
+        if fine and all(map(is_simple, leaves(nest))) and len(steps) == len(self.steps) - start:
+            self.layers[key] = Recorded(path, start, len(self.steps), refs, nest, parameters)
+        return returned
+
+    def _written_again(self, known: Recorded, part: nn.Module, path: str, given: list[torch.Tensor]) -> tuple[Any] | None:
+        """What a layer returns that is alike; None if it shares parameters with others."""
+        own = {id(p) for p in part.parameters()}
+        if own & {*known.parameters.values()} or any(id(p) not in self.shadow.paths or id(p) in self.refs for p in part.parameters()):
+            return None
+        moved = dict(zip(known.given, (self.refs[id(value)] for value in given)))
+        with self._pause():
+            for step in self.steps[known.start : known.end]:
+                number = len(self.steps)
+                moved.update({Ref(step.number, i): Ref(number, i) for i in range(len(step.values))})
+                made = shifted(step, known, path, number, moved.__getitem__)
+                self.steps.append(made)
+                if made.kind == "parameter":
+                    value = part.get_parameter(made.target[len(path) + 1 :])
+                    self.refs[id(value)], self.origins[id(value)] = Ref(number), value.grad_fn
+                    self.protected[value.untyped_storage()._cdata] = f"parameter {made.target}"
+            return (mapped(lambda value: self._again(value, moved, given, known), known.returned),)
+
+    def _again(self, value: Any, moved: dict[Ref, Ref], given: list[torch.Tensor], known: Recorded) -> Any:
+        """A leaf of what a layer returned, as that of the layer alike."""
+        if isinstance(value, Fixed):
+            return value.tensor
+        if not isinstance(value, Ref):
+            return value
+        if value in known.given:
+            return given[known.given.index(value)]
+        theirs = self.steps[value.step].values[value.index]
+        with self.shadow.mode:
+            made = torch.empty_strided(theirs.size(), theirs.stride(), dtype=theirs.dtype)
+        made = made.requires_grad_().clone(memory_format=torch.preserve_format) if theirs.requires_grad else made
+        self.kept.append(made)
+        self.refs[id(made)], self.origins[id(made)] = moved[value], made.grad_fn
+        self.storages.setdefault(made.untyped_storage()._cdata, []).append(made)
+        return made
 
     @contextmanager
     def _pause(self) -> Iterator[None]:
@@ -365,6 +475,7 @@ class TorchRecorder(TorchFunctionMode):
         step = TorchStep(len(self.steps), kind, target, args, kwargs, where=self.inside, training=training)
         step.grad = torch.is_grad_enabled() and name_of(target) != "detach"
         step.line = calling_line()
+        self._count(step)
         self.steps.append(step)
 
         def kept(value: Any) -> Any:
@@ -383,6 +494,17 @@ class TorchRecorder(TorchFunctionMode):
         step.result = mapped(kept, result)
         if self.observe is not None:
             self.observe(step)
+
+    def _count(self, step: TorchStep) -> None:
+        """Refuse a loop over thousands of steps of a sequence: it would become as many operators."""
+        at = (self.inside, step.line, step.target) if step.kind == "function" else None
+        self.turns[at] += at is not None
+        if self.turns[at] > MOST_TURNS:
+            raise Unsupported(
+                f"a loop in {self.inside or 'forward'} calls {name_of(step.target)} more than {MOST_TURNS} times: a recurrence that "
+                "is written step by step, which would become as many operators, and there is none for such a scan; plan it with shorter "
+                "sequences (--set steps=), or write it with nn.LSTM"
+            )
 
     def _forget(self, changed: Sequence[torch.Tensor], kind: str, target: Any) -> None:
         """Forbid reading other views of memory that a step changed in place."""

@@ -28,14 +28,14 @@ def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
     return tuple(whole_number(size) for size in given)
 
 
-@stands_for("reshape", "view")
-def reshape(name: str, input: Tensor, *shape: Any) -> Any:
+@stands_for("reshape", "view", later=True)
+def reshape(name: str, input: Any, *shape: Any) -> Any:
     """Reshape."""
     sizes = _sizes(shape)
     if -1 in sizes and 0 not in sizes:
         rest = -math.prod(sizes)
         sizes = tuple(math.prod(input.shape) // rest if size == -1 else size for size in sizes)
-    return input if sizes == input.shape else ops.reshape(input, sizes, name=name)
+    return input if sizes == tuple(input.shape) else ops.reshape(tensor_of(input, graph_of(input), name), sizes, name=name)
 
 
 @stands_for("view_as", "reshape_as")
