@@ -201,9 +201,9 @@ _layers(
     lstm_first_state=lambda: net(
         lambda s, x: s.r(x, (torch.ones(1, 2, 4), torch.ones(1, 2, 4)))[0], r=nn.LSTM(6, 4, batch_first=True)),
     gru=lambda: net(lambda s, x: s.r(x)[0], r=nn.GRU(6, 4, batch_first=True)),
-    sum_of_another_type=lambda: net(lambda s, x: s.a(x).sum(-1, dtype=torch.float32), a=line()),
     rounded_quotient=lambda: net(lambda s, x: torch.div(s.a(x), 2, rounding_mode="floor"), a=line()),
 )
+_layers("equal", rows(2, 5, 6), sum_of_another_type=lambda: net(lambda s, x: s.a(x).sum(-1, dtype=torch.float32), a=line()))
 _layers(
     "equal", IMAGES,
     pools=lambda: nn.Sequential(

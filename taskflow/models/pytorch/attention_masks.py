@@ -11,7 +11,7 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add
-from taskflow.models.pytorch.masks import MASKED, Mask
+from taskflow.models.pytorch.masks import Mask, lowest_score
 from taskflow.models.pytorch.recipes import LARGE, Recipe, block, derived, varies
 from taskflow.models.pytorch.registry import constant_of, lowest_of, numpy_of
 from taskflow.models.pytorch.site import Held, require
@@ -82,7 +82,7 @@ def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor
         return scores
     if isinstance(mask, Mask):
         seen = ops.cast(mask.tensor, scores.dtype, name=f"{name}.cast")
-        hidden = ops.scale(ops.shift(seen, -1.0, name=f"{name}.hidden"), MASKED, name=f"{name}.low")
+        hidden = ops.scale(ops.shift(seen, -1.0, name=f"{name}.hidden"), -lowest_score(scores.dtype), name=f"{name}.low")
         return ops.add(scores, hidden, name=f"{name}ed")
     if isinstance(mask, (Tensor, Held)):
         return add(f"{name}ed", scores, mask)  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from taskflow.models.pytorch.experts import is_experts
 from taskflow.models.pytorch.fused import Fusion, fusions_of
 from taskflow.models.pytorch.idle import memory_savers
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, makes_mask, masked_call
-from taskflow.models.pytorch.modules import STATEFUL, is_leaf, layer_of
+from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import raising_line, said
 from taskflow.models.pytorch.recording import ATTENTION, record_both
 from taskflow.models.pytorch.refused import require_plain
@@ -180,10 +180,11 @@ class _Following:
             if isinstance(part, STATEFUL) or is_experts(part):
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target
-        masks = {key: value for key, value in kwargs.items() if isinstance(value, Fixed)}  # a layer looks at those itself
+        swapped = Lazy if isinstance(part, IN_EITHER_ORDER) else ()
         convert = self._tensor(step.target)
-        args = mapped(convert, args)
-        kwargs = {key: value if key in masks else mapped(convert, value) for key, value in kwargs.items()}
+        args = mapped(lambda value: value if isinstance(value, swapped) else convert(value), args)
+        own = (Fixed, Mask, *swapped)  # what a layer looks at itself
+        kwargs = {key: value if isinstance(value, own) else mapped(convert, value) for key, value in kwargs.items()}
         name = self._home(step.target, part)
         made = build(Site(name, self.graph, self.known, step.training, self.names), part, *args, **kwargs)
         return narrowed(made, step.values, name)
@@ -198,8 +199,7 @@ class _Following:
 
     def _require_type(self, parameter: Any, name: str) -> None:
         dtype, own = name_of_type(parameter.dtype), str(self.graph.dtype)
-        narrow = {own, dtype} <= {"float32", "bfloat16", "float16"}  # those in float32 are kept in the network's own type
-        require(dtype == own or narrow, f"{name} is {dtype}, but the first parameter is {own}: one float type, please")
+        require(dtype == own, f"{name} is {dtype}, but the first parameter is {own}: one float type for all parameters, please")
 
     def _require_alone(self, parameter: Any, path: str) -> None:
         other = self.stateful.get(id(parameter), path)

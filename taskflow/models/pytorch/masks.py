@@ -7,17 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.registry import FUNCTIONS, array_of, constant, number_of, tensor_of
+from taskflow.models.pytorch.registry import FUNCTIONS, Hides, array_of, constant, number_of, tensor_of
 from taskflow.models.pytorch.site import Unsupported, require
 from taskflow.models.pytorch.steps import Fixed, leaves
 from taskflow.operators.tensor import Tensor
 
-MASKED = 1e9
-"""What is taken off the scores of keys that are hidden: their exponentials are 0 beside any real score's."""
+
+
+def lowest_score(dtype: np.dtype[Any]) -> float:
+    """Return what stands for minus infinity in scores, whose exponential is 0 beside any real score's: a product with 0 is 0."""
+    return -1e9 if dtype.itemsize > 2 or str(dtype) == "bfloat16" else -3e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,10 +171,10 @@ def unchanged(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
 def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -> Any:
     """Fill with ``value`` where the mask is True."""
     number = number_of(value)
-    require(
-        number is not None and math.isfinite(number),
-        "value must be a finite number where the mask comes from inputs; write torch.finfo(x.dtype).min for minus infinity",
-    )
+    require(number is not None, "value must be a number where the mask comes from inputs")
+    if number == -math.inf and isinstance(input, Fixed) and isinstance(mask, Mask) and not bool(array_of(input).any()):
+        if tuple(input.tensor.shape) == mask.tensor.shape:
+            return Hides(mask.tensor, lowest_score(mask.tensor.dtype), name)
     return chosen(graph, name, mask, number, input)
 
 
@@ -188,9 +192,9 @@ def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: A
             x = tensor_of(value, graph, name)
             parts.append(ops.mul(x, ops.cast(mask, x.dtype, name=f"{name}.{at}_mask"), name=f"{name}.{at}"))
             continue
-        require(math.isfinite(number), "only finite numbers where the mask comes from inputs; write torch.finfo(x.dtype).min")
+        require(number < math.inf, "infinity is not understood where the mask comes from inputs")
         if number:
-            parts.append(ops.scale(mask, number, name=f"{name}.{at}"))
+            parts.append(ops.scale(mask, max(number, lowest_score(mask.dtype)), name=f"{name}.{at}"))
     widest = max((part.dtype for part in parts), key=lambda dtype: dtype.itemsize, default=graph.dtype)
     parts = [ops.cast(part, widest, name=f"{part.name}.cast") for part in parts]
     if not parts:

@@ -10,9 +10,9 @@ from torch import nn
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add
-from taskflow.models.pytorch.attention_masks import fixed_mask
 from taskflow.models.pytorch.dropping import is_drop_path
 from taskflow.models.pytorch.experts import experts, is_experts
+from taskflow.models.pytorch.multihead import multihead
 from taskflow.models.pytorch.normalising import affine, normalised
 from taskflow.models.pytorch.refused import class_of
 from taskflow.models.pytorch.registry import Stacked, least_step
@@ -122,25 +122,6 @@ def _lstm(site: Site, m: nn.LSTM, x: Tensor, hx: Any = None) -> Made:
     return y, (Stacked(tuple(h)), Stacked(tuple(c)))
 
 
-def _attention(
-    site: Site, m: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Any = None,
-    need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
-) -> Made:
-    require(m.batch_first and m.in_proj_weight is not None, "only batch_first, with queries, keys and values of one width")
-    require(m.bias_k is None and not m.add_zero_attn, "add_bias_kv and add_zero_attn are not supported")
-    require(key is value, "keys and values must be one tensor")
-    require(key_padding_mask is None, "masks that are inputs are not supported (key_padding_mask)")
-    require(f"{site.name}.q_proj" not in {node.name for node in site.graph}, "is called twice")
-    drop, bias, causal = m.dropout if site.training else 0.0, m.in_proj_bias is not None, False
-    if attn_mask is not None:
-        require(isinstance(attn_mask, Fixed), "masks that are inputs are not supported (attn_mask)")
-        rest, causal, window = fixed_mask(attn_mask, query.shape[1], key.shape[1], allowed=False)
-        require(causal and rest is window is None, "of masks (attn_mask) only the causal one of equally many queries and keys")
-    require(causal or not is_causal, "is_causal needs the causal attn_mask")
-    made = ops.multi_head_attention(query, key, m.num_heads, causal=causal, dropout=drop, bias=bias, name=site.name)
-    return made, None
-
-
 def _dropout(site: Site, m: nn.Dropout, x: Tensor) -> Made:
     return ops.dropout(x, m.p, name=site.name) if m.p and site.training else x
 
@@ -248,7 +229,7 @@ def pair(value: Any) -> tuple[int, int]:
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm, nn.LayerNorm: _layer_norm, nn.GroupNorm: _group_norm,
-    nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: _attention, nn.RMSNorm: _rms_norm,
+    nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: multihead, nn.RMSNorm: _rms_norm,
     nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
     nn.Softmax: _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
     nn.AdaptiveAvgPool1d: _adaptive_avg_pool1d,
@@ -270,6 +251,8 @@ BY_NAME: dict[str, Callable[..., Made]] = {
     "torchvision.ops.stochastic_depth.StochasticDepth": stochastic_depth, CONV1D: _conv1d,
 }
 """Layers of packages that need not be installed."""
+IN_EITHER_ORDER = (nn.MultiheadAttention,)
+"""Layers that take what is to be swapped as it is."""
 STATEFUL = (nn.LSTM, nn.MultiheadAttention, nn.BatchNorm1d, nn.BatchNorm2d)
 """Layers that may share no parameter with others."""
 

@@ -38,6 +38,7 @@ QUERIES = {  # methods that say something about a tensor and change nothing
     "storage_offset", "is_contiguous", "is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "type",
     "is_same_size", "result_type", "can_cast", "_assert", "promote_types", "is_tensor", "broadcast_shapes", "is_grad_enabled",
 }
+NEVER = {"_nested_tensor_from_mask_left_aligned"}  # questions about numbers that only choose another way to the same result
 STATE = {"grad", "_grad", "_version"}  # properties that say what happened before
 ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",
@@ -207,8 +208,9 @@ class TorchRecorder(TorchFunctionMode):
         """Call a module, or write it down as an earlier one that is alike."""
         if not self.repeats or not self.shadow.fake or self.observe is not None or not NUMBERED.search(path):
             return plain_call(part, *args, **kwargs)
-        own = signature(part)
-        given, said = self._given(args, kwargs)
+        with self._pause():
+            own = signature(part)
+            given, said = self._given(args, kwargs)
         if own is None or given is None:
             return plain_call(part, *args, **kwargs)
         key = (NUMBERED.sub("", path), own, said)
@@ -322,6 +324,13 @@ class TorchRecorder(TorchFunctionMode):
         if not tracked and not layer:
             return self._fixed(kind, target, args, kwargs, run, changes)
         self._refuse_hidden_state(name, target)
+        if changes and tracked and not self._tracked(given[0]) and (plain := self._returning(name, given[0])) is not None:
+            result = self._written(kind, plain, args, kwargs, plain)
+            self.stale[id(given[0])] = name
+            self.kept.append(given[0])
+            return result
+        if name in NEVER:
+            return False
         if name in QUERIES:
             result = run(*args, **kwargs)
             if not tensors_of(result):
@@ -343,6 +352,12 @@ class TorchRecorder(TorchFunctionMode):
         self._forget(changed, kind, target)
         self._add(kind, target, referred, named, result, getattr(run, "training", True))
         return result
+
+    def _returning(self, name: str, into: torch.Tensor) -> Any:
+        """The function that returns what one of this name writes into a tensor that was made on the way, such as ``masked_fill``; None
+        if there is none, or the tensor is a buffer."""
+        fresh = into.untyped_storage()._cdata in self.made and id(into) not in self.fixed
+        return getattr(torch.Tensor, name[:-1], None) if fresh and name.endswith("_") and not name.startswith("_") else None
 
     def _refuse_buffers_of_layers(self, given: Sequence[torch.Tensor]) -> None:
         """A function may not read what a layer keeps, since the layer's operator keeps it elsewhere."""

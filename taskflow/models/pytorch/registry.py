@@ -126,7 +126,25 @@ class Again:
         return self.made[0]
 
 
-Lazy = (Later, Again)
+@dataclass(frozen=True, slots=True, eq=False)
+class Hides:
+    """Zeros, and minus infinity where ``base``, zeros and ones, is 1: a mask that is added to scores. ``lowest`` stands for the
+    infinity."""
+
+    base: Tensor
+    lowest: float
+    name: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.base.shape
+
+    def tensor(self) -> Tensor:
+        """Return the numbers to be added."""
+        return ops.scale(self.base, self.lowest, name=self.name)
+
+
+Lazy = (Later, Again, Hides)
 
 
 def origin_tensor(value: Any) -> Any:

@@ -106,6 +106,8 @@ def shifted(step: TorchStep, recorded: Recorded, path: str, number: int, refs: C
     """Return a step of a recorded layer as that of the layer at ``path``."""
 
     def moved(value: Any) -> Any:
+        if isinstance(value, Fixed) and value.name:
+            return replace(value, name=renamed(value.name))
         return refs(value) if isinstance(value, Ref) else value
 
     def renamed(name: Any) -> Any:

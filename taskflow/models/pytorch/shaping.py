@@ -89,11 +89,11 @@ def squeeze(name: str, input: Tensor, dim: Any = None) -> Any:
 
 @stands_for("transpose", "swapaxes", "swapdims", later=True)
 def transpose(name: str, input: Any, dim0: int, dim1: int) -> Any:
-    """Swap two dimensions. Steps and heads are only swapped where that matters (`Later`)."""
+    """Swap two dimensions. Steps and heads, or samples and steps, are only swapped where that matters (`Later`)."""
     x = input if isinstance(input, Later) else tensor_of(input, graph_of(input), name)
     dims = (dim0 % len(x.shape), dim1 % len(x.shape))
-    if isinstance(x, Tensor) and len(x.shape) == 4 and {*dims} == {1, 2}:
-        return Later(x, (1, 2), name)
+    if isinstance(x, Tensor) and (len(x.shape), {*dims}) in ((4, {1, 2}), (3, {0, 1})):
+        return Later(x, (min(dims), max(dims)), name)
     return swapped(x, *dims, name)
 
 

@@ -34,8 +34,8 @@ def computed_in(step: TorchStep, given: Any) -> torch.dtype | None:
     """Return the type in which PyTorch computes a function: the widest of its arguments' and of its result's; None where no
     float comes out."""
     made = [value.dtype for value in step.values if value.is_floating_point()]
-    if not made:
-        return None
+    if not made or isinstance(step.kwargs.get("dtype"), torch.dtype):  # converted before it is computed with
+        return made[0] if made else None
     types = [made[0], *(found for value in leaves(given) if (found := type_of(value)) is not None)]
     return max(types, key=lambda dtype: (dtype.itemsize, dtype is made[0]))
 

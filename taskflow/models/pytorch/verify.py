@@ -69,7 +69,7 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
             if why is not None:
                 raise ValueError(f"from_torch: {title}: {why}")
         outputs, why, where = minimised(trial.followed), None, None
-        runs = chain([(trial, feeds_of(trial))], at_corners(module, trial)) if outputs else ()
+        runs = chain([(trial, _finite_feeds(trial))], at_corners(module, trial)) if outputs else ()
         for number, (one, feeds) in enumerate(runs):
             try:
                 with np.errstate(all="ignore") if number else nullcontext():
@@ -166,6 +166,14 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
     )
 
 
+def _finite_feeds(trial: Trial) -> list[Any]:
+    """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others."""
+    feeds = feeds_of(trial)
+    with no_dropout(trial.module), torch.no_grad():
+        made = [v for v in leaves(call(copy.deepcopy(trial.module), feeds)) if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    return feeds if all(bool(torch.isfinite(value).all()) for value in made) else feeds_of(trial, least=1)
+
+
 def _difference(trial: Trial, outputs: Sequence[Tensor], feeds: Sequence[Any]) -> str | None:
     """The difference, in one line; None if there is none."""
     followed = trial.followed
@@ -247,9 +255,9 @@ def _evaluated_alike(
     run.set_parameters({p.name: np.zeros(p.shape) for p in followed.graph.parameters if p.name.startswith(WATCHING)})
     found = run.evaluate_with(fed(followed, feeds), outputs)[1] or {}
     module.eval()
-    with torch.no_grad():
+    with torch.enable_grad():  # without, PyTorch's transformer layers leave out padding
         returned = call(module, [f.detach() if isinstance(f, torch.Tensor) else f for f in feeds])
-    theirs = [v.numpy() for v in leaves(returned) if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    theirs = [v.detach().numpy() for v in leaves(returned) if isinstance(v, torch.Tensor) and v.is_floating_point()]
     for number, (y, b) in enumerate(zip(outputs, theirs if len(theirs) == len(outputs) else theirs[:1])):
         if not close(found[y.name], b, trial.dtype, 1e-12):
             return f"output {number} differs in evaluation"
