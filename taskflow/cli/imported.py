@@ -15,8 +15,10 @@ import click
 from taskflow.graph import OperatorGraph
 from taskflow.models import notes_kept
 from taskflow.runtime.job import say_once
+from taskflow.working import Working
 
 HUGGING_FACE = "hf:"
+PATIENCE_SECONDS = 2.0  # before it is said that a network is being read
 OPTIONS = ("loss", "verify")  # settings of every import
 
 
@@ -130,6 +132,21 @@ def notes_said() -> Iterator[None]:
     finally:
         for text in notes:
             say_once(text)
+
+
+@contextmanager
+def importing(name: str) -> Iterator[None]:
+    """Say that a network from elsewhere is being read, if that takes longer than two seconds."""
+    context = click.get_current_context(silent=True)
+    options = context.params if context is not None else {}
+    quiet = bool(options.get("quiet") or options.get("as_json")) or context is None or not is_imported(name)
+    with Working(f"{name}: reading the network", quiet=quiet, patience=PATIENCE_SECONDS):
+        yield
+
+
+def is_imported(name: str) -> bool:
+    """True for networks that are not built in."""
+    return ":" in name or name.endswith((".onnx", ".pt2"))
 
 
 def _options(values: dict[str, Any]) -> dict[str, Any]:

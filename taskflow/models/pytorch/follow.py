@@ -20,7 +20,17 @@ from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, 
 from taskflow.models.pytorch.places import raising_line, said
 from taskflow.models.pytorch.recording import ATTENTION, record_both
 from taskflow.models.pytorch.refused import require_plain
-from taskflow.models.pytorch.registry import FUNCTIONS, RAW, SWAPPED, Lazy, Stacked, constant_of, in_order, name_of_type, tensor_of
+from taskflow.models.pytorch.registry import (
+    FUNCTIONS,
+    RAW,
+    SWAPPED,
+    Lazy,
+    Stacked,
+    constant_of,
+    in_order,
+    name_of_type,
+    tensor_of,
+)
 from taskflow.models.pytorch.shadow import Shadow, without_numbers
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped

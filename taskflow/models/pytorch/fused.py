@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.recipes import CASTS, SAME, exact, varies

@@ -18,7 +18,6 @@ from taskflow.models.pytorch.steps import Fixed, leaves
 from taskflow.operators.tensor import Tensor
 
 
-
 def lowest_score(dtype: np.dtype[Any]) -> float:
     """Return what stands for minus infinity in scores, whose exponential is 0 beside any real score's: a product with 0 is 0."""
     return -1e9 if dtype.itemsize > 2 or str(dtype) == "bfloat16" else -3e4

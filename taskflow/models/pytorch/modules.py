@@ -17,7 +17,6 @@ from taskflow.models.pytorch.normalising import affine, normalised
 from taskflow.models.pytorch.refused import class_of
 from taskflow.models.pytorch.registry import Stacked, least_step
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
-from taskflow.models.pytorch.steps import Fixed
 from taskflow.models.pytorch.turned import CONV1D
 from taskflow.operators.tensor import Tensor
 

@@ -15,7 +15,18 @@ from taskflow.models.pytorch.attention_masks import fixed_mask, masked_scores
 from taskflow.models.pytorch.masks import Mask
 from taskflow.models.pytorch.modules import LAYERS, pair
 from taskflow.models.pytorch.normalising import affine, normalised
-from taskflow.models.pytorch.registry import Again, Function, Later, Lazy, graph_of, layer_site, least_step, stands_for, swapped, tensor_of
+from taskflow.models.pytorch.registry import (
+    Again,
+    Function,
+    Later,
+    Lazy,
+    graph_of,
+    layer_site,
+    least_step,
+    stands_for,
+    swapped,
+    tensor_of,
+)
 from taskflow.models.pytorch.shaping import repeat_interleave, transpose
 from taskflow.models.pytorch.site import Held, require
 from taskflow.models.pytorch.steps import Fixed

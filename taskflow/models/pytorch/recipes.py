@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from taskflow.models.pytorch.calls import QUERIES, changes_an_argument, tensors_of
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import leaves, mapped
 
@@ -275,3 +276,51 @@ class ByParts:
 
         spans = [part.indices(size)[:2] for part, size in zip(index, self.recipe.shape)]
         return numpy_of(block(self.recipe, spans)).astype(self.dtype)
+
+
+class Recipes:
+    """The recipes of the fixed tensors of one recording, by the tensors' identity. ``mode``: in which stand-ins are made."""
+
+    def __init__(self, mode: Any, inside: Callable[[], str]) -> None:
+        self.mode, self.inside = mode, inside
+        self.known: dict[int, Recipe] = {}
+
+    def has(self, value: torch.Tensor) -> bool:
+        """True if it is known how a tensor is computed."""
+        return id(value) in self.known
+
+    def of(self, value: torch.Tensor) -> Recipe | None:
+        """Return how a tensor is computed, if that is known."""
+        return self.known.get(id(value))
+
+    def computed(self, name: str, run: Any, args: Any, kwargs: Any) -> Any:
+        """Compute a fixed tensor, or note only how, if it is large; what is small and follows from large ones is computed."""
+        given = tensors_of((args, kwargs))
+        large = any(isinstance(value, FakeTensor) for value in given)
+        changes = changes_an_argument(run, args, kwargs)
+        if large and changes and any(self._shares(args[0], other) for other in self.known.values()):
+            raise Unsupported(f"{name} in {self.inside() or 'forward'} writes into a part of a table of {given[0].numel():,} numbers")
+        if name in QUERIES and name != "__get__":
+            return run(*args, **kwargs)
+        recipe = (run, *mapped(self._recipe, (args, kwargs)))
+        if large or (not changes and is_large(run, args, kwargs)):
+            with self.mode:
+                result = run(*args, **kwargs)
+            small = isinstance(result, torch.Tensor) and result.numel() <= LARGE and not isinstance(result, bool)
+            if not tensors_of(result) or (small and not changes):
+                result = run(*mapped(whole, recipe[1]), **mapped(whole, recipe[2])) if tensors_of(result) else result
+        else:
+            result = run(*args, **kwargs)
+        if isinstance(result, torch.Tensor):
+            if changes and not large:
+                self.known.pop(id(result), None)
+            else:
+                self.known[id(result)] = Recipe(result, *recipe)
+        return result
+
+    def _shares(self, value: Any, other: Recipe) -> bool:
+        same = other.tensor is not value and isinstance(other.tensor, FakeTensor)
+        return same and other.tensor.untyped_storage()._cdata == value.untyped_storage()._cdata
+
+    def _recipe(self, value: Any) -> Any:
+        return self.known.get(id(value), value) if isinstance(value, torch.Tensor) else value

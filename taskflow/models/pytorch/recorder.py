@@ -10,73 +10,31 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from taskflow.models.pytorch.calls import (
+    INDEX_ASSIGNMENT,
+    NEVER,
+    ONLY_SHAPES,
+    QUERIES,
+    STATE,
+    changes_by_name,
+    is_in_place,
+    numbers_like,
+    tensors_of,
+)
 from taskflow.models.pytorch.dropping import probability_of
 from taskflow.models.pytorch.experts import is_experts, without_numbers
 from taskflow.models.pytorch.places import calling_line
-from taskflow.models.pytorch.recipes import LARGE, SAME, Recipe, is_large, plain_name, whole
+from taskflow.models.pytorch.recipes import SAME, Recipes, plain_name
 from taskflow.models.pytorch.refused import more_than_its_class
-from taskflow.models.pytorch.repeats import (
-    NUMBERED,
-    PLAIN,
-    Recorded,
-    Watched,
-    foreign,
-    is_simple,
-    numbers_of,
-    shifted,
-    signature,
-)
+from taskflow.models.pytorch.repeats import RepeatedLayers
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
 
-QUERIES = {  # methods that say something about a tensor and change nothing
-    "__get__", "__len__", "__format__", "__repr__", "__hash__", "size", "dim", "ndimension", "numel", "nelement", "stride",
-    "storage_offset", "is_contiguous", "is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "type",
-    "is_same_size", "result_type", "can_cast", "_assert", "promote_types", "is_tensor", "broadcast_shapes", "is_grad_enabled",
-}
-NEVER = {"_nested_tensor_from_mask_left_aligned"}  # questions about numbers that only choose another way to the same result
-STATE = {"grad", "_grad", "_version"}  # properties that say what happened before
-ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
-    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",
-}
 MOST_TURNS = 600  # of a loop
-INDEX_ASSIGNMENT = "__setitem__"
 plain_call = nn.Module.__call__
-
-
-def _numbers(value: Any) -> Any:
-    """A tensor of its shape and type that has numbers, whichever; all else as it is."""
-    return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
-
-
-def _in_place(target: Any, args: Any, kwargs: Any) -> bool:
-    """True if a function is called, or a layer made, with ``inplace``."""
-    if isinstance(target, nn.Module):
-        return bool(getattr(target, "inplace", False))
-    try:
-        return bool(inspect.signature(target).bind(*args, **kwargs).arguments.get("inplace"))
-    except (TypeError, ValueError):  # built in: those have no such argument
-        return False
-
-
-def tensors_of(nest: Any) -> list[torch.Tensor]:
-    """Return the tensors among the leaves of a nest."""
-    return [value for value in leaves(nest) if isinstance(value, torch.Tensor)]
-
-
-def _changes(name: str, kwargs: dict[str, Any]) -> bool:
-    """True if a function of this name, called with ``kwargs``, writes into one of its arguments."""
-    in_place = name.endswith("_") and not name.startswith("__")
-    return in_place or name == INDEX_ASSIGNMENT or kwargs.get("out") is not None
-
-
-def changes_an_argument(target: Any, args: Any, kwargs: Any) -> bool:
-    """True if a function, called so, writes into one of its arguments."""
-    return _changes(getattr(target, "__name__", ""), kwargs) or _in_place(target, args, kwargs)
 
 
 class TorchRecorder(TorchFunctionMode):
@@ -102,10 +60,10 @@ class TorchRecorder(TorchFunctionMode):
         self.protected: dict[int, str] = {}  # storages of inputs and parameters
         self.made: dict[int, torch.Tensor] = {}  # storages of fixed tensors that were made on the way: a tensor that has it
         self.fixed: dict[int, Fixed] = {}
-        self.recipes: dict[int, Recipe] = {}  # of fixed tensors, by identity
+        self.recipes = Recipes(shadow.mode, lambda: self.inside)
         self.names = {id(buffer): path for path, buffer in module.named_buffers()}
         self.of_layers = {id(buffer) for part in module.modules() if leaf(part) for buffer in part.buffers()}
-        self.layers: dict[Any, Recorded] = {}  # by what those have in common that are alike
+        self.layers = RepeatedLayers(self)
         self.kept: list[torch.Tensor] = []  # so that no other tensor gets their identity
         self.turns: Counter[Any] = Counter()  # steps from one line in one module
         self.inside = ""
@@ -120,7 +78,7 @@ class TorchRecorder(TorchFunctionMode):
         try:
             with self.shadow.in_place_of(self.module), torch.enable_grad(), self:
                 returned = forward(self.module, *args, **kwargs)
-                with self._pause():
+                with self.pause():
                     output = mapped(self._kept, returned)
             if self.error is not None:
                 raise self.error
@@ -162,7 +120,7 @@ class TorchRecorder(TorchFunctionMode):
 
     def _kept(self, value: Any) -> Any:
         """A leaf of what forward returned, as a reference."""
-        return self._reference(value) if isinstance(value, torch.Tensor) else value
+        return self.reference(value) if isinstance(value, torch.Tensor) else value
 
     # ---- calls -----------------------------------------------------------------------------------------------------
 
@@ -196,106 +154,14 @@ class TorchRecorder(TorchFunctionMode):
                 return recorder._called("module", path, args, kwargs, recorder.shadow.copy_of(part))
             before, recorder.inside = recorder.inside, path
             try:
-                return recorder._repeated(part, path, args, kwargs)
+                return recorder.layers.call(part, path, args, kwargs)
             finally:
                 recorder.inside = before
 
         return call
 
-    # ---- layers alike ------------------------------------------------------------------------------------------------
-
-    def _repeated(self, part: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
-        """Call a module, or write it down as an earlier one that is alike."""
-        if not self.repeats or not self.shadow.fake or self.observe is not None or not NUMBERED.search(path):
-            return plain_call(part, *args, **kwargs)
-        with self._pause():
-            own = signature(part)
-            given, said = self._given(args, kwargs)
-        if own is None or given is None:
-            return plain_call(part, *args, **kwargs)
-        key = (NUMBERED.sub("", path), own, said)
-        if (known := self.layers.get(key)) is not None:
-            made = self._written_again(known, part, path, given)
-            if made is not None:
-                return made[0]
-        return self._first(key, part, path, given, args, kwargs)
-
-    def _given(self, args: Any, kwargs: Any) -> tuple[list[torch.Tensor] | None, Any]:
-        """The tensors among arguments that depend on inputs or parameters, and what calls alike have in common."""
-        tensors: list[torch.Tensor] = []
-        said: list[Any] = []
-        for leaf in leaves((args, sorted(kwargs.items()))):
-            if not isinstance(leaf, torch.Tensor):
-                said.append((type(leaf), leaf) if isinstance(leaf, PLAIN) else id(leaf))
-            elif id(leaf) in self.refs and id(leaf) not in self.stale:
-                same = next((i for i, other in enumerate(tensors) if other is leaf), len(tensors))
-                tensors += [leaf] if same == len(tensors) else []
-                said.append((same, tuple(leaf.shape), leaf.dtype, leaf.stride(), leaf.requires_grad))
-            elif self._tracked(leaf):
-                return None, None
-            else:
-                said.append(id(leaf))
-                self.kept.append(leaf)
-        return tensors, (tuple(said), torch.is_grad_enabled())
-
-    def _first(self, key: Any, part: nn.Module, path: str, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
-        """Call a layer, and keep what it does, for those that are alike."""
-        watched = [(module, name, value, Watched(value)) for module, name, value in numbers_of(part)]
-        start, versions, refs = len(self.steps), [value._version for value in given], tuple(self.refs[id(v)] for v in given)
-        parameters = {name: id(p) for name, p in part.named_parameters()}
-        for module, name, _, watch in watched:
-            vars(module)[name] = watch
-        try:
-            returned = plain_call(part, *args, **kwargs)
-        finally:
-            for module, name, value, _ in watched:
-                vars(module)[name] = value
-        steps = self.steps[start:]
-        with self._pause():
-            fine = not any(watch.looked for *_, watch in watched) and versions == [value._version for value in given]
-            fine = fine and not foreign(steps, start, refs) and not any(id(value) in self.stale for value in given)
-            nest = mapped(lambda v: self._reference(v) if isinstance(v, torch.Tensor) else v, returned) if fine else None
-        if fine and all(map(is_simple, leaves(nest))) and len(steps) == len(self.steps) - start:
-            self.layers[key] = Recorded(path, start, len(self.steps), refs, nest, parameters)
-        return returned
-
-    def _written_again(self, known: Recorded, part: nn.Module, path: str, given: list[torch.Tensor]) -> tuple[Any] | None:
-        """What a layer returns that is alike; None if it shares parameters with others."""
-        own = {id(p) for p in part.parameters()}
-        if own & {*known.parameters.values()} or any(id(p) not in self.shadow.paths or id(p) in self.refs for p in part.parameters()):
-            return None
-        moved = dict(zip(known.given, (self.refs[id(value)] for value in given)))
-        with self._pause():
-            for step in self.steps[known.start : known.end]:
-                number = len(self.steps)
-                moved.update({Ref(step.number, i): Ref(number, i) for i in range(len(step.values))})
-                made = shifted(step, known, path, number, moved.__getitem__)
-                self.steps.append(made)
-                if made.kind == "parameter":
-                    value = part.get_parameter(made.target[len(path) + 1 :])
-                    self.refs[id(value)], self.origins[id(value)] = Ref(number), value.grad_fn
-                    self.protected[value.untyped_storage()._cdata] = f"parameter {made.target}"
-            return (mapped(lambda value: self._again(value, moved, given, known), known.returned),)
-
-    def _again(self, value: Any, moved: dict[Ref, Ref], given: list[torch.Tensor], known: Recorded) -> Any:
-        """A leaf of what a layer returned, as that of the layer alike."""
-        if isinstance(value, Fixed):
-            return value.tensor
-        if not isinstance(value, Ref):
-            return value
-        if value in known.given:
-            return given[known.given.index(value)]
-        theirs = self.steps[value.step].values[value.index]
-        with self.shadow.mode:
-            made = torch.empty_strided(theirs.size(), theirs.stride(), dtype=theirs.dtype)
-        made = made.requires_grad_().clone(memory_format=torch.preserve_format) if theirs.requires_grad else made
-        self.kept.append(made)
-        self.refs[id(made)], self.origins[id(made)] = moved[value], made.grad_fn
-        self.storages.setdefault(made.untyped_storage()._cdata, []).append(made)
-        return made
-
     @contextmanager
-    def _pause(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         before, self.paused = self.paused, True
         try:
             yield
@@ -304,7 +170,7 @@ class TorchRecorder(TorchFunctionMode):
 
     def _called(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any) -> Any:
         """Run one layer or function, and write it down if it depends on inputs or parameters."""
-        with self._pause():
+        with self.pause():
             if kind == "function" and target is torch.Tensor.__iter__:
                 return iter(self._written("function", torch.Tensor.unbind, args, kwargs, torch.Tensor.unbind))
             return self._written(kind, target, args, kwargs, run)
@@ -314,17 +180,17 @@ class TorchRecorder(TorchFunctionMode):
         name = target if kind == "module" else getattr(target, "__name__", "")
         args, kwargs = mapped(self._in_shadow, args), mapped(self._in_shadow, kwargs)
         given = tensors_of((args, kwargs))
-        changes = kind == "function" and _changes(name, kwargs)
-        tracked = [value for value in given if self._tracked(value)]
+        changes = kind == "function" and changes_by_name(name, kwargs)
+        tracked = [value for value in given if self.tracked(value)]
         if kind == "function" and name not in QUERIES:
             self._refuse_buffers_of_layers(given)
         if name in ONLY_SHAPES and tracked:
-            return self._fixed(kind, target, mapped(_numbers, args), mapped(_numbers, kwargs), run, changes)
+            return self._fixed(kind, target, mapped(numbers_like, args), mapped(numbers_like, kwargs), run, changes)
         layer = kind == "module" and (next(run.parameters(), None) is not None or bool(probability_of(run)))
         if not tracked and not layer:
             return self._fixed(kind, target, args, kwargs, run, changes)
         self._refuse_hidden_state(name, target)
-        if changes and tracked and not self._tracked(given[0]) and (plain := self._returning(name, given[0])) is not None:
+        if changes and tracked and not self.tracked(given[0]) and (plain := self._returning(name, given[0])) is not None:
             result = self._written(kind, plain, args, kwargs, plain)
             self.stale[id(given[0])] = name
             self.kept.append(given[0])
@@ -378,7 +244,7 @@ class TorchRecorder(TorchFunctionMode):
 
     def _refuse_arguments(self, name: str, given: Sequence[torch.Tensor], changes: bool) -> None:
         """A function that ``changes`` its first argument may not change a constant; and all arguments must have numbers."""
-        if changes and not self._tracked(given[0]):
+        if changes and not self.tracked(given[0]):
             raise Unsupported(f"{name} writes into {self._said(given[0])}; use an operation that returns a new tensor")
         for value in given:
             if value.is_meta:
@@ -400,47 +266,15 @@ class TorchRecorder(TorchFunctionMode):
         name = getattr(target, "__name__", str(target))
         given = tensors_of((args, kwargs))
         older = {value.untyped_storage()._cdata for value in given} - self.made.keys()
-        if changes or name == "__set__" or _in_place(target if kind == "function" else run, args, kwargs):
+        if changes or name == "__set__" or is_in_place(target if kind == "function" else run, args, kwargs):
             into = kwargs.get("out", args[0] if args else None)
             if isinstance(into, torch.Tensor) and into.untyped_storage()._cdata in older:
                 raise Unsupported(f"{name} in {self.inside or 'forward'} changes {self._said(into)}; a graph has no such state")
-        result = self._computed(name, run, args, kwargs) if kind == "function" and self.shadow.mode else run(*args, **kwargs)
+        result = self.recipes.computed(name, run, args, kwargs) if kind == "function" and self.shadow.mode else run(*args, **kwargs)
         for value in leaves(result):
             if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in older:
                 self.made[value.untyped_storage()._cdata] = value
         return result
-
-    def _computed(self, name: str, run: Any, args: Any, kwargs: Any) -> Any:
-        """Compute a fixed tensor, or note only how, if it is large; what is small and follows from large ones is computed."""
-        given = tensors_of((args, kwargs))
-        large = any(isinstance(value, FakeTensor) for value in given)
-        changes = changes_an_argument(run, args, kwargs)
-        if large and changes and any(self._shares(args[0], other) for other in self.recipes.values()):
-            raise Unsupported(f"{name} in {self.inside or 'forward'} writes into a part of a table of {given[0].numel():,} numbers")
-        if name in QUERIES and name != "__get__":
-            return run(*args, **kwargs)
-        recipe = (run, *mapped(self._recipe, (args, kwargs)))
-        if large or (not changes and is_large(run, args, kwargs)):
-            with self.shadow.mode:
-                result = run(*args, **kwargs)
-            small = isinstance(result, torch.Tensor) and result.numel() <= LARGE and not isinstance(result, bool)
-            if not tensors_of(result) or (small and not changes):
-                result = run(*mapped(whole, recipe[1]), **mapped(whole, recipe[2])) if tensors_of(result) else result
-        else:
-            result = run(*args, **kwargs)
-        if isinstance(result, torch.Tensor):
-            if changes and not large:
-                self.recipes.pop(id(result), None)
-            else:
-                self.recipes[id(result)] = Recipe(result, *recipe)
-        return result
-
-    def _shares(self, value: Any, other: Recipe) -> bool:
-        same = other.tensor is not value and isinstance(other.tensor, FakeTensor)
-        return same and other.tensor.untyped_storage()._cdata == value.untyped_storage()._cdata
-
-    def _recipe(self, value: Any) -> Any:
-        return self.recipes.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
     # ---- values ----------------------------------------------------------------------------------------------------
 
@@ -448,9 +282,9 @@ class TorchRecorder(TorchFunctionMode):
         """A parameter of the module as the shadow has it; all else as it is."""
         return self.shadow.parameters.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
-    def _tracked(self, value: torch.Tensor) -> bool:
+    def tracked(self, value: torch.Tensor) -> bool:
         known = id(value) in self.refs or id(value) in self.stale or id(value) in self.shadow.paths
-        if not known and id(value) not in self.recipes and (value.requires_grad or self.shadow.is_foreign(value)):
+        if not known and not self.recipes.has(value) and (value.requires_grad or self.shadow.is_foreign(value)):
             raise Unsupported(
                 f"{self.inside or 'forward'} uses a tensor {list(value.shape)} that no function of torch has returned: "
                 "a custom autograd.Function, or a value that was kept from another call"
@@ -458,14 +292,14 @@ class TorchRecorder(TorchFunctionMode):
         return known
 
     def _reference_in_nest(self, value: Any) -> Any:
-        return self._reference(value) if isinstance(value, torch.Tensor) else value
+        return self.reference(value) if isinstance(value, torch.Tensor) else value
 
-    def _reference(self, value: torch.Tensor) -> Ref | Fixed:
-        if not self._tracked(value):
+    def reference(self, value: torch.Tensor) -> Ref | Fixed:
+        if not self.tracked(value):
             if id(value) not in self.fixed or self.fixed[id(value)].version != value._version:
                 if id(value) in self.fixed:
                     raise Unsupported(f"a constant of shape {list(value.shape)} is changed after it was used")
-                name, recipe = self.names.get(id(value), ""), self.recipes.get(id(value))
+                name, recipe = self.names.get(id(value), ""), self.recipes.of(value)
                 self.fixed[id(value)] = Fixed(value, value._version, name, recipe)
             return self.fixed[id(value)]
         if id(value) in self.stale:

@@ -16,6 +16,7 @@ from torch import nn
 
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep, leaves, mapped
 
+plain_call = nn.Module.__call__
 NUMBERED = re.compile(r"(^|\.)\d+$")
 INDEX = re.compile(r"(layer|block|depth)?_?(idx|index|id|number)$|^layer_")
 PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
@@ -134,3 +135,102 @@ def foreign(steps: list[TorchStep], start: int, given: tuple[Ref, ...]) -> bool:
 def is_simple(value: Any) -> bool:
     """True for what a layer may return beside tensors."""
     return isinstance(value, (Ref, Fixed, *PLAIN))
+
+
+class RepeatedLayers:
+    """Calls of the layers of a `TorchRecorder`'s module: those alike are written down as the first of them was."""
+
+    def __init__(self, recorder: Any) -> None:
+        self.recorder = recorder
+        self.known: dict[Any, Recorded] = {}  # by what layers have in common that are alike
+
+    def call(self, part: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
+        """Call a module, or write it down as an earlier one that is alike."""
+        r = self.recorder
+        if not r.repeats or not r.shadow.fake or r.observe is not None or not NUMBERED.search(path):
+            return plain_call(part, *args, **kwargs)
+        with self.recorder.pause():
+            own = signature(part)
+            given, said = self._given(args, kwargs)
+        if own is None or given is None:
+            return plain_call(part, *args, **kwargs)
+        key = (NUMBERED.sub("", path), own, said)
+        if (known := self.known.get(key)) is not None:
+            made = self._written_again(known, part, path, given)
+            if made is not None:
+                return made[0]
+        return self._first(key, part, path, given, args, kwargs)
+
+    def _given(self, args: Any, kwargs: Any) -> tuple[list[torch.Tensor] | None, Any]:
+        """The tensors among arguments that depend on inputs or parameters, and what calls alike have in common."""
+        tensors: list[torch.Tensor] = []
+        said: list[Any] = []
+        for leaf in leaves((args, sorted(kwargs.items()))):
+            if not isinstance(leaf, torch.Tensor):
+                said.append((type(leaf), leaf) if isinstance(leaf, PLAIN) else id(leaf))
+            elif id(leaf) in self.recorder.refs and id(leaf) not in self.recorder.stale:
+                same = next((i for i, other in enumerate(tensors) if other is leaf), len(tensors))
+                tensors += [leaf] if same == len(tensors) else []
+                said.append((same, tuple(leaf.shape), leaf.dtype, leaf.stride(), leaf.requires_grad))
+            elif self.recorder.tracked(leaf):
+                return None, None
+            else:
+                said.append(id(leaf))
+                self.recorder.kept.append(leaf)
+        return tensors, (tuple(said), torch.is_grad_enabled())
+
+    def _first(self, key: Any, part: nn.Module, path: str, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        """Call a layer, and keep what it does, for those that are alike."""
+        watched = [(module, name, value, Watched(value)) for module, name, value in numbers_of(part)]
+        start, versions, refs = len(self.recorder.steps), [value._version for value in given], tuple(self.recorder.refs[id(v)] for v in given)
+        parameters = {name: id(p) for name, p in part.named_parameters()}
+        for module, name, _, watch in watched:
+            vars(module)[name] = watch
+        try:
+            returned = plain_call(part, *args, **kwargs)
+        finally:
+            for module, name, value, _ in watched:
+                vars(module)[name] = value
+        steps = self.recorder.steps[start:]
+        with self.recorder.pause():
+            fine = not any(watch.looked for *_, watch in watched) and versions == [value._version for value in given]
+            fine = fine and not foreign(steps, start, refs) and not any(id(value) in self.recorder.stale for value in given)
+            nest = mapped(lambda v: self.recorder.reference(v) if isinstance(v, torch.Tensor) else v, returned) if fine else None
+        if fine and all(map(is_simple, leaves(nest))) and len(steps) == len(self.recorder.steps) - start:
+            self.known[key] = Recorded(path, start, len(self.recorder.steps), refs, nest, parameters)
+        return returned
+
+    def _written_again(self, known: Recorded, part: nn.Module, path: str, given: list[torch.Tensor]) -> tuple[Any] | None:
+        """What a layer returns that is alike; None if it shares parameters with others."""
+        own = {id(p) for p in part.parameters()}
+        if own & {*known.parameters.values()} or any(id(p) not in self.recorder.shadow.paths or id(p) in self.recorder.refs for p in part.parameters()):
+            return None
+        moved = dict(zip(known.given, (self.recorder.refs[id(value)] for value in given)))
+        with self.recorder.pause():
+            for step in self.recorder.steps[known.start : known.end]:
+                number = len(self.recorder.steps)
+                moved.update({Ref(step.number, i): Ref(number, i) for i in range(len(step.values))})
+                made = shifted(step, known, path, number, moved.__getitem__)
+                self.recorder.steps.append(made)
+                if made.kind == "parameter":
+                    value = part.get_parameter(made.target[len(path) + 1 :])
+                    self.recorder.refs[id(value)], self.recorder.origins[id(value)] = Ref(number), value.grad_fn
+                    self.recorder.protected[value.untyped_storage()._cdata] = f"parameter {made.target}"
+            return (mapped(lambda value: self._again(value, moved, given, known), known.returned),)
+
+    def _again(self, value: Any, moved: dict[Ref, Ref], given: list[torch.Tensor], known: Recorded) -> Any:
+        """A leaf of what a layer returned, as that of the layer alike."""
+        if isinstance(value, Fixed):
+            return value.tensor
+        if not isinstance(value, Ref):
+            return value
+        if value in known.given:
+            return given[known.given.index(value)]
+        theirs = self.recorder.steps[value.step].values[value.index]
+        with self.recorder.shadow.mode:
+            made = torch.empty_strided(theirs.size(), theirs.stride(), dtype=theirs.dtype)
+        made = made.requires_grad_().clone(memory_format=torch.preserve_format) if theirs.requires_grad else made
+        self.recorder.kept.append(made)
+        self.recorder.refs[id(made)], self.recorder.origins[id(made)] = moved[value], made.grad_fn
+        self.recorder.storages.setdefault(made.untyped_storage()._cdata, []).append(made)
+        return made

@@ -58,7 +58,7 @@ class Shadow:
                 part._parameters[name] = parameter
 
 
-class without_numbers:  # noqa: N801  it is called like a function
+class without_numbers:
     """Makes stand-ins without numbers, as if on the CPU, for one run."""
 
     def __init__(self) -> None:

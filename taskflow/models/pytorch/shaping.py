@@ -12,7 +12,17 @@ import numpy as np
 import torch
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.registry import Later, Lazy, Stacked, array_of, constant, graph_of, stands_for, swapped, tensor_of
+from taskflow.models.pytorch.registry import (
+    Later,
+    Lazy,
+    Stacked,
+    array_of,
+    constant,
+    graph_of,
+    stands_for,
+    swapped,
+    tensor_of,
+)
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
