@@ -21,8 +21,8 @@ class Working:
     ``stream`` (default: stderr).
 
     On a terminal it is a moving line, which `say` changes and which vanishes afterwards. ``elsewhere`` (in a file, a pipe, or a
-    rank under mpirun): "late" prints one plain line if it takes longer than ``patience`` (seconds), "each" one for every `say`, "nothing" none. ``quiet``
-    shows nothing anywhere.
+    rank under mpirun): "late" prints one plain line if it takes longer than ``patience`` (seconds), "each" one for
+    every `say`, "nothing" none. ``quiet`` shows nothing anywhere.
     """
 
     def __init__(

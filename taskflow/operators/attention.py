@@ -98,8 +98,9 @@ def attend_heads(
 ) -> Tensor:
     """Attend as `multi_head_attention` does, given queries q (N, heads, T, F), keys and values k, v (N, heads, S, F), such as
     those of earlier positions that a decoder keeps. ``lengths`` (N) integers: sample n has this many keys; the rest is padding.
-    ``masked``: what becomes of the scores (N, heads, T, S) before their softmax. ``seen`` is a factor of the weights after it: with
-    0 for keys that are hidden, a query that sees none gets zeros. Returns (N, T, heads F), through the linear layer ``name.out_proj``."""
+    ``masked``: what becomes of the scores (N, heads, T, S) before their softmax. ``seen`` is a factor of the weights after it:
+    with 0 for keys that are hidden, a query that sees none gets zeros. Returns (N, T, heads F), through the linear layer
+    ``name.out_proj``."""
     samples, heads, steps, each = q.shape
     scores = masked(_masked(matmul(q, k, transpose_other=True, name=f"{name}.scores"), padding, name))
     weights = softmax(scores, -1, causal=causal, lengths=lengths, name=f"{name}.softmax")

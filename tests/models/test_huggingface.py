@@ -58,8 +58,8 @@ def test_the_other_networks_of_the_table_are_equal_or_refused(name: str) -> None
 
 @pytest.mark.parametrize("name, constants", [("Llama", 0), ("GPT-2", 1), ("T5", 4), ("Mistral, window 8", 0), ("OPT", 1)])
 def test_what_follows_from_constants_is_computed_at_the_import(name: str, constants: int) -> None:
-    """Positions, masks, buckets of relative positions: each is one array, which all layers share, and no operator works on constants
-    alone, or for nothing. Rotary positions, the causal mask and windows are rules."""
+    """Positions, masks, buckets of relative positions: each is one array, which all layers share, and no operator works on
+    constants alone, or for nothing. Rotary positions, the causal mask and windows are rules."""
     graph = from_config(imports.CONFIGS[name], 4, 32)
     fixed = {node.number for node in graph if node.operator.kind == "constant"}
     assert len(fixed) == constants

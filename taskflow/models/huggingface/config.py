@@ -39,7 +39,8 @@ def from_config(
     `from_torch` (None: cross-entropy of the logits). ``verify``: compare module and graph on random numbers, which needs memory
     for the weights. ``part``: "text" for the text part alone of a network that reads images or sounds as well. ``dtype``: of
     the weights, such as "bfloat16" (None: as the config says, else float32); what the class computes in float32 all the same
-    is so in the graph. Inputs of the graph have the names of forward's arguments. ``labels`` must already be the next tokens: nothing is shifted.
+    is so in the graph. Inputs of the graph have the names of forward's arguments. ``labels`` must already be the next tokens:
+    nothing is shifted.
 
     Warns, each in one line (`ImportNote`), of what the config says and the graph has not. Raises ImportError without torch or
     transformers, FileNotFoundError, and ValueError for what is not understood, also for parts that would be left out.

@@ -24,8 +24,8 @@ ROWS = 64  # that are looked at together
 
 def fixed_mask(mask: Fixed, rows: int, columns: int, allowed: bool = True) -> tuple[Fixed | None, bool, int | None]:
     """Return the rest of a fixed attention mask, whether it hides later keys, and the window: how many keys each query sees then.
-    ``allowed``: whether True is what is seen; numbers are added. The rest is None where the rule says all: for the causal mask, with
-    a window or without, and for one that hides nothing."""
+    ``allowed``: whether True is what is seen; numbers are added. The rest is None where the rule says all: for the causal mask,
+    with a window or without, and for one that hides nothing."""
     source = mask.recipe or mask.tensor
     if len(source.shape) < 2 or tuple(source.shape[-2:]) != (rows, columns):
         return mask, False, None

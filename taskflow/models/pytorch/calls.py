@@ -25,7 +25,9 @@ INDEX_ASSIGNMENT = "__setitem__"
 
 def numbers_like(value: Any) -> Any:
     """A tensor of its shape and type that has numbers, whichever; all else as it is."""
-    return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty((1,) * value.ndim, dtype=value.dtype).expand(value.shape)  # in the memory of one number
 
 
 def is_in_place(target: Any, args: Any, kwargs: Any) -> bool:

@@ -11,7 +11,7 @@ from torch import nn
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch import arithmetic, neural, shaping  # noqa: F401  they fill the registry
+from taskflow.models.pytorch import arithmetic, assigning, neural, shaping  # noqa: F401  they fill the registry
 from taskflow.models.pytorch.experts import is_experts
 from taskflow.models.pytorch.fused import Fusion, fusions_of
 from taskflow.models.pytorch.idle import memory_savers
@@ -103,7 +103,7 @@ class _Following:
             try:
                 if step.number in fusions:
                     self._fuse(step, fusions[step.number])
-                elif step.number not in inside:
+                elif step.number not in inside and step.kind != "unused":
                     self._settle(step, self._value(step))
             except (ValueError, TypeError) as error:  # of what is not supported, of operators, of arguments that a function has not
                 why = str(error).replace("made()", step.name)
@@ -242,7 +242,7 @@ class _Following:
         for ref, theirs in zip((leaf for leaf in leaves(step.result) if isinstance(leaf, Ref)), step.values):
             ours = found.get(ref)
             if isinstance(ours, Mask):
-                fits = ours.tensor.shape == tuple(theirs.shape) and theirs.dtype is torch.bool
+                fits = ours.tensor.shape == tuple(theirs.shape) and not theirs.requires_grad
                 require(fits, f"returns {theirs.dtype} {list(theirs.shape)} in PyTorch, but a mask {list(ours.tensor.shape)} here")
             elif isinstance(ours, (Stacked, *Lazy)):
                 require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")

@@ -231,7 +231,11 @@ def _rotary(look: _Look, step: TorchStep) -> Fusion | None:
     back = look.reader(step)
     if back is not None and back.name in CASTS and _type(look, x) is back.values[0].dtype is not step.values[0].dtype:
         inside.add(back.number)
-    return Fusion(frozenset(inside), (x,), lambda name, value: _rotated(name, value, look.rates_of(cosine, sine, len(value.shape))), True)
+
+    def build(name: str, value: Any) -> Any:
+        return _rotated(name, value, look.rates_of(cosine, sine, len(value.shape)))
+
+    return Fusion(frozenset(inside), (x,), build, True)
 
 
 def _type(look: _Look, ref: Ref) -> torch.dtype:
@@ -332,7 +336,7 @@ def _is_silu(look: _Look, step: TorchStep) -> bool:
     return step.kind == "function" and step.name == "silu"
 
 
-# ---- heads of keys and values, each for several heads of queries ------------------------------------------------------------------
+# ---- heads of keys and values, each for several heads of queries ---------------------------------------------------------------
 
 
 def _again(look: _Look, step: TorchStep) -> Fusion | None:

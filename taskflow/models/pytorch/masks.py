@@ -171,10 +171,13 @@ def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -
     """Fill with ``value`` where the mask is True."""
     number = number_of(value)
     require(number is not None, "value must be a number where the mask comes from inputs")
-    if number == -math.inf and isinstance(input, Fixed) and isinstance(mask, Mask) and not bool(array_of(input).any()):
-        if tuple(input.tensor.shape) == mask.tensor.shape:
-            return Hides(mask.tensor, lowest_score(mask.tensor.dtype), name)
+    if number == -math.inf and isinstance(mask, Mask) and _is_zeros(input, mask.tensor.shape):
+        return Hides(mask.tensor, lowest_score(mask.tensor.dtype), name)
     return chosen(graph, name, mask, number, input)
+
+
+def _is_zeros(value: Any, shape: tuple[int, ...]) -> bool:
+    return isinstance(value, Fixed) and tuple(value.tensor.shape) == shape and not bool(array_of(value).any())
 
 
 @_says("where")
@@ -201,7 +204,18 @@ def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: A
     return parts[0] if len(parts) == 1 else ops.add(parts[0], parts[1], name=name)
 
 
-MAKERS = {target for target, handler in OF_MASKS.items() if handler is truth or handler.__qualname__.startswith("_compared")}
+@_says("scatter")
+def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any, value: Any = None, *, src: Any = None) -> Mask:
+    """Ones in a tensor of zeros, where distinct indices of the last dimension say."""
+    number, last = number_of(value), len(input.tensor.shape) - 1 if isinstance(input, Fixed) else -1
+    require(_is_zeros(input, tuple(input.tensor.shape)) and number == 1, "only of the number 1 into zeros")
+    require(isinstance(index, Tensor) and dim % (last + 1) == last, "only along the last dimension")
+    places = constant(graph, np.arange(input.tensor.shape[-1]).reshape((1,) * (last + 1) + (-1,)), f"{name}.places")
+    alone = ops.reshape(index, (*index.shape, 1), name=f"{name}.alone")
+    return Mask(ops.sum(ops.compare(alone, "eq", places, name=f"{name}.each"), last, name=name))
+
+
+MAKERS = {target for target, handler in OF_MASKS.items() if handler in (truth, scattered) or handler.__qualname__.startswith("_compared")}
 MOVING = {
     "view", "reshape", "unsqueeze", "squeeze", "expand", "expand_as", "broadcast_to", "transpose", "permute", "__getitem__",
     "flatten", "unflatten", "repeat", "repeat_interleave", "narrow", "select", "swapaxes", "movedim", "roll",

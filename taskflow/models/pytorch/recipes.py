@@ -23,14 +23,16 @@ from taskflow.models.pytorch.steps import leaves, mapped
 LARGE = 1 << 20  # elements: what has more is kept as a recipe alone
 MOST_WHOLE = 1 << 27  # elements of what has to be computed as a whole
 ELEMENTWISE = {
-    "add", "sub", "mul", "div", "true_divide", "truediv", "floor_divide", "floordiv", "remainder", "mod", "neg", "abs", "exp", "log", "sqrt",
-    "rsqrt", "pow", "sin", "cos", "clamp", "clip", "minimum", "maximum", "eq", "ne", "lt", "le", "gt", "ge", "less", "less_equal",
-    "greater", "greater_equal", "not_equal", "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or",
-    "bitwise_not", "and", "or", "xor", "invert", "radd", "rsub", "rmul", "rand", "ror", "iand", "ior", "iadd", "isub", "imul", "where",
-    "masked_fill", "to", "float", "half", "bfloat16", "double", "bool", "int", "long", "type", "type_as", "contiguous", "clone", "detach",
-    "cpu", "isnan", "isinf", "sign", "round", "floor",
+    "add", "sub", "mul", "div", "true_divide", "truediv", "floor_divide", "floordiv", "remainder", "mod", "neg",
+    "abs", "exp", "log", "sqrt", "rsqrt", "pow", "sin", "cos", "clamp", "clip", "minimum", "maximum", "eq", "ne",
+    "lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "not_equal", "logical_and",
+    "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "and", "or", "xor",
+    "invert", "radd", "rsub", "rmul", "rand", "ror", "iand", "ior", "iadd", "isub", "imul", "where", "masked_fill",
+    "to", "float", "half", "bfloat16", "double", "bool", "int", "long", "type", "type_as", "contiguous", "clone",
+    "detach", "cpu", "isnan", "isinf", "sign", "round", "floor",
 }  # functions whose result at a place depends on their arguments at that place
 CONSTANT = {"ones", "zeros", "full", "ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"}
+UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
 CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as"}
 SAME = CASTS | {"contiguous", "clone", "cpu", "cuda"}  # functions that return what they are given, in another type or place
 Spans = Sequence[tuple[int, int]]
@@ -79,6 +81,8 @@ def is_large(function: Any, args: Any, kwargs: Any) -> bool:
     """True if a function of fixed tensors gives many numbers, found without computing them."""
     given = [value for value in leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
     name = plain_name(function)
+    if name in UNSET:  # it has no numbers anyway, and is written part by part
+        return True
     if given and not (name in ELEMENTWISE or name in CONSTANT or name in ("expand", "repeat", "tile", "triu", "tril")):
         return False
     try:
@@ -159,9 +163,9 @@ def _exactly(value: Recipe, known: dict[int, torch.Tensor]) -> torch.Tensor:
     name = plain_name(value.function)
     given = value.args[0] if value.args else None
     source = given.tensor if isinstance(given, Recipe) else given
-    if name in CASTS and isinstance(source, torch.Tensor) and source.is_floating_point() and value.tensor.is_floating_point():
-        if source.element_size() >= value.tensor.element_size():
-            return exact(given, known)
+    floats = isinstance(source, torch.Tensor) and source.is_floating_point() and value.tensor.is_floating_point()
+    if name in CASTS and floats and source.element_size() >= value.tensor.element_size():  # type: ignore[union-attr]
+        return exact(given, known)
 
     def change(part: Any) -> Any:
         return exact(part, known) if isinstance(part, Recipe) else part
@@ -186,7 +190,8 @@ def lacks_numbers(tensor: torch.Tensor) -> bool:
 
 
 def _needs_parts(value: Recipe) -> bool:
-    return lacks_numbers(value.tensor) and any(isinstance(leaf, Recipe) and lacks_numbers(leaf.tensor) for leaf in leaves(value.args))
+    given = (leaf.tensor for leaf in leaves(value.args) if isinstance(leaf, Recipe))
+    return lacks_numbers(value.tensor) and any(map(lacks_numbers, given))
 
 
 def _constant(value: Recipe) -> torch.Tensor:
@@ -202,7 +207,8 @@ def _constant(value: Recipe) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The part of an argument that the part ``spans`` of a result of this shape comes from: dimensions are matched from the last."""
+    """The part of an argument that the part ``spans`` of a result of this shape comes from. Dimensions are matched from the
+    last."""
 
     shape: tuple[int, ...]
     spans: Spans
@@ -256,8 +262,11 @@ def varies(value: Any, dim: int) -> bool:
 
 def derived(function: Any, *args: Any) -> Recipe:
     """Return what a function makes of recipes and tensors as a recipe."""
-    stands = mapped(lambda value: torch.empty(value.shape, dtype=_dtype(value), device="meta") if hasattr(value, "shape") else value, args)
-    return Recipe(function(*stands), function, args, {})
+    return Recipe(function(*mapped(_stand_in, args)), function, args, {})
+
+
+def _stand_in(value: Any) -> Any:
+    return torch.empty(value.shape, dtype=_dtype(value), device="meta") if hasattr(value, "shape") else value
 
 
 def _dtype(value: Any) -> torch.dtype:
@@ -289,6 +298,17 @@ class Recipes:
         """True if it is known how a tensor is computed."""
         return id(value) in self.known
 
+    def unset(self, value: torch.Tensor) -> tuple[torch.Tensor, Any] | None:
+        """Return the array without numbers that a tensor is, or is a part of, with the index of that part; None for others."""
+        recipe, index = self.known.get(id(value)), slice(None)
+        if recipe is not None and plain_name(recipe.function) == "getitem" and isinstance(recipe.args[0], Recipe):
+            recipe, index = recipe.args[0], recipe.args[1]
+        return (recipe.tensor, index) if recipe is not None and plain_name(recipe.function) in UNSET else None
+
+    def forget(self, value: torch.Tensor) -> None:
+        """Forget how a tensor was computed: it is written now."""
+        self.known.pop(id(value), None)
+
     def of(self, value: torch.Tensor) -> Recipe | None:
         """Return how a tensor is computed, if that is known."""
         return self.known.get(id(value))
@@ -299,14 +319,16 @@ class Recipes:
         large = any(isinstance(value, FakeTensor) for value in given)
         changes = changes_an_argument(run, args, kwargs)
         if large and changes and any(self._shares(args[0], other) for other in self.known.values()):
-            raise Unsupported(f"{name} in {self.inside() or 'forward'} writes into a part of a table of {given[0].numel():,} numbers")
+            where = self.inside() or "forward"
+            raise Unsupported(f"{name} in {where} writes into a part of a table of {given[0].numel():,} numbers")
         if name in QUERIES and name != "__get__":
             return run(*args, **kwargs)
         recipe = (run, *mapped(self._recipe, (args, kwargs)))
         if large or (not changes and is_large(run, args, kwargs)):
             with self.mode:
                 result = run(*args, **kwargs)
-            small = isinstance(result, torch.Tensor) and result.numel() <= LARGE and not isinstance(result, bool)
+            small = isinstance(result, torch.Tensor) and result.numel() <= LARGE and plain_name(run) not in UNSET
+            small = small and not any(self.unset(value) is not None for value in given)
             if not tensors_of(result) or (small and not changes):
                 result = run(*mapped(whole, recipe[1]), **mapped(whole, recipe[2])) if tensors_of(result) else result
         else:

@@ -31,7 +31,7 @@ from taskflow.models.pytorch.refused import more_than_its_class
 from taskflow.models.pytorch.repeats import RepeatedLayers
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
-from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, Unset, leaves, mapped, name_of
 
 MOST_TURNS = 600  # of a loop
 plain_call = nn.Module.__call__
@@ -192,11 +192,18 @@ class TorchRecorder(TorchFunctionMode):
         self._refuse_hidden_state(name, target)
         if changes and tracked and not self.tracked(given[0]) and (plain := self._returning(name, given[0])) is not None:
             result = self._written(kind, plain, args, kwargs, plain)
-            self.stale[id(given[0])] = name
             self.kept.append(given[0])
+            if result.requires_grad:
+                self.stale[id(given[0])] = name
+            else:  # what is written into stands for the result, too
+                self.refs[id(given[0])], self.origins[id(given[0])] = self.refs[id(result)], given[0].grad_fn
             return result
         if name in NEVER:
             return False
+        if name in ("copy_", INDEX_ASSIGNMENT) and (into := self.recipes.unset(given[0])) is not None:
+            return self._assigned(into, run, args)
+        if name == "copy_" and (view := self._last_view(given[0])) is not None:
+            return self._assigned(view, run, args)
         if name in QUERIES:
             result = run(*args, **kwargs)
             if not tensors_of(result):
@@ -219,9 +226,37 @@ class TorchRecorder(TorchFunctionMode):
         self._add(kind, target, referred, named, result, getattr(run, "training", True))
         return result
 
+    def _last_view(self, value: torch.Tensor) -> tuple[torch.Tensor, Any] | None:
+        """What a tensor is a part of, with its index, if nobody has read it: the step that has taken it is none."""
+        ref = self.refs.get(id(value))
+        step = self.steps[ref.step] if ref is not None else None
+        if step is None or step.target is not torch.Tensor.__getitem__ or len(step.args) != 2:
+            return None
+        of, index = step.args
+        if not isinstance(of, Ref) or any(isinstance(leaf, (Ref, Fixed)) for leaf in leaves(index)):
+            return None
+        if any(leaf == ref for later in self.steps[step.number :] for leaf in leaves((later.args, later.kwargs))):
+            return None
+        step.kind = "unused"
+        del self.refs[id(value)]
+        self.kept.append(value)
+        return self.steps[of.step].values[of.index], index
+
+    def _assigned(self, into: tuple[torch.Tensor, Any], run: Any, args: Any) -> torch.Tensor:
+        """Write a part of an array that was made without numbers: the whole has a new value from there on."""
+        whole, index = into
+        index = args[1] if len(args) > 2 else index
+        before: Any = self.reference(whole) if id(whole) in self.refs else Unset(tuple(whole.shape))
+        value = mapped(self._reference_in_nest, args[2] if len(args) > 2 else args[1])
+        run(*args)
+        self.recipes.forget(whole)
+        self.kept += [whole, args[0]]
+        self._add("function", torch.Tensor.__setitem__, (before, index, value), {}, whole)
+        return args[0]  # type: ignore[no-any-return]
+
     def _returning(self, name: str, into: torch.Tensor) -> Any:
-        """The function that returns what one of this name writes into a tensor that was made on the way, such as ``masked_fill``; None
-        if there is none, or the tensor is a buffer."""
+        """The function that returns what one of this name writes into a tensor that was made on the way, such as ``masked_fill``;
+        None if there is none, or the tensor is a buffer."""
         fresh = into.untyped_storage()._cdata in self.made and id(into) not in self.fixed
         return getattr(torch.Tensor, name[:-1], None) if fresh and name.endswith("_") and not name.startswith("_") else None
 
@@ -350,9 +385,9 @@ class TorchRecorder(TorchFunctionMode):
         self.turns[at] += at is not None
         if self.turns[at] > MOST_TURNS:
             raise Unsupported(
-                f"a loop in {self.inside or 'forward'} calls {name_of(step.target)} more than {MOST_TURNS} times: a recurrence that "
-                "is written step by step, which would become as many operators, and there is none for such a scan; plan it with shorter "
-                "sequences (--set steps=), or write it with nn.LSTM"
+                f"a loop in {self.inside or 'forward'} calls {name_of(step.target)} more than {MOST_TURNS} times: a recurrence "
+                "that is written step by step, which would become as many operators, and there is none for such a scan; plan it "
+                "with shorter sequences (--set steps=), or write it with nn.LSTM"
             )
 
     def _forget(self, changed: Sequence[torch.Tensor], kind: str, target: Any) -> None:

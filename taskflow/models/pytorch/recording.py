@@ -234,6 +234,9 @@ class _Numbers:
     def add(self, step: TorchStep) -> int:
         """The number of a step; the highest so far and one more if no step before computes the same."""
         key: tuple[Any, ...] = (step.kind, str(step.target), mapped(self.of, step.args), _frozen(mapped(self.of, step.kwargs)))
+        if step.kind == "unused":
+            self.found.append(None)
+            return 0
         passes = self._passes_on(step)
         if passes is not None:
             self.found.append(self.of(passes))

@@ -103,8 +103,8 @@ class Later:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Again:
-    """Keys or values (N, G, T, D), of which each head is for ``times`` heads of queries: they are only repeated where attention does
-    not know groups."""
+    """Keys or values (N, G, T, D), of which each head is for ``times`` heads of queries: they are only repeated where attention
+    does not know groups."""
 
     base: Tensor | Later
     times: int
@@ -144,7 +144,31 @@ class Hides:
         return ops.scale(self.base, self.lowest, name=self.name)
 
 
-Lazy = (Later, Again, Hides)
+@dataclass(frozen=True, slots=True, eq=False)
+class Patches:
+    """An array of which parts along one dimension have been written: ``parts`` by where they begin."""
+
+    shape: tuple[int, ...]
+    dim: int
+    parts: dict[int, Tensor]
+    name: str
+
+    @property
+    def base(self) -> Tensor:
+        return next(iter(self.parts.values()))
+
+    def tensor(self) -> Tensor:
+        """Return the whole. Raises Unsupported if some of it has never been written."""
+        at = 0
+        for start in sorted(self.parts):
+            require(start == at, f"elements {at} to {start} of dimension {self.dim} are read, but never written")
+            at = start + self.parts[start].shape[self.dim]
+        require(at == self.shape[self.dim], f"elements from {at} on of dimension {self.dim} are read, but never written")
+        each = [self.parts[start] for start in sorted(self.parts)]
+        return each[0] if len(each) == 1 else ops.concat(each, self.dim, name=self.name)
+
+
+Lazy = (Later, Again, Hides, Patches)
 
 
 def origin_tensor(value: Any) -> Any:
@@ -161,9 +185,8 @@ def in_order(value: Any) -> Any:
 
 def swapped(value: Tensor | Later, dim0: int, dim1: int, name: str) -> Tensor:
     """Return a value with two dimensions swapped; what was swapped so is as it was."""
-    if isinstance(value, Later):
-        if {dim0 % len(value.shape), dim1 % len(value.shape)} == {*value.dims}:
-            return value.base
+    if isinstance(value, Later) and {dim0 % len(value.shape), dim1 % len(value.shape)} == {*value.dims}:
+        return value.base
     value = in_order(value)
     return ops.transpose(value, dim0, dim1, name=name)
 

@@ -38,16 +38,17 @@ def _watching(name: str) -> Callable[..., Any]:
 
 
 for _name in (
-    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "neg", "eq",
-    "ne", "lt", "le", "gt", "ge", "hash", "bool", "int", "float", "index", "str", "repr", "format", "and", "rand", "or", "ror", "xor",
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
+    "rpow", "neg", "eq", "ne", "lt", "le", "gt", "ge", "hash", "bool", "int", "float", "index", "str", "repr",
+    "format", "and", "rand", "or", "ror", "xor",
 ):
     setattr(Watched, f"__{_name}__", _watching(f"__{_name}__"))
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Steps ``start`` to below ``end`` of a layer at ``path``. ``given``: its arguments' tensors of this step; ``returned``: the nest
-    that it returned, with references; ``values``: tensors that these stand for."""
+    """Steps ``start`` to below ``end`` of a layer at ``path``. ``given``: its arguments' tensors. ``returned``: the nest that it
+    returned, with references. ``parameters``: their identities by name."""
 
     path: str
     start: int
@@ -74,9 +75,9 @@ def signature(part: nn.Module) -> Any:
             if name in ("_parameters", "_buffers", "_modules") or (type(value) is int and INDEX.search(name)):
                 continue
             own.append((name, _frozen(value)))
-        parameters = [(name, None if p is None else (tuple(p.shape), p.dtype, p.requires_grad)) for name, p in module._parameters.items()]
         if any(p is not None and not p.requires_grad for p in module._parameters.values()):
             return None
+        parameters = [(name, None if p is None else (tuple(p.shape), p.dtype)) for name, p in module._parameters.items()]
         buffers = []
         for name, buffer in module._buffers.items():
             if buffer is not None and (buffer.is_meta or buffer.numel() > 1 << 22):
@@ -182,7 +183,8 @@ class RepeatedLayers:
     def _first(self, key: Any, part: nn.Module, path: str, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         """Call a layer, and keep what it does, for those that are alike."""
         watched = [(module, name, value, Watched(value)) for module, name, value in numbers_of(part)]
-        start, versions, refs = len(self.recorder.steps), [value._version for value in given], tuple(self.recorder.refs[id(v)] for v in given)
+        start, versions = len(self.recorder.steps), [value._version for value in given]
+        refs = tuple(self.recorder.refs[id(value)] for value in given)
         parameters = {name: id(p) for name, p in part.named_parameters()}
         for module, name, _, watch in watched:
             vars(module)[name] = watch
@@ -203,7 +205,7 @@ class RepeatedLayers:
     def _written_again(self, known: Recorded, part: nn.Module, path: str, given: list[torch.Tensor]) -> tuple[Any] | None:
         """What a layer returns that is alike; None if it shares parameters with others."""
         own = {id(p) for p in part.parameters()}
-        if own & {*known.parameters.values()} or any(id(p) not in self.recorder.shadow.paths or id(p) in self.recorder.refs for p in part.parameters()):
+        if own & {*known.parameters.values()} or own & self.recorder.refs.keys() or not own <= self.recorder.shadow.paths.keys():
             return None
         moved = dict(zip(known.given, (self.recorder.refs[id(value)] for value in given)))
         with self.recorder.pause():

@@ -123,10 +123,11 @@ def _flops(graph: OperatorGraph) -> float:
 
 def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
     """True if the operators have the same names and kinds, but for what verification adds, and for other types."""
-    said = [
-        [(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING) and n.operator.kind != "cast"] for graph in (a, b)
-    ]
-    return said[0] == said[1]
+
+    def said(graph: OperatorGraph) -> list[tuple[str, str]]:
+        return [(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING) and n.operator.kind != "cast"]
+
+    return said(a) == said(b)
 
 
 def _rounds(followed: Followed, kind: torch.dtype) -> bool:
@@ -170,7 +171,7 @@ def _finite_feeds(trial: Trial) -> list[Any]:
     """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others."""
     feeds = feeds_of(trial)
     with no_dropout(trial.module), torch.no_grad():
-        made = [v for v in leaves(call(copy.deepcopy(trial.module), feeds)) if isinstance(v, torch.Tensor) and v.is_floating_point()]
+        made = [value for value in leaves(call(copy.deepcopy(trial.module), feeds)) if isinstance(value, torch.Tensor)]
     return feeds if all(bool(torch.isfinite(value).all()) for value in made) else feeds_of(trial, least=1)
 
 
