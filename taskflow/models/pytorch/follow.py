@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from taskflow import operators as ops
+from taskflow.floats import is_narrow
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch import arithmetic, assigning, neural, shaping  # noqa: F401  they fill the registry
 from taskflow.models.pytorch.experts import is_experts
@@ -34,7 +35,7 @@ from taskflow.models.pytorch.registry import (
 from taskflow.models.pytorch.shadow import Shadow, without_numbers
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped
-from taskflow.models.pytorch.types import computed_in, narrowed, widened
+from taskflow.models.pytorch.types import computed_in, narrowed, type_of, widened
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Parameter, Tensor
@@ -158,7 +159,7 @@ class _Following:
             return ops.input(self.graph, tuple(example.shape), dtype, name=self._free(step.target))
         if step.kind == "parameter":
             held = self.parameters[step.target]
-            self._require_type(held, step.target)
+            self._require_type(held, step.target, torch.float32)  # functions are given what PyTorch gives them
             self._require_alone(held, step.target)
             return Held(Site(step.target, self.graph, self.known, names=self.names), held)
         args, kwargs = mapped(self._given, step.args), mapped(self._given, step.kwargs)
@@ -185,7 +186,8 @@ class _Following:
                 parameter.requires_grad,
                 f"{name} has requires_grad=False, but a layer's parameters are trained here; train it, or import without it",
             )
-            self._require_type(parameter, name)
+            given = next((found for value in leaves((args, kwargs)) if (found := type_of(value)) is not None), None)
+            self._require_type(parameter, name, given)
             self._require_alone(parameter, step.target)
             if isinstance(part, STATEFUL) or is_experts(part):
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
@@ -207,9 +209,11 @@ class _Following:
         homes = {self.names[id(p)].removesuffix(f".{name}") for name, p in own if self.names[id(p)].endswith(f".{name}")}
         return homes.pop() if len(homes) == 1 and len(own) == len({self.names[id(p)] for _, p in own}) else path
 
-    def _require_type(self, parameter: Any, name: str) -> None:
+    def _require_type(self, parameter: Any, name: str, given: torch.dtype | None = None) -> None:
+        """Require the network's type; in one of 16 bits float32 is fine, too, where what the parameter meets is ``given`` so."""
         dtype, own = name_of_type(parameter.dtype), str(self.graph.dtype)
-        require(dtype == own, f"{name} is {dtype}, but the first parameter is {own}: one float type for all parameters, please")
+        wide = is_narrow(self.graph.dtype) and parameter.dtype is given is torch.float32
+        require(dtype == own or wide, f"{name} is {dtype}, but the first parameter is {own}: one float type for all, please")
 
     def _require_alone(self, parameter: Any, path: str) -> None:
         other = self.stateful.get(id(parameter), path)

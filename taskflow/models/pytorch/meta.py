@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
+from math import inf, prod
 from typing import Any
 
-FACTORIES = {"empty", "zeros", "ones", "rand", "randn"}
-MOST_ELEMENTS = 1 << 24  # of a table that has numbers
+MOST_ELEMENTS = {"empty": 1 << 20, "rand": 1 << 20, "randn": 1 << 20, "zeros": 1 << 24, "ones": 1 << 24}
+"""Of arrays that have numbers, by the function that makes them: weights begin empty, tables and masks as zeros or ones."""
 _depth = 0  # blocks of `on_meta` that are open
 
 
@@ -30,8 +30,8 @@ def on_meta() -> Iterator[None]:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
             sizes = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else kwargs.get("size", args)
-            named = getattr(func, "__name__", "") in FACTORIES and kwargs.get("out") is None
-            if named and sizes and all(isinstance(size, int) for size in sizes) and prod(sizes) > MOST_ELEMENTS:
+            most = MOST_ELEMENTS.get(getattr(func, "__name__", ""), inf) if kwargs.get("out") is None else inf
+            if most < inf and sizes and all(isinstance(size, int) for size in sizes) and prod(sizes) > most:
                 kwargs["device"] = "meta"
             return func(*args, **kwargs)
 

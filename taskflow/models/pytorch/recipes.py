@@ -88,7 +88,7 @@ def is_large(function: Any, args: Any, kwargs: Any) -> bool:
     try:
         if given and name in ELEMENTWISE:
             return math.prod(torch.broadcast_shapes(*(value.shape for value in given))) > LARGE
-        made = without_numbers(function, args, kwargs)
+        made = without_numbers(function, mapped(_stand_in, args), mapped(_stand_in, kwargs))
     except Exception:  # what PyTorch says of wrong arguments is said where it is computed
         return False
     return isinstance(made, torch.Tensor) and made.numel() > LARGE and name not in ("arange", "linspace", "expand")
@@ -326,7 +326,7 @@ class Recipes:
         recipe = (run, *mapped(self._recipe, (args, kwargs)))
         if large or (not changes and is_large(run, args, kwargs)):
             with self.mode:
-                result = run(*args, **kwargs)
+                result = run(*mapped(self._fake, args), **mapped(self._fake, kwargs))
             small = isinstance(result, torch.Tensor) and result.numel() <= LARGE and plain_name(run) not in UNSET
             small = small and not any(self.unset(value) is not None for value in given)
             if not tensors_of(result) or (small and not changes):
@@ -339,6 +339,12 @@ class Recipes:
             else:
                 self.known[id(result)] = Recipe(result, *recipe)
         return result
+
+    def _fake(self, value: Any) -> Any:
+        """A tensor without numbers; PyTorch would compute with those of a few constants."""
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+            return value
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
 
     def _shares(self, value: Any, other: Recipe) -> bool:
         same = other.tensor is not value and isinstance(other.tensor, FakeTensor)

@@ -6,6 +6,7 @@ A layer's own number may differ, unless its forward looks at it.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -29,20 +30,23 @@ class Watched:
         self.value, self.looked = value, False
 
 
-def _watching(name: str) -> Callable[..., Any]:
+def _watching(function: Callable[..., Any], turned: bool = False) -> Callable[..., Any]:
     def method(self: Watched, *args: Any) -> Any:
         self.looked = True
-        return getattr(self.value, name)(*(other.value if isinstance(other, Watched) else other for other in args))
+        others = [other.value if isinstance(other, Watched) else other for other in args]
+        return function(*others, self.value) if turned else function(self.value, *others)
 
     return method
 
 
-for _name in (
-    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
-    "rpow", "neg", "eq", "ne", "lt", "le", "gt", "ge", "hash", "bool", "int", "float", "index", "str", "repr",
-    "format", "and", "rand", "or", "ror", "xor",
-):
-    setattr(Watched, f"__{_name}__", _watching(f"__{_name}__"))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+    _function = getattr(operator, f"__{_name}__")
+    setattr(Watched, f"__{_name}__", _watching(_function))
+    setattr(Watched, f"__r{_name}__", _watching(_function, turned=True))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "index"):
+    setattr(Watched, f"__{_name}__", _watching(getattr(operator, f"__{_name}__")))
+for _plain in (hash, bool, int, float, str, repr, format):
+    setattr(Watched, f"__{_plain.__name__}__", _watching(_plain))
 
 
 @dataclass(frozen=True, slots=True)
