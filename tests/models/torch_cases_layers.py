@@ -144,7 +144,9 @@ def _padded(tokens: Any, layer: Any, table: Any, **options: Any) -> Any:
     return layer(x, x, x, key_padding_mask=padding, **options)[0]
 
 
-PADDED: Arguments = lambda: (torch.tensor([[3, 1, 4, 0, 0], [2, 6, 5, 3, 0], [5, 0, 0, 0, 0], [1, 2, 3, 4, 5]]),)
+def PADDED() -> Any:
+    return (torch.tensor([[3, 1, 4, 0, 0], [2, 6, 5, 3, 0], [5, 0, 0, 0, 0], [1, 2, 3, 4, 5]]),)
+
 _layers(
     "equal", PADDED,
     padding_of_keys=lambda: net(

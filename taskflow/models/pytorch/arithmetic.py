@@ -294,3 +294,11 @@ def std(name: str, input: Tensor, dim: Any = None, unbiased: bool | None = None,
         correction: Any = None) -> Any:
     """The standard deviation over some dimensions."""
     return ops.sqrt(var(f"{name}.variance", input, dim, unbiased, keepdim, correction=correction), name=name)
+
+
+@stands_for("gather")
+def gather(name: str, input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
+    """Elements of each row at computed indices, such as the weights of chosen experts."""
+    rows = isinstance(index, Tensor) and input.ndim == index.ndim == 2 and dim in (1, -1) and input.shape[0] == index.shape[0]
+    require(rows, "only of rows (N, B) by computed indices (N, K), along dimension 1")
+    return ops.gather(input, index, name=name)

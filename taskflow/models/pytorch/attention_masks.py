@@ -12,8 +12,8 @@ import torch
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add
 from taskflow.models.pytorch.masks import Mask, lowest_score
-from taskflow.models.pytorch.recipes import LARGE, Recipe, block, derived, varies
-from taskflow.models.pytorch.registry import constant_of, lowest_of, numpy_of
+from taskflow.models.pytorch.recipes import LARGE, Recipe, block, derived, numpy_of, varies
+from taskflow.models.pytorch.registry import constant_of, lowest_of
 from taskflow.models.pytorch.site import Held, require
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor

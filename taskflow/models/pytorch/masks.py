@@ -205,7 +205,7 @@ def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: A
 
 
 @_says("scatter")
-def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any, value: Any = None, *, src: Any = None) -> Mask:
+def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any, value: Any = None) -> Mask:
     """Ones in a tensor of zeros, where distinct indices of the last dimension say."""
     number, last = number_of(value), len(input.tensor.shape) - 1 if isinstance(input, Fixed) else -1
     require(_is_zeros(input, tuple(input.tensor.shape)) and number == 1, "only of the number 1 into zeros")
@@ -215,7 +215,10 @@ def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any,
     return Mask(ops.sum(ops.compare(alone, "eq", places, name=f"{name}.each"), last, name=name))
 
 
-MAKERS = {target for target, handler in OF_MASKS.items() if handler in (truth, scattered) or handler.__qualname__.startswith("_compared")}
+MAKERS = {
+    target for target, handler in OF_MASKS.items()
+    if handler in (truth, scattered) or handler.__qualname__.startswith("_compared")
+}
 MOVING = {
     "view", "reshape", "unsqueeze", "squeeze", "expand", "expand_as", "broadcast_to", "transpose", "permute", "__getitem__",
     "flatten", "unflatten", "repeat", "repeat_interleave", "narrow", "select", "swapaxes", "movedim", "roll",

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from taskflow.floats import float_type
 from taskflow.models.pytorch.calls import QUERIES, changes_an_argument, tensors_of
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import leaves, mapped
@@ -101,6 +102,12 @@ def without_numbers(function: Any, args: Any, kwargs: Any) -> Any:
 
 
 # ---- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def numpy_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the numbers of a tensor; bfloat16 in the type that stands for it here."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return np.asarray(plain.float().numpy().astype(float_type("bfloat16")) if plain.dtype is torch.bfloat16 else plain.numpy())
 
 
 def block(value: Any, spans: Spans) -> torch.Tensor:
@@ -281,8 +288,6 @@ class ByParts:
     dtype: np.dtype[Any]
 
     def __getitem__(self, index: Any) -> Any:
-        from taskflow.models.pytorch.registry import numpy_of
-
         spans = [part.indices(size)[:2] for part, size in zip(index, self.recipe.shape)]
         return numpy_of(block(self.recipe, spans)).astype(self.dtype)
 

@@ -31,7 +31,7 @@ from taskflow.models.pytorch.refused import more_than_its_class
 from taskflow.models.pytorch.repeats import RepeatedLayers
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
-from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, Unset, leaves, mapped, name_of
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
 
 MOST_TURNS = 600  # of a loop
 plain_call = nn.Module.__call__
@@ -63,7 +63,7 @@ class TorchRecorder(TorchFunctionMode):
         self.recipes = Recipes(shadow.mode, lambda: self.inside)
         self.names = {id(buffer): path for path, buffer in module.named_buffers()}
         self.of_layers = {id(buffer) for part in module.modules() if leaf(part) for buffer in part.buffers()}
-        self.layers = RepeatedLayers(self)
+        self.layers, self.writes = RepeatedLayers(self), Writes(self)
         self.kept: list[torch.Tensor] = []  # so that no other tensor gets their identity
         self.turns: Counter[Any] = Counter()  # steps from one line in one module
         self.inside = ""
@@ -115,7 +115,7 @@ class TorchRecorder(TorchFunctionMode):
     def _input(self, example: Any, name: str) -> Any:
         if not isinstance(example, torch.Tensor):
             return example
-        self._add("input", name, (), {}, example)
+        self.add("input", name, (), {}, example)
         return example
 
     def _kept(self, value: Any) -> Any:
@@ -162,6 +162,7 @@ class TorchRecorder(TorchFunctionMode):
 
     @contextmanager
     def pause(self) -> Iterator[None]:
+        """Record nothing within the block."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -201,14 +202,14 @@ class TorchRecorder(TorchFunctionMode):
         if name in NEVER:
             return False
         if name in ("copy_", INDEX_ASSIGNMENT) and (into := self.recipes.unset(given[0])) is not None:
-            return self._assigned(into, run, args)
-        if name == "copy_" and (view := self._last_view(given[0])) is not None:
-            return self._assigned(view, run, args)
+            return self.writes.assigned(into, run, args)
+        if name == "copy_" and (view := self.writes.last_view(given[0])) is not None:
+            return self.writes.assigned(view, run, args)
         if name in QUERIES:
             result = run(*args, **kwargs)
             if not tensors_of(result):
                 return result
-        referred, named = mapped(self._reference_in_nest, (args, kwargs))
+        referred, named = mapped(self.reference_in_nest, (args, kwargs))
         self._refuse_arguments(name, given, changes)
         before = [value._version for value in given]
         if kind == "module":
@@ -223,36 +224,8 @@ class TorchRecorder(TorchFunctionMode):
         if not changed and plain_name(target) in SAME and any(result is value for value in given):
             return result  # such as x.float() of what is float32
         self._forget(changed, kind, target)
-        self._add(kind, target, referred, named, result, getattr(run, "training", True))
+        self.add(kind, target, referred, named, result, getattr(run, "training", True))
         return result
-
-    def _last_view(self, value: torch.Tensor) -> tuple[torch.Tensor, Any] | None:
-        """What a tensor is a part of, with its index, if nobody has read it: the step that has taken it is none."""
-        ref = self.refs.get(id(value))
-        step = self.steps[ref.step] if ref is not None else None
-        if step is None or step.target is not torch.Tensor.__getitem__ or len(step.args) != 2:
-            return None
-        of, index = step.args
-        if not isinstance(of, Ref) or any(isinstance(leaf, (Ref, Fixed)) for leaf in leaves(index)):
-            return None
-        if any(leaf == ref for later in self.steps[step.number :] for leaf in leaves((later.args, later.kwargs))):
-            return None
-        step.kind = "unused"
-        del self.refs[id(value)]
-        self.kept.append(value)
-        return self.steps[of.step].values[of.index], index
-
-    def _assigned(self, into: tuple[torch.Tensor, Any], run: Any, args: Any) -> torch.Tensor:
-        """Write a part of an array that was made without numbers: the whole has a new value from there on."""
-        whole, index = into
-        index = args[1] if len(args) > 2 else index
-        before: Any = self.reference(whole) if id(whole) in self.refs else Unset(tuple(whole.shape))
-        value = mapped(self._reference_in_nest, args[2] if len(args) > 2 else args[1])
-        run(*args)
-        self.recipes.forget(whole)
-        self.kept += [whole, args[0]]
-        self._add("function", torch.Tensor.__setitem__, (before, index, value), {}, whole)
-        return args[0]  # type: ignore[no-any-return]
 
     def _returning(self, name: str, into: torch.Tensor) -> Any:
         """The function that returns what one of this name writes into a tensor that was made on the way, such as ``masked_fill``;
@@ -318,6 +291,7 @@ class TorchRecorder(TorchFunctionMode):
         return self.shadow.parameters.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
     def tracked(self, value: torch.Tensor) -> bool:
+        """True if a tensor depends on inputs or parameters. Raises Unsupported for one from elsewhere."""
         known = id(value) in self.refs or id(value) in self.stale or id(value) in self.shadow.paths
         if not known and not self.recipes.has(value) and (value.requires_grad or self.shadow.is_foreign(value)):
             raise Unsupported(
@@ -326,10 +300,12 @@ class TorchRecorder(TorchFunctionMode):
             )
         return known
 
-    def _reference_in_nest(self, value: Any) -> Any:
+    def reference_in_nest(self, value: Any) -> Any:
+        """Return what stands for a leaf of a nest."""
         return self.reference(value) if isinstance(value, torch.Tensor) else value
 
     def reference(self, value: torch.Tensor) -> Ref | Fixed:
+        """Return what stands for a tensor in a recording."""
         if not self.tracked(value):
             if id(value) not in self.fixed or self.fixed[id(value)].version != value._version:
                 if id(value) in self.fixed:
@@ -344,7 +320,7 @@ class TorchRecorder(TorchFunctionMode):
             )
         if id(value) not in self.refs:
             path = self.shadow.paths[id(value)]
-            self._add("parameter", path, (), {}, value)
+            self.add("parameter", path, (), {}, value)
         ref = self.refs[id(value)]
         if value.grad_fn is not self.origins[id(value)]:
             raise Unsupported(
@@ -353,9 +329,8 @@ class TorchRecorder(TorchFunctionMode):
             )
         return ref
 
-    def _add(
-        self, kind: str, target: Any, args: Any, kwargs: Any, result: Any, training: bool = True
-    ) -> None:
+    def add(self, kind: str, target: Any, args: Any, kwargs: Any, result: Any, training: bool = True) -> None:
+        """Write down a step, whose result is new from there on."""
         step = TorchStep(len(self.steps), kind, target, args, kwargs, where=self.inside, training=training)
         step.grad = torch.is_grad_enabled() and name_of(target) != "detach"
         step.line = calling_line()

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from taskflow import operators as ops
 from taskflow.floats import float_type, is_float
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.recipes import LARGE, ByParts, Recipe, lacks_numbers, whole
+from taskflow.models.pytorch.recipes import LARGE, ByParts, Recipe, lacks_numbers, numpy_of, whole
 from taskflow.models.pytorch.site import Held, Site, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.constant import ConstantArray
@@ -90,6 +90,7 @@ class Later:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Sizes after the swap."""
         sizes, (a, b) = list(self.base.shape), self.dims
         sizes[a], sizes[b] = sizes[b], sizes[a]
         return tuple(sizes)
@@ -113,6 +114,7 @@ class Again:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Sizes with the heads repeated."""
         samples, groups, *rest = self.base.shape
         return (samples, groups * self.times, *rest)
 
@@ -137,6 +139,7 @@ class Hides:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Sizes of the mask."""
         return self.base.shape
 
     def tensor(self) -> Tensor:
@@ -155,6 +158,7 @@ class Patches:
 
     @property
     def base(self) -> Tensor:
+        """Some part."""
         return next(iter(self.parts.values()))
 
     def tensor(self) -> Tensor:
@@ -211,6 +215,13 @@ def tensor_of(value: Any, graph: Builder, name: str) -> Any:
 
 def constant_of(value: Fixed, graph: Builder, name: str) -> Tensor:
     """Return a fixed tensor as an operator of the graph. A large one stays as it is computed."""
+    known = _FIXED.setdefault(graph, {})
+    if id(value) not in known:
+        known[id(value)] = value, _constant_of(value, graph, name)
+    return known[id(value)][1]
+
+
+def _constant_of(value: Fixed, graph: Builder, name: str) -> Tensor:
     if is_recipe(value) and value.tensor.numel() > LARGE:
         dtype = float_type(name_of_type(value.tensor.dtype)) if value.tensor.is_floating_point() else np.dtype(np.int64)
         return constant_by_parts(graph, value.recipe, dtype, f"{name}.constant")
@@ -236,6 +247,7 @@ def _once(graph: Builder, operator: ConstantArray, name: str) -> Tensor:
     return known[operator]
 
 
+_FIXED: WeakKeyDictionary[Any, dict[int, tuple[Fixed, Tensor]]] = WeakKeyDictionary()
 _CONSTANTS: WeakKeyDictionary[Any, dict[ConstantArray, Tensor]] = WeakKeyDictionary()
 
 
@@ -250,12 +262,6 @@ def array_of(value: Fixed) -> np.ndarray[Any, Any]:
         return numpy_of(whole(value.recipe))
     require(not value.tensor.is_meta, f"{value.name or 'a fixed tensor'} is on the device meta, which keeps no numbers")
     return numpy_of(value.tensor)
-
-
-def numpy_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return the numbers of a tensor; bfloat16 in the type that stands for it here."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    return np.asarray(plain.float().numpy().astype(float_type("bfloat16")) if plain.dtype is torch.bfloat16 else plain.numpy())
 
 
 def name_of_type(dtype: torch.dtype) -> str:

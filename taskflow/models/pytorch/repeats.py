@@ -50,7 +50,7 @@ for _plain in (hash, bool, int, float, str, repr, format):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedLayer:
     """Steps ``start`` to below ``end`` of a layer at ``path``. ``given``: its arguments' tensors. ``returned``: the nest that it
     returned, with references. ``parameters``: their identities by name."""
 
@@ -108,7 +108,7 @@ def _numbers(buffer: torch.Tensor) -> int:
     return hash(plain.view(torch.uint8).numpy().tobytes()) if plain.numel() else 0
 
 
-def shifted(step: TorchStep, recorded: Recorded, path: str, number: int, refs: Callable[[Ref], Ref]) -> TorchStep:
+def shifted(step: TorchStep, recorded: RecordedLayer, path: str, number: int, refs: Callable[[Ref], Ref]) -> TorchStep:
     """Return a step of a recorded layer as that of the layer at ``path``."""
 
     def moved(value: Any) -> Any:
@@ -147,7 +147,7 @@ class RepeatedLayers:
 
     def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
-        self.known: dict[Any, Recorded] = {}  # by what layers have in common that are alike
+        self.known: dict[Any, RecordedLayer] = {}  # by what layers have in common that are alike
 
     def call(self, part: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
         """Call a module, or write it down as an earlier one that is alike."""
@@ -203,10 +203,10 @@ class RepeatedLayers:
             fine = fine and not foreign(steps, start, refs) and not any(id(value) in self.recorder.stale for value in given)
             nest = mapped(lambda v: self.recorder.reference(v) if isinstance(v, torch.Tensor) else v, returned) if fine else None
         if fine and all(map(is_simple, leaves(nest))) and len(steps) == len(self.recorder.steps) - start:
-            self.known[key] = Recorded(path, start, len(self.recorder.steps), refs, nest, parameters)
+            self.known[key] = RecordedLayer(path, start, len(self.recorder.steps), refs, nest, parameters)
         return returned
 
-    def _written_again(self, known: Recorded, part: nn.Module, path: str, given: list[torch.Tensor]) -> tuple[Any] | None:
+    def _written_again(self, known: RecordedLayer, part: nn.Module, path: str, given: list[torch.Tensor]) -> tuple[Any] | None:
         """What a layer returns that is alike; None if it shares parameters with others."""
         own = {id(p) for p in part.parameters()}
         if own & {*known.parameters.values()} or own & self.recorder.refs.keys() or not own <= self.recorder.shadow.paths.keys():
@@ -224,7 +224,7 @@ class RepeatedLayers:
                     self.recorder.protected[value.untyped_storage()._cdata] = f"parameter {made.target}"
             return (mapped(lambda value: self._again(value, moved, given, known), known.returned),)
 
-    def _again(self, value: Any, moved: dict[Ref, Ref], given: list[torch.Tensor], known: Recorded) -> Any:
+    def _again(self, value: Any, moved: dict[Ref, Ref], given: list[torch.Tensor], known: RecordedLayer) -> Any:
         """A leaf of what a layer returned, as that of the layer alike."""
         if isinstance(value, Fixed):
             return value.tensor

@@ -310,14 +310,6 @@ def concat(name: str, tensors: Sequence[Any], dim: int = 0) -> Any:
     return ops.concat(tensors, dim, name=name)
 
 
-@stands_for("gather")
-def gather(name: str, input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
-    """Elements of each row at computed indices, such as the weights of chosen experts."""
-    rows = isinstance(index, Tensor) and input.ndim == index.ndim == 2 and dim in (1, -1) and input.shape[0] == index.shape[0]
-    require(rows, "only of rows (N, B) by computed indices (N, K), along dimension 1")
-    return ops.gather(input, index, name=name)
-
-
 @stands_for("stack")
 def stack(name: str, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     """Stack tensors along a new dimension."""

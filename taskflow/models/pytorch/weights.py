@@ -64,7 +64,7 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
 def _reader(tensor: Any, shape: tuple[int, ...], part: Any = ...) -> Any:
     def read() -> np.ndarray[Any, Any]:
-        from taskflow.models.pytorch.registry import numpy_of
+        from taskflow.models.pytorch.recipes import numpy_of
 
         return np.asarray(numpy_of(tensor)[part]).reshape(shape)
 
