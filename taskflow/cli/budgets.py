@@ -8,7 +8,7 @@ from math import inf
 
 from taskflow.optimizer import Budget
 
-LEAST_SECONDS = 2.0  # of a search, so that there is a plan even if reading the network has taken all the time
+LEAST_SECONDS = 10.0  # of a search, so that there is a good plan even if reading the network has taken all the time
 KEPT = 0.15  # of a budget, for what is said about the plan
 
 
