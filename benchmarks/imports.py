@@ -114,7 +114,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "DeepSeek V3": dict(
         model_type="deepseek_v3", q_lora_rank=32, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16,
         n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=32, first_k_dense_replace=1,
-        n_shared_experts=1, **DECODER,
+        n_shared_experts=1, **(DECODER | dict(num_key_value_heads=4)),
     ),
     "BART": dict(model_type="bart", architectures=["BartForConditionalGeneration"], decoder_start_token_id=2, **BOTH),
     "Pegasus": dict(model_type="pegasus", architectures=["PegasusForConditionalGeneration"], decoder_start_token_id=0, **BOTH),

@@ -21,16 +21,16 @@ class Working:
     ``stream`` (default: stderr).
 
     On a terminal it is a moving line, which `say` changes and which vanishes afterwards. ``elsewhere`` (in a file, a pipe, or a
-    rank under mpirun): "late" prints one plain line if it takes over 5 s, "each" one for every `say`, "nothing" none. ``quiet``
-    shows nothing anywhere.
+    rank under mpirun): "late" prints one plain line if it takes longer than ``patience`` (seconds), "each" one for
+    every `say`, "nothing" none. ``quiet`` shows nothing anywhere.
     """
 
     def __init__(
         self, text: str, quiet: bool = False, stream: TextIO | None = None,
-        elsewhere: Literal["late", "each", "nothing"] = "late",
+        elsewhere: Literal["late", "each", "nothing"] = "late", patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._text, self._quiet, self._elsewhere = text, quiet, elsewhere
-        self._note = ""
+        self._note, self._patience = "", patience
         self._stream = stream or sys.stderr
         self._live: Progress | None = None
         self._later: threading.Timer | None = None
@@ -42,7 +42,7 @@ class Working:
         if is_terminal(self._stream):
             self._live = _line(self._stream, self._text)
         elif self._elsewhere == "late":
-            self._later = threading.Timer(PATIENCE_SECONDS, self._print)
+            self._later = threading.Timer(self._patience, self._print)
             self._later.daemon = True
             self._later.start()
         return self

@@ -10,17 +10,17 @@ from taskflow.cli.tables import nbytes, render
 from taskflow.optimizer import Deadline, has_usual_plans, usual_plans
 from taskflow.optimizer.evaluate import TooManyTasksError
 
-LEAST_SECONDS, SHARE = 20.0, 0.3  # of a search's budget of time, for all plans beside it
+LEAST_SECONDS, MOST_SECONDS = 3.0, 60.0  # for all plans beside it, whatever is left of the budget
 
 
-def beside(problem: Problem, budget_seconds: float, quiet: bool) -> list[dict[str, Any]]:
+def beside(problem: Problem, seconds: float, quiet: bool) -> list[dict[str, Any]]:
     """Return a row for each usual plan (`usual_plans`), as `describe` has it with ``plan``, its notation; where there is none, only
     ``name``, ``plan`` and ``why``. None for networks without layers, and with costs that have to be measured."""
     graph, machine, evaluator = problem.graph, problem.machine, problem.evaluator
     rule = evaluator.rule
     if rule is None or evaluator.costs.measures or not has_usual_plans(graph, machine, rule):
         return []
-    deadline = Deadline(max(LEAST_SECONDS, SHARE * budget_seconds) if budget_seconds < float("inf") else 3 * LEAST_SECONDS)
+    deadline = Deadline(min(MOST_SECONDS, max(LEAST_SECONDS, seconds)))
     rows: list[dict[str, Any]] = []
     with working("plans beside it", not quiet):
         for usual in usual_plans(graph, machine, problem.room.for_search(), rule, lambda: deadline.expired):

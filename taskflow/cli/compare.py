@@ -38,7 +38,7 @@ BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc",
 
 @click.command("compare", cls=SectionedCommand)
 @problem_options
-@budget_option("10s")
+@budget_option("10s", "each search")
 @seed_option
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
 @click.option("--strategy", "--mapper", "strategies", multiple=True, shell_complete=completing.strategies,

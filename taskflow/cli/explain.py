@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
+from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.constraints import constraint_options, taken_from
 from taskflow.cli.explain_text import in_words, operator_in_words, what_if_in_words
 from taskflow.cli.problem import (
@@ -27,7 +28,6 @@ from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.mapper import Strategy, plan_of
-from taskflow.optimizer import Budget
 from taskflow.optimizer.explain import (
     Change,
     Explanation,
@@ -81,7 +81,7 @@ def explain_command(
       taskflow explain expert --model nmt -m k80 -n 8 --what-if links=2x --what-if network=4x,compute=2x
       taskflow explain plan.json --what-if memory=2x --search --budget 30s
     """
-    limit, constraints = Budget.parse(budget), taken_from(asked)
+    spending, constraints = CommandBudget(budget), taken_from(asked)
     parsed = [Scenario(tuple(Change.parse(part) for part in text.split(","))) for text in scenarios]
     if again and not parsed:
         raise ValueError("--search goes with --what-if: to search on this machine, use taskflow search")
@@ -105,7 +105,7 @@ def explain_command(
         if parsed:
             outcomes = what_if(
                 problem.graph, problem.machine, strategy, parsed, rule=problem.evaluator.rule,
-                budget=limit if again else None, seed=seed, say=display.say, constraints=constraints,
+                budget=spending.search if again else None, seed=seed, say=display.say, constraints=constraints,
                 costs=problem.made["costs"],
             )
             result["what_if"] = [_outcome(outcome) for outcome in outcomes]

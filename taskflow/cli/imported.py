@@ -12,13 +12,14 @@ from typing import Any
 
 import click
 
-from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models import notes_kept
 from taskflow.runtime.job import say_once
+from taskflow.working import Working
 from taskflow.writing import shown
 
 HUGGING_FACE = "hf:"
+PATIENCE_SECONDS = 2.0  # before it is said that a network is being read
 OPTIONS = ("loss", "verify")  # settings of every import
 
 
@@ -28,11 +29,6 @@ def hugging_face(name: str, batch: int | None, settings: Mapping[str, str]) -> O
     from taskflow.models.huggingface import from_config
 
     values = {key: _plain(text) for key, text in settings.items()}
-    if float_type(values.pop("dtype", "float32")) != float_type("float32"):
-        raise ValueError(
-            f"model {name}: imported networks are in float32; leave out --dtype (with -m MACHINE:bf16 their products are priced as "
-            "on tensor cores)"
-        )
     if "batch" in values:
         if batch is not None:
             raise ValueError(f"model {name}: --batch {batch} and --set batch={values['batch']} say the same twice; give one")
@@ -137,6 +133,21 @@ def notes_said() -> Iterator[None]:
     finally:
         for text in notes:
             say_once(text)
+
+
+@contextmanager
+def importing(name: str) -> Iterator[None]:
+    """Say that a network from elsewhere is being read, if that takes longer than two seconds."""
+    context = click.get_current_context(silent=True)
+    options = context.params if context is not None else {}
+    quiet = bool(options.get("quiet") or options.get("as_json")) or context is None or not is_imported(name)
+    with Working(f"{name}: reading the network", quiet=quiet, patience=PATIENCE_SECONDS):
+        yield
+
+
+def is_imported(name: str) -> bool:
+    """True for networks that are not built in."""
+    return ":" in name or name.endswith((".onnx", ".pt2"))
 
 
 def _options(values: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from taskflow.cli.imported import (
     exported_file,
     graph_of,
     hugging_face,
+    importing,
     notes_said,
     onnx_file,
     without_weights,
@@ -60,7 +61,7 @@ def build_model(
     or keyword arguments of a function. What an import leaves out or replaces is said on stderr. Raises ValueError,
     FileNotFoundError or ImportError with what to do.
     """
-    with notes_said():
+    with notes_said(), importing(name):
         return _built(name, batch, devices, size, dict(settings or {}))
 
 

@@ -124,10 +124,10 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
     return command
 
 
-def budget_option(default: str) -> Callable[[F], F]:
+def budget_option(default: str, of: str = "the command") -> Callable[[F], F]:
     """Add --budget."""
     return click.option(
-        "--budget", default=default, show_default=True, help="Budget of a search: 30s, 5m, or 20000p for proposals (reproducible)."
+        "--budget", default=default, show_default=True, help=f"Budget of {of}: 30s, 5m, or 20000p for proposals (reproducible)."
     )
 
 

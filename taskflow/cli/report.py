@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
+from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.problem import (
     budget_option,
     emit,
@@ -24,7 +25,6 @@ from taskflow.cli.search import run_search
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.mapper import search_of
-from taskflow.optimizer import Budget
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.report import report_data, write_page
 from taskflow.runtime.job import INTERRUPTED
@@ -52,13 +52,13 @@ def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, q
       taskflow report expert --model nmt -m k80 -n 8 --out expert.html
       taskflow report search --model rnnlm -m p100 --budget 20s --out found.html
     """
-    limit = Budget.parse(budget)
+    spending = CommandBudget(budget)
     writable(out)
     found: dict[str, Any] | None = None
     interrupted = False
     problem = plan_problem(plan, **asked)
     if plan == FIND:
-        result = run_search(problem, "guided", limit, seed, quiet or as_json, SpaceOptions(), True)
+        result = run_search(problem, "guided", spending.search, seed, quiet or as_json, SpaceOptions(), True)
         strategy, found, interrupted = result.strategy, result.as_json(), result.stopped == "interrupted"
     else:
         strategy = named_strategy(problem, plan, seed)

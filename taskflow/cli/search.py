@@ -10,6 +10,7 @@ import click
 
 from taskflow.cli import completing
 from taskflow.cli.beside import beside, beside_table
+from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
 from taskflow.cli.problem import (
     Problem,
@@ -80,9 +81,10 @@ def search_command(
       taskflow search minigpt.py:graph -m a100 -n 8 --for torch --out plan.json
       taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --limit '*: degree<=4' --pin-sync 'features.*=ring/every'
     """
-    limit, constraints = Budget.parse(budget), taken_from(asked)
+    spending, constraints = CommandBudget(budget), taken_from(asked)
     writable(out)
     problem = make_problem(**asked)
+    limit = spending.search
     space = SpaceOptions(degrees, placements, reduction, uneven=uneven, constraints=constraints)
     if target is not None:
         require_target(problem.graph, target)
@@ -96,7 +98,7 @@ def search_command(
             save(found.strategy, problem.graph, problem.machine.name, out, problem.made, found.as_json())
         except OSError as error:  # what was found in an hour is not lost with a full disk: it is printed first
             unsaved = error
-    beside_it = beside(problem, limit.seconds, quiet or as_json)
+    beside_it = beside(problem, spending.left, quiet or as_json)
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json(), "beside": beside_it}
     sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None

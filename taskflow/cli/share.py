@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
+from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.model import build_model
 from taskflow.cli.problem import (
     RULES,
@@ -27,7 +28,6 @@ from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import render, tell
 from taskflow.machine import load_machine
 from taskflow.mapper import load, ranges, read_strategy, save
-from taskflow.optimizer import Budget
 from taskflow.optimizer.cost import ANALYTIC
 from taskflow.optimizer.sharing import OBJECTIVES, Job, JobShare, Sharing, share, throughput
 from taskflow.runtime.job import INTERRUPTED
@@ -59,7 +59,7 @@ def share_command(
       taskflow share nmt nmt lenet -m k80 -n 16 --objective throughput --weights 2,1,1 --budget 2m
       taskflow share plan.json alexnet -m a100-v100 --batch 256 --json
     """
-    limit = Budget.parse(budget)
+    spending = CommandBudget(budget)
     if out == "":
         raise ValueError("the name of the folder to write is empty")
     if out is not None and not os.access(Path(out).resolve().parent, os.W_OK):
@@ -75,7 +75,7 @@ def share_command(
     with working("building") as display:
         jobs = [_job(name, weight, asked, len(machine.processors)) for name, weight in zip(_named(networks), counts)]
         display.say("plans")
-        found = share(jobs, machine, budget=limit, seed=seed, objective=objective, say=display.say)
+        found = share(jobs, machine, budget=spending.search, seed=seed, objective=objective, say=display.say)
     if out is not None:
         for job, own in zip(jobs, found.jobs):
             save(own.strategy, job.graph, machine.name, _plan_file(out, own.name))

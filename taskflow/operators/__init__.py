@@ -5,6 +5,7 @@ from taskflow.operators.attention import attention, multi_head_attention
 from taskflow.operators.avg_pool2d import avg_pool2d
 from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
+from taskflow.operators.cast import cast
 from taskflow.operators.combine import combine
 from taskflow.operators.combine_weights import combine_weights
 from taskflow.operators.compare import compare
@@ -55,7 +56,7 @@ from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
-    "abs", "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "clamp", "combine",
+    "abs", "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "cast", "clamp", "combine",
     "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy",
     "dispatch", "dropout", "einsum", "embedding", "exp", "expand", "expand_weight", "expert_linear", "flash_attention",
     "flatten", "gather", "gelu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm",

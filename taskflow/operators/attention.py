@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from taskflow.operators.binary import mul
 from taskflow.operators.concat import concat
 from taskflow.operators.dropout import dropout as drop
 from taskflow.operators.linear import linear
@@ -77,10 +78,13 @@ def multi_head_attention(
     return attend_heads(q, k, v, causal=causal, padding=padding, dropout=dropout, bias=bias, name=name)
 
 
-def attention_heads(x: Tensor, num_heads: int, which: str, *, bias: bool = True, name: str) -> Tensor:
-    """Project x (N, T, H) to queries, keys or values (``which``: q, k, v) for `attend_heads`: (N, num_heads, T, H / num_heads).
-    The linear layer is ``name.q_proj``, ``k_proj`` or ``v_proj``; queries are divided by the root of their number of features."""
-    samples, steps, width = x.shape
+def attention_heads(
+    x: Tensor, num_heads: int, which: str, *, bias: bool = True, width: int | None = None, name: str
+) -> Tensor:
+    """Project x (N, T, H) to queries, keys or values (``which``: q, k, v) for `attend_heads`: (N, num_heads, T, H / num_heads);
+    ``width`` in place of H, if there is one. The linear layer is ``name.q_proj``, ``k_proj`` or ``v_proj``; queries are divided
+    by the root of their number of features."""
+    samples, steps, width = *x.shape[:2], width or x.shape[2]
     projected = linear(x, width, bias, name=f"{name}.{which}_proj")
     parts = reshape(projected, (samples, steps, num_heads, width // num_heads), name=f"{name}.{which}_heads")
     found = transpose(parts, 1, 2, name=f"{name}.{which}_first")
@@ -89,14 +93,18 @@ def attention_heads(x: Tensor, num_heads: int, which: str, *, bias: bool = True,
 
 def attend_heads(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, padding: tuple[Tensor, int] | None = None,
-    lengths: Tensor | None = None, dropout: float = 0.0, bias: bool = True, name: str,
+    lengths: Tensor | None = None, dropout: float = 0.0, bias: bool = True,
+    masked: Callable[[Tensor], Tensor] = lambda scores: scores, seen: Tensor | None = None, name: str,
 ) -> Tensor:
     """Attend as `multi_head_attention` does, given queries q (N, heads, T, F), keys and values k, v (N, heads, S, F), such as
     those of earlier positions that a decoder keeps. ``lengths`` (N) integers: sample n has this many keys; the rest is padding.
-    Returns (N, T, heads F), through the linear layer ``name.out_proj``."""
+    ``masked``: what becomes of the scores (N, heads, T, S) before their softmax. ``seen`` is a factor of the weights after it:
+    with 0 for keys that are hidden, a query that sees none gets zeros. Returns (N, T, heads F), through the linear layer
+    ``name.out_proj``."""
     samples, heads, steps, each = q.shape
-    scores = _masked(matmul(q, k, transpose_other=True, name=f"{name}.scores"), padding, name)
+    scores = masked(_masked(matmul(q, k, transpose_other=True, name=f"{name}.scores"), padding, name))
     weights = softmax(scores, -1, causal=causal, lengths=lengths, name=f"{name}.softmax")
+    weights = weights if seen is None else mul(weights, seen, name=f"{name}.seen")
     if dropout:
         weights = drop(weights, dropout, name=f"{name}.drop")
     context = transpose(matmul(weights, v, name=f"{name}.context"), 1, 2, name=f"{name}.steps_first")

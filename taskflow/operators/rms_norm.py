@@ -34,10 +34,11 @@ from taskflow.regions import Rect
 @register("rms_norm")
 @dataclass(frozen=True, slots=True)
 class RMSNorm(Operator):
-    """x (N, ..., C), weight (C) -> y = x / sqrt(mean of x^2 over C + eps) weight. C cannot be cut: each piece needs the whole
-    row's mean. Forward saves 1 / sqrt(mean + eps) of every row."""
+    """x (N, ..., C), weight (C) -> y = x / sqrt(mean of x^2 over C + eps) (weight + offset). C cannot be cut: each piece needs the
+    whole row's mean. Forward saves 1 / sqrt(mean + eps) of every row."""
 
     eps: float
+    offset: float = 0.0
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("rms_norm", inputs, 1)
@@ -47,7 +48,7 @@ class RMSNorm(Operator):
         return (x,)
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:
-        return (WeightSpec("weight", inputs[0].shape[-1:], Init("constant", 1.0)),)
+        return (WeightSpec("weight", inputs[0].shape[-1:], Init("constant", 1.0 - self.offset)),)
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         shape = inputs[0].shape
@@ -70,7 +71,7 @@ class RMSNorm(Operator):
         np.multiply(x, x, out=y)  # the output's memory holds the squares until the result is there
         inverse[...] = 1 / np.sqrt(y.mean(axis=1).reshape(-1, 1) + self.eps)
         np.multiply(x, inverse, out=y)
-        y *= call.weights[0]
+        y *= self._scale(call)
 
     def backward(self, call: Call) -> None:
         x, dy, (inverse,) = _rows(call.inputs[0]), _rows(call.grad), call.saved
@@ -78,10 +79,13 @@ class RMSNorm(Operator):
         if (dweight := call.grad_weights[0]) is not None:
             call.kernels.sum_rows(normal * dy, out=dweight.array, accumulate=dweight.accumulate)
         if (dx := call.grad_inputs[0]) is not None:
-            share = dy * call.weights[0]
+            share = dy * self._scale(call)
             share -= normal * (share * normal).mean(axis=1).reshape(-1, 1)
             share *= inverse
             dx.put(share.reshape(dx.array.shape))
+
+    def _scale(self, call: Call) -> Array:
+        return call.weights[0] + self.offset if self.offset else call.weights[0]
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 4 * piece.volume
@@ -89,7 +93,7 @@ class RMSNorm(Operator):
     @classmethod
     def example(cls, random: Random) -> Example:
         shape = (*(random.randint(1, 4) for _ in range(random.randint(1, 3))), random.randint(2, 6))
-        return Example(cls(random.uniform(0.1, 0.5)), (Spec(shape, np.dtype(np.float64)),))
+        return Example(cls(random.uniform(0.1, 0.5), random.choice((0.0, 1.0))), (Spec(shape, np.dtype(np.float64)),))
 
 
 def _rows(x: Array) -> Array:
@@ -98,10 +102,12 @@ def _rows(x: Array) -> Array:
 
 
 def rms_norm(
-    input: Tensor, eps: float = 1e-5, *, name: str | None = None, parameters: Sequence[Parameter] | None = None
+    input: Tensor, eps: float = 1e-5, *, offset: float = 0.0, name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
 ) -> Tensor:
     """Divide the last dimension by its root mean square, then scale it by a weight.
 
-    Args: input (N, ..., C). Returns the same shape. ``parameters`` shares another layer's (weight,).
+    Args: input (N, ..., C). ``offset`` is added to the weight (Gemma's are near 0, and 1 is added). Returns the same shape.
+    ``parameters`` shares another layer's (weight,).
     """
-    return input.graph.apply(RMSNorm(float(eps)), (input,), name=name, parameters=parameters)[0]
+    return input.graph.apply(RMSNorm(float(eps), float(offset)), (input,), name=name, parameters=parameters)[0]

@@ -38,12 +38,15 @@ Scaling = tuple[float, float, float, int]
 @dataclass(frozen=True, slots=True)
 class Rotary(Operator):
     """x (N, T, ..., D) -> y of the same shape: at position t, elements i and i + D / 2 are rotated by the angle (t + offset)
-    theta^(-2 i / D). The position is that in the whole tensor, so T may be cut. D cannot, since each element needs its partner
-    at the distance D / 2. Nothing is saved: backward rotates the other way."""
+    theta^(-2 i / D). With ``rates`` the angle is (t + offset) times number i of them. All are multiplied by ``factor``.
+    The position is that in the whole tensor, so T may be cut. D cannot, since each element needs its partner at the distance
+    D / 2. Nothing is saved: backward rotates the other way."""
 
     theta: float
     offset: int = 0
     scaling: Scaling | None = None
+    rates: tuple[float, ...] | None = None
+    factor: float = 1.0
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("rotary", inputs, 1)
@@ -52,6 +55,8 @@ class Rotary(Operator):
             raise ValueError(f"rotary: input must be a float tensor (N, T, ..., features) with even features, got {x}")
         if not self.theta > 0 or self.offset < 0:
             raise ValueError(f"rotary: theta must be above 0 and offset at least 0, got {self.theta} and {self.offset}")
+        if self.rates is not None and len(self.rates) != x.shape[-1] // 2:
+            raise ValueError(f"rotary: rates must be {x.shape[-1] // 2}, one for each pair of {x}, got {len(self.rates)}")
         if self.scaling is not None and not 0 < self.scaling[1] < self.scaling[2]:
             raise ValueError(f"rotary: scaling must be (factor, low, high, context) with low below high, got {self.scaling}")
         return (x,)
@@ -97,7 +102,7 @@ class Rotary(Operator):
         """Cosines and sines of the piece's positions, to stand beside one half of x."""
         shape, dtype = call.specs[0].shape, call.specs[0].dtype.str
         steps = (call.piece.lo[1] + self.offset, call.piece.hi[1] + self.offset)
-        key = (*steps, shape[-1], self.theta, self.scaling, dtype)
+        key = (*steps, shape[-1], self.theta, self.scaling, dtype, self.rates, self.factor)
         waves = call.kernels.constant(("rotary", *key), lambda: angles(*key))
         parts = [part.reshape(-1, *[1] * (len(shape) - 3), shape[-1] // 2) for part in waves]
         return parts[0], parts[1]
@@ -106,7 +111,8 @@ class Rotary(Operator):
     def example(cls, random: Random) -> Example:
         shape = (*(random.randint(1, 4) for _ in range(random.randint(2, 3))), 2 * random.randint(1, 3))
         scaling = random.choice((None, (8.0, 1.0, 4.0, 16)))
-        operator = cls(random.choice((10.0, 10_000.0)), random.choice((0, 5)), scaling)
+        rates = random.choice((None, tuple(random.uniform(0, 1) for _ in range(shape[-1] // 2))))
+        operator = cls(random.choice((10.0, 10_000.0)), random.choice((0, 5)), scaling, rates, random.choice((1.0, 1.3)))
         return Example(operator, (Spec(shape, np.dtype(np.float64)),))
 
 
@@ -116,10 +122,13 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=64)
-def angles(start: int, end: int, features: int, theta: float, scaling: Scaling | None, dtype: str) -> np.ndarray[Any, Any]:
-    """Return cosines and sines (2, end - start, features / 2) for positions from ``start`` to below ``end``."""
-    turned = np.arange(start, end)[:, None] * frequencies(features, theta, scaling)
-    return np.stack((np.cos(turned), np.sin(turned))).astype(dtype)
+def angles(
+    start: int, end: int, features: int, theta: float, scaling: Scaling | None, dtype: str,
+    rates: tuple[float, ...] | None = None, factor: float = 1.0,
+) -> np.ndarray[Any, Any]:
+    """Return cosines and sines (2, end - start, features / 2), times ``factor``, for positions from ``start`` to below ``end``."""
+    turned = np.arange(start, end)[:, None] * (frequencies(features, theta, scaling) if rates is None else np.array(rates))
+    return (factor * np.stack((np.cos(turned), np.sin(turned)))).astype(dtype)
 
 
 def frequencies(features: int, theta: float, scaling: Scaling | None = None) -> np.ndarray[Any, Any]:
@@ -134,13 +143,16 @@ def frequencies(features: int, theta: float, scaling: Scaling | None = None) -> 
 
 
 def rotary(
-    input: Tensor, theta: float = 10_000.0, *, offset: int = 0, scaling: Scaling | None = None, name: str | None = None
+    input: Tensor, theta: float = 10_000.0, *, offset: int = 0, scaling: Scaling | None = None,
+    rates: Sequence[float] | None = None, factor: float = 1.0, name: str | None = None,
 ) -> Tensor:
     """Rotate pairs of features by angles that grow with the position, so that products of queries and keys depend on their
     distance.
 
     Args: input (N, T, ..., D), such as (N, T, heads, D); D even. Pairs are elements i and i + D / 2 (Llama's ``rotate_half``).
     ``theta``: the base of the wave lengths. ``offset``: the position of the first element. ``scaling``: (factor, low, high,
-    context) as in Llama 3.1. Returns the same shape.
+    context) as in Llama 3.1. ``rates``: radians a position of each pair, in place of theta and scaling. ``factor``: of the result
+    (YaRN). Returns the same shape.
     """
-    return input.graph.apply(Rotary(float(theta), offset, scaling), (input,), name=name)[0]
+    chosen = None if rates is None else tuple(map(float, rates))
+    return input.graph.apply(Rotary(float(theta), offset, scaling, chosen, factor), (input,), name=name)[0]

@@ -26,6 +26,8 @@ from torch_cases import CASES, Case  # noqa: E402
 pytestmark = pytest.mark.torch
 STEPS, LR = 3, 0.05
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}
+ROUNDED = {"rtol": 1e-5, "atol": 1e-7}  # of cases that compute a part of themselves in float32
+IN_FLOAT32 = {"sum_of_another_type", "dtype_cast"}
 
 
 def tensors(value: Any, kind: type) -> Iterator[Any]:
@@ -89,18 +91,19 @@ def outcome(case: Case, verify: bool) -> tuple[str, str]:
         rule.step()
         theirs.append(total.item())
     assert np.isfinite(theirs).all(), "the case diverges"
-    if not np.allclose(ours, theirs, **CLOSE):
+    close = ROUNDED if case.name in IN_FLOAT32 else CLOSE
+    if not np.allclose(ours, theirs, **close):
         return "wrong", f"losses {ours} instead of {theirs}"
     wanted, found = weights_of(module), run.weights()
     for name in wanted:
-        if not np.allclose(found[name], wanted[name], **CLOSE):
+        if not np.allclose(found[name], wanted[name], **close):
             return "wrong", f"{name} differs by {np.abs(found[name] - wanted[name]).max()} after {STEPS} steps"
     with torch.no_grad():
         module.eval()
         expected = list(tensors(called(module, arguments), torch.Tensor))
     got = run.evaluate_with(feeds, results)[1]
     for number, (tensor, value) in enumerate(zip(results, expected)):
-        if not np.allclose(got[tensor.name], value.numpy(), **CLOSE):
+        if not np.allclose(got[tensor.name], value.numpy(), **close):
             return "wrong", f"output {number} differs in evaluation"
     return "equal", ""
 

@@ -56,10 +56,10 @@ def test_the_other_networks_of_the_table_are_equal_or_refused(name: str) -> None
     assert loss <= CLOSE and gradients <= CLOSE
 
 
-@pytest.mark.parametrize("name, constants", [("Llama", 2), ("GPT-2", 1), ("T5", 4), ("Mistral, window 8", 3), ("OPT", 1)])
+@pytest.mark.parametrize("name, constants", [("Llama", 0), ("GPT-2", 1), ("T5", 4), ("Mistral, window 8", 0), ("OPT", 1)])
 def test_what_follows_from_constants_is_computed_at_the_import(name: str, constants: int) -> None:
-    """Tables of rotary positions, positions, masks, buckets of relative positions: each is one array, which all layers share, and
-    no operator works on constants alone, or for nothing."""
+    """Positions, masks, buckets of relative positions: each is one array, which all layers share, and no operator works on
+    constants alone, or for nothing. Rotary positions, the causal mask and windows are rules."""
     graph = from_config(imports.CONFIGS[name], 4, 32)
     fixed = {node.number for node in graph if node.operator.kind == "constant"}
     assert len(fixed) == constants
@@ -113,7 +113,7 @@ def test_without_and_with_weights_the_graph_is_the_same() -> None:
 
 
 def test_verification_runs_where_it_is_asked_for() -> None:
-    assert len(from_config(LLAMA, 2, 8, verify=True, num_hidden_layers=1)) > 30
+    assert len(from_config(LLAMA, 2, 8, verify=True, num_hidden_layers=1)) > 20
 
 
 def test_a_module_made_without_numbers_is_not_asked_for_them() -> None:
@@ -202,12 +202,13 @@ def run(*arguments: str, code: int = 0) -> Any:
     return result
 
 
-def test_another_type_than_float32_is_refused(tmp_path: Path) -> None:
+def test_the_config_says_the_type_and_dtype_another(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    config.write_text(json.dumps(LLAMA))
-    said = run("simulate", f"hf:{config}", "-m", "h100", "-n", "2", "--batch", "4", "--dtype", "bf16", code=2)
-    assert "imported networks are in float32" in said.output
-
+    config.write_text(json.dumps(LLAMA | {"torch_dtype": "bfloat16"}))
+    common = ("simulate", f"hf:{config}", "-m", "h100", "-n", "2", "--batch", "4")
+    assert "101,056 parameters, bfloat16" in run(*common).output
+    assert "101,056 parameters, float16" in run(*common, "--dtype", "fp16").output
+    assert "101,056 parameters, float32" in run(*common, "--dtype", "fp32").output
 
 
 def test_a_config_is_a_model_on_the_command_line(tmp_path: Path) -> None:

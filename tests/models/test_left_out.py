@@ -161,7 +161,8 @@ def hf() -> Any:
 @pytest.mark.parametrize("config, said", [
     (LLAMA, []),
     (LLAMA | dict(rope_scaling={"rope_type": "yarn", "factor": 2.0}, temperature=0.6, transformers_version="4.31.0"), []),
-    (LLAMA | dict(torch_dtype="bfloat16"), ["the config says bfloat16; the network is planned in float32"]),
+    (LLAMA | dict(torch_dtype="bfloat16"), []),
+    (LLAMA | dict(torch_dtype="float8_e4m3fn"), ["the config says float8_e4m3fn; the network is planned in float32"]),
     (LLAMA | dict(quantization_config={"quant_method": "gptq", "bits": 4}), ["the config's quantization (gptq) is left out"]),
     (LLAMA | dict(gradient_checkpointing=True), ["gradient_checkpointing is left out"]),
     (LLAMA | dict(attn_implementation="flash_attention_2"), ["the config's attention is flash_attention_2; attention is"]),

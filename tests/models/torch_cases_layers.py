@@ -126,6 +126,45 @@ def _layers(word: str, arguments: Arguments, **made: Callable[[], Any]) -> None:
         CASES[name] = Case(name, make, arguments, word)
 
 
+def _joined(x: Any, a: Any, b: Any) -> Any:
+    """Two tensors written side by side, then a part of the result anew."""
+    made = x.new_empty(2, 5, 12)
+    made[..., :6].copy_(a)
+    made[..., 6:] = b
+    made = made * 1.5
+    made[:, 1:3] = 0.25
+    return made
+
+
+def _padded(tokens: Any, layer: Any, table: Any, **options: Any) -> Any:
+    """Attention among the tokens that are not 0; each sample has some."""
+    x, padding = table(tokens), tokens == 0
+    if not layer.batch_first:
+        return layer(*[x.transpose(0, 1)] * 3, key_padding_mask=padding, **options)[0].transpose(0, 1)
+    return layer(x, x, x, key_padding_mask=padding, **options)[0]
+
+
+def PADDED() -> Any:
+    return (torch.tensor([[3, 1, 4, 0, 0], [2, 6, 5, 3, 0], [5, 0, 0, 0, 0], [1, 2, 3, 4, 5]]),)
+
+_layers(
+    "equal", PADDED,
+    padding_of_keys=lambda: net(
+        lambda s, t: _padded(t, s.m, s.e), e=nn.Embedding(7, 6), m=nn.MultiheadAttention(6, 2, batch_first=True)),
+    padding_of_keys_swapped=lambda: net(
+        lambda s, t: _padded(t, s.m, s.e, need_weights=False), e=nn.Embedding(7, 6), m=nn.MultiheadAttention(6, 2)),
+    padding_and_causal=lambda: net(
+        lambda s, t: _padded(t, s.m, s.e, attn_mask=torch.ones(5, 5, dtype=torch.bool).triu(1), need_weights=False),
+        e=nn.Embedding(7, 6), m=nn.MultiheadAttention(6, 2, batch_first=True)),
+    encoder_with_padding=lambda: net(
+        lambda s, t: s.t(s.e(t), src_key_padding_mask=t == 0), e=nn.Embedding(7, 6),
+        t=nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True), 2, enable_nested_tensor=False)),
+    transformer_with_padding=lambda: net(
+        lambda s, t: s.t(
+            s.e(t), s.e(t), tgt_mask=nn.Transformer.generate_square_subsequent_mask(5, dtype=s.e.weight.dtype), tgt_is_causal=True,
+            src_key_padding_mask=t == 0, memory_key_padding_mask=t == 0, tgt_key_padding_mask=t == 0),
+        e=nn.Embedding(7, 6), t=nn.Transformer(6, 2, 1, 1, 8, 0.0, batch_first=True)),
+)
 _layers(
     "refused", ids(),
     embedding_norm=lambda: nn.Sequential(nn.Embedding(7, 6, max_norm=0.5), line()),
@@ -163,6 +202,17 @@ _layers(
     encoder_causal=lambda: net(
         lambda s, x: s.e(x, mask=nn.Transformer.generate_square_subsequent_mask(5, dtype=x.dtype), is_causal=True),
         e=nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True), 2, enable_nested_tensor=False)),
+    attention_layer_masked=lambda: net(
+        lambda s, x: s.m(x, x, x, attn_mask=torch.eye(5, dtype=torch.bool))[0], m=nn.MultiheadAttention(6, 2, batch_first=True)),
+    attention_layer_not_batch_first=lambda: net(lambda s, x: s.m(x, x, x)[0], m=nn.MultiheadAttention(6, 2)),
+    attention_layer_swapped=lambda: net(
+        lambda s, x: s.m(*[x.transpose(0, 1)] * 3)[0].transpose(0, 1), m=nn.MultiheadAttention(6, 2)),
+    attention_layer_of_three=lambda: net(
+        lambda s, x: s.m(x, x[:, :3] * 2, x[:, :3, :4], attn_mask=s.n.to(x.dtype))[0],
+        m=nn.MultiheadAttention(6, 2, batch_first=True, vdim=4), n=torch.randn(5, 3)),
+    attention_layer_mask_of_each_head=lambda: net(
+        lambda s, x: s.m(x, x, x, attn_mask=s.n)[0], m=nn.MultiheadAttention(6, 2, batch_first=True),
+        n=torch.arange(100).reshape(4, 5, 5) % 3 == 1),
     attention_layer=lambda: net(lambda s, x: s.m(x, x, x)[0], m=nn.MultiheadAttention(6, 2, batch_first=True)),
     attention_layer_causal=lambda: net(
         lambda s, x: s.m(x, x, x, attn_mask=torch.ones(5, 5, dtype=torch.bool).triu(1))[0],
@@ -180,17 +230,15 @@ _layers(
     grouped_queries=lambda: net(
         lambda s, x: F.scaled_dot_product_attention(
             s.a(x).view(2, 5, 3, 2).transpose(1, 2), *([x[:, :, :2].unsqueeze(1)] * 2), enable_gqa=True), a=line()),
+    written_parts=lambda: net(lambda s, x: _joined(x, s.a(x), s.b(x)), a=line(), b=line()),
     lstm=lambda: net(lambda s, x: s.r(x)[0] + s.r.training * 0, r=nn.LSTM(6, 4, 2, batch_first=True)),
     lstm_last_state=lambda: net(lambda s, x: s.r(x)[1][0][-1], r=nn.LSTM(6, 4, 2, batch_first=True)),
 )
 _layers(
     "refused", rows(2, 5, 6),
-    attention_layer_masked=lambda: net(
-        lambda s, x: s.m(x, x, x, attn_mask=torch.eye(5, dtype=torch.bool))[0], m=nn.MultiheadAttention(6, 2, batch_first=True)),
     encoder_layer_whose_evaluation_is_pytorchs_mistake=lambda: nn.Sequential(
         nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True, activation=nn.GELU("tanh"))),
     attention_weights_used=lambda: net(lambda s, x: s.m(x, x, x)[1], m=nn.MultiheadAttention(6, 2, batch_first=True)),
-    attention_layer_not_batch_first=lambda: net(lambda s, x: s.m(x, x, x)[0], m=nn.MultiheadAttention(6, 2)),
     attention_layer_zero=lambda: net(
         lambda s, x: s.m(x, x, x)[0], m=nn.MultiheadAttention(6, 2, batch_first=True, add_zero_attn=True)),
     attention_masked_by_numbers=lambda: net(
@@ -201,9 +249,9 @@ _layers(
     lstm_first_state=lambda: net(
         lambda s, x: s.r(x, (torch.ones(1, 2, 4), torch.ones(1, 2, 4)))[0], r=nn.LSTM(6, 4, batch_first=True)),
     gru=lambda: net(lambda s, x: s.r(x)[0], r=nn.GRU(6, 4, batch_first=True)),
-    sum_of_another_type=lambda: net(lambda s, x: s.a(x).sum(-1, dtype=torch.float32), a=line()),
     rounded_quotient=lambda: net(lambda s, x: torch.div(s.a(x), 2, rounding_mode="floor"), a=line()),
 )
+_layers("equal", rows(2, 5, 6), sum_of_another_type=lambda: net(lambda s, x: s.a(x).sum(-1, dtype=torch.float32), a=line()))
 _layers(
     "equal", IMAGES,
     pools=lambda: nn.Sequential(

@@ -225,7 +225,7 @@ def parameter_that_is_not_used() -> Any:
     return net(lambda self, x: self.a(x), a=line(), other=nn.Parameter(torch.randn(3)), b=line(2, 3))
 
 
-@case("refused")
+@case("equal")
 def dtype_cast() -> Any:
     return net(lambda self, x: self.a(x).float().double(), a=line())
 

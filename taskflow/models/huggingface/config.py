@@ -13,10 +13,16 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models.huggingface.classes import class_of, one_line, why_not_built
 from taskflow.models.huggingface.parts import require_no_other_part, take_part
-from taskflow.models.huggingface.replaced import require_cross_entropy, say_what_is_replaced, without_choices_of_a_run
+from taskflow.models.huggingface.replaced import (
+    dtype_of,
+    require_cross_entropy,
+    say_what_is_replaced,
+    without_choices_of_a_run,
+)
 from taskflow.reading import short
 
 DEFAULT_BATCH = 8
@@ -27,15 +33,17 @@ POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 def from_config(
     config: str | Path | Mapping[str, Any], batch: int | None = None, steps: int | None = None, *, verify: bool = False,
-    loss: str | None = None, name: str | None = None, part: str | None = None, **changes: Any,
+    loss: str | None = None, name: str | None = None, part: str | None = None, dtype: str | None = None, **changes: Any,
 ) -> OperatorGraph:
     """Return the operator graph of the network that a config.json of Hugging Face describes; its weights are never allocated.
 
     Args: ``config``: the file, its folder, or its contents. ``batch``: samples (None: 8). ``steps``: tokens of a sample (None:
     as many as the model has positions for, at most 2048). ``changes``: entries of the config to override. ``loss``: as for
     `from_torch` (None: cross-entropy of the logits). ``verify``: compare module and graph on random numbers, which needs memory
-    for the weights. ``part``: "text" for the text part alone of a network that reads images or sounds as well. Inputs of the
-    graph have the names of forward's arguments. ``labels`` must already be the next tokens: nothing is shifted.
+    for the weights. ``part``: "text" for the text part alone of a network that reads images or sounds as well. ``dtype``: of
+    the weights, such as "bfloat16" (None: as the config says, else float32); what the class computes in float32 all the same
+    is so in the graph. Inputs of the graph have the names of forward's arguments. ``labels`` must already be the next tokens:
+    nothing is shifted.
 
     Warns, each in one line (`ImportNote`), of what the config says and the graph has not. Raises ImportError without torch or
     transformers, FileNotFoundError, and ValueError for what is not understood, also for parts that would be left out.
@@ -43,7 +51,7 @@ def from_config(
     config = _read(config)  # before the seconds that imports take
     from taskflow.models.pytorch import from_torch
 
-    module = module_of(config, **changes)
+    module = module_of(config, dtype=dtype, **changes)
     kind = type(module).__name__
     positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
     if loss is None and kind.endswith("Model") and "LMHead" not in kind:
@@ -63,9 +71,11 @@ def from_config(
     return from_torch(module, *positional, keywords=keywords, loss=loss or "cross_entropy", name=name, verify=verify)
 
 
-def module_of(config: str | Path | Mapping[str, Any], *, weights: bool = False, **changes: Any) -> Any:
-    """Return the torch.nn.Module of a config, in training mode, float32. Without ``weights`` its parameters are on the meta
-    device; its buffers (tables of positions) are real."""
+def module_of(
+    config: str | Path | Mapping[str, Any], *, weights: bool = False, dtype: str | None = None, **changes: Any
+) -> Any:
+    """Return the torch.nn.Module of a config, in training mode, of the type ``dtype`` or else the config's. Without ``weights`` its
+    parameters are on the meta device; its buffers (tables of positions) are real."""
     plain = _read(config)
     transformers = _transformers()
     said = plain | changes
@@ -95,7 +105,7 @@ def module_of(config: str | Path | Mapping[str, Any], *, weights: bool = False, 
 
     try:
         with _silent(transformers), nullcontext() if weights else on_meta():
-            module = cls._from_config(made, dtype=torch.float32)
+            module = cls._from_config(made, dtype=getattr(torch, dtype_of(said) if dtype is None else str(float_type(dtype))))
     except Exception as error:  # whatever building it raises, such as for an activation that there is not
         raise ValueError(f"hf: {cls.__name__} cannot be built: {why_not_built(made, error)}") from error
     return module.train()

@@ -36,6 +36,21 @@ def without_choices_of_a_run(said: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+TYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def dtype_of(said: Mapping[str, Any]) -> str:
+    """Return the float type that a config says its weights have; float32 if it says none that is computed in."""
+    text = said.get("text_config")
+    wanted = _said_type({**text, **said} if isinstance(text, Mapping) else said)
+    return wanted if wanted in TYPES else "float32"
+
+
+def _said_type(said: Mapping[str, Any]) -> str | None:
+    wanted = said.get("dtype") or said.get("torch_dtype")
+    return None if wanted in (None, "auto") else str(wanted).removeprefix("torch.")
+
+
 def require_cross_entropy(module: Any) -> None:
     """Raise ValueError for a classifier whose own loss is another than the cross-entropy of its scores."""
     config, kind = module.config, type(module).__name__
@@ -55,13 +70,12 @@ def say_what_is_replaced(module: Any, said: Mapping[str, Any]) -> None:
     """Say, each in one line, what a config says and the graph of its module has not."""
     kind, text = type(module).__name__, said.get("text_config") or {}
     both = {**text, **said} if isinstance(text, Mapping) else dict(said)
-    wanted = str(both.get("dtype") or both.get("torch_dtype") or "float32").removeprefix("torch.")
-    if wanted != "float32":
-        note(f"hf: {kind}: the config says {wanted}; the network is planned in float32")
+    if (wanted := _said_type(both)) not in (None, *TYPES):
+        note(f"hf: {kind}: the config says {wanted}; the network is planned in {dtype_of(both)}")
     quantised = both.get("quantization_config")
     if quantised:
         how = quantised.get("quant_method", "of some kind") if isinstance(quantised, Mapping) else "of some kind"
-        note(f"hf: {kind}: the config's quantization ({how}) is left out; weights are planned whole, in float32")
+        note(f"hf: {kind}: the config's quantization ({how}) is left out; weights are planned whole, in {dtype_of(both)}")
     if both.get("output_router_logits"):
         share = getattr(module.config.get_text_config(), "router_aux_loss_coef", None)
         note(f"hf: {kind}: the auxiliary loss of its router (router_aux_loss_coef={share}) is left out of the loss")

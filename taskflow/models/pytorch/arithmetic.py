@@ -31,10 +31,11 @@ def _with_parameter(build: Callable[..., Tensor], a: Any, b: Any) -> Tensor | No
 def _two(name: str, a: Any, b: Any) -> tuple[Any, Any]:
     """Operands as tensors of the graph; numbers as floats."""
     graph = graph_of(a, b)
+    dtype = next((value.dtype for value in (a, b) if isinstance(value, Tensor)), graph.dtype)
     found = [
         number_of(value) if number_of(value) is not None
-        else constant(graph, array_of(value).astype(graph.dtype), value.name or f"{name}.constant") if isinstance(value, Fixed)
-        and value.tensor.ndim else tensor_of(value, graph, name) for value in (a, b)
+        else constant(graph, array_of(value).astype(dtype), value.name or f"{name}.constant")
+        if isinstance(value, Fixed) and not value.tensor.is_floating_point() else tensor_of(value, graph, name) for value in (a, b)
     ]  # fixed integers become floats, as PyTorch makes them beside floats
     for value in found:
         require(isinstance(value, (Tensor, float)), f"an operand must be a tensor or a number, got {type(value).__name__}")
@@ -179,8 +180,8 @@ def masked_fill(name: str, input: Any, mask: Any, value: Any) -> Any:
     if number is None:
         raise Unsupported("value must be a number")
     x, where = tensor_of(input, graph, name), array_of(mask).astype(bool)
-    keep = ops.mul(x, constant(graph, (~where).astype(graph.dtype), f"{name}.keep"), name=f"{name}.kept")
-    fill = np.where(where, number, 0.0).astype(graph.dtype)
+    keep = ops.mul(x, constant(graph, (~where).astype(x.dtype), f"{name}.keep"), name=f"{name}.kept")
+    fill = np.where(where, number, 0.0).astype(x.dtype)
     return ops.add(keep, constant(graph, fill, f"{name}.fill"), name=name)
 
 
@@ -190,14 +191,15 @@ def where(name: str, condition: Any, input: Any, other: Any) -> Any:
     if not isinstance(condition, Fixed):
         raise Unsupported("the condition must be a buffer, or be computed from shapes and buffers")
     graph, chosen = graph_of(input, other), array_of(condition).astype(bool)
+    input, other = (value if number_of(value) is not None else tensor_of(value, graph, name) for value in (input, other))
+    dtype = next(value.dtype for value in (input, other) if isinstance(value, Tensor))
     parts = []
     for which, value, at in ((chosen, input, "first"), (~chosen, other, "second")):
         number = number_of(value)
         if number is not None:
-            parts.append(constant(graph, np.where(which, number, 0.0).astype(graph.dtype), f"{name}.{at}"))
+            parts.append(constant(graph, np.where(which, number, 0.0).astype(dtype), f"{name}.{at}"))
         else:
-            mask = constant(graph, which.astype(graph.dtype), f"{name}.{at}_mask")
-            parts.append(ops.mul(tensor_of(value, graph, name), mask, name=f"{name}.{at}"))
+            parts.append(ops.mul(value, constant(graph, which.astype(dtype), f"{name}.{at}_mask"), name=f"{name}.{at}"))
     return ops.add(parts[0], parts[1], name=name)
 
 
@@ -292,3 +294,11 @@ def std(name: str, input: Tensor, dim: Any = None, unbiased: bool | None = None,
         correction: Any = None) -> Any:
     """The standard deviation over some dimensions."""
     return ops.sqrt(var(f"{name}.variance", input, dim, unbiased, keepdim, correction=correction), name=name)
+
+
+@stands_for("gather")
+def gather(name: str, input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
+    """Elements of each row at computed indices, such as the weights of chosen experts."""
+    rows = isinstance(index, Tensor) and input.ndim == index.ndim == 2 and dim in (1, -1) and input.shape[0] == index.shape[0]
+    require(rows, "only of rows (N, B) by computed indices (N, K), along dimension 1")
+    return ops.gather(input, index, name=name)

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 import torch.fx
 
+from taskflow.models.pytorch.calls import changes_an_argument, tensors_of
 from taskflow.models.pytorch.experts import is_experts
 from taskflow.models.pytorch.experts import without_numbers as of_experts
-from taskflow.models.pytorch.recorder import TorchRecorder, changes_an_argument, tensors_of
+from taskflow.models.pytorch.recorder import TorchRecorder
 from taskflow.models.pytorch.recording import recorded_once
 from taskflow.models.pytorch.shadow import Shadow, without_numbers
 from taskflow.models.pytorch.site import Unsupported
@@ -43,6 +44,8 @@ def graph_around(module: Any, examples: Sequence[Any], leaf: Callable[[Any], boo
 
 class _Recorder(TorchRecorder):
     """Recorder that also writes each call as a node of a graph."""
+
+    repeats = False
 
     def __init__(self, module: Any, shadow: Shadow, leaf: Callable[[Any], bool], graph: Any) -> None:
         super().__init__(module, shadow, leaf)

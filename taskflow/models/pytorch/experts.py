@@ -51,6 +51,7 @@ def experts(site: Site, m: Any, hidden_states: Tensor, top_k_index: Tensor, top_
     gate, up = (ops.routed_linear(x, chosen, count, inner, name=f"{site.name}.{part}") for part in PARTS[:2])
     made = ops.swiglu(gate, up, name=f"{site.name}.act")
     made = ops.routed_linear(made, chosen, count, features, name=f"{site.name}.{PARTS[2]}")
+    weights = ops.cast(weights, made.dtype, name=f"{site.name}.weights_type")  # of routers, which may be in float32
     made = ops.einsum("ntkh,ntk->nth", made, weights, name=f"{site.name}.combine")
     return ops.reshape(made, (tokens, features), name=site.name)
 

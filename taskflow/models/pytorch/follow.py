@@ -10,26 +10,39 @@ import torch
 from torch import nn
 
 from taskflow import operators as ops
+from taskflow.floats import is_narrow
 from taskflow.graph import FrameworkCall, Node, OperatorGraph
-from taskflow.models.pytorch import arithmetic, neural, shaping  # noqa: F401  they fill the registry
+from taskflow.models.pytorch import arithmetic, assigning, neural, shaping  # noqa: F401  they fill the registry
 from taskflow.models.pytorch.experts import is_experts
+from taskflow.models.pytorch.fused import Fusion, fusions_of
 from taskflow.models.pytorch.idle import memory_savers
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, makes_mask, masked_call
-from taskflow.models.pytorch.modules import STATEFUL, is_leaf, layer_of
+from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import raising_line, said
 from taskflow.models.pytorch.recording import ATTENTION, record_both
 from taskflow.models.pytorch.refused import require_plain
-from taskflow.models.pytorch.registry import FUNCTIONS, RAW, Stacked, constant_of, tensor_of
+from taskflow.models.pytorch.registry import (
+    FUNCTIONS,
+    RAW,
+    SWAPPED,
+    Lazy,
+    Stacked,
+    constant_of,
+    in_order,
+    name_of_type,
+    tensor_of,
+)
 from taskflow.models.pytorch.shadow import Shadow, without_numbers
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped
+from taskflow.models.pytorch.types import computed_in, narrowed, type_of, widened
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Parameter, Tensor
 
 MOST_NAMED = 8  # of what has no counterpart
 WATCHING = "verify."  # names of what verification adds begin so
-Watch = Callable[[TorchStep, int, Tensor], Tensor]  # what stands for a step's tensor, in place of it
+Watch = Callable[[TorchStep, int, Any], Any]  # what stands for a step's tensor (`Tensor`, `Later`, `Stacked`), in place of it
 
 
 @dataclass(slots=True)
@@ -85,10 +98,15 @@ class _Following:
     def followed(self) -> Followed:
         """Raises ValueError that lists what has no counterpart, or says what is not supported, and where."""
         self._require_counterparts()
+        fusions = fusions_of(self.recording, self.module)
+        inside = {number for fusion in fusions.values() for number in fusion.inside}
         for step in self.recording.steps:
             before = len(self.graph.nodes)
             try:
-                self._settle(step, self._value(step))
+                if step.number in fusions:
+                    self._fuse(step, fusions[step.number])
+                elif step.number not in inside and step.kind != "unused":
+                    self._settle(step, self._value(step))
             except (ValueError, TypeError) as error:  # of what is not supported, of operators, of arguments that a function has not
                 why = str(error).replace("made()", step.name)
                 raise ValueError(f"from_torch: {self.graph.name}: {step.describe()}: {why}{said(step.line)}") from error
@@ -130,6 +148,18 @@ class _Following:
 
     # ---- steps -----------------------------------------------------------------------------------------------------
 
+    def _fuse(self, step: TorchStep, fusion: Fusion) -> None:
+        """Build what stands for several steps, of which this is the last; or each of them by itself."""
+        name = self._free(f"{step.where}.{step.name}" if step.where else step.name)
+        keep = Lazy if fusion.takes_later else ()
+        given = [value if isinstance(value, keep) else in_order(value) for value in map(self._given, fusion.needs)]
+        made = fusion.build(name, *given)
+        if made is not None:
+            self._settle(step, narrowed(made, step.values, name))
+            return
+        for number in sorted(fusion.inside):
+            self._settle(self.recording.steps[number], self._value(self.recording.steps[number]))
+
     def _value(self, step: TorchStep) -> Any:
         if step.kind == "input":
             (example,) = step.values
@@ -137,7 +167,7 @@ class _Following:
             return ops.input(self.graph, tuple(example.shape), dtype, name=self._free(step.target))
         if step.kind == "parameter":
             held = self.parameters[step.target]
-            self._require_type(held, step.target)
+            self._require_type(held, step.target, torch.float32)  # functions are given what PyTorch gives them
             self._require_alone(held, step.target)
             return Held(Site(step.target, self.graph, self.known, names=self.names), held)
         args, kwargs = mapped(self._given, step.args), mapped(self._given, step.kwargs)
@@ -145,12 +175,15 @@ class _Following:
             return self._layer(step, args, kwargs)
         args, kwargs = mapped(self._named_at(step.where), args), mapped(self._named_at(step.where), kwargs)
         name = self._free(f"{step.where}.{step.name}" if step.where else step.name)
+        widen = widened(computed_in(step, (args, kwargs)), self.graph, name)
+        args, kwargs = mapped(widen, args), mapped(widen, kwargs)
         if step.target is not ATTENTION and makes_mask(step.target, args, kwargs):
             return masked_call(step.target, name, self.graph, args, kwargs)
         handler = FUNCTIONS[step.target]
-        if handler not in RAW:
-            args, kwargs = mapped(self._tensor(name), args), mapped(self._tensor(name), kwargs)
-        return handler(name, *args, **kwargs)
+        if handler not in SWAPPED:
+            convert = self._tensor(name) if handler not in RAW else in_order
+            args, kwargs = mapped(convert, args), mapped(convert, kwargs)
+        return narrowed(handler(name, *args, **kwargs), step.values, name)
 
     def _layer(self, step: TorchStep, args: Any, kwargs: Any) -> Any:
         part = self.module.get_submodule(step.target)
@@ -161,17 +194,20 @@ class _Following:
                 parameter.requires_grad,
                 f"{name} has requires_grad=False, but a layer's parameters are trained here; train it, or import without it",
             )
-            self._require_type(parameter, name)
+            given = next((found for value in leaves((args, kwargs)) if (found := type_of(value)) is not None), None)
+            self._require_type(parameter, name, given)
             self._require_alone(parameter, step.target)
             if isinstance(part, STATEFUL) or is_experts(part):
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target
-        masks = {key: value for key, value in kwargs.items() if isinstance(value, Fixed)}  # a layer looks at those itself
+        swapped = Lazy if isinstance(part, IN_EITHER_ORDER) else ()
         convert = self._tensor(step.target)
-        args = mapped(convert, args)
-        kwargs = {key: value if key in masks else mapped(convert, value) for key, value in kwargs.items()}
+        args = mapped(lambda value: value if isinstance(value, swapped) else convert(value), args)
+        own = (Fixed, Mask, *swapped)  # what a layer looks at itself
+        kwargs = {key: value if isinstance(value, own) else mapped(convert, value) for key, value in kwargs.items()}
         name = self._home(step.target, part)
-        return build(Site(name, self.graph, self.known, step.training, self.names), part, *args, **kwargs)
+        made = build(Site(name, self.graph, self.known, step.training, self.names), part, *args, **kwargs)
+        return narrowed(made, step.values, name)
 
     def _home(self, path: str, part: nn.Module) -> str:
         """The module that a layer is named by: the first of those that have its parameters (another if they are shared)."""
@@ -181,9 +217,11 @@ class _Following:
         homes = {self.names[id(p)].removesuffix(f".{name}") for name, p in own if self.names[id(p)].endswith(f".{name}")}
         return homes.pop() if len(homes) == 1 and len(own) == len({self.names[id(p)] for _, p in own}) else path
 
-    def _require_type(self, parameter: Any, name: str) -> None:
-        dtype, own = str(parameter.dtype).removeprefix("torch."), str(self.graph.dtype)
-        require(dtype == own, f"{name} is {dtype}, but the first parameter is {own}: one float type in the whole network, please")
+    def _require_type(self, parameter: Any, name: str, given: torch.dtype | None = None) -> None:
+        """Require the network's type; in one of 16 bits float32 is fine, too, where what the parameter meets is ``given`` so."""
+        dtype, own = name_of_type(parameter.dtype), str(self.graph.dtype)
+        wide = is_narrow(self.graph.dtype) and parameter.dtype is given is torch.float32
+        require(dtype == own or wide, f"{name} is {dtype}, but the first parameter is {own}: one float type for all, please")
 
     def _require_alone(self, parameter: Any, path: str) -> None:
         other = self.stateful.get(id(parameter), path)
@@ -216,10 +254,12 @@ class _Following:
         for ref, theirs in zip((leaf for leaf in leaves(step.result) if isinstance(leaf, Ref)), step.values):
             ours = found.get(ref)
             if isinstance(ours, Mask):
-                fits = ours.tensor.shape == tuple(theirs.shape) and theirs.dtype is torch.bool
+                fits = ours.tensor.shape == tuple(theirs.shape) and not theirs.requires_grad
                 require(fits, f"returns {theirs.dtype} {list(theirs.shape)} in PyTorch, but a mask {list(ours.tensor.shape)} here")
-            elif isinstance(ours, Stacked):
+            elif isinstance(ours, (Stacked, *Lazy)):
                 require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")
+                if self.watch is not None:
+                    ours = self.watch(step, ref.index, ours)
             elif isinstance(ours, Tensor):
                 self._compare(step, theirs, ours)
                 if self.watch is not None:
@@ -227,11 +267,11 @@ class _Following:
             self.values[ref] = ours
 
     def _compare(self, step: TorchStep, theirs: torch.Tensor, ours: Tensor) -> None:
-        shape, dtype = tuple(theirs.shape), str(theirs.dtype).removeprefix("torch.")
+        shape, dtype = tuple(theirs.shape), name_of_type(theirs.dtype)
         require(ours.shape == shape, f"returns {list(shape)} in PyTorch, but {list(ours.shape)} here")
         require(
             str(ours.dtype) == dtype,
-            f"returns {dtype} in PyTorch, but {ours.dtype} here: one float type in the whole network, please",
+            f"returns {dtype} in PyTorch, but {ours.dtype} here",
         )
         flows = self._depends_on_parameters(ours)
         require(

@@ -10,8 +10,10 @@ from taskflow.graph import OperatorGraph
 from taskflow.models.notes import listed, note
 from taskflow.models.pytorch.idle import idle_parts, own_losses
 from taskflow.models.pytorch.origin import first_output, remember
+from taskflow.models.vocabulary import blocks_of
 from taskflow.operators.tensor import Tensor
 
+MANY_CLASSES = 8192  # from so many on their scores can be cut by classes
 Loss = Callable[[Any], Tensor]
 
 
@@ -78,7 +80,8 @@ def from_torch(
 def _add_loss(graph: OperatorGraph, output: Tensor, loss: str | None) -> None:
     if loss == "cross_entropy":
         labels = ops.input(graph, output.shape[:-1], "int64", name="labels")
-        graph.minimize(ops.cross_entropy(output, labels, name="loss"))
+        blocks = blocks_of(output.shape[-1]) if output.shape[-1] >= MANY_CLASSES else None
+        graph.minimize(ops.cross_entropy(output, labels, blocks=blocks, name="loss"))
     elif loss == "mse_loss":
         graph.minimize(ops.mse_loss(output, ops.input(graph, output.shape, name="targets"), name="loss"))
     elif loss is not None:

@@ -7,17 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.registry import FUNCTIONS, array_of, constant, number_of, tensor_of
+from taskflow.models.pytorch.registry import FUNCTIONS, Hides, array_of, constant, number_of, tensor_of
 from taskflow.models.pytorch.site import Unsupported, require
 from taskflow.models.pytorch.steps import Fixed, leaves
 from taskflow.operators.tensor import Tensor
 
-MASKED = 1e9
-"""What is taken off the scores of keys that are hidden: their exponentials are 0 beside any real score's."""
+
+def lowest_score(dtype: np.dtype[Any]) -> float:
+    """Return what stands for minus infinity in scores, whose exponential is 0 beside any real score's: a product with 0 is 0."""
+    return -1e9 if dtype.itemsize > 2 or str(dtype) == "bfloat16" else -3e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,11 +170,14 @@ def unchanged(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
 def filled(graph: OperatorGraph, name: str, input: Any, mask: Any, value: Any) -> Any:
     """Fill with ``value`` where the mask is True."""
     number = number_of(value)
-    require(
-        number is not None and math.isfinite(number),
-        "value must be a finite number where the mask comes from inputs; write torch.finfo(x.dtype).min for minus infinity",
-    )
+    require(number is not None, "value must be a number where the mask comes from inputs")
+    if number == -math.inf and isinstance(mask, Mask) and _is_zeros(input, mask.tensor.shape):
+        return Hides(mask.tensor, lowest_score(mask.tensor.dtype), name)
     return chosen(graph, name, mask, number, input)
+
+
+def _is_zeros(value: Any, shape: tuple[int, ...]) -> bool:
+    return isinstance(value, Fixed) and tuple(value.tensor.shape) == shape and not bool(array_of(value).any())
 
 
 @_says("where")
@@ -185,17 +191,34 @@ def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: A
             raise Unsupported("where of truth values")
         number = number_of(value)
         if number is None:
-            parts.append(ops.mul(tensor_of(value, graph, name), mask, name=f"{name}.{at}"))
+            x = tensor_of(value, graph, name)
+            parts.append(ops.mul(x, ops.cast(mask, x.dtype, name=f"{name}.{at}_mask"), name=f"{name}.{at}"))
             continue
-        require(math.isfinite(number), "only finite numbers where the mask comes from inputs; write torch.finfo(x.dtype).min")
+        require(number < math.inf, "infinity is not understood where the mask comes from inputs")
         if number:
-            parts.append(ops.scale(mask, number, name=f"{name}.{at}"))
+            parts.append(ops.scale(mask, max(number, lowest_score(mask.dtype)), name=f"{name}.{at}"))
+    widest = max((part.dtype for part in parts), key=lambda dtype: dtype.itemsize, default=graph.dtype)
+    parts = [ops.cast(part, widest, name=f"{part.name}.cast") for part in parts]
     if not parts:
         return ops.scale(condition.tensor, 0.0, name=name)
     return parts[0] if len(parts) == 1 else ops.add(parts[0], parts[1], name=name)
 
 
-MAKERS = {target for target, handler in OF_MASKS.items() if handler is truth or handler.__qualname__.startswith("_compared")}
+@_says("scatter")
+def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any, value: Any = None) -> Mask:
+    """Ones in a tensor of zeros, where distinct indices of the last dimension say."""
+    number, last = number_of(value), len(input.tensor.shape) - 1 if isinstance(input, Fixed) else -1
+    require(_is_zeros(input, tuple(input.tensor.shape)) and number == 1, "only of the number 1 into zeros")
+    require(isinstance(index, Tensor) and dim % (last + 1) == last, "only along the last dimension")
+    places = constant(graph, np.arange(input.tensor.shape[-1]).reshape((1,) * (last + 1) + (-1,)), f"{name}.places")
+    alone = ops.reshape(index, (*index.shape, 1), name=f"{name}.alone")
+    return Mask(ops.sum(ops.compare(alone, "eq", places, name=f"{name}.each"), last, name=name))
+
+
+MAKERS = {
+    target for target, handler in OF_MASKS.items()
+    if handler in (truth, scattered) or handler.__qualname__.startswith("_compared")
+}
 MOVING = {
     "view", "reshape", "unsqueeze", "squeeze", "expand", "expand_as", "broadcast_to", "transpose", "permute", "__getitem__",
     "flatten", "unflatten", "repeat", "repeat_interleave", "narrow", "select", "swapaxes", "movedim", "roll",

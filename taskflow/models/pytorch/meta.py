@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf, prod
 from typing import Any
 
+MOST_ELEMENTS = {"empty": 1 << 20, "rand": 1 << 20, "randn": 1 << 20, "zeros": 1 << 24, "ones": 1 << 24}
+"""Of arrays that have numbers, by the function that makes them: weights begin empty, tables and masks as zeros or ones."""
 _depth = 0  # blocks of `on_meta` that are open
 
 
@@ -15,10 +18,22 @@ class NumbersWantedError(Exception):
 
 @contextmanager
 def on_meta() -> Iterator[None]:
-    """Give modules that are made in the block parameters on the meta device; buffers (tables of positions, masks) have numbers.
-    An array's address space is reserved for a moment, and never written to."""
+    """Give modules that are made in the block parameters on the meta device; buffers (tables of positions, masks) have numbers,
+    unless they are larger than any table is."""
     global _depth
     from torch import nn
+    from torch.overrides import TorchFunctionMode
+
+    class Small(TorchFunctionMode):
+        """Makes large arrays, such as the weights of all experts, on the meta device at once."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = dict(kwargs or {})
+            sizes = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else kwargs.get("size", args)
+            most = MOST_ELEMENTS.get(getattr(func, "__name__", ""), inf) if kwargs.get("out") is None else inf
+            if most < inf and sizes and all(isinstance(size, int) for size in sizes) and prod(sizes) > most:
+                kwargs["device"] = "meta"
+            return func(*args, **kwargs)
 
     plain = nn.Module.register_parameter
 
@@ -30,7 +45,8 @@ def on_meta() -> Iterator[None]:
     nn.Module.register_parameter = register  # type: ignore[method-assign]
     _depth += 1
     try:
-        yield
+        with Small():
+            yield
     finally:
         _depth -= 1
         nn.Module.register_parameter = plain  # type: ignore[method-assign]

@@ -12,12 +12,11 @@ from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add
 from taskflow.models.pytorch.dropping import is_drop_path
 from taskflow.models.pytorch.experts import experts, is_experts
-from taskflow.models.pytorch.masks import MASKED, Mask
+from taskflow.models.pytorch.multihead import multihead
 from taskflow.models.pytorch.normalising import affine, normalised
 from taskflow.models.pytorch.refused import class_of
-from taskflow.models.pytorch.registry import Stacked, array_of, constant
+from taskflow.models.pytorch.registry import Stacked, least_step
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
-from taskflow.models.pytorch.steps import Fixed
 from taskflow.models.pytorch.turned import CONV1D
 from taskflow.operators.tensor import Tensor
 
@@ -83,7 +82,9 @@ def _layer_norm(site: Site, m: Any, x: Tensor) -> Made:
 
 
 def _rms_norm(site: Site, m: Any, x: Tensor) -> Made:
-    least = float(np.finfo(x.dtype).eps) if m.eps is None else m.eps
+    least = least_step(x.dtype) if m.eps is None else m.eps
+    if len(m.normalized_shape) == 1 and m.weight is not None and x.ndim > 1:
+        return site.own(ops.rms_norm(x, least, name=site.name, parameters=site.shared(m.weight)), m.weight)
     y = normalised(site.name, x, len(m.normalized_shape), least, centred=False)
     return affine(site.name, y, _held(site, m, "weight"), None)
 
@@ -118,74 +119,6 @@ def _lstm(site: Site, m: nn.LSTM, x: Tensor, hx: Any = None) -> Made:
     require(f"{site.name}.l0" not in {node.name for node in site.graph}, "is called twice")
     y, (h, c) = ops.lstm(x, m.hidden_size, m.num_layers, dropout=m.dropout if site.training else 0.0, name=site.name)
     return y, (Stacked(tuple(h)), Stacked(tuple(c)))
-
-
-def _attention(
-    site: Site, m: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Any = None,
-    need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
-) -> Made:
-    require(m.batch_first and m.in_proj_weight is not None, "only batch_first, with queries, keys and values of one width")
-    require(m.bias_k is None and not m.add_zero_attn, "add_bias_kv and add_zero_attn are not supported")
-    require(key is value, "keys and values must be one tensor")
-    require(key_padding_mask is None, "masks that are inputs are not supported (key_padding_mask)")
-    require(f"{site.name}.q_proj" not in {node.name for node in site.graph}, "is called twice")
-    drop, bias, causal = m.dropout if site.training else 0.0, m.in_proj_bias is not None, False
-    if attn_mask is not None:
-        require(isinstance(attn_mask, Fixed), "masks that are inputs are not supported (attn_mask)")
-        causal = query.shape[1] == key.shape[1] and _is_causal(array_of(attn_mask))
-        require(causal, "of masks (attn_mask) only the causal one of equally many queries and keys")
-    require(causal or not is_causal, "is_causal needs the causal attn_mask")
-    made = ops.multi_head_attention(query, key, m.num_heads, causal=causal, dropout=drop, bias=bias, name=site.name)
-    return made, None
-
-
-def _is_causal(mask: Any) -> bool:
-    """True for a mask (T, T) that hides all later keys, and nothing else: by True, or by minus infinity."""
-    if mask.ndim != 2:
-        return False
-    hidden = mask if mask.dtype == bool else np.isneginf(mask)
-    plain = mask.dtype == bool or bool((mask[~hidden] == 0).all())
-    return plain and bool((hidden == (np.tri(*mask.shape) == 0)).all())
-
-
-def fixed_mask(mask: Fixed, rows: int, columns: int) -> tuple[Fixed | None, bool]:
-    """Return the rest of a fixed attention mask (True for what is allowed, or numbers that are added), and whether it is the
-    causal mask. The rest is None for the causal mask, and for a mask that hides nothing."""
-    numbers = array_of(mask)
-    if numbers.ndim < 2 or numbers.shape[-2:] != (rows, columns):
-        return mask, False
-    first = numbers.reshape(-1, rows, columns)[0]
-    if not bool((numbers == first).all()):
-        return mask, False
-    low = first.dtype.type(np.finfo(first.dtype).min) if first.dtype.kind == "f" else 0
-    hidden = ~first if first.dtype == bool else first <= low
-    if first.dtype != bool and bool(first[~hidden].any()):
-        return mask, False
-    if not hidden.any():
-        return None, False
-    causal = rows == columns and bool((hidden == (np.tri(rows) == 0)).all())
-    return (None, True) if causal else (mask, False)
-
-
-def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor:
-    """Return scores (..., T, S) with a mask. A mask of numbers, which may be computed, is added. A fixed boolean mask is True
-    for what is ``allowed`` (or else for what is not)."""
-    if mask is None:
-        return scores
-    if isinstance(mask, Mask):
-        hidden = ops.scale(ops.shift(mask.tensor, -1.0, name=f"{name}.hidden"), MASKED, name=f"{name}.low")
-        return ops.add(scores, hidden, name=f"{name}ed")
-    if isinstance(mask, (Tensor, Held)):
-        return add(f"{name}ed", scores, mask)  # type: ignore[no-any-return]
-    require(isinstance(mask, Fixed), "masks that are inputs, or are computed from them, are not supported (attn_mask)")
-    numbers = array_of(mask)
-    for dim in range(numbers.ndim):  # such as the same for all samples: what repeats is kept once
-        first = numbers[(slice(None),) * dim + (slice(0, 1),)]
-        numbers = first if numbers.shape[dim] > 1 and bool((numbers == first).all()) and dim < numbers.ndim - 2 else numbers
-    if numbers.dtype == bool:
-        numbers = np.where(numbers if allowed else ~numbers, 0.0, -np.inf)
-    require(bool((numbers > -np.inf).any(-1).all()), "a mask hides all keys of some query")
-    return ops.add(scores, constant(scores.graph, numbers.astype(scores.dtype), name), name=f"{name}ed")
 
 
 def _dropout(site: Site, m: nn.Dropout, x: Tensor) -> Made:
@@ -295,7 +228,7 @@ def pair(value: Any) -> tuple[int, int]:
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm, nn.LayerNorm: _layer_norm, nn.GroupNorm: _group_norm,
-    nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: _attention, nn.RMSNorm: _rms_norm,
+    nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: multihead, nn.RMSNorm: _rms_norm,
     nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
     nn.Softmax: _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
     nn.AdaptiveAvgPool1d: _adaptive_avg_pool1d,
@@ -317,6 +250,8 @@ BY_NAME: dict[str, Callable[..., Made]] = {
     "torchvision.ops.stochastic_depth.StochasticDepth": stochastic_depth, CONV1D: _conv1d,
 }
 """Layers of packages that need not be installed."""
+IN_EITHER_ORDER = (nn.MultiheadAttention,)
+"""Layers that take what is to be swapped as it is."""
 STATEFUL = (nn.LSTM, nn.MultiheadAttention, nn.BatchNorm1d, nn.BatchNorm2d)
 """Layers that may share no parameter with others."""
 

@@ -6,16 +6,27 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add, matmul, mul
+from taskflow.models.pytorch.attention_masks import fixed_mask, masked_scores
 from taskflow.models.pytorch.masks import Mask
-from taskflow.models.pytorch.modules import LAYERS, fixed_mask, masked_scores, pair
+from taskflow.models.pytorch.modules import LAYERS, pair
 from taskflow.models.pytorch.normalising import affine, normalised
-from taskflow.models.pytorch.registry import Function, graph_of, layer_site, stands_for, tensor_of
+from taskflow.models.pytorch.registry import (
+    Again,
+    Function,
+    Later,
+    Lazy,
+    graph_of,
+    layer_site,
+    least_step,
+    stands_for,
+    swapped,
+    tensor_of,
+)
 from taskflow.models.pytorch.shaping import repeat_interleave, transpose
 from taskflow.models.pytorch.site import Held, require
 from taskflow.models.pytorch.steps import Fixed
@@ -117,7 +128,7 @@ def layer_norm(
 def rms_norm(name: str, input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
     """Normalisation by the root of the mean square over the last dimensions."""
     x = tensor_of(input, graph_of(input, weight), name)
-    least = float(np.finfo(x.dtype).eps) if eps is None else eps
+    least = least_step(x.dtype) if eps is None else eps
     return affine(name, normalised(name, x, len(normalized_shape), least, centred=False), weight, None)
 
 
@@ -218,30 +229,34 @@ def pad(name: str, input: Tensor, pad: Sequence[int], mode: str = "constant", va
 # ---- attention ---------------------------------------------------------------------------------------------------------------
 
 
-def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, grouped: bool) -> bool:
-    """True for (N, heads, T, features) that the operator without a matrix of weights computes as PyTorch means it."""
-    alike = q.ndim == k.ndim == v.ndim == 4 and q.shape[0] == k.shape[0] == v.shape[0] and k.shape[:3] == v.shape[:3]
-    heads = alike and (q.shape[1] == k.shape[1] or (grouped and q.shape[1] % k.shape[1] == 0))
-    return heads and q.shape[3] == k.shape[3] and (not causal or q.shape[2] == k.shape[2])
+def _flash(q: Sequence[int], k: Sequence[int], v: Sequence[int], causal: bool, grouped: bool) -> bool:
+    """True for shapes (N, heads, T, features) that the operator without a matrix of weights computes as PyTorch means it."""
+    alike = len(q) == len(k) == len(v) == 4 and q[0] == k[0] == v[0] and k[:3] == v[:3]
+    heads = alike and (q[1] == k[1] or (grouped and q[1] % k[1] == 0))
+    return heads and q[3] == k[3] and (not causal or q[2] == k[2])
 
 
-@stands_for("scaled_dot_product_attention", raw=True)
+@stands_for("scaled_dot_product_attention", later=True)
 def attention(
     name: str, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:
     """Build softmax(query key^T scale + mask) value. ``is_causal``: query t sees the keys up to t, even if there are more keys."""
     graph = graph_of(query, key, value)
-    q, k, v = (tensor_of(part, graph, name) for part in (query, key, value))
+    each = [part if isinstance(part, Lazy) else tensor_of(part, graph, name) for part in (query, key, value)]
+    window = None
     if isinstance(attn_mask, Fixed):
-        attn_mask, hides_later = fixed_mask(attn_mask, q.shape[-2], k.shape[-2])
+        attn_mask, hides_later, window = fixed_mask(attn_mask, each[0].shape[-2], each[1].shape[-2])
         is_causal = is_causal or hides_later
-    if attn_mask is None and _flash(q, k, v, is_causal, enable_gqa):
-        q, k, v = (ops.transpose(part, 1, 2, name=f"{name}.{at}") for part, at in zip((q, k, v), "qkv"))
+    if attn_mask is None and isinstance(each[1], Again) and isinstance(each[2], Again) and each[1].times == each[2].times:
+        each, enable_gqa = [each[0], each[1].base, each[2].base], True
+    if attn_mask is None and _flash(*(part.shape for part in each), is_causal, enable_gqa):
+        q, k, v = (swapped(part, 1, 2, name=f"{name}.{at}") for part, at in zip(each, "qkv"))
         made = ops.flash_attention(
-            q, k, v, scale=scale, causal=is_causal, dropout=dropout_p, name=f"{name}.attention"
+            q, k, v, scale=scale, causal=is_causal, window=window, dropout=dropout_p, name=f"{name}.attention"
         )
-        return ops.transpose(made, 1, 2, name=name)
+        return Later(made, (1, 2), name)
+    q, k, v = (tensor_of(part, graph, name) for part in each)
     if enable_gqa:
         k, v = (
             repeat_interleave(f"{name}.{at}", part, q.shape[-3] // part.shape[-3], -3) if part.shape[-3] != q.shape[-3] else part
@@ -261,5 +276,5 @@ def attention(
         masked_scores(f"{name}.mask", scores, attn_mask, allowed=True), -1, causal=causal, name=f"{name}.softmax"
     )
     if isinstance(attn_mask, Mask):  # a query that sees no key gets zeros
-        weights = ops.mul(weights, attn_mask.tensor, name=f"{name}.seen")
+        weights = ops.mul(weights, ops.cast(attn_mask.tensor, weights.dtype, name=f"{name}.cast"), name=f"{name}.seen")
     return matmul(name, ops.dropout(weights, dropout_p, name=f"{name}.drop") if dropout_p else weights, v)

@@ -86,19 +86,22 @@ def graph_around(module: Any, examples: Sequence[Any], leaf: Callable[[Any], boo
 
 def _sites(graph: OperatorGraph) -> tuple[Mapping[str, OperatorSite], str | None]:
     from taskflow.models.pytorch.follow import follow
+    from taskflow.models.pytorch.registry import Lazy, graph_of, origin_tensor
     from taskflow.models.pytorch.steps import Ref, leaves
 
     origin = require_origin(graph)
     ends: dict[int, int] = {}  # step -> how many operators there are after it
 
-    def watch(step: Any, index: int, ours: Tensor) -> Tensor:
-        ends[step.number] = len(ours.graph.nodes)  # type: ignore[attr-defined]
+    def watch(step: Any, index: int, ours: Any) -> Any:
+        ends[step.number] = len(graph_of(ours).nodes)  # type: ignore[attr-defined]
         return ours
 
     followed = follow(origin.module, list(origin.examples), graph.name, watch)
 
     def name_of(value: Any) -> str | None:
         found = followed.values.get(value) if isinstance(value, Ref) else None
+        if isinstance(found, Lazy):
+            found = found.made[0] if found.made else origin_tensor(found)
         return found.name if isinstance(found, Tensor) else None
 
     found: dict[str, OperatorSite] = {}

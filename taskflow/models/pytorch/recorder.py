@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,61 +12,38 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from taskflow.models.pytorch.calls import (
+    INDEX_ASSIGNMENT,
+    NEVER,
+    ONLY_SHAPES,
+    QUERIES,
+    STATE,
+    changes_by_name,
+    is_in_place,
+    numbers_like,
+    tensors_of,
+)
 from taskflow.models.pytorch.dropping import probability_of
 from taskflow.models.pytorch.experts import is_experts, without_numbers
 from taskflow.models.pytorch.places import calling_line
+from taskflow.models.pytorch.recipes import SAME, Recipes, plain_name
 from taskflow.models.pytorch.refused import more_than_its_class
+from taskflow.models.pytorch.repeats import RepeatedLayers
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
+from taskflow.models.pytorch.writes import Writes
 
-QUERIES = {  # methods that say something about a tensor and change nothing
-    "__get__", "__len__", "__format__", "__repr__", "__hash__", "size", "dim", "ndimension", "numel", "nelement", "stride",
-    "storage_offset", "is_contiguous", "is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "type",
-    "is_same_size", "result_type", "can_cast", "_assert", "promote_types", "is_tensor", "broadcast_shapes", "is_grad_enabled",
-}
-STATE = {"grad", "_grad", "_version"}  # properties that say what happened before
-ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
-    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",
-}
-INDEX_ASSIGNMENT = "__setitem__"
+MOST_TURNS = 600  # of a loop
 plain_call = nn.Module.__call__
-
-
-def _numbers(value: Any) -> Any:
-    """A tensor of its shape and type that has numbers, whichever; all else as it is."""
-    return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
-
-
-def _in_place(target: Any, args: Any, kwargs: Any) -> bool:
-    """True if a function is called, or a layer made, with ``inplace``."""
-    if isinstance(target, nn.Module):
-        return bool(getattr(target, "inplace", False))
-    try:
-        return bool(inspect.signature(target).bind(*args, **kwargs).arguments.get("inplace"))
-    except (TypeError, ValueError):  # built in: those have no such argument
-        return False
-
-
-def tensors_of(nest: Any) -> list[torch.Tensor]:
-    """Return the tensors among the leaves of a nest."""
-    return [value for value in leaves(nest) if isinstance(value, torch.Tensor)]
-
-
-def _changes(name: str, kwargs: dict[str, Any]) -> bool:
-    """True if a function of this name, called with ``kwargs``, writes into one of its arguments."""
-    in_place = name.endswith("_") and not name.startswith("__")
-    return in_place or name == INDEX_ASSIGNMENT or kwargs.get("out") is not None
-
-
-def changes_an_argument(target: Any, args: Any, kwargs: Any) -> bool:
-    """True if a function, called so, writes into one of its arguments."""
-    return _changes(getattr(target, "__name__", ""), kwargs) or _in_place(target, args, kwargs)
 
 
 class TorchRecorder(TorchFunctionMode):
     """Recorder of one run of a module on the tensors of a `Shadow`. Functions with only fixed tensors as arguments are computed
-    at once. In-place operations replace what they changed, and tensors that share its memory may not be read again."""
+    at once. In-place operations replace what they changed, and tensors that share its memory may not be read again. ``repeats``:
+    layers that are alike are recorded once."""
+
+    repeats = True
 
     def __init__(
         self, module: nn.Module, shadow: Shadow, leaf: Callable[[nn.Module], bool],
@@ -83,8 +61,12 @@ class TorchRecorder(TorchFunctionMode):
         self.protected: dict[int, str] = {}  # storages of inputs and parameters
         self.made: dict[int, torch.Tensor] = {}  # storages of fixed tensors that were made on the way: a tensor that has it
         self.fixed: dict[int, Fixed] = {}
+        self.recipes = Recipes(shadow.mode, lambda: self.inside)
         self.names = {id(buffer): path for path, buffer in module.named_buffers()}
         self.of_layers = {id(buffer) for part in module.modules() if leaf(part) for buffer in part.buffers()}
+        self.layers, self.writes = RepeatedLayers(self), Writes(self)
+        self.kept: list[torch.Tensor] = []  # so that no other tensor gets their identity
+        self.turns: Counter[Any] = Counter()  # steps from one line in one module
         self.inside = ""
         self.error: Exception | None = None
         self.paused = False
@@ -97,7 +79,7 @@ class TorchRecorder(TorchFunctionMode):
         try:
             with self.shadow.in_place_of(self.module), torch.enable_grad(), self:
                 returned = forward(self.module, *args, **kwargs)
-                with self._pause():
+                with self.pause():
                     output = mapped(self._kept, returned)
             if self.error is not None:
                 raise self.error
@@ -134,12 +116,12 @@ class TorchRecorder(TorchFunctionMode):
     def _input(self, example: Any, name: str) -> Any:
         if not isinstance(example, torch.Tensor):
             return example
-        self._add("input", name, (), {}, example)
+        self.add("input", name, (), {}, example)
         return example
 
     def _kept(self, value: Any) -> Any:
         """A leaf of what forward returned, as a reference."""
-        return self._reference(value) if isinstance(value, torch.Tensor) else value
+        return self.reference(value) if isinstance(value, torch.Tensor) else value
 
     # ---- calls -----------------------------------------------------------------------------------------------------
 
@@ -173,14 +155,15 @@ class TorchRecorder(TorchFunctionMode):
                 return recorder._called("module", path, args, kwargs, recorder.shadow.copy_of(part))
             before, recorder.inside = recorder.inside, path
             try:
-                return plain_call(part, *args, **kwargs)
+                return recorder.layers.call(part, path, args, kwargs)
             finally:
                 recorder.inside = before
 
         return call
 
     @contextmanager
-    def _pause(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
+        """Record nothing within the block."""
         before, self.paused = self.paused, True
         try:
             yield
@@ -189,7 +172,7 @@ class TorchRecorder(TorchFunctionMode):
 
     def _called(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any) -> Any:
         """Run one layer or function, and write it down if it depends on inputs or parameters."""
-        with self._pause():
+        with self.pause():
             if kind == "function" and target is torch.Tensor.__iter__:
                 return iter(self._written("function", torch.Tensor.unbind, args, kwargs, torch.Tensor.unbind))
             return self._written(kind, target, args, kwargs, run)
@@ -199,21 +182,35 @@ class TorchRecorder(TorchFunctionMode):
         name = target if kind == "module" else getattr(target, "__name__", "")
         args, kwargs = mapped(self._in_shadow, args), mapped(self._in_shadow, kwargs)
         given = tensors_of((args, kwargs))
-        changes = kind == "function" and _changes(name, kwargs)
-        tracked = [value for value in given if self._tracked(value)]
+        changes = kind == "function" and changes_by_name(name, kwargs)
+        tracked = [value for value in given if self.tracked(value)]
         if kind == "function" and name not in QUERIES:
             self._refuse_buffers_of_layers(given)
         if name in ONLY_SHAPES and tracked:
-            return self._fixed(kind, target, mapped(_numbers, args), mapped(_numbers, kwargs), run, changes)
+            return self._fixed(kind, target, mapped(numbers_like, args), mapped(numbers_like, kwargs), run, changes)
         layer = kind == "module" and (next(run.parameters(), None) is not None or bool(probability_of(run)))
         if not tracked and not layer:
             return self._fixed(kind, target, args, kwargs, run, changes)
         self._refuse_hidden_state(name, target)
+        if changes and tracked and not self.tracked(given[0]) and (plain := self._returning(name, given[0])) is not None:
+            result = self._written(kind, plain, args, kwargs, plain)
+            self.kept.append(given[0])
+            if result.requires_grad:
+                self.stale[id(given[0])] = name
+            else:  # what is written into stands for the result, too
+                self.refs[id(given[0])], self.origins[id(given[0])] = self.refs[id(result)], given[0].grad_fn
+            return result
+        if name in NEVER:
+            return False
+        if name in ("copy_", INDEX_ASSIGNMENT) and (into := self.recipes.unset(given[0])) is not None:
+            return self.writes.assigned(into, run, args)
+        if name == "copy_" and (view := self.writes.last_view(given[0])) is not None:
+            return self.writes.assigned(view, run, args)
         if name in QUERIES:
             result = run(*args, **kwargs)
             if not tensors_of(result):
                 return result
-        referred, named = mapped(self._reference_in_nest, (args, kwargs))
+        referred, named = mapped(self.reference_in_nest, (args, kwargs))
         self._refuse_arguments(name, given, changes)
         before = [value._version for value in given]
         if kind == "module":
@@ -225,9 +222,17 @@ class TorchRecorder(TorchFunctionMode):
         if not tensors_of(result):
             raise Unsupported(f"{name_of(target)} returns no tensor; it has no counterpart")
         changed = [value for value, version in zip(given, before) if value._version != version]
+        if not changed and plain_name(target) in SAME and any(result is value for value in given):
+            return result  # such as x.float() of what is float32
         self._forget(changed, kind, target)
-        self._add(kind, target, referred, named, result, getattr(run, "training", True))
+        self.add(kind, target, referred, named, result, getattr(run, "training", True))
         return result
+
+    def _returning(self, name: str, into: torch.Tensor) -> Any:
+        """The function that returns what one of this name writes into a tensor that was made on the way, such as ``masked_fill``;
+        None if there is none, or the tensor is a buffer."""
+        fresh = into.untyped_storage()._cdata in self.made and id(into) not in self.fixed
+        return getattr(torch.Tensor, name[:-1], None) if fresh and name.endswith("_") and not name.startswith("_") else None
 
     def _refuse_buffers_of_layers(self, given: Sequence[torch.Tensor]) -> None:
         """A function may not read what a layer keeps, since the layer's operator keeps it elsewhere."""
@@ -248,7 +253,7 @@ class TorchRecorder(TorchFunctionMode):
 
     def _refuse_arguments(self, name: str, given: Sequence[torch.Tensor], changes: bool) -> None:
         """A function that ``changes`` its first argument may not change a constant; and all arguments must have numbers."""
-        if changes and not self._tracked(given[0]):
+        if changes and not self.tracked(given[0]):
             raise Unsupported(f"{name} writes into {self._said(given[0])}; use an operation that returns a new tensor")
         for value in given:
             if value.is_meta:
@@ -270,11 +275,11 @@ class TorchRecorder(TorchFunctionMode):
         name = getattr(target, "__name__", str(target))
         given = tensors_of((args, kwargs))
         older = {value.untyped_storage()._cdata for value in given} - self.made.keys()
-        if changes or name == "__set__" or _in_place(target if kind == "function" else run, args, kwargs):
+        if changes or name == "__set__" or is_in_place(target if kind == "function" else run, args, kwargs):
             into = kwargs.get("out", args[0] if args else None)
             if isinstance(into, torch.Tensor) and into.untyped_storage()._cdata in older:
                 raise Unsupported(f"{name} in {self.inside or 'forward'} changes {self._said(into)}; a graph has no such state")
-        result = run(*args, **kwargs)
+        result = self.recipes.computed(name, run, args, kwargs) if kind == "function" and self.shadow.mode else run(*args, **kwargs)
         for value in leaves(result):
             if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in older:
                 self.made[value.untyped_storage()._cdata] = value
@@ -286,24 +291,28 @@ class TorchRecorder(TorchFunctionMode):
         """A parameter of the module as the shadow has it; all else as it is."""
         return self.shadow.parameters.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
-    def _tracked(self, value: torch.Tensor) -> bool:
+    def tracked(self, value: torch.Tensor) -> bool:
+        """True if a tensor depends on inputs or parameters. Raises Unsupported for one from elsewhere."""
         known = id(value) in self.refs or id(value) in self.stale or id(value) in self.shadow.paths
-        if not known and (value.requires_grad or self.shadow.is_foreign(value)):
+        if not known and not self.recipes.has(value) and (value.requires_grad or self.shadow.is_foreign(value)):
             raise Unsupported(
                 f"{self.inside or 'forward'} uses a tensor {list(value.shape)} that no function of torch has returned: "
                 "a custom autograd.Function, or a value that was kept from another call"
             )
         return known
 
-    def _reference_in_nest(self, value: Any) -> Any:
-        return self._reference(value) if isinstance(value, torch.Tensor) else value
+    def reference_in_nest(self, value: Any) -> Any:
+        """Return what stands for a leaf of a nest."""
+        return self.reference(value) if isinstance(value, torch.Tensor) else value
 
-    def _reference(self, value: torch.Tensor) -> Ref | Fixed:
-        if not self._tracked(value):
+    def reference(self, value: torch.Tensor) -> Ref | Fixed:
+        """Return what stands for a tensor in a recording."""
+        if not self.tracked(value):
             if id(value) not in self.fixed or self.fixed[id(value)].version != value._version:
                 if id(value) in self.fixed:
                     raise Unsupported(f"a constant of shape {list(value.shape)} is changed after it was used")
-                self.fixed[id(value)] = Fixed(value, value._version, self.names.get(id(value), ""))
+                name, recipe = self.names.get(id(value), ""), self.recipes.of(value)
+                self.fixed[id(value)] = Fixed(value, value._version, name, recipe)
             return self.fixed[id(value)]
         if id(value) in self.stale:
             raise Unsupported(
@@ -312,7 +321,7 @@ class TorchRecorder(TorchFunctionMode):
             )
         if id(value) not in self.refs:
             path = self.shadow.paths[id(value)]
-            self._add("parameter", path, (), {}, value)
+            self.add("parameter", path, (), {}, value)
         ref = self.refs[id(value)]
         if value.grad_fn is not self.origins[id(value)]:
             raise Unsupported(
@@ -321,12 +330,12 @@ class TorchRecorder(TorchFunctionMode):
             )
         return ref
 
-    def _add(
-        self, kind: str, target: Any, args: Any, kwargs: Any, result: Any, training: bool = True
-    ) -> None:
+    def add(self, kind: str, target: Any, args: Any, kwargs: Any, result: Any, training: bool = True) -> None:
+        """Write down a step, whose result is new from there on."""
         step = TorchStep(len(self.steps), kind, target, args, kwargs, where=self.inside, training=training)
         step.grad = torch.is_grad_enabled() and name_of(target) != "detach"
         step.line = calling_line()
+        self._count(step)
         self.steps.append(step)
 
         def kept(value: Any) -> Any:
@@ -345,6 +354,17 @@ class TorchRecorder(TorchFunctionMode):
         step.result = mapped(kept, result)
         if self.observe is not None:
             self.observe(step)
+
+    def _count(self, step: TorchStep) -> None:
+        """Refuse a loop over thousands of steps of a sequence: it would become as many operators."""
+        at = (self.inside, step.line, step.target) if step.kind == "function" else None
+        self.turns[at] += at is not None
+        if self.turns[at] > MOST_TURNS:
+            raise Unsupported(
+                f"a loop in {self.inside or 'forward'} calls {name_of(step.target)} more than {MOST_TURNS} times: a recurrence "
+                "that is written step by step, which would become as many operators, and there is none for such a scan; plan it "
+                "with shorter sequences (--set steps=), or write it with nn.LSTM"
+            )
 
     def _forget(self, changed: Sequence[torch.Tensor], kind: str, target: Any) -> None:
         """Forbid reading other views of memory that a step changed in place."""

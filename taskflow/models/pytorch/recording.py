@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from taskflow.models.pytorch.dropping import probability_name
+from taskflow.models.pytorch.recipes import lacks_numbers
 from taskflow.models.pytorch.recorder import TorchRecorder
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
@@ -33,11 +34,12 @@ def record_both(
     flags = [(part, part.training) for part in module.modules()]
     given = module.training
     try:
-        with _unchanged(module, leaf), _quietly():
+        with _unchanged(module, leaf) as settle, _quietly():
             if not given:
                 module.train()
             made = shadow()
             training = TorchRecorder(module, made, leaf).run(examples_in(made, examples))
+            settle()
             module.eval()
             made = shadow()
             evaluation = TorchRecorder(module, made, leaf).run(examples_in(made, examples))
@@ -94,9 +96,11 @@ def _depends_on_mode(module: nn.Module, step: TorchStep) -> bool:
 
 
 @contextmanager
-def _unchanged(module: nn.Module, leaf: Callable[[nn.Module], bool]) -> Iterator[None]:
+def _unchanged(module: nn.Module, leaf: Callable[[nn.Module], bool]) -> Iterator[Callable[[], None]]:
     """Put back what the block changes of the module and of random generators; Unsupported if forward changed something. Layers
-    are not looked at: copies of them run, and to copy an LSTM changes its lists of weights."""
+    are not looked at: copies of them run, and to copy an LSTM changes its lists of weights. Sizes that forward has found when the
+    block calls what it is given, and that are the same in the end, are no state: such as a window no larger than the image."""
+    settled: dict[str, dict[str, Any]] = {}
     kept = {path: _attributes(part) for path, part in module.named_modules()}
     tensors = [
         (f"{path}.{name}", value, value._version, value.detach().clone() if _plain(value) else None)
@@ -105,10 +109,11 @@ def _unchanged(module: nn.Module, leaf: Callable[[nn.Module], bool]) -> Iterator
     ]
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002  what a module may draw from
     try:
-        yield
+        yield lambda: settled.update({path: _attributes(part) for path, part in module.named_modules()})
         changed = [
             f"{path or 'the module'}.{name}" for path, part in module.named_modules() if not (path and leaf(part))
             for name in _differences(kept.get(path, {}), _attributes(part))
+            if not _is_settled(name, kept.get(path, {}), settled.get(path, {}), vars(part))
         ]
         changed += [name for name, value, version, _ in tensors if value._version != version]
         drawn = not torch.equal(states[0], torch.get_rng_state()) or states[2] != random.getstate()
@@ -149,6 +154,12 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
         old, new = before.get(name, _differences), after.get(name, _differences)
         if not _same(old, new) and (name in ("_parameters", "_buffers", "_modules") or not _only_results(new)):
             yield name
+
+
+def _is_settled(name: str, before: Mapping[str, Any], between: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """True for a size that there was before, and that the second run leaves as the first has set it."""
+    plain = isinstance(now.get(name), (int, float, str, tuple, list)) and name in before
+    return plain and name in between and _same(between[name], now[name])
 
 
 def _same(old: Any, new: Any) -> bool:
@@ -223,6 +234,9 @@ class _Numbers:
     def add(self, step: TorchStep) -> int:
         """The number of a step; the highest so far and one more if no step before computes the same."""
         key: tuple[Any, ...] = (step.kind, str(step.target), mapped(self.of, step.args), _frozen(mapped(self.of, step.kwargs)))
+        if step.kind == "unused":
+            self.found.append(None)
+            return 0
         passes = self._passes_on(step)
         if passes is not None:
             self.found.append(self.of(passes))
@@ -240,12 +254,15 @@ class _Numbers:
             return found if isinstance(found, tuple) and found[0] == "value" else ("value", found, value.index)
         if isinstance(value, Fixed):
             if id(value) not in self.digests:
-                self.digests[id(value)] = value.name or _digest(value.tensor)
+                large = value.recipe is not None and lacks_numbers(value.tensor)
+                self.digests[id(value)] = value.recipe.digest() if large else value.name or _digest(value.tensor)
             return ("fixed", self.digests[id(value)])
         return value
 
     def _passes_on(self, step: TorchStep) -> Any:
         """Return what a step hands on as it is in evaluation; None for others."""
+        if step.kind == "function" and step.target is torch.Tensor.contiguous:
+            return step.args[0]  # it is no step where the layout is so already, which dropout may change
         if step.kind == "function" and step.target is F.dropout:
             p, training = _dropout(*step.args, **step.kwargs)
             return step.args[0] if step.args and (self.ours or not training or p == 0) else None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from taskflow import operators as ops
+from taskflow.floats import float_type, is_float
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.site import Held, Site, Unsupported, require, started
+from taskflow.models.pytorch.recipes import LARGE, ByParts, Recipe, lacks_numbers, numpy_of, whole
+from taskflow.models.pytorch.site import Held, Site, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.constant import ConstantArray
 from taskflow.operators.tensor import Builder, Tensor
@@ -23,11 +26,13 @@ FUNCTIONS: dict[Any, Function] = {}
 others are refused as Python refuses them."""
 RAW: set[Function] = set()
 """Those that are given parameters (`Held`) and fixed tensors (`Fixed`) as they are; others get tensors of the graph."""
+SWAPPED: set[Function] = set()
+"""Those of them that also take tensors that are to be swapped (`Later`)."""
 
 
-def stands_for(*names: str, raw: bool = False) -> Callable[[Function], Function]:
+def stands_for(*names: str, raw: bool = False, later: bool = False) -> Callable[[Function], Function]:
     """Decorator: the function stands for those of these names in torch, torch.Tensor and torch.nn.functional (``.T``: a
-    property)."""
+    property). ``raw``: it is in `RAW`; ``later``: also in `SWAPPED`."""
 
     def add(function: Function) -> Function:
         for name in names:
@@ -38,8 +43,10 @@ def stands_for(*names: str, raw: bool = False) -> Callable[[Function], Function]
             if not found:
                 raise AssertionError(f"torch has no {name}")
             FUNCTIONS.update(dict.fromkeys(found, function))
-        if raw:
+        if raw or later:
             RAW.add(function)
+        if later:
+            SWAPPED.add(function)
         return function
 
     return add
@@ -49,9 +56,8 @@ def graph_of(*values: Any) -> Builder:
     """Return the graph to which some of the values belong."""
     for value in values:
         if isinstance(value, (tuple, list)):
-            value = next((part for part in value if isinstance(part, (Tensor, Held, Stacked))), None)
-        if isinstance(value, Stacked):
-            value = value.parts[0]
+            value = next((part for part in value if isinstance(part, (Tensor, Held, Stacked, *Lazy))), None)
+        value = origin_tensor(value.parts[0] if isinstance(value, Stacked) else value)
         if isinstance(value, Tensor):
             return value.graph
         if isinstance(value, Held):
@@ -72,9 +78,126 @@ class Stacked:
         return (len(self.parts), *self.parts[0].shape)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Later:
+    """``base`` with two dimensions swapped, which is only done where somebody needs it so: attention has heads behind steps, and
+    PyTorch's before them."""
+
+    base: Tensor
+    dims: tuple[int, int]
+    name: str
+    made: list[Tensor] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes after the swap."""
+        sizes, (a, b) = list(self.base.shape), self.dims
+        sizes[a], sizes[b] = sizes[b], sizes[a]
+        return tuple(sizes)
+
+    def tensor(self) -> Tensor:
+        """Return it with its dimensions swapped: one operator, however often it is asked for."""
+        if not self.made:
+            self.made.append(ops.transpose(self.base, *self.dims, name=self.name))
+        return self.made[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Again:
+    """Keys or values (N, G, T, D), of which each head is for ``times`` heads of queries: they are only repeated where attention
+    does not know groups."""
+
+    base: Tensor | Later
+    times: int
+    name: str
+    made: list[Tensor] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes with the heads repeated."""
+        samples, groups, *rest = self.base.shape
+        return (samples, groups * self.times, *rest)
+
+    def tensor(self) -> Tensor:
+        """Return it repeated: once, however often it is asked for."""
+        if not self.made:
+            x = in_order(self.base)
+            each = ops.reshape(x, (*x.shape[:2], 1, *x.shape[2:]), name=f"{self.name}.each")
+            again = ops.expand(each, (*x.shape[:2], self.times, *x.shape[2:]), name=f"{self.name}.again")
+            self.made.append(ops.reshape(again, self.shape, name=self.name))
+        return self.made[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hides:
+    """Zeros, and minus infinity where ``base``, zeros and ones, is 1: a mask that is added to scores. ``lowest`` stands for the
+    infinity."""
+
+    base: Tensor
+    lowest: float
+    name: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the mask."""
+        return self.base.shape
+
+    def tensor(self) -> Tensor:
+        """Return the numbers to be added."""
+        return ops.scale(self.base, self.lowest, name=self.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Patches:
+    """An array of which parts along one dimension have been written: ``parts`` by where they begin."""
+
+    shape: tuple[int, ...]
+    dim: int
+    parts: dict[int, Tensor]
+    name: str
+
+    @property
+    def base(self) -> Tensor:
+        """Some part."""
+        return next(iter(self.parts.values()))
+
+    def tensor(self) -> Tensor:
+        """Return the whole. Raises Unsupported if some of it has never been written."""
+        at = 0
+        for start in sorted(self.parts):
+            require(start == at, f"elements {at} to {start} of dimension {self.dim} are read, but never written")
+            at = start + self.parts[start].shape[self.dim]
+        require(at == self.shape[self.dim], f"elements from {at} on of dimension {self.dim} are read, but never written")
+        each = [self.parts[start] for start in sorted(self.parts)]
+        return each[0] if len(each) == 1 else ops.concat(each, self.dim, name=self.name)
+
+
+Lazy = (Later, Again, Hides, Patches)
+
+
+def origin_tensor(value: Any) -> Any:
+    """Return the tensor that a value is made of, if it is made later."""
+    while isinstance(value, Lazy):
+        value = value.base
+    return value
+
+
+def in_order(value: Any) -> Any:
+    """Return what is to be swapped or repeated as a tensor; other values are unchanged."""
+    return value.tensor() if isinstance(value, Lazy) else value
+
+
+def swapped(value: Tensor | Later, dim0: int, dim1: int, name: str) -> Tensor:
+    """Return a value with two dimensions swapped; what was swapped so is as it was."""
+    if isinstance(value, Later) and {dim0 % len(value.shape), dim1 % len(value.shape)} == {*value.dims}:
+        return value.base
+    value = in_order(value)
+    return ops.transpose(value, dim0, dim1, name=name)
+
+
 def tensor_of(value: Any, graph: Builder, name: str) -> Any:
-    """Return a parameter, a fixed tensor, or what is stacked, as a tensor of the graph; other values are unchanged. Fixed floats
-    get the graph's type."""
+    """Return a parameter, a fixed tensor, or what is stacked or swapped, as a tensor of the graph; other values are unchanged."""
+    value = in_order(value)
     if isinstance(value, Stacked):
         each = [ops.reshape(tensor, (1, *tensor.shape), name=f"{name}.each") for tensor in value.parts]
         return each[0] if len(each) == 1 else ops.concat(each, 0, name=f"{name}.stacked")
@@ -91,28 +214,69 @@ def tensor_of(value: Any, graph: Builder, name: str) -> Any:
 
 
 def constant_of(value: Fixed, graph: Builder, name: str) -> Tensor:
-    """Return a fixed tensor as an operator of the graph."""
+    """Return a fixed tensor as an operator of the graph. A large one stays as it is computed."""
+    known = _FIXED.setdefault(graph, {})
+    if id(value) not in known:
+        known[id(value)] = value, _constant_of(value, graph, name)
+    return known[id(value)][1]
+
+
+def _constant_of(value: Fixed, graph: Builder, name: str) -> Tensor:
+    if is_recipe(value) and value.tensor.numel() > LARGE:
+        dtype = float_type(name_of_type(value.tensor.dtype)) if value.tensor.is_floating_point() else np.dtype(np.int64)
+        return constant_by_parts(graph, value.recipe, dtype, f"{name}.constant")
     array = array_of(value)
-    array = array.astype(graph.dtype) if array.dtype.kind == "f" else array
     made = constant(graph, array, value.name or f"{name}.constant")
     return made if array.shape else ops.reshape(made, (), name=f"{made.name}.value")
 
 
 def constant(graph: Builder, array: Any, name: str) -> Tensor:
     """Return an array as an operator of the graph, which is reused if it exists; a single number as (1,)."""
-    operator = ConstantArray.of(array.reshape(array.shape or (1,)))
-    for node in cast(OperatorGraph, graph).nodes:
-        if node.operator == operator:
-            return node.outputs[0]
-    return graph.apply(operator, (), name=name)[0]
+    return _once(graph, ConstantArray.of(array.reshape(array.shape or (1,))), name)
+
+
+def constant_by_parts(graph: Builder, recipe: Recipe, dtype: np.dtype[Any], name: str) -> Tensor:
+    """Return what a recipe computes as an operator of the graph, which computes each part when it is needed."""
+    return _once(graph, ConstantArray(recipe.shape, dtype, f"{recipe.digest()}", ByParts(recipe, dtype)), name)
+
+
+def _once(graph: Builder, operator: ConstantArray, name: str) -> Tensor:
+    known = _CONSTANTS.setdefault(graph, {})
+    if operator not in known:
+        known[operator] = graph.apply(operator, (), name=name)[0]
+    return known[operator]
+
+
+_FIXED: WeakKeyDictionary[Any, dict[int, tuple[Fixed, Tensor]]] = WeakKeyDictionary()
+_CONSTANTS: WeakKeyDictionary[Any, dict[ConstantArray, Tensor]] = WeakKeyDictionary()
+
+
+def is_recipe(value: Fixed) -> bool:
+    """True for a fixed tensor of which there are no numbers, but how they are computed."""
+    return value.recipe is not None and lacks_numbers(value.tensor)
 
 
 def array_of(value: Fixed) -> np.ndarray[Any, Any]:
     """Return the numbers of a fixed tensor."""
+    if is_recipe(value):
+        return numpy_of(whole(value.recipe))
     require(not value.tensor.is_meta, f"{value.name or 'a fixed tensor'} is on the device meta, which keeps no numbers")
-    if value.tensor.dtype is torch.bfloat16:
-        raise Unsupported(f"{value.name or 'a fixed tensor'} is bfloat16, which numpy does not have")
-    return np.asarray(value.tensor.detach().cpu().resolve_conj().resolve_neg().numpy())
+    return numpy_of(value.tensor)
+
+
+def name_of_type(dtype: torch.dtype) -> str:
+    """Return the name that numpy has for a type of PyTorch's."""
+    return str(dtype).removeprefix("torch.")
+
+
+def lowest_of(dtype: np.dtype[Any]) -> float:
+    """Return the lowest finite number of a float type; 0 for others."""
+    return float(torch.finfo(getattr(torch, str(dtype))).min) if is_float(dtype) else 0.0
+
+
+def least_step(dtype: np.dtype[Any]) -> float:
+    """Return a float type's distance from 1 to the next number: the eps of PyTorch's layers that are given none."""
+    return float(torch.finfo(getattr(torch, str(dtype))).eps)
 
 
 def number_of(value: Any) -> float | None:

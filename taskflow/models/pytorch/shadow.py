@@ -18,6 +18,7 @@ class Shadow:
 
     def __init__(self, module: nn.Module, stand_in: Callable[[torch.Tensor], torch.Tensor], fake: bool) -> None:
         self.fake, self._stand_in = fake, stand_in
+        self.mode: Any = getattr(stand_in, "mode", None)  # in which fixed tensors without numbers are made, too
         self.parameters: dict[int, torch.Tensor] = {}  # by identity of the module's
         self.paths: dict[int, str] = {}  # of the stand-ins
         self.originals: list[torch.Tensor] = []
@@ -57,13 +58,13 @@ class Shadow:
                 part._parameters[name] = parameter
 
 
-def without_numbers() -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a function that makes stand-ins without numbers, as if on the CPU, for one run."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+class without_numbers:
+    """Makes stand-ins without numbers, as if on the CPU, for one run."""
 
-    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-        with mode:
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        with self.mode:
             made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
             return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
-
-    return stand_in

@@ -12,7 +12,17 @@ import numpy as np
 import torch
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.registry import Stacked, array_of, constant, graph_of, stands_for, tensor_of
+from taskflow.models.pytorch.registry import (
+    Later,
+    Lazy,
+    Stacked,
+    array_of,
+    constant,
+    graph_of,
+    stands_for,
+    swapped,
+    tensor_of,
+)
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
@@ -28,14 +38,14 @@ def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
     return tuple(whole_number(size) for size in given)
 
 
-@stands_for("reshape", "view")
-def reshape(name: str, input: Tensor, *shape: Any) -> Any:
+@stands_for("reshape", "view", later=True)
+def reshape(name: str, input: Any, *shape: Any) -> Any:
     """Reshape."""
     sizes = _sizes(shape)
     if -1 in sizes and 0 not in sizes:
         rest = -math.prod(sizes)
         sizes = tuple(math.prod(input.shape) // rest if size == -1 else size for size in sizes)
-    return input if sizes == input.shape else ops.reshape(input, sizes, name=name)
+    return input if sizes == tuple(input.shape) else ops.reshape(tensor_of(input, graph_of(input), name), sizes, name=name)
 
 
 @stands_for("view_as", "reshape_as")
@@ -87,10 +97,14 @@ def squeeze(name: str, input: Tensor, dim: Any = None) -> Any:
     return ops.reshape(input, [size for i, size in enumerate(input.shape) if i not in gone or size != 1], name=name)
 
 
-@stands_for("transpose", "swapaxes", "swapdims")
-def transpose(name: str, input: Tensor, dim0: int, dim1: int) -> Any:
-    """Swap two dimensions."""
-    return ops.transpose(input, dim0, dim1, name=name)
+@stands_for("transpose", "swapaxes", "swapdims", later=True)
+def transpose(name: str, input: Any, dim0: int, dim1: int) -> Any:
+    """Swap two dimensions. Steps and heads, or samples and steps, are only swapped where that matters (`Later`)."""
+    x = input if isinstance(input, Later) else tensor_of(input, graph_of(input), name)
+    dims = (dim0 % len(x.shape), dim1 % len(x.shape))
+    if isinstance(x, Tensor) and (len(x.shape), {*dims}) in ((4, {1, 2}), (3, {0, 1})):
+        return Later(x, (min(dims), max(dims)), name)
+    return swapped(x, *dims, name)
 
 
 @stands_for("t", ".T", ".mT")
@@ -372,8 +386,8 @@ def roll(name: str, input: Tensor, shifts: Any, dims: Any = None) -> Any:
 
 
 @stands_for(
-    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cuda", "detach", "type"
+    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cuda", "detach", "type", later=True
 )
-def unchanged(name: str, input: Tensor, *args: Any, **options: Any) -> Any:
+def unchanged(name: str, input: Any, *args: Any, **options: Any) -> Any:
     """Return the same numbers. Another type, or a gradient that does not flow, is found by comparison with PyTorch."""
-    return input
+    return input if isinstance(input, Lazy) else tensor_of(input, graph_of(input), name)

@@ -21,16 +21,25 @@ class Ref:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fixed:
-    """Tensor that depends neither on inputs nor on trained parameters: a buffer, or something computed from buffers."""
+    """Tensor that depends neither on inputs nor on trained parameters: a buffer, or something computed from buffers. ``recipe``:
+    how it is computed, if it is; then a large ``tensor`` is a stand-in without numbers."""
 
     tensor: torch.Tensor
     version: int
     name: str = ""
+    recipe: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unset:
+    """An array of this shape that is made without numbers, to be written part by part."""
+
+    shape: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class TorchStep:
-    """One layer or function. ``kind``: input, parameter, module (``target``: its path) or function (``target``: itself).
+    """One layer or function. ``kind``: input, parameter, module (``target``: its path), function (``target``: itself) or unused.
     ``args`` and ``result`` have `Ref` and `Fixed` in place of tensors; ``values`` are the tensors that it returned."""
 
     number: int

@@ -31,6 +31,7 @@ from taskflow.rules import SGD
 from taskflow.runtime import Executor
 
 Array = np.ndarray[Any, Any]
+LOW = -3e4  # and below stands for minus infinity in masks
 ZERO = Init("constant", 0.0)
 TOLERANCES = {"float64": (1e-7, 1e-9), "float32": (1e-2, 1e-4)}  # of the largest number; of the largest of all gradients
 
@@ -128,9 +129,9 @@ def generators_kept() -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def feeds_of(trial: Trial, among: Sequence[float] = ()) -> list[Any]:
-    """Return examples with random numbers, the same each time: floats ``among`` these, if there are any; integers below the limit
-    of the operators that read them."""
+def feeds_of(trial: Trial, among: Sequence[float] = (), least: int = 0) -> list[Any]:
+    """Return examples with random numbers, the same each time: floats ``among`` these, if there are any; integers from ``least`` on
+    and below the limit of the operators that read them."""
     graph, numbers, found = trial.followed.graph, np.random.default_rng(0), []
     inputs = iter(node for node in graph if node.operator.kind == "input")
     for example in trial.examples:
@@ -143,7 +144,7 @@ def feeds_of(trial: Trial, among: Sequence[float] = ()) -> list[Any]:
         else:
             readers = [n.operator.integers_below(n.specs) for n in graph if tensor in n.inputs]
             highest = min((below for below in readers if below is not None), default=2)
-            array = numbers.integers(0, highest, tensor.shape)
+            array = numbers.integers(min(least, highest - 1), highest, tensor.shape)
         found.append(torch.from_numpy(np.asarray(array)).to(example.dtype))
     return found
 
@@ -151,14 +152,14 @@ def feeds_of(trial: Trial, among: Sequence[float] = ()) -> list[Any]:
 # ---- comparing -------------------------------------------------------------------------------------------------------
 
 
-def watched(step: TorchStep, index: int, ours: Tensor) -> Tensor:
+def watched(step: TorchStep, index: int, ours: Any) -> Any:
     """Add a trained array of zeros to a value: its gradient is the value's."""
-    if not ours.spec.differentiable or not ours.shape:
+    if not isinstance(ours, Tensor) or not ours.spec.differentiable or not ours.shape:
         return ours
     return ops.add_weight(ours, ours.shape, init=ZERO, name=f"{WATCHING}{step.number}.{index}")
 
 
-def watch_inputs(step: TorchStep, index: int, ours: Tensor) -> Tensor:
+def watch_inputs(step: TorchStep, index: int, ours: Any) -> Any:
     """Watch inputs only."""
     return watched(step, index, ours) if step.kind == "input" else ours
 
@@ -221,7 +222,7 @@ def close(ours: Array | None, theirs: Array, dtype: str, least: float = 0.0) -> 
         return False
     if not theirs.size:
         return True
-    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs)) | (np.isneginf(theirs) & (ours <= LOW))
     with np.errstate(invalid="ignore"):
         off = np.where(same, 0.0, np.abs(ours - theirs))
     return bool(off.max() <= TOLERANCES[dtype][0] * largest_of(theirs) + least)

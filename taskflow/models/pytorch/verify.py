@@ -19,7 +19,7 @@ from taskflow.models.pytorch.corners import at_corners
 from taskflow.models.pytorch.exported import ExportedModule, difference_to_program
 from taskflow.models.pytorch.follow import WATCHING, Followed, follow
 from taskflow.models.pytorch.locate import located
-from taskflow.models.pytorch.steps import leaves
+from taskflow.models.pytorch.steps import Fixed, leaves
 from taskflow.models.pytorch.trial import (
     TOLERANCES,
     Array,
@@ -64,14 +64,12 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
         return
     with generators_kept():
         trial = _trial(module, small, followed)
-        if trial is None:
-            return
         if isinstance(trial.module, ExportedModule):
             why = difference_to_program(copy.deepcopy(trial.module), feeds_of(trial))
             if why is not None:
                 raise ValueError(f"from_torch: {title}: {why}")
         outputs, why, where = minimised(trial.followed), None, None
-        runs = chain([(trial, feeds_of(trial))], at_corners(module, trial)) if outputs else ()
+        runs = chain([(trial, _finite_feeds(trial))], at_corners(module, trial)) if outputs else ()
         for number, (one, feeds) in enumerate(runs):
             try:
                 with np.errstate(all="ignore") if number else nullcontext():
@@ -124,19 +122,29 @@ def _flops(graph: OperatorGraph) -> float:
 
 
 def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
-    """True if the operators have the same names and kinds, but for what verification adds."""
-    said = [[(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING)] for graph in (a, b)]
-    return said[0] == said[1]
+    """True if the operators have the same names and kinds, but for what verification adds, and for other types."""
+
+    def said(graph: OperatorGraph) -> list[tuple[str, str]]:
+        return [(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING) and n.operator.kind != "cast"]
+
+    return said(a) == said(b)
 
 
-def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Trial | None:
-    """A trial in double precision if the module's code allows it, else in its own precision. None for types that numpy does not
-    compute in."""
+def _rounds(followed: Followed, kind: torch.dtype) -> bool:
+    """True if some step of a module in this type has floats of a narrower one, such as norms in float32 in double precision."""
+    values = (
+        value.tensor if isinstance(value, Fixed) else value for step in followed.recording.steps
+        for value in (*step.values, *leaves((step.args, step.kwargs))) if isinstance(value, (torch.Tensor, Fixed))
+    )
+    return any(v.is_floating_point() and v.ndim > 0 and v.element_size() < kind.itemsize for v in values)
+
+
+def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Trial:
+    """A trial in double precision if the module's code allows it, else in its own precision, or in float32 for 16 bits."""
     own = str(followed.graph.dtype)
     few = followed.graph.parameter_count <= MOST_IN_DOUBLE
     for dtype in dict.fromkeys(("float64", own) if few else (own,)):
-        if dtype not in TOLERANCES:
-            return None
+        dtype = dtype if dtype in TOLERANCES else "float32"
         kind = getattr(torch, dtype)
         copied = random_copy(module, kind)
         given = [
@@ -149,12 +157,22 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
             if dtype == own:
                 raise
             continue
+        if dtype != own and _rounds(made, kind):
+            continue
         if _alike(made.graph, followed.graph):
             without_dropout(made.graph)
             return Trial(copied, given, made, dtype)
     raise ValueError(
         f"from_torch: {followed.graph.name}: a copy of the module becomes another graph; it cannot be verified (verify=False)"
     )
+
+
+def _finite_feeds(trial: Trial) -> list[Any]:
+    """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others."""
+    feeds = feeds_of(trial)
+    with no_dropout(trial.module), torch.no_grad():
+        made = [value for value in leaves(call(copy.deepcopy(trial.module), feeds)) if isinstance(value, torch.Tensor)]
+    return feeds if all(bool(torch.isfinite(value).all()) for value in made) else feeds_of(trial, least=1)
 
 
 def _difference(trial: Trial, outputs: Sequence[Tensor], feeds: Sequence[Any]) -> str | None:
@@ -238,9 +256,9 @@ def _evaluated_alike(
     run.set_parameters({p.name: np.zeros(p.shape) for p in followed.graph.parameters if p.name.startswith(WATCHING)})
     found = run.evaluate_with(fed(followed, feeds), outputs)[1] or {}
     module.eval()
-    with torch.no_grad():
+    with torch.enable_grad():  # without, PyTorch's transformer layers leave out padding
         returned = call(module, [f.detach() if isinstance(f, torch.Tensor) else f for f in feeds])
-    theirs = [v.numpy() for v in leaves(returned) if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    theirs = [v.detach().numpy() for v in leaves(returned) if isinstance(v, torch.Tensor) and v.is_floating_point()]
     for number, (y, b) in enumerate(zip(outputs, theirs if len(theirs) == len(outputs) else theirs[:1])):
         if not close(found[y.name], b, trial.dtype, 1e-12):
             return f"output {number} differs in evaluation"

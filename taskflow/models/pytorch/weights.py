@@ -49,6 +49,8 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
                 shape = (third, *tensor.shape[1:])
                 for i, which in enumerate("qkv"):
                     yield f"{prefix}{which}_proj.{name[8:]}", (shape, _reader(tensor, shape, slice(i * third, (i + 1) * third)))
+            elif isinstance(part, torch.nn.MultiheadAttention) and name.endswith("_proj_weight"):
+                yield f"{prefix}{name[0]}_proj.weight", (tensor.shape, _reader(tensor, tuple(tensor.shape)))
             elif experts:
                 for ours, theirs, rows in parts_of(part):
                     if theirs == name:
@@ -61,4 +63,9 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
 
 def _reader(tensor: Any, shape: tuple[int, ...], part: Any = ...) -> Any:
-    return lambda: np.asarray(tensor.detach().cpu().numpy()[part]).reshape(shape)
+    def read() -> np.ndarray[Any, Any]:
+        from taskflow.models.pytorch.recipes import numpy_of
+
+        return np.asarray(numpy_of(tensor)[part]).reshape(shape)
+
+    return read

@@ -1,0 +1,33 @@
+"""Budget of a command: what it takes to read the network, to search, and to predict the plans beside it, all count."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from math import inf
+
+from taskflow.optimizer import Budget
+
+LEAST_SECONDS = 10.0  # of a search, so that there is a good plan even if reading the network has taken all the time
+KEPT = 0.15  # of a budget, for what is said about the plan
+
+
+class CommandBudget:
+    """A budget whose time runs from the creation of this object on."""
+
+    def __init__(self, text: str) -> None:
+        self.whole, self._began = Budget.parse(text), time.perf_counter()
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, at least `LEAST_SECONDS`; no fewer than half of a budget that is smaller than those."""
+        if self.whole.seconds == inf:
+            return inf
+        return max(min(LEAST_SECONDS, self.whole.seconds / 2), self.whole.seconds - (time.perf_counter() - self._began))
+
+    @property
+    def search(self) -> Budget:
+        """What a search may take now: not what has been spent, nor what is kept for what follows."""
+        if self.whole.seconds == inf:
+            return self.whole
+        return replace(self.whole, seconds=max(min(LEAST_SECONDS, self.left), self.left - KEPT * self.whole.seconds))

@@ -1,0 +1,56 @@
+"""Calls of functions of torch: which only ask, which write into an argument, which look at shapes alone."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from taskflow.models.pytorch.steps import leaves
+
+QUERIES = {  # methods that say something about a tensor and change nothing
+    "__get__", "__len__", "__format__", "__repr__", "__hash__", "size", "dim", "ndimension", "numel", "nelement", "stride",
+    "storage_offset", "is_contiguous", "is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "type",
+    "is_same_size", "result_type", "can_cast", "_assert", "promote_types", "is_tensor", "broadcast_shapes", "is_grad_enabled",
+}
+NEVER = {"_nested_tensor_from_mask_left_aligned"}  # questions about numbers that only choose another way to the same result
+STATE = {"grad", "_grad", "_version"}  # properties that say what happened before
+ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
+    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",
+}
+INDEX_ASSIGNMENT = "__setitem__"
+
+
+def numbers_like(value: Any) -> Any:
+    """A tensor of its shape and type that has numbers, whichever; all else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty((1,) * value.ndim, dtype=value.dtype).expand(value.shape)  # in the memory of one number
+
+
+def is_in_place(target: Any, args: Any, kwargs: Any) -> bool:
+    """True if a function is called, or a layer made, with ``inplace``."""
+    if isinstance(target, nn.Module):
+        return bool(getattr(target, "inplace", False))
+    try:
+        return bool(inspect.signature(target).bind(*args, **kwargs).arguments.get("inplace"))
+    except (TypeError, ValueError):  # built in: those have no such argument
+        return False
+
+
+def tensors_of(nest: Any) -> list[torch.Tensor]:
+    """Return the tensors among the leaves of a nest."""
+    return [value for value in leaves(nest) if isinstance(value, torch.Tensor)]
+
+
+def changes_by_name(name: str, kwargs: dict[str, Any]) -> bool:
+    """True if a function of this name, called with ``kwargs``, writes into one of its arguments."""
+    in_place = name.endswith("_") and not name.startswith("__")
+    return in_place or name == INDEX_ASSIGNMENT or kwargs.get("out") is not None
+
+
+def changes_an_argument(target: Any, args: Any, kwargs: Any) -> bool:
+    """True if a function, called so, writes into one of its arguments."""
+    return changes_by_name(getattr(target, "__name__", ""), kwargs) or is_in_place(target, args, kwargs)

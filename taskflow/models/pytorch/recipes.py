@@ -1,0 +1,359 @@
+"""Recipes of fixed tensors: how a module computes masks and tables from nothing but shapes and buffers.
+
+A mask of T x T numbers is never an array of that size: it stays what it was computed from, and `block` computes the part of it that
+somebody looks at. A table that the module rounds to 16 bits is computed again without rounding by `exact`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from taskflow.floats import float_type
+from taskflow.models.pytorch.calls import QUERIES, changes_an_argument, tensors_of
+from taskflow.models.pytorch.site import Unsupported
+from taskflow.models.pytorch.steps import leaves, mapped
+
+LARGE = 1 << 20  # elements: what has more is kept as a recipe alone
+MOST_WHOLE = 1 << 27  # elements of what has to be computed as a whole
+ELEMENTWISE = {
+    "add", "sub", "mul", "div", "true_divide", "truediv", "floor_divide", "floordiv", "remainder", "mod", "neg",
+    "abs", "exp", "log", "sqrt", "rsqrt", "pow", "sin", "cos", "clamp", "clip", "minimum", "maximum", "eq", "ne",
+    "lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "not_equal", "logical_and",
+    "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not", "and", "or", "xor",
+    "invert", "radd", "rsub", "rmul", "rand", "ror", "iand", "ior", "iadd", "isub", "imul", "where", "masked_fill",
+    "to", "float", "half", "bfloat16", "double", "bool", "int", "long", "type", "type_as", "contiguous", "clone",
+    "detach", "cpu", "isnan", "isinf", "sign", "round", "floor",
+}  # functions whose result at a place depends on their arguments at that place
+CONSTANT = {"ones", "zeros", "full", "ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"}
+UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
+CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as"}
+SAME = CASTS | {"contiguous", "clone", "cpu", "cuda"}  # functions that return what they are given, in another type or place
+Spans = Sequence[tuple[int, int]]
+
+
+def plain_name(function: Any) -> str:
+    """Return a function's name without underscores."""
+    return str(getattr(function, "__name__", "")).strip("_")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """How a fixed tensor is computed. ``tensor``: itself, or a stand-in without numbers. Arguments are recipes where they have been
+    computed, and tensors where they are given, such as buffers."""
+
+    tensor: torch.Tensor
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    def digest(self) -> str:
+        """Return a name of what it computes: equal recipes have the same."""
+        return self._digest({})
+
+    def _digest(self, known: dict[int, str]) -> str:
+        if id(self) not in known:
+            said = hashlib.sha256(f"{plain_name(self.function)} {self.shape} {self.tensor.dtype}".encode())
+            for value in leaves((self.args, sorted(self.kwargs.items()))):
+                if isinstance(value, Recipe):
+                    said.update(value._digest(known).encode())
+                elif isinstance(value, torch.Tensor):
+                    plain = value.detach().cpu().contiguous()
+                    said.update(f"{plain.shape} {plain.dtype}".encode())
+                    said.update(plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b"")
+                else:
+                    said.update(repr(value).encode())
+            known[id(self)] = said.hexdigest()[:16]
+        return known[id(self)]
+
+
+def is_large(function: Any, args: Any, kwargs: Any) -> bool:
+    """True if a function of fixed tensors gives many numbers, found without computing them."""
+    given = [value for value in leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+    name = plain_name(function)
+    if name in UNSET:  # it has no numbers anyway, and is written part by part
+        return True
+    if given and not (name in ELEMENTWISE or name in CONSTANT or name in ("expand", "repeat", "tile", "triu", "tril")):
+        return False
+    try:
+        if given and name in ELEMENTWISE:
+            return math.prod(torch.broadcast_shapes(*(value.shape for value in given))) > LARGE
+        made = without_numbers(function, mapped(_stand_in, args), mapped(_stand_in, kwargs))
+    except Exception:  # what PyTorch says of wrong arguments is said where it is computed
+        return False
+    return isinstance(made, torch.Tensor) and made.numel() > LARGE and name not in ("arange", "linspace", "expand")
+
+
+def without_numbers(function: Any, args: Any, kwargs: Any) -> Any:
+    """Return what a function returns, as stand-ins of its shape and type."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return function(*args, **{key: value for key, value in kwargs.items() if key != "out"})
+
+
+# ---- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def numpy_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the numbers of a tensor; bfloat16 in the type that stands for it here."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return np.asarray(plain.float().numpy().astype(float_type("bfloat16")) if plain.dtype is torch.bfloat16 else plain.numpy())
+
+
+def block(value: Any, spans: Spans) -> torch.Tensor:
+    """Return the part of a recipe, or of a tensor, between these bounds in each dimension."""
+    if isinstance(value, torch.Tensor):
+        return value[tuple(slice(low, high) for low, high in spans)]
+    name = plain_name(value.function)
+    if not value.tensor.numel() > LARGE and not _needs_parts(value):
+        return whole(value)[tuple(slice(low, high) for low, high in spans)]
+    if name in CONSTANT:
+        return _constant(value).expand([high - low for low, high in spans])
+    first = value.args[0] if value.args else value.kwargs.get("input", value.kwargs.get("self"))
+    if name in ELEMENTWISE:
+        part = _Part(value.shape, spans)
+        args, kwargs = mapped(part, value.args), mapped(part, value.kwargs)
+        return _run(value.function, name, args, kwargs)
+    if name in ("triu", "tril"):
+        diagonal = value.args[1] if len(value.args) > 1 else value.kwargs.get("diagonal", 0)
+        (top, _), (left, _) = spans[-2:]
+        return getattr(torch, name)(block(first, spans), diagonal + top - left)
+    if name in ("expand", "expand_as", "broadcast_to"):
+        return _Part(value.shape, spans)(first).expand([high - low for low, high in spans])
+    if name in ("transpose", "swapaxes") and all(isinstance(dim, int) for dim in value.args[1:3]):
+        a, b = (dim % len(spans) for dim in value.args[1:3])
+        turned = list(spans)
+        turned[a], turned[b] = turned[b], turned[a]
+        return block(first, turned).transpose(a, b)
+    if name == "getitem" and (found := _sliced(first, value.args[1], spans)) is not None:
+        return block(first, found).reshape([high - low for low, high in spans])
+    if name in ("unsqueeze", "squeeze", "view", "reshape") and (found := _same_order(value, first, spans)) is not None:
+        return block(first, found).reshape([high - low for low, high in spans])
+    return whole(value)[tuple(slice(low, high) for low, high in spans)]
+
+
+def whole(value: Any) -> torch.Tensor:
+    """Return all numbers of a recipe. Raises Unsupported if these are too many."""
+    if not isinstance(value, Recipe):
+        return value  # type: ignore[no-any-return]
+    if not lacks_numbers(value.tensor):
+        return value.tensor
+    if value.tensor.numel() > MOST_WHOLE:
+        raise Unsupported(
+            f"{plain_name(value.function)} makes {value.tensor.numel():,} fixed numbers {list(value.shape)}, which is more than an "
+            "import holds; compute such a table from positions, element by element"
+        )
+    return _run(value.function, plain_name(value.function), mapped(_whole, value.args), mapped(_whole, value.kwargs))
+
+
+def exact(value: Any, known: dict[int, torch.Tensor] | None = None) -> torch.Tensor:
+    """Return all numbers of a recipe without the roundings to narrower floats in it. ``known``: what has been computed already."""
+    if not isinstance(value, Recipe):
+        return value  # type: ignore[no-any-return]
+    known = {} if known is None else known
+    if id(value) not in known:
+        known[id(value)] = _exactly(value, known)
+    return known[id(value)]
+
+
+def _exactly(value: Recipe, known: dict[int, torch.Tensor]) -> torch.Tensor:
+    name = plain_name(value.function)
+    given = value.args[0] if value.args else None
+    source = given.tensor if isinstance(given, Recipe) else given
+    floats = isinstance(source, torch.Tensor) and source.is_floating_point() and value.tensor.is_floating_point()
+    if name in CASTS and floats and source.element_size() >= value.tensor.element_size():  # type: ignore[union-attr]
+        return exact(given, known)
+
+    def change(part: Any) -> Any:
+        return exact(part, known) if isinstance(part, Recipe) else part
+
+    return _run(value.function, name, mapped(change, value.args), mapped(change, value.kwargs))
+
+
+def _whole(value: Any) -> Any:
+    return whole(value) if isinstance(value, Recipe) else value
+
+
+def _run(function: Any, name: str, args: Any, kwargs: Any) -> torch.Tensor:
+    if str(getattr(function, "__name__", "")).endswith("_"):  # in place: of a copy
+        args = (args[0].clone(), *args[1:])
+    with torch.no_grad():
+        return function(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def lacks_numbers(tensor: torch.Tensor) -> bool:
+    """True for a stand-in."""
+    return tensor.is_meta or type(tensor) is not torch.Tensor
+
+
+def _needs_parts(value: Recipe) -> bool:
+    given = (leaf.tensor for leaf in leaves(value.args) if isinstance(leaf, Recipe))
+    return lacks_numbers(value.tensor) and any(map(lacks_numbers, given))
+
+
+def _constant(value: Recipe) -> torch.Tensor:
+    """The only number of a tensor that is the same everywhere."""
+    name = plain_name(value.function)
+    if "full" in name:
+        at = 1
+        number = value.args[at] if len(value.args) > at else value.kwargs["fill_value"]
+    else:
+        number = 1 if "ones" in name else 0
+    return torch.tensor(number, dtype=value.tensor.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The part of an argument that the part ``spans`` of a result of this shape comes from. Dimensions are matched from the
+    last."""
+
+    shape: tuple[int, ...]
+    spans: Spans
+
+    def __call__(self, value: Any) -> Any:
+        if not isinstance(value, (torch.Tensor, Recipe)):
+            return value
+        skip = len(self.shape) - len(value.shape)
+        wanted = [(0, 1) if size == 1 else self.spans[skip + i] for i, size in enumerate(value.shape)]
+        return block(value, wanted)
+
+
+def _same_order(value: Recipe, first: Any, spans: Spans) -> list[tuple[int, int]] | None:
+    """The spans of an argument whose dimensions are those of the result, but for some of size 1; None for other changes."""
+    found, rest = [], [span for span, size in zip(spans, value.shape) if size > 1]
+    if [size for size in first.shape if size > 1] != [size for size in value.shape if size > 1]:
+        return None
+    left = iter(rest)
+    for size in first.shape:
+        found.append(next(left) if size > 1 else (0, 1))
+    return found
+
+
+def _sliced(first: Any, index: Any, spans: Spans) -> list[tuple[int, int]] | None:
+    """The spans of what is indexed by slices, None and ``...``; None for an index by anything else."""
+    wanted = list(index) if isinstance(index, tuple) else [index]
+    if any(not (part is None or part is Ellipsis or (isinstance(part, slice) and part.step in (None, 1))) for part in wanted):
+        return None
+    missing = len(first.shape) - sum(isinstance(part, slice) for part in wanted)
+    at = next((i for i, part in enumerate(wanted) if part is Ellipsis), None)
+    wanted = [*wanted, *[slice(None)] * missing] if at is None else [*wanted[:at], *[slice(None)] * missing, *wanted[at + 1 :]]
+    kept = [span for part, span in zip(wanted, spans) if part is not None]
+    starts = [part.indices(size)[0] for part, size in zip((part for part in wanted if part is not None), first.shape)]
+    return [(start + low, start + high) for start, (low, high) in zip(starts, kept)]
+
+
+def varies(value: Any, dim: int) -> bool:
+    """True unless a recipe, or a tensor, is known to be the same all along a dimension, which is counted from the last (-1)."""
+    if not hasattr(value, "shape") or len(value.shape) < -dim or value.shape[dim] == 1:
+        return False
+    if isinstance(value, torch.Tensor):
+        return not bool((value == value.narrow(dim, 0, 1)).all())
+    name = plain_name(value.function)
+    if name in CONSTANT:
+        return False
+    if name in ELEMENTWISE or name in ("expand", "expand_as", "broadcast_to"):
+        given = value.args if name in ELEMENTWISE else value.args[:1]
+        return any(varies(leaf, dim) for leaf in leaves((given, value.kwargs)))
+    return lacks_numbers(value.tensor) or varies(value.tensor, dim)
+
+
+def derived(function: Any, *args: Any) -> Recipe:
+    """Return what a function makes of recipes and tensors as a recipe."""
+    return Recipe(function(*mapped(_stand_in, args)), function, args, {})
+
+
+def _stand_in(value: Any) -> Any:
+    return torch.empty(value.shape, dtype=_dtype(value), device="meta") if hasattr(value, "shape") else value
+
+
+def _dtype(value: Any) -> torch.dtype:
+    return value.tensor.dtype if isinstance(value, Recipe) else value.dtype  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByParts:
+    """A recipe as an array of which parts are read (`ConstantArray.values`): ``array[slices]``."""
+
+    recipe: Recipe
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, index: Any) -> Any:
+        spans = [part.indices(size)[:2] for part, size in zip(index, self.recipe.shape)]
+        return numpy_of(block(self.recipe, spans)).astype(self.dtype)
+
+
+class Recipes:
+    """The recipes of the fixed tensors of one recording, by the tensors' identity. ``mode``: in which stand-ins are made."""
+
+    def __init__(self, mode: Any, inside: Callable[[], str]) -> None:
+        self.mode, self.inside = mode, inside
+        self.known: dict[int, Recipe] = {}
+
+    def has(self, value: torch.Tensor) -> bool:
+        """True if it is known how a tensor is computed."""
+        return id(value) in self.known
+
+    def unset(self, value: torch.Tensor) -> tuple[torch.Tensor, Any] | None:
+        """Return the array without numbers that a tensor is, or is a part of, with the index of that part; None for others."""
+        recipe, index = self.known.get(id(value)), slice(None)
+        if recipe is not None and plain_name(recipe.function) == "getitem" and isinstance(recipe.args[0], Recipe):
+            recipe, index = recipe.args[0], recipe.args[1]
+        return (recipe.tensor, index) if recipe is not None and plain_name(recipe.function) in UNSET else None
+
+    def forget(self, value: torch.Tensor) -> None:
+        """Forget how a tensor was computed: it is written now."""
+        self.known.pop(id(value), None)
+
+    def of(self, value: torch.Tensor) -> Recipe | None:
+        """Return how a tensor is computed, if that is known."""
+        return self.known.get(id(value))
+
+    def computed(self, name: str, run: Any, args: Any, kwargs: Any) -> Any:
+        """Compute a fixed tensor, or note only how, if it is large; what is small and follows from large ones is computed."""
+        given = tensors_of((args, kwargs))
+        large = any(isinstance(value, FakeTensor) for value in given)
+        changes = changes_an_argument(run, args, kwargs)
+        if large and changes and any(self._shares(args[0], other) for other in self.known.values()):
+            where = self.inside() or "forward"
+            raise Unsupported(f"{name} in {where} writes into a part of a table of {given[0].numel():,} numbers")
+        if name in QUERIES and name != "__get__":
+            return run(*args, **kwargs)
+        recipe = (run, *mapped(self._recipe, (args, kwargs)))
+        if large or (not changes and is_large(run, args, kwargs)):
+            with self.mode:
+                result = run(*mapped(self._fake, args), **mapped(self._fake, kwargs))
+            small = isinstance(result, torch.Tensor) and result.numel() <= LARGE and plain_name(run) not in UNSET
+            small = small and not any(self.unset(value) is not None for value in given)
+            if not tensors_of(result) or (small and not changes):
+                result = run(*mapped(whole, recipe[1]), **mapped(whole, recipe[2])) if tensors_of(result) else result
+        else:
+            result = run(*args, **kwargs)
+        if isinstance(result, torch.Tensor):
+            if changes and not large:
+                self.known.pop(id(result), None)
+            else:
+                self.known[id(result)] = Recipe(result, *recipe)
+        return result
+
+    def _fake(self, value: Any) -> Any:
+        """A tensor without numbers; PyTorch would compute with those of a few constants."""
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+            return value
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
+
+    def _shares(self, value: Any, other: Recipe) -> bool:
+        same = other.tensor is not value and isinstance(other.tensor, FakeTensor)
+        return same and other.tensor.untyped_storage()._cdata == value.untyped_storage()._cdata
+
+    def _recipe(self, value: Any) -> Any:
+        return self.known.get(id(value), value) if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,242 @@
+"""Repeated layers: of layers that are alike, the first is recorded, and the others are written down as it was.
+
+Alike are modules of one list with equal classes, attributes, shapes of parameters and buffers that are called with arguments alike.
+A layer's own number may differ, unless its forward looks at it.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep, leaves, mapped
+
+plain_call = nn.Module.__call__
+NUMBERED = re.compile(r"(^|\.)\d+$")
+INDEX = re.compile(r"(layer|block|depth)?_?(idx|index|id|number)$|^layer_")
+PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
+
+
+class Watched:
+    """A layer's number during a call. ``looked``: whether somebody has used it as a number."""
+
+    def __init__(self, value: int) -> None:
+        self.value, self.looked = value, False
+
+
+def _watching(function: Callable[..., Any], turned: bool = False) -> Callable[..., Any]:
+    def method(self: Watched, *args: Any) -> Any:
+        self.looked = True
+        others = [other.value if isinstance(other, Watched) else other for other in args]
+        return function(*others, self.value) if turned else function(self.value, *others)
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+    _function = getattr(operator, f"__{_name}__")
+    setattr(Watched, f"__{_name}__", _watching(_function))
+    setattr(Watched, f"__r{_name}__", _watching(_function, turned=True))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "index"):
+    setattr(Watched, f"__{_name}__", _watching(getattr(operator, f"__{_name}__")))
+for _plain in (hash, bool, int, float, str, repr, format):
+    setattr(Watched, f"__{_plain.__name__}__", _watching(_plain))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLayer:
+    """Steps ``start`` to below ``end`` of a layer at ``path``. ``given``: its arguments' tensors. ``returned``: the nest that it
+    returned, with references. ``parameters``: their identities by name."""
+
+    path: str
+    start: int
+    end: int
+    given: tuple[Ref, ...]
+    returned: Any
+    parameters: dict[str, int]
+
+
+def numbers_of(part: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
+    """Yield where a layer keeps numbers of its own, such as ``layer_idx``."""
+    for module in part.modules():
+        for name, value in vars(module).items():
+            if type(value) is int and INDEX.search(name):
+                yield module, name, value
+
+
+def signature(part: nn.Module) -> Any:
+    """Return what layers alike have in common; None for a layer that is not compared."""
+    said: list[Any] = []
+    for path, module in part.named_modules():
+        own = []
+        for name, value in vars(module).items():
+            if name in ("_parameters", "_buffers", "_modules") or (type(value) is int and INDEX.search(name)):
+                continue
+            own.append((name, _frozen(value)))
+        if any(p is not None and not p.requires_grad for p in module._parameters.values()):
+            return None
+        parameters = [(name, None if p is None else (tuple(p.shape), p.dtype)) for name, p in module._parameters.items()]
+        buffers = []
+        for name, buffer in module._buffers.items():
+            if buffer is not None and (buffer.is_meta or buffer.numel() > 1 << 22):
+                return None
+            buffers.append((name, None if buffer is None else (tuple(buffer.shape), buffer.dtype, _numbers(buffer))))
+        said.append((path, type(module), tuple(sorted(own, key=lambda pair: pair[0])), tuple(parameters), tuple(buffers)))
+    return tuple(said)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, PLAIN):
+        return (type(value), value)
+    if isinstance(value, (tuple, list)):
+        return (type(value), tuple(map(_frozen, value)))
+    if isinstance(value, dict):
+        return tuple((str(key), _frozen(part)) for key, part in value.items())
+    if isinstance(value, (set, frozenset)):
+        return tuple(sorted(map(str, value)))
+    return id(value)
+
+
+def _numbers(buffer: torch.Tensor) -> int:
+    plain = buffer.detach().cpu().contiguous().reshape(-1)
+    return hash(plain.view(torch.uint8).numpy().tobytes()) if plain.numel() else 0
+
+
+def shifted(step: TorchStep, recorded: RecordedLayer, path: str, number: int, refs: Callable[[Ref], Ref]) -> TorchStep:
+    """Return a step of a recorded layer as that of the layer at ``path``."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Fixed) and value.name:
+            return replace(value, name=renamed(value.name))
+        return refs(value) if isinstance(value, Ref) else value
+
+    def renamed(name: Any) -> Any:
+        inside = isinstance(name, str) and (name == recorded.path or name.startswith(f"{recorded.path}."))
+        return f"{path}{name[len(recorded.path):]}" if inside else name
+
+    target = renamed(step.target) if step.kind in ("module", "parameter") else step.target
+    return replace(
+        step, number=number, target=target, args=mapped(moved, step.args), kwargs=mapped(moved, step.kwargs),
+        result=mapped(lambda value: Ref(number, value.index) if isinstance(value, Ref) else value, step.result),
+        where=renamed(step.where),
+    )
+
+
+def foreign(steps: list[TorchStep], start: int, given: tuple[Ref, ...]) -> bool:
+    """True if steps read what is neither made in them, nor an argument, nor a parameter of the whole."""
+    numbers = {step.number for step in steps}
+    return any(
+        isinstance(leaf, Ref) and leaf.step not in numbers and leaf not in given
+        for step in steps for leaf in leaves((step.args, step.kwargs))
+    )
+
+
+def is_simple(value: Any) -> bool:
+    """True for what a layer may return beside tensors."""
+    return isinstance(value, (Ref, Fixed, *PLAIN))
+
+
+class RepeatedLayers:
+    """Calls of the layers of a `TorchRecorder`'s module: those alike are written down as the first of them was."""
+
+    def __init__(self, recorder: Any) -> None:
+        self.recorder = recorder
+        self.known: dict[Any, RecordedLayer] = {}  # by what layers have in common that are alike
+
+    def call(self, part: nn.Module, path: str, args: Any, kwargs: Any) -> Any:
+        """Call a module, or write it down as an earlier one that is alike."""
+        r = self.recorder
+        if not r.repeats or not r.shadow.fake or r.observe is not None or not NUMBERED.search(path):
+            return plain_call(part, *args, **kwargs)
+        with self.recorder.pause():
+            own = signature(part)
+            given, said = self._given(args, kwargs)
+        if own is None or given is None:
+            return plain_call(part, *args, **kwargs)
+        key = (NUMBERED.sub("", path), own, said)
+        if (known := self.known.get(key)) is not None:
+            made = self._written_again(known, part, path, given)
+            if made is not None:
+                return made[0]
+        return self._first(key, part, path, given, args, kwargs)
+
+    def _given(self, args: Any, kwargs: Any) -> tuple[list[torch.Tensor] | None, Any]:
+        """The tensors among arguments that depend on inputs or parameters, and what calls alike have in common."""
+        tensors: list[torch.Tensor] = []
+        said: list[Any] = []
+        for leaf in leaves((args, sorted(kwargs.items()))):
+            if not isinstance(leaf, torch.Tensor):
+                said.append((type(leaf), leaf) if isinstance(leaf, PLAIN) else id(leaf))
+            elif id(leaf) in self.recorder.refs and id(leaf) not in self.recorder.stale:
+                same = next((i for i, other in enumerate(tensors) if other is leaf), len(tensors))
+                tensors += [leaf] if same == len(tensors) else []
+                said.append((same, tuple(leaf.shape), leaf.dtype, leaf.stride(), leaf.requires_grad))
+            elif self.recorder.tracked(leaf):
+                return None, None
+            else:
+                said.append(id(leaf))
+                self.recorder.kept.append(leaf)
+        return tensors, (tuple(said), torch.is_grad_enabled())
+
+    def _first(self, key: Any, part: nn.Module, path: str, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        """Call a layer, and keep what it does, for those that are alike."""
+        watched = [(module, name, value, Watched(value)) for module, name, value in numbers_of(part)]
+        start, versions = len(self.recorder.steps), [value._version for value in given]
+        refs = tuple(self.recorder.refs[id(value)] for value in given)
+        parameters = {name: id(p) for name, p in part.named_parameters()}
+        for module, name, _, watch in watched:
+            vars(module)[name] = watch
+        try:
+            returned = plain_call(part, *args, **kwargs)
+        finally:
+            for module, name, value, _ in watched:
+                vars(module)[name] = value
+        steps = self.recorder.steps[start:]
+        with self.recorder.pause():
+            fine = not any(watch.looked for *_, watch in watched) and versions == [value._version for value in given]
+            fine = fine and not foreign(steps, start, refs) and not any(id(value) in self.recorder.stale for value in given)
+            nest = mapped(lambda v: self.recorder.reference(v) if isinstance(v, torch.Tensor) else v, returned) if fine else None
+        if fine and all(map(is_simple, leaves(nest))) and len(steps) == len(self.recorder.steps) - start:
+            self.known[key] = RecordedLayer(path, start, len(self.recorder.steps), refs, nest, parameters)
+        return returned
+
+    def _written_again(self, known: RecordedLayer, part: nn.Module, path: str, given: list[torch.Tensor]) -> tuple[Any] | None:
+        """What a layer returns that is alike; None if it shares parameters with others."""
+        own = {id(p) for p in part.parameters()}
+        if own & {*known.parameters.values()} or own & self.recorder.refs.keys() or not own <= self.recorder.shadow.paths.keys():
+            return None
+        moved = dict(zip(known.given, (self.recorder.refs[id(value)] for value in given)))
+        with self.recorder.pause():
+            for step in self.recorder.steps[known.start : known.end]:
+                number = len(self.recorder.steps)
+                moved.update({Ref(step.number, i): Ref(number, i) for i in range(len(step.values))})
+                made = shifted(step, known, path, number, moved.__getitem__)
+                self.recorder.steps.append(made)
+                if made.kind == "parameter":
+                    value = part.get_parameter(made.target[len(path) + 1 :])
+                    self.recorder.refs[id(value)], self.recorder.origins[id(value)] = Ref(number), value.grad_fn
+                    self.recorder.protected[value.untyped_storage()._cdata] = f"parameter {made.target}"
+            return (mapped(lambda value: self._again(value, moved, given, known), known.returned),)
+
+    def _again(self, value: Any, moved: dict[Ref, Ref], given: list[torch.Tensor], known: RecordedLayer) -> Any:
+        """A leaf of what a layer returned, as that of the layer alike."""
+        if isinstance(value, Fixed):
+            return value.tensor
+        if not isinstance(value, Ref):
+            return value
+        if value in known.given:
+            return given[known.given.index(value)]
+        theirs = self.recorder.steps[value.step].values[value.index]
+        with self.recorder.shadow.mode:
+            made = torch.empty_strided(theirs.size(), theirs.stride(), dtype=theirs.dtype)
+        made = made.requires_grad_().clone(memory_format=torch.preserve_format) if theirs.requires_grad else made
+        self.recorder.kept.append(made)
+        self.recorder.refs[id(made)], self.recorder.origins[id(made)] = moved[value], made.grad_fn
+        self.recorder.storages.setdefault(made.untyped_storage()._cdata, []).append(made)
+        return made

@@ -1,0 +1,225 @@
+"""Networks of today's sizes and types: an import takes no memory for weights, masks and tables, records layers that are alike once,
+and becomes the network that is built in."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fast_and_slow import fast_among
+
+import taskflow
+from taskflow.cli.problem import RULES, Problem, describe, make_evaluator
+from taskflow.models.llama import LlamaConfig, llama
+from taskflow.operators.constant import ConstantArray
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+from taskflow.checkpoint import load_weights  # noqa: E402
+from taskflow.models.huggingface import examples_for, from_config, module_of  # noqa: E402
+from taskflow.models.pytorch import from_torch, weights_of  # noqa: E402
+from taskflow.models.pytorch.attention_masks import fixed_mask  # noqa: E402
+from taskflow.models.pytorch.recipes import ByParts  # noqa: E402
+from taskflow.models.pytorch.recorder import TorchRecorder  # noqa: E402
+from taskflow.models.pytorch.steps import Fixed  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+_file = Path(__file__).parents[2] / "benchmarks" / "imports.py"
+_spec = importlib.util.spec_from_file_location("benchmark_of_imports", _file)
+assert _spec is not None and _spec.loader is not None
+imports = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(imports)
+LLAMA = imports.CONFIGS["Llama"]
+LONG = 65_536  # tokens: a mask of bits would have half a gigabyte
+LLAMA_3 = dict(
+    model_type="llama", hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8, rope_theta=5e5,
+    vocab_size=128_256, max_position_embeddings=131_072, rms_norm_eps=1e-5, torch_dtype="bfloat16", tie_word_embeddings=False,
+    rope_scaling=dict(
+        rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
+    ),
+)
+
+
+def test_an_imported_llama_is_the_built_in_one() -> None:
+    """The same operators of the same shapes and types: costs, memory and plans follow."""
+    ours = llama(LlamaConfig(batch=8, steps=2048, layers=2), "bfloat16")
+    theirs = from_config(LLAMA_3, 8, 2048, num_hidden_layers=2)
+
+    def said(graph: Any) -> Counter[Any]:
+        return Counter((n.operator.kind, n.specs, tuple(p.spec for p in n.parameters), n.outputs[0].spec) for n in graph)
+
+    assert said(ours) == said(theirs)
+    assert Counter(p.spec for p in ours.parameters) == Counter(p.spec for p in theirs.parameters)
+    machine = taskflow.load_machine("h100", 8)
+    steps, memory = zip(*(_simulated(graph, machine) for graph in (ours, theirs)))
+    assert steps[0] == pytest.approx(steps[1], rel=0.01) and memory[0] == pytest.approx(memory[1], rel=0.01)
+
+
+def _simulated(graph: Any, machine: Any) -> tuple[float, int]:
+    """Seconds of a step of data parallelism, and the bytes of the fullest device."""
+    evaluator = make_evaluator(graph, machine, costs="analytic", rule=RULES["adam"])
+    found = describe(Problem(graph, machine, evaluator, {}), taskflow.choose("data", graph, machine)[0])
+    return found["iteration_seconds"], found["peak_memory_bytes"]
+
+
+@pytest.mark.parametrize("name", fast_among(["Llama", "Gemma 2", "T5", "Qwen3"], ["Gemma 2"]))
+def test_a_network_in_bfloat16_computes_what_pytorch_computes(name: str) -> None:
+    """The losses of the module in float32 and in bfloat16 differ by rounding; ours in bfloat16 by no more than a few times that."""
+    module = module_of(imports.CONFIGS[name] | {"dropout_rate": 0.0}, weights=True, dtype="bfloat16")
+    numbers = torch.Generator().manual_seed(1)
+    _, examples = examples_for(module, 2, 16)
+    feeds = {key: torch.randint(3, 200, value.shape, generator=numbers) for key, value in examples.items()}
+    graph = from_torch(module, keywords=feeds, verify=False)
+    assert graph.dtype == taskflow.OperatorGraph("bfloat16").dtype
+    labels = next(node.outputs[0] for node in graph if node.name == "labels")
+    wanted = torch.randint(200, labels.shape, generator=numbers)
+    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0], taskflow.SGD(lr=0.0))
+    load_weights(run, weights_of(module))
+    ours = run.train({key: value.numpy() for key, value in feeds.items()} | {"labels": wanted.numpy()})
+
+    def loss(of: Any) -> float:
+        with torch.no_grad():
+            scores = of(**feeds).logits.float()
+        return float(torch.nn.functional.cross_entropy(scores.reshape(-1, scores.shape[-1]), wanted.reshape(-1)))
+
+    narrow, wide = loss(module), loss(module.float())
+    assert abs(ours - wide) <= 4 * abs(narrow - wide) + 2e-3 * wide
+
+
+def test_what_a_module_computes_in_float32_is_float32() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.table = torch.nn.Linear(8, 8), torch.nn.Buffer(torch.arange(8.0))
+
+        def forward(self, x: Any) -> Any:
+            y = torch.softmax(self.a(x), -1, dtype=torch.float32) * self.table
+            return (y.sum(-1, keepdim=True) * x).to(x.dtype) + self.a(x).float().exp().type_as(x)
+
+    net = Net().to(torch.bfloat16)
+    net.table.data = torch.arange(8.0)
+    graph = from_torch(net, torch.zeros(4, 8, dtype=torch.bfloat16), loss=None)
+    types = {node.name: str(node.outputs[0].dtype) for node in graph}
+    assert types["softmax"] == types["mul"] == types["sum"] == types["mul_1"] == types["exp"] == "float32"
+    assert types["a"] == types["add"] == "bfloat16"
+
+
+# ---- masks and tables ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config, window", [
+    (LLAMA, None), (imports.CONFIGS["Mistral, window 8"] | dict(sliding_window=4096), 4096),
+    (imports.CONFIGS["Qwen2"] | dict(use_sliding_window=True, sliding_window=512, max_window_layers=0), 512),
+])
+def test_masks_are_rules_whatever_the_length(config: dict[str, Any], window: int | None) -> None:
+    graph = from_config(config, 4, LONG, max_position_embeddings=LONG)
+    found = {(n.operator.causal, n.operator.window) for n in graph if n.operator.kind == "flash_attention"}
+    assert found == {(True, window)}
+    assert not [node for node in graph if node.operator.kind == "constant"]
+
+
+def test_a_mask_without_a_rule_is_computed_part_by_part() -> None:
+    """Two windows at once: of 4 keys, and the first 2 of all."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = torch.nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            at = torch.arange(x.shape[1])
+            back = at[:, None] - at[None, :]
+            mask = ((back >= 0) & (back < 4)) | ((at < 2)[None, :] & (back >= 0))
+            mask = mask[None].expand(x.shape[0], -1, -1)
+            return torch.nn.functional.scaled_dot_product_attention(self.a(x), x, x, attn_mask=mask)
+
+    graph = from_torch(Net(), (2, LONG, 2), loss=None, verify=False)
+    (table,) = (node.operator for node in graph if isinstance(node.operator, ConstantArray))
+    assert table.shape == (1, LONG, LONG) and isinstance(table.values, ByParts)
+    at = np.arange(LONG)
+    for low in (0, 5000, LONG - 8):
+        back = at[low : low + 8, None] - at[None, low : low + 16]
+        seen = (back >= 0) & ((back < 4) | (at[None, low : low + 16] < 2))
+        part = table.values[slice(0, 1), slice(low, low + 8), slice(low, low + 16)]
+        np.testing.assert_array_equal(part[0] == 0, seen)
+    from_torch(Net(), (2, 9, 2), loss=None)  # which is verified
+
+
+@pytest.mark.parametrize("mask, said", [
+    (torch.ones(9, 9).tril().bool(), (True, None)), (torch.ones(9, 9).tril().triu(-3).bool(), (True, 4)),
+    (torch.ones(9, 9).bool(), (False, None)), (torch.full((9, 9), -torch.inf).triu(1), (True, None)),
+    (torch.full((9, 9), torch.finfo(torch.float32).min).triu(1), (True, None)), (torch.ones(9, 9).triu(-3).bool(), None),
+    (torch.ones(9, 9).tril(1).bool(), None), (torch.ones(9, 9).tril().bool() & (torch.arange(9) != 3), None),
+])
+def test_rules_of_masks(mask: Any, said: tuple[bool, int | None] | None) -> None:
+    rest, causal, window = fixed_mask(Fixed(mask, 0), 9, 9)
+    assert (rest is None) == (said is not None)
+    assert said is None or (causal, window) == said
+
+
+# ---- layers alike ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [
+    LLAMA, imports.CONFIGS["GPT-2"] | dict(scale_attn_by_inverse_layer_idx=True),
+    pytest.param(imports.CONFIGS["Gemma 2"], marks=pytest.mark.slow), pytest.param(imports.CONFIGS["T5"], marks=pytest.mark.slow),
+    pytest.param(imports.CONFIGS["Mixtral"], marks=pytest.mark.slow),
+])
+def test_layers_recorded_once_are_as_if_each_had_been(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def graph() -> list[Any]:
+        changes = {key: 4 for key in ("num_hidden_layers", "n_layer", "num_layers") if key in config}
+        made = from_config(config, 2, 16, **changes)
+        return [(n.name, n.operator, [t.name for t in n.inputs], [p.name for p in n.parameters]) for n in made]
+
+    repeated = graph()
+    monkeypatch.setattr(TorchRecorder, "repeats", False)
+    assert repeated == graph()
+
+
+def test_a_layer_is_run_once_for_all_that_are_alike() -> None:
+    class Layer(torch.nn.Module):
+        runs = 0
+
+        def __init__(self, number: int, looks: bool) -> None:
+            super().__init__()
+            self.layer_idx, self.looks, self.a = number, looks, torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            Layer.runs += 1
+            return self.a(x) * (1.0 + self.layer_idx if self.looks else 2.0)
+
+    for looks, runs in ((False, 4), (True, 12)):  # in training and in evaluation; the first layer's input has no gradient
+        Layer.runs = 0
+        graph = from_torch(torch.nn.Sequential(*(Layer(i, looks) for i in range(6))), (2, 4), loss=None, verify=False)
+        assert Layer.runs == runs
+        factors = [node.operator.factor for node in graph if node.operator.kind == "scale"]
+        assert factors == ([1.0 * (i + 1) for i in range(6)] if looks else [2.0] * 6)
+
+
+# ---- weights, recurrences --------------------------------------------------------------------------------------------
+
+
+def test_experts_larger_than_memory_are_never_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    plain = torch.nn.Parameter.__new__
+
+    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if data is not None and not data.is_meta:
+            made.append(data.numel())
+        return plain(cls, data, requires_grad)
+
+    monkeypatch.setattr(torch.nn.Parameter, "__new__", new)
+    module = module_of(
+        imports.CONFIGS["Mixtral"], hidden_size=4096, intermediate_size=14336, num_local_experts=512, num_hidden_layers=1
+    )
+    assert sum(p.numel() for p in module.parameters()) > 8e10 and max(made, default=0) <= 1 << 24
+
+
+def test_a_recurrence_step_by_step_is_refused_before_it_is_unrolled() -> None:
+    config = dict(model_type="mamba", hidden_size=32, num_hidden_layers=2, state_size=4, vocab_size=50, intermediate_size=64)
+    with pytest.raises(ValueError, match=r"a recurrence that is written step by step.*modeling_mamba.py"):
+        from_config(config, 2, 2048)
