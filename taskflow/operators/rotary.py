@@ -39,8 +39,8 @@ Scaling = tuple[float, float, float, int]
 class Rotary(Operator):
     """x (N, T, ..., D) -> y of the same shape: at position t, elements i and i + D / 2 are rotated by the angle (t + offset)
     theta^(-2 i / D). With ``rates`` the angle is (t + offset) times number i of them. All are multiplied by ``factor``.
-    The position is that in the whole tensor, so T may be cut. D cannot, since each element needs its partner at the distance D / 2. Nothing is
-    saved: backward rotates the other way."""
+    The position is that in the whole tensor, so T may be cut. D cannot, since each element needs its partner at the distance
+    D / 2. Nothing is saved: backward rotates the other way."""
 
     theta: float
     offset: int = 0
