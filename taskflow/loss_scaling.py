@@ -48,6 +48,10 @@ class LossScaler:
     def __post_init__(self) -> None:
         self.scale = self.scale or self.rule.start
 
+    def __str__(self) -> str:
+        fixed = self.rule.backoff == 1
+        return f"the loss scale {f'stays {self.scale:g}, as it is fixed' if fixed else f'is {self.scale:g} from here'}"
+
     def after(self, overflowed: bool) -> None:
         """Adjust the scale at the end of a step."""
         if overflowed:

@@ -7,8 +7,10 @@ docs/schema are made from it.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
@@ -28,6 +30,9 @@ Count = Annotated[int, Meta(ge=1, le=MOST_COUNT)]
 Whole = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
 Positive = Annotated[float, Meta(ge=LEAST, le=MOST)]
 NotNegative = Annotated[float, Meta(ge=0, le=MOST)]
+
+MADE_FROM = "made_from"  # the key under which files say paths
+_NO_TEXT = ("[\ud800-\udfff]", "[\ud800-\udc7f\udd00-\udfff]")  # elsewhere, and in paths (PEP 383)
 
 _SHAPE = re.compile(r"(?P<said>.*?)(?: - at (?P<key>`key` in )?`\$(?P<place>(?:\.\w+|\[\d+\]|\[\.\.\.\])*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
@@ -79,7 +84,9 @@ def parse_json(data: bytes | str, where: str) -> Any:
             raise
         except ValueError:  # Python makes no int of more than 4300 digits
             value = read(parse_int=number)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: not JSON: byte {error.start} ({error.object[error.start]:#x}) is no text in UTF-8") from error
+    except json.JSONDecodeError as error:
         raise ValueError(f"{where}: not JSON: {error}") from error
     except RecursionError:
         raise ValueError(f"{where}: not JSON that can be read: tables and lists lie too deep in each other") from None
@@ -105,8 +112,15 @@ def _refuse(content: Any, where: str) -> None:
         if isinstance(value, float) and not isfinite(value):
             raise ValueError(f"{where}: {named(place)}: must be a finite number, got {value}")
         for text in value if isinstance(value, dict) else (value,):
-            if isinstance(text, str) and not text.isascii() and re.search("[\ud800-\udfff]", text):
+            if isinstance(text, str) and not text.isascii() and re.search(_NO_TEXT[place[:1] == (MADE_FROM,)], text):
                 raise ValueError(f"{where}: {named(place)}: must be a text, got half of a surrogate pair in {text!a}")
+
+
+def path_here(text: str) -> str:
+    """Return the path of this system that a file's text says (`taskflow.writing.path_text`)."""
+    with suppress(UnicodeError):  # the locale cannot say it
+        return os.fsdecode(text.encode("utf-8", "surrogateescape"))
+    return text
 
 
 def _values(content: Any) -> Iterator[tuple[Place, Any]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,17 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def on_ranks(ranks: int) -> list[str]:
     """What comes before a command line that so many ranks are to run; nothing for 0."""
     return [str(MPIRUN), "-n", str(ranks)] if ranks else []
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """Within the block no file gets longer than ``size`` bytes: a write fails as on a full disk, in other words."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def run_python(

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.checkpoint.weights import StoredWeights, on_first_rank, put_from, read_weights, save_arrays
+from taskflow.checkpoint.stored import StoredWeights
+from taskflow.checkpoint.weights import on_first_rank, put_from, read_weights, save_arrays
 from taskflow.floats import sums_in
-from taskflow.reading import parse_json, read_as
+from taskflow.reading import NotNegative, Whole, parse_json, read_as
 from taskflow.runtime import Executor
 from taskflow.runtime.weights import ArrayLayout
 from taskflow.writing import json_text
 
-_KEY, _VERSION = "taskflow-checkpoint", 1
+_KEY, _VERSION = "taskflow-checkpoint", 2
+_WITHOUT_SUMS = 1  # the version before, whose files have no checksums
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +25,16 @@ class Checkpoint:
     """Metadata of a checkpoint. ``step``: number of training steps done. ``position``: where the saving program was in its data
     (any JSON value)."""
 
-    step: int
-    seed: int
+    step: Whole
+    seed: Whole
     rule: str
     model: str
     dtype: str
     position: Any = None
-    skipped: int = 0  # of these steps, those without an update
-    loss_scale: float = 0.0  # 0: there is none
-    steady: int = 0  # steps since the scale last changed
-    version: int = _VERSION
+    skipped: Whole = 0  # of these steps, those without an update
+    loss_scale: NotNegative = 0.0  # 0: there is none
+    steady: Whole = 0  # steps since the scale last changed
+    version: Whole = _VERSION
 
 
 def save_checkpoint(executor: Executor, path: str | Path, *, position: Any = None) -> None:
@@ -62,8 +64,9 @@ def _weights(executor: Executor) -> dict[str, ArrayLayout]:
 def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
     """Restore everything that `save_checkpoint` wrote, including step and seed. Every rank calls it.
 
-    Raises, on every rank and before anything is changed, FileNotFoundError, ImportError and ValueError. The file must be a
-    checkpoint of this model and update rule. If file or Executor is in float64, both must be.
+    Raises, on every rank and before anything is changed, FileNotFoundError, ImportError and ValueError, which names an array
+    that is not as it was written. The file must be a checkpoint of this model and update rule. If file or Executor is in
+    float64, both must be.
     """
     wanted = executor.weight_holdings | executor.training_state()
 
@@ -71,6 +74,7 @@ def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
         stored = read_weights(path)
         said = _said(stored)
         _fits(stored, said, wanted, executor)
+        stored.verify(wanted)
         return stored, said
 
     found = on_first_rank(executor.transport, check, send=lambda answer: answer[1])
@@ -98,10 +102,15 @@ def _said(stored: StoredWeights) -> Checkpoint:
     if text is None:
         raise ValueError(f"{stored.source}: not a checkpoint, but weights only; load_weights reads it")
     said = parse_json(text, str(stored.source))
-    if not isinstance(said, dict) or said.get("version") != _VERSION:
-        version = said.get("version") if isinstance(said, dict) else None
-        raise ValueError(f"{stored.source}: version {version} of checkpoints; this taskflow reads {_VERSION}")
-    return read_as(Checkpoint, said, str(stored.source))
+    version = said.get("version") if isinstance(said, dict) else None
+    if version not in (_VERSION, _WITHOUT_SUMS):
+        raise ValueError(f"{stored.source}: version {version} of checkpoints; this taskflow reads {_WITHOUT_SUMS} and {_VERSION}")
+    if version == _VERSION and not stored.sealed:
+        raise ValueError(f"{stored.source}: damaged: its checksums are gone; restore the file from a copy, or use an older one")
+    found = read_as(Checkpoint, said, str(stored.source))
+    if found.skipped > found.step:
+        raise ValueError(f"{stored.source}: skipped: must be at most its {found.step} steps, got {found.skipped}")
+    return found
 
 
 def _fits(stored: StoredWeights, said: Checkpoint, wanted: dict[str, ArrayLayout], executor: Executor) -> None:

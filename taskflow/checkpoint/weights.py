@@ -8,45 +8,21 @@ An LSTM's arrays have an extra first dimension for the four gates: (4, hidden, f
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from taskflow.checkpoint.safetensors_file import need_safetensors, read_safetensors, write_safetensors
+from taskflow.checkpoint.stored import Array, StoredWeights
 from taskflow.floats import sums_in
 from taskflow.runtime import Executor
 from taskflow.runtime.transport import Transport
 from taskflow.runtime.weights import TRAINING, ArrayLayout
-from taskflow.writing import replacing
+from taskflow.writing import unwritable
 
-Array = np.ndarray[Any, Any]
 Rename = Callable[["StoredWeights"], "StoredWeights"]
-
-
-class StoredWeights(Mapping[str, Array]):
-    """Arrays by name, each read only when it is asked for. ``shapes`` and ``metadata`` (texts that the writer added) are read
-    at once."""
-
-    def __init__(
-        self, source: str, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], Array],
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
-        self.source, self.shapes, self.metadata = source, dict(shapes), dict(metadata or {})
-        self._read = read
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self.shapes:
-            raise KeyError(f"{self.source} has no array {name!r}")
-        return self._read(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
 
 
 def save_weights(executor: Executor, path: str | Path, *, metadata: Mapping[str, str] | None = None) -> None:
@@ -68,14 +44,16 @@ def load_weights(
     The file is safetensors (also a checkpoint) or a state_dict that torch.save wrote (``.pth``, ``.pt``, ``.bin``; needs
     torch). Arrays are what `taskflow.models.pytorch.weights_of` returns for a module, for example. ``rename`` maps the file's
     names to ours, such as `taskflow.models.torchvision_weights.of`. Other float types are converted. Returns the names that
-    were set. Raises, on every rank, FileNotFoundError, ImportError, and ValueError that names arrays of another shape and, if
-    ``strict``, those that are missing or unexpected.
+    were set. Raises, on every rank and before anything is changed, FileNotFoundError, ImportError, and ValueError that names
+    arrays of another shape, one whose checksum is not the file's and, if ``strict``, those that are missing or unexpected.
     """
 
     def check() -> tuple[StoredWeights, list[str]]:
-        stored = path if isinstance(path, StoredWeights) else read_weights(path)
-        stored = stored if rename is None else rename(stored)
-        return stored, _fitting(stored, executor.weight_holdings, strict, executor.graph.name)
+        file = path if isinstance(path, StoredWeights) else read_weights(path)
+        stored = file if rename is None else rename(file)
+        names = _fitting(stored, executor.weight_holdings, strict, executor.graph.name)
+        file.verify(name for name in file if not name.startswith(TRAINING))
+        return stored, names
 
     found = on_first_rank(executor.transport, check, send=lambda answer: answer[1])
     stored, names = found if executor.transport.rank == 0 else (None, found)
@@ -90,7 +68,7 @@ def read_weights(path: str | Path) -> StoredWeights:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"weights file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
-    return _read_torch(path) if path.suffix in (".pth", ".pt", ".bin") else _read_safetensors(path)
+    return _read_torch(path) if path.suffix in (".pth", ".pt", ".bin") else read_safetensors(path)
 
 
 def save_arrays(
@@ -100,21 +78,15 @@ def save_arrays(
     path = Path(path)
 
     def ready() -> None:
-        _safetensors()
-        if not path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"cannot write {path}: there is no folder {path.absolute().parent}")
+        need_safetensors()
+        if (problem := unwritable(path)) is not None:
+            kind = OSError if path.absolute().parent.is_dir() else FileNotFoundError
+            raise kind(f"cannot write {path}: {problem}")
 
     on_first_rank(executor.transport, ready)
     arrays = {name: _kept(name, value) for name, value in executor.gather(holdings) if value is not None}
 
-    def write() -> None:
-        with replacing(path) as file:
-            try:
-                _safetensors().numpy.save_file(arrays, str(file), dict(metadata))
-            except _safetensors().SafetensorError as error:  # a full disk, too
-                raise OSError(f"cannot write {path}: {error}") from error
-
-    on_first_rank(executor.transport, write)
+    on_first_rank(executor.transport, lambda: write_safetensors(path, arrays, metadata))
 
 
 def _kept(name: str, value: Array) -> Array:
@@ -170,29 +142,6 @@ def _fitting(stored: StoredWeights, holdings: Mapping[str, ArrayLayout], strict:
     return [name for name in holdings if name in given]
 
 
-def _read_safetensors(path: Path) -> StoredWeights:
-    library = _safetensors()
-    try:
-        file = library.safe_open(str(path), framework="numpy")
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except library.SafetensorError as error:
-        raise ValueError(f"{path}: not a safetensors file, or a part of one ({error}); a state_dict must be named .pth") from error
-    return StoredWeights(str(path), shapes, partial(_tensor, path, file), file.metadata())
-
-
-def _tensor(path: Path, file: Any, name: str) -> Array:
-    """An array of a safetensors file; of bfloat16, which the library does not give to numpy, in float32."""
-    if file.get_slice(name).get_dtype() != "BF16":
-        return np.asarray(file.get_tensor(name))
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        said = json.loads(stream.read(length))[name]
-        first, last = said["data_offsets"]
-        stream.seek(8 + length + first)
-        upper = np.frombuffer(stream.read(last - first), np.uint16)
-    return (upper.astype(np.uint32) << 16).view(np.float32).reshape(said["shape"])  # the upper half of a float32
-
-
 def _read_torch(path: Path) -> StoredWeights:
     try:
         import torch
@@ -213,12 +162,3 @@ def _read_torch(path: Path) -> StoredWeights:
         return np.asarray(known.numpy())
 
     return StoredWeights(str(path), {name: tuple(tensor.shape) for name, tensor in content.items()}, read)
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors
-        import safetensors.numpy
-    except ImportError as error:
-        raise ImportError("weights files need safetensors: pip install 'soap-taskflow[weights]'") from error
-    return safetensors

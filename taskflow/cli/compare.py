@@ -23,13 +23,13 @@ from taskflow.cli.problem import (
     table,
 )
 from taskflow.cli.progress import working
-from taskflow.cli.search import restricted_search, run_search
+from taskflow.cli.search import run_search
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.export import nearest_within
 from taskflow.machine import Cluster
-from taskflow.optimizer import Budget, Deadline
-from taskflow.optimizer.grid import SIMULATED, best_of_grid, make_grid
+from taskflow.optimizer import Budget, Deadline, target_named
+from taskflow.optimizer.grid import SIMULATED, Allowed, best_of_grid, make_grid
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.runtime.job import INTERRUPTED, say_once
 
@@ -87,7 +87,7 @@ def compare_command(
             rows.append({**describe(problem, respects), "name": called, "search_seconds": 0.0, "proposals": 0})
     interrupted, grid = False, None
     try:
-        grid = no_grid(problem, target, bool(constraints.rules)) or grid_row(problem, limit, memory, quiet or as_json)
+        grid = grid_barred(problem) or grid_row(problem, limit, space, target, memory, quiet or as_json)
     except KeyboardInterrupt:
         interrupted = True
     if isinstance(grid, dict) and "iteration_seconds" in grid:
@@ -95,13 +95,9 @@ def compare_command(
     for algorithm in () if interrupted else SEARCHES:
         alone = algorithm in ("placement", "optcnn")
         try:
-            if target is None:
-                found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, alone=alone, workers=1)
-            else:
-                found = restricted_search(
-                    problem, target, algorithm, Deadline(limit.seconds), limit.proposals, seed, quiet or as_json, space, memory,
-                    alone=alone, workers=1,
-                )
+            found = run_search(
+                problem, algorithm, limit, seed, quiet or as_json, space, memory, alone=alone, workers=1, target=target
+            )
         except ValueError as error:  # nothing that this algorithm may answer fits: the others' rows still count
             if not quiet:
                 click.echo(f"{algorithm}: {error}", err=True)
@@ -130,12 +126,8 @@ def compare_command(
         sys.exit(INTERRUPTED)
 
 
-def no_grid(problem: Problem, target: str | None, constrained: bool) -> str:
+def grid_barred(problem: Problem) -> str:
     """Return why there is no row for the grid; empty if there is one."""
-    if target is not None:
-        return f"none for a framework (`search --for {target}` looks at its grid)"
-    if constrained:
-        return "none under constraints"
     if problem.evaluator.costs.measures:
         return "none with measured costs, since its plans are priced for described machines"
     if len(problem.machine.processors) < 2:
@@ -145,18 +137,25 @@ def no_grid(problem: Problem, target: str | None, constrained: bool) -> str:
     return "" if isinstance(problem.machine, Cluster) else f"none, since {problem.machine.name} is not a described machine"
 
 
-def grid_row(problem: Problem, limit: Budget, memory: bool, quiet: bool) -> dict[str, Any]:
-    """Return the row of the grid's best plan. If none was found to fit in time, the row holds only the counts of what was
-    tried."""
-    lacks = problem.room if memory else lambda strategy: ""
+def grid_row(
+    problem: Problem, limit: Budget, space: SpaceOptions, target: str | None, memory: bool, quiet: bool
+) -> dict[str, Any]:
+    """Return the row of the grid's best plan, of those that a user's constraints and a framework allow. If none was found to fit
+    in time, the row holds only the counts of what was tried."""
+    graph, machine, evaluator, deadline = problem.graph, problem.machine, problem.evaluator, Deadline(limit.seconds)
+    framework = target_named(target, graph) if target is not None else None
+    allowed = Allowed(graph, machine, space, framework, lambda: deadline.expired)
+    room = problem.room if framework is None else problem.room.refusing(lambda plan: framework.lacks(plan, problem.room))
+    lacks = room if memory else lambda strategy: ""
+    grid = make_grid(graph, machine, evaluator.rule, allowed.may_have, framework.all_of_a_layer if framework else "full")
     with working("grid", not quiet):
         found = best_of_grid(
-            problem.evaluator, lacks, deadline=Deadline(limit.seconds), most=int(min(SIMULATED, limit.proposals)),
-            grid=make_grid(problem.graph, problem.machine, problem.evaluator.rule), until=limit.seconds,
+            evaluator, lacks, deadline=deadline, most=int(min(SIMULATED, limit.proposals)), grid=grid, until=limit.seconds,
+            make=allowed.strategy,
         )
     said = f"{found}" + (f", {found.refused} of them did not fit" if found.refused else "")
     counts = {"grid": found.as_json(), "grid_said": said}
     if found.strategy is None:
-        return {**counts, "grid_said": "; ".join([said, *found.left_out[:1]])}
+        return {**counts, "grid_said": "; ".join([said, *found.left_out[:1], *([allowed.refused] if allowed.refused else [])])}
     row = {**describe(problem, found.strategy), "name": f"grid: {found.best}"}
     return {**row, "search_seconds": found.search_seconds, "proposals": len(found.simulated), **counts}

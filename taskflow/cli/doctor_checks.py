@@ -151,7 +151,7 @@ INSTALL = "pip install mpi4py mpich (on a cluster, against its own MPI: pip inst
 
 
 def _mpi() -> Iterator[Finding]:
-    from taskflow.runtime.job import launcher
+    from taskflow.runtime.job import LEAN_BYTES, MORE, in_words, launcher, room
 
     wrapper = package("mpi4py")
     if wrapper is None:
@@ -171,6 +171,12 @@ def _mpi() -> Iterator[Finding]:
     if program is None:
         yield Finding("mpirun", MEND, "there is none on PATH", "pip install mpich")
         return
+    if "MPICH" in library and (there := room()) is not None:
+        full = there.free < 2 * LEAN_BYTES
+        yield Finding("shared memory", MEND if full else OK, in_words(there), MORE if full else "")
+        if full:
+            yield Finding("mpirun", NOTE, f"{program} is not tried: it would find no room in /dev/shm")
+            return
     code, text = tried(program, "-n", "2", sys.executable, "-c", _SIZE)
     if code == 0 and text.count("ranks=2") == 2:  # ranks may write into each other's lines
         yield Finding("mpirun", OK, f"{program} starts ranks that find each other")

@@ -16,6 +16,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.models import notes_kept
 from taskflow.runtime.job import say_once
 from taskflow.working import Working
+from taskflow.writing import shown
 
 HUGGING_FACE = "hf:"
 PATIENCE_SECONDS = 2.0  # before it is said that a network is being read
@@ -63,7 +64,7 @@ def exported_file(name: str, batch: int | None, settings: Mapping[str, str]) -> 
 
     exported = load_exported(name)
     loss, verify = options["loss"] or "cross_entropy", bool(options["verify"])
-    return from_torch(exported, keywords=examples_of_batch(exported, batch), loss=loss, verify=verify, name=Path(name).stem)
+    return from_torch(exported, keywords=examples_of_batch(exported, batch), loss=loss, verify=verify, name=shown(Path(name).stem))
 
 
 def without_weights(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:

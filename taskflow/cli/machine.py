@@ -13,6 +13,7 @@ from taskflow.cli.problem import emit, output_options
 from taskflow.cli.tables import tell
 from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds, unparse
 from taskflow.working import Working
+from taskflow.writing import shown, unwritable
 
 MOST_SECONDS = 60.0
 
@@ -58,7 +59,7 @@ def measure_command(
     try:
         check_processors(processors, transport.size)
         _first_may_write(transport, out)
-        called = name or (Path(out).stem if out else "measured")
+        called = name or (shown(Path(out).stem) if out else "measured")
         with Working("measuring", quiet or transport.rank > 0, elsewhere="each") as line:
             machine = measure(
                 transport, called, kernels_on(device), processors=processors, say=lambda text: line.say(f"measuring {text}")
@@ -78,14 +79,9 @@ def measure_command(
 
 def _first_may_write(transport: Any, out: str | None) -> None:
     """Better to fail before the work. ValueError on every rank if rank 0 cannot write the file."""
-    problem = ""
-    if out and transport.rank == 0:
-        import os
-
-        if not os.access(Path(out).resolve().parent, os.W_OK):
-            problem = f"cannot write {out}: no such folder, or no permission"
-    if problem := transport.broadcast(problem):
-        raise ValueError(problem)
+    problem = unwritable(out) if out and transport.rank == 0 else None
+    if (problem := transport.broadcast(problem)) is not None:
+        raise ValueError(f"cannot write {out}: {problem}")
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------

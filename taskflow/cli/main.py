@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import warnings
@@ -89,6 +90,8 @@ class Commands(click.Group):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run as click does. Under mpirun, rank 0 alone prints help and argument errors, and all ranks end with the same exit
         code."""
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a path may be no text of this locale; stderr does so by itself
+            sys.stdout.reconfigure(errors="backslashreplace")
         if speaks():
             return super().main(args, *rest, **extra)
         words = list(sys.argv[1:] if args is None else args)

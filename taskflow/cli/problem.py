@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -20,22 +17,23 @@ from taskflow.cli import completing
 from taskflow.cli.model import build_model, parse_settings
 from taskflow.cli.ranks import works
 from taskflow.cli.tables import nbytes, render
+from taskflow.export import PROGRAM_OF
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
-from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, read_strategy
+from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, paths_of, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 from taskflow.optimizer.trust import trust
 from taskflow.programs import load_program
+from taskflow.reading import path_here
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
-from taskflow.writing import json_text
+from taskflow.writing import json_text, one_line, unwritable
 
 FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
 # Keys of a click context's meta.
 SETTINGS, DTYPE, DEBUG, PROGRAM = "taskflow.settings", "taskflow.dtype", "taskflow.debug", "taskflow.program"
-PROGRAM_OF = {"torch": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron"}  # of a framework's plans, what runs them
 F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = (
     "Costs of tasks: analytic, from the machine's rates; or measured, by timing tasks one by one on the CPU or GPU at hand and "
@@ -158,22 +156,13 @@ def output_options(command: F) -> F:
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
             raise  # the reader has seen enough: click ends quietly
-        except (ValueError, OSError, ImportError, LaunchError) as error:
+        except (ValueError, OSError, ImportError, LaunchError, MemoryError) as error:
             if context.meta.get(DEBUG):
                 raise
-            say_once(f"{path}: {_one_line(error)}")  # under mpirun every rank raises the same error
+            say_once(f"{path}: {one_line(error)}")  # under mpirun every rank raises the same error
             sys.exit(MISTAKE)
 
     return checked  # type: ignore[return-value]
-
-
-def _one_line(error: Exception) -> str:
-    """Return an error's text on one line; for an error of the system, in words and with the file's name."""
-    text = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        wanted = re.sub(r"\.\d+\.tmp$", "", str(error.filename or ""))  # files are written beside and then take their place
-        text = f"{wanted}: {error.strerror}" if wanted else error.strerror
-    return " ".join(text.split())
 
 
 def command_path(context: click.Context) -> str:
@@ -274,7 +263,7 @@ def recorded(path: str) -> dict[str, Any]:
         found: dict[str, Any] = {"model": file.model} if file.model else {}
         found["devices"] = file.processors
         return {**found, "machine": file.machine} if file.machine in preset_names() else found
-    made: dict[str, Any] = {k: v for k, v in msgspec.to_builtins(file.made_from).items() if v is not None}
+    made = paths_of({k: v for k, v in msgspec.to_builtins(file.made_from).items() if v is not None}, path_here)
     for key, known in (("rule", tuple(RULES)), ("costs", COSTS)):
         if key in made and made[key] not in known:
             raise ValueError(f"{path}: made_from.{key}: must be one of {', '.join(known)}, got {made[key]!r}")
@@ -360,9 +349,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def writable(path: str | None) -> None:
-    """Raise ValueError if the file's folder does not exist or cannot be written, or if the name is empty (an unset shell
-    variable). Called before the work, so that nobody waits for a result that cannot be saved."""
+    """Raise ValueError if no such file can be written, or if the name is empty (an unset shell variable). Called before the
+    work, so that nobody waits for a result that cannot be saved."""
     if path == "":
         raise ValueError("the name of the file to write is empty")
-    if path is not None and not os.access(Path(path).resolve().parent, os.W_OK):
-        raise ValueError(f"cannot write {path}: no such folder, or no permission")
+    if path is not None and (problem := unwritable(path)) is not None:
+        raise ValueError(f"cannot write {path}: {problem}")

@@ -54,10 +54,9 @@ def profile_command(
 
         said = read_trace(trace)
         try:
-            found = differences(said)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise ValueError(f"{trace}: a trace that was changed or cut: {type(error).__name__}: {error}; write it anew") from error
-        _show(found, top, as_json, quiet)
+            _show(differences(said), top, as_json, quiet)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+            raise ValueError(f"{trace}: a trace that was changed or cut; write it anew") from error
         return
     from taskflow.runtime import connect
     from taskflow.training.program import PATIENCE_SECONDS
@@ -125,33 +124,39 @@ def _run(
 def _show(found: Differences, top: int, as_json: bool, quiet: bool) -> None:
     if as_json:
         emit(found.as_json(top))
-        return
+    else:
+        tell(_in_words(found, top, quiet))
+
+
+def _in_words(found: Differences, top: int, quiet: bool) -> str:
+    said: list[str] = []
     about = found.about
     ranks = f"{about['ranks']} rank{'s' * (about['ranks'] != 1)}"
     if not quiet:
         unknown = about.get("tasks_not_measured")
-        tell(
+        said.append(
             f"{about.get('model', 'tasks')} under {about.get('strategy', 'no strategy')}: {ranks}, "
             f"{about['processors']} processors, steps {about['steps'][0]}-{about['steps'][-1]}; "
             f"costs: {about.get('costs', 'roofline')}" + (f" ({unknown} tasks had not been measured)" if unknown else "")
         )
-        tell(_table(found.rows, "operator"))
+        said.append(_table(found.rows, "operator"))
         if top:
-            tell(f"\nlargest mispredictions\n{_table(found.largest(top), 'task')}")
-        tell("")
+            said.append(f"\nlargest mispredictions\n{_table(found.largest(top), 'task')}")
+        said.append("")
     if about["processors"] > about["ranks"]:
-        tell(
+        said.append(
             f"{about['processors']} processors share {ranks} and run in turn: compare tasks, and the step with "
             f"{seconds(found.predicted_in_turn_seconds / about['ranks'])}, what all tasks take in turn"
         )
     for rank, spent in enumerate(found.rank_seconds):
         whole = sum(spent.values())
         parts = ", ".join(f"{name} {seconds(value)} ({percent(value, whole)})" for name, value in spent.items())
-        tell(f"rank {rank}: {parts}")
-    tell(
+        said.append(f"rank {rank}: {parts}")
+    said.append(
         f"step: predicted {seconds(found.predicted_step_seconds)}, measured {seconds(found.step_seconds)}, "
         f"ratio {found.step_seconds / found.predicted_step_seconds:.2f}"
     )
+    return "\n".join(said)
 
 
 def _table(rows: Any, first: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -18,6 +18,7 @@ from taskflow.cli.problem import (
     describe,
     emit,
     make_problem,
+    named_strategy,
     output_options,
     problem_options,
     seed_option,
@@ -26,25 +27,17 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, tell
-from taskflow.export import fastest_for, grid_for, space_for
-from taskflow.mapper import described_by_layers, save
+from taskflow.mapper import Strategy, described_by_layers, save
 from taskflow.optimizer import (
     ALGORITHMS,
-    TIME_SHARE,
     Budget,
-    Deadline,
-    NothingFits,
     SearchResult,
     search,
     step_units,
 )
-from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
 from taskflow.optimizer.explain import uneven_pieces
-from taskflow.optimizer.grid import SIMULATED, GridResult, has_grid, joined, whole_fits
-from taskflow.optimizer.space import DEGREES, PLACEMENTS, Constraints, SpaceOptions
+from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
-
-SEARCH_SHARE = 0.7  # of the time behind the grid, for the search; the rest for the nearest plans that a framework can express
 
 
 @click.command("search", cls=SectionedCommand)
@@ -60,6 +53,9 @@ SEARCH_SHARE = 0.7  # of the time behind the grid, for the search; the rest for 
 @click.option("--uneven/--even", default=True, show_default=True,
               help="Whether unequal devices may get pieces of uneven size (guided search).")
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
+@click.option("--start", "starts", multiple=True, shell_complete=completing.strategies,
+              help="A strategy (a mapper's name, a plan such as 't2 p2 mb1', or FILE.json) that the result must not be slower "
+              "than, and from which the search continues if it is pipelined or sharded; may be repeated.")
 @click.option("--workers", type=click.IntRange(1),
               help="Threads of the guided search (default: one a core where that helps; with a budget of proposals, or measured "
               "costs, one).")
@@ -70,7 +66,7 @@ SEARCH_SHARE = 0.7  # of the time behind the grid, for the search; the rest for 
 @output_options
 def search_command(
     budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, uneven: bool, memory: bool,
-    workers: int | None, target: str | None, out: str | None, as_json: bool, quiet: bool, **asked: Any,
+    starts: tuple[str, ...], workers: int | None, target: str | None, out: str | None, as_json: bool, quiet: bool, **asked: Any,
 ) -> None:
     """Find a fast strategy for MODEL.
 
@@ -90,10 +86,12 @@ def search_command(
     problem = make_problem(**asked)
     limit = spending.search
     space = SpaceOptions(degrees, placements, reduction, uneven=uneven, constraints=constraints)
-    if target is None:
-        found = run_search(problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers)
-    else:
-        found = search_for(problem, target, algorithm, limit, seed, quiet or as_json, space, memory, workers)
+    if target is not None:
+        require_target(problem.graph, target)
+    found = run_search(
+        problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers, target=target,
+        starts=[named_strategy(problem, name, seed) for name in dict.fromkeys(starts)],
+    )
     unsaved = None
     if out:
         try:
@@ -127,84 +125,9 @@ def search_command(
         sys.exit(INTERRUPTED)
 
 
-def search_for(
-    problem: Problem, target: str, algorithm: str, limit: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
-    workers: int | None,
-) -> SearchResult:
-    """Search plans that a framework can express. If the network has a grid, the best plan of the grid comes first; the rest of
-    the budget goes to plans without micro-batches, stages, recomputation and shares of weights, unless data parallelism cannot
-    fit. Raises ValueError if none fits, or if none was found in time."""
-    deadline = Deadline(limit.seconds)
-    require_target(problem.graph, target)
-    evaluator, first = problem.evaluator, None
-    if algorithm == "guided" and memory and not (space.constraints.rules or evaluator.costs.measures) and has_grid(
-        problem.graph, problem.machine, evaluator.rule
-    ):
-        whole = whole_fits(problem.graph, problem.machine, evaluator.rule)
-        most = int(min(SIMULATED, max(1, TIME_SHARE * limit.proposals)))
-        with working(f"grid for {target}", not quiet):
-            best = grid_for(evaluator, target, problem.room, deadline, TIME_SHARE if whole else 1.0, most)
-        first = _of_grid(best, seed, deadline.elapsed)
-        if first is not None and (deadline.expired or not whole or len(problem.machine.processors) > MOST_PROCESSORS):
-            return replace(first, left_out=(*first.left_out, "plans that are neither pipelined nor sharded"))
-        if first is None and not whole:
-            raise NothingFits(f"search: no plan for {target} was found in {deadline.elapsed:.0f} s that fits the memory ({best})")
-    try:
-        second = restricted_search(
-            problem, target, algorithm, deadline, limit.proposals, seed, quiet, space, memory, workers=workers
-        )
-    except (NothingFits, TooManyTasksError):
-        if first is None:
-            raise
-        return replace(first, search_seconds=deadline.elapsed)
-    if first is None:
-        return second
-    return replace(joined(first, second, first.proposals), search_seconds=deadline.elapsed)
-
-
-def _of_grid(best: GridResult, seed: int, elapsed: float) -> SearchResult | None:
-    if best.strategy is None:
-        return None
-    count = len(best.simulated)
-    return SearchResult(
-        best.strategy, best.seconds, {"grid": best.seconds}, best.history, count, 0, elapsed, seed, "guided", "finished",
-        refused=best.refused, left_out=best.left_out,
-    )
-
-
-def restricted_search(
-    problem: Problem, target: str, algorithm: str, deadline: Deadline, proposals: float, seed: int, quiet: bool,
-    space: SpaceOptions, memory: bool, *, alone: bool = False, workers: int | None = None,
-) -> SearchResult:
-    """Search a space, restricted to a framework (`space_for`), then find the fastest plan that it can express. Both together end
-    at the deadline."""
-    left = Budget(max(SEARCH_SHARE * deadline.left, 1e-3), proposals)
-    restricted = space_for(problem.graph, space, target)
-    found = run_search(problem, algorithm, left, seed, quiet, restricted, memory, alone=alone, workers=workers)
-    deadline.stopped = deadline.stopped or found.stopped == "interrupted"
-    chosen = for_target(problem, found, target, memory, deadline, space.constraints)
-    return replace(chosen, search_seconds=deadline.elapsed)
-
-
-def for_target(
-    problem: Problem, found: SearchResult, target: str, memory: bool, deadline: Deadline, constraints: Constraints
-) -> SearchResult:
-    """Return the search's result if the framework can express it, else the faster of the nearest plan that it can and plans of
-    degrees, which are tried until the deadline. All respect a user's ``constraints``."""
-    lacks = problem.room if memory else lambda strategy: ""
-    with working(f"plans for {target}"):
-        chosen = fastest_for(
-            problem.graph, problem.machine, problem.evaluator, target, found.strategy, lacks, lambda: deadline.expired, constraints
-        )
-    return replace(
-        found, strategy=chosen.strategy, seconds=chosen.seconds, lower_bound=min(found.lower_bound, chosen.seconds),
-        local=False, optimal=False, optimal_among="",
-    )
-
-
 def run_search(
     problem: Problem, algorithm: str, budget: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
-    *, alone: bool = False, workers: int | None = None,
+    *, alone: bool = False, workers: int | None = None, target: str | None = None, starts: Sequence[Strategy] = (),
 ) -> SearchResult:
     """Search, with progress on stderr: the best time, proposals a second, and the share that is accepted."""
     show = not quiet and sys.stderr.isatty()
@@ -212,5 +135,5 @@ def run_search(
         return search(
             problem.graph, problem.machine, budget=budget, seed=seed, algorithm=algorithm, space=space,
             memory=problem.room if memory else False, progress=display.say if show else None, use=problem.evaluator,
-            alone=alone, workers=workers,
+            alone=alone, workers=workers, target=target, starts=starts,
         )

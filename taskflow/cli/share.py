@@ -21,6 +21,7 @@ from taskflow.cli.problem import (
     output_options,
     recorded,
     seed_option,
+    writable,
 )
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
@@ -67,14 +68,17 @@ def share_command(
         raise ValueError("--costs measured: jobs beside each other are predicted by the machine's rates only; leave --costs out")
     counts = _weights(weights, len(networks))
     machine = load_machine(asked["machine"] or "this", asked["devices"])
+    if out is not None:
+        Path(out).mkdir(exist_ok=True)
+        for _, name in _named(networks):
+            writable(_plan_file(out, name))
     with working("building") as display:
         jobs = [_job(name, weight, asked, len(machine.processors)) for name, weight in zip(_named(networks), counts)]
         display.say("plans")
         found = share(jobs, machine, budget=spending.search, seed=seed, objective=objective, say=display.say)
     if out is not None:
-        Path(out).mkdir(exist_ok=True)
         for job, own in zip(jobs, found.jobs):
-            save(own.strategy, job.graph, machine.name, Path(out) / f"{own.name.replace('/', '-')}.json")
+            save(own.strategy, job.graph, machine.name, _plan_file(out, own.name))
     if as_json:
         emit({"machine": machine.name, "devices": len(machine.processors), **found.as_json()})
     else:
@@ -119,6 +123,10 @@ def _job(named: tuple[str, str], weight: float, asked: dict[str, Any], devices: 
     graph = build_model(str(made["model"]), batch, made.get("devices") or devices, size=size, settings=settings)
     starts = (load(network, graph, read_strategy(network).processors),) if network.endswith(".json") else ()
     return Job(name, graph, RULES[asked["rule"] or made.get("rule") or "momentum"], weight, starts)
+
+
+def _plan_file(folder: str, name: str) -> str:
+    return str(Path(folder) / f"{name.replace('/', '-')}.json")
 
 
 def in_words(found: Sharing) -> str:

@@ -60,7 +60,7 @@ def simulate_command(
             content = timeline_json(*evaluator.current(), problem.machine)
             text = json_text(content)
             with replacing(timeline) as file:
-                file.write_text(text)
+                file.write_text(text, encoding="utf-8")
     if as_json:
         emit(row)
         return

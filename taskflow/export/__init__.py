@@ -6,11 +6,19 @@ operator by operator, with the nearest plan.
 """
 
 from taskflow.export.difference import Difference
-from taskflow.export.export import RESTRICTING, TARGETS, Exported, exported, nearest_plan, require_exportable
+from taskflow.export.export import (
+    PROGRAM_OF,
+    RESTRICTING,
+    TARGETS,
+    Exported,
+    exported,
+    nearest_plan,
+    require_exportable,
+)
 from taskflow.export.mesh import Mesh, mesh_of
-from taskflow.export.restrict import Chosen, constraints_for, fastest_for, grid_for, nearest_within, space_for
+from taskflow.export.restrict import Framework, constraints_for, nearest_within, target
 
 __all__ = [
-    "RESTRICTING", "TARGETS", "Chosen", "Difference", "Exported", "Mesh", "constraints_for", "exported", "fastest_for", "grid_for",
-    "mesh_of", "nearest_plan", "nearest_within", "require_exportable", "space_for",
+    "PROGRAM_OF", "RESTRICTING", "TARGETS", "Difference", "Exported", "Framework", "Mesh", "constraints_for", "exported",
+    "mesh_of", "nearest_plan", "nearest_within", "require_exportable", "target",
 ]

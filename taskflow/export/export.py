@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
+from taskflow.export.accelerate import accelerate_text
+from taskflow.export.deepspeed import deepspeed_text
 from taskflow.export.difference import Difference
 from taskflow.export.hybrid import hybrid_of
 from taskflow.export.megatron import LEVELS as MEGATRON_LEVELS
@@ -110,6 +112,18 @@ def _torchtitan(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
 
 
+def _deepspeed(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+    hybrid = hybrid_of(graph, strategy, ("full", "whole"))
+    text, notes = deepspeed_text(graph, hybrid)
+    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
+
+
+def _accelerate(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+    hybrid = hybrid_of(graph, strategy, ("full",))  # its wrapper of FSDP2 is not reentrant
+    text, notes = accelerate_text(graph, hybrid)
+    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
+
+
 def _onnx(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     from taskflow.models.onnx import export_onnx
 
@@ -119,8 +133,13 @@ def _onnx(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
 
 
 _WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {
-    "torch": _torch, "jax": _jax, "megatron": _megatron, "torchtitan": _torchtitan, "onnx": _onnx,
+    "torch": _torch, "jax": _jax, "megatron": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed,
+    "accelerate": _accelerate, "onnx": _onnx,
 }
 TARGETS = tuple(_WRITERS)
 NAMES = {"torch": "plan.py", "jax": "plan.py"}  # of files, where nobody has chosen one
+PROGRAM_OF = {
+    "torch": "fsdp", "accelerate": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron", "deepspeed": "deepspeed",
+}
+"""Of a framework's plans, the program that runs them."""
 RESTRICTING = tuple(target for target in TARGETS if target != "onnx")  # those that cannot express every plan

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taskflow.export.decoder import DecoderSizes, sizes_of
 from taskflow.export.hybrid import Hybrid
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import HybridPlan, PipelineSchedule, attends, default_bucket, layer_numbers, samples, stages_of
@@ -66,9 +67,13 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         words.append("--recompute-granularity selective")
     elif plan.recompute == "whole":
         words += ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"]
+    if graph.dtype.itemsize == 2:
+        words.append("--bf16" if graph.dtype.name == "bfloat16" else "--fp16")
+    sizes = sizes_of(graph)
+    words += _sizes(sizes) if sizes is not None else []
+    yours = "tokenizer and data are" if sizes is not None else "the network's sizes, tokenizer and data are"
     notes = [
-        f"{hybrid.ranks} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; the "
-        "network's sizes are arguments of your own",
+        f"{hybrid.ranks} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; {yours} arguments of your own",
     ]
     if plan.tensor > 1 and plan.sequence_parallel and not plan.regather:
         notes.append("--sequence-parallel gathers along the sequence again for the backward pass: a plan with regather says so")
@@ -85,6 +90,26 @@ def _buckets(plan: HybridPlan) -> list[str]:
     size = plan.bucket_of(plan.zero)
     own = [f"--ddp-bucket-size {max(1, size)}"] if size != default_bucket(1, plan.sharers) else []
     return ["--overlap-grad-reduce", *["--overlap-param-gather"] * (plan.overlap == "all"), *own]
+
+
+def _sizes(of: DecoderSizes) -> list[str]:
+    """Arguments for the network that was planned."""
+    words = [
+        f"--num-layers {of.layers}", f"--hidden-size {of.hidden}", f"--ffn-hidden-size {of.inner}",
+        f"--num-attention-heads {of.heads}", f"--kv-channels {of.head_size}", f"--seq-length {of.steps}",
+        f"--max-position-embeddings {of.steps}", f"--vocab-size {of.vocabulary}", f"--norm-epsilon {of.eps:g}",
+    ]
+    if of.key_heads != of.heads:
+        words += ["--group-query-attention", f"--num-query-groups {of.key_heads}"]
+    if of.theta is not None:
+        words += ["--position-embedding-type rope", f"--rotary-base {of.theta:.0f}"]
+    if of.experts:
+        words += [f"--num-experts {of.experts}", f"--moe-router-topk {of.chosen}", f"--moe-ffn-hidden-size {of.inner}"]
+    flags = {
+        "--swiglu": of.gated, "--normalization RMSNorm": of.rms, "--disable-bias-linear": not of.bias,
+        "--untie-embeddings-and-output-weights": not of.tied,
+    }
+    return words + [flag for flag, holds in flags.items() if holds]
 
 
 def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:

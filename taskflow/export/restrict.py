@@ -2,48 +2,120 @@
 those.
 
 Rules for single operators (`constraints_for`) keep most inexpressible plans out of a search. No such rule can say whether the
-cuts of neighbouring operators can be combined. So the search's result is replaced by the nearest expressible plan, and compared
-with the plans of degrees. Such a search tries no micro-batches, stages, recomputation or shares of weights, without which no
-large network fits. So the best plans of the grid that the framework can express are simulated too.
+cuts of neighbouring operators can be combined. So what a search finds by operators is replaced by the nearest expressible plan,
+and compared with the plans of degrees. Of plans in notation it has only those that the framework can express unchanged.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from taskflow.export.cuts import NotEven, input_lies, weight_lies
-from taskflow.export.export import NAMES, exported, nearest_plan
+from taskflow.export.export import NAMES, PROGRAM_OF, RESTRICTING, exported, nearest_plan, require_exportable
 from taskflow.graph import Node, OperatorGraph
-from taskflow.machine import Machine, host
+from taskflow.machine import Cluster, Machine, host
 from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_graph, samples
 from taskflow.operators.operator import Soap
-from taskflow.optimizer import BudgetExhausted, Deadline, MemoryCheck
+from taskflow.optimizer import BudgetExhausted, MemoryCheck
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.grid import SIMULATED, GridResult, best_of_grid, make_grid
 from taskflow.optimizer.space import Constraints, SpaceOptions
+from taskflow.programs import load_program
 
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}
 TRIES = 2
 PIPELINES = ("pipeline", "virtual")  # choices of pipelines
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The fastest of the ``tried`` plans that a framework can express; ``seconds`` of a step."""
+class Framework:
+    """A framework that a search finds plans for, and a network (`taskflow.optimizer.PlanTarget`)."""
 
-    strategy: Strategy
-    seconds: float
-    tried: int
+    def __init__(self, name: str, graph: OperatorGraph) -> None:
+        self.name, self.graph = name, graph
+        self.all_of_a_layer = "whole" if name == "megatron" else "full"
+        self._expressible = Expressible(graph, name)
+
+    def driven(self, machine: Machine) -> Machine:
+        """Return the machine with the framework's training program, unless it has one or no GPUs."""
+        kinds = machine.kinds if isinstance(machine, Cluster) else ()
+        if not isinstance(machine, Cluster) or any(kind.program for kind in kinds) or all(kind.kind == "cpu" for kind in kinds):
+            return machine
+        program = PROGRAM_OF.get(self.name)
+        return machine.driven_by(load_program(program)) if program else machine
+
+    def space(self, space: SpaceOptions) -> SpaceOptions:
+        """Return a search's space for a framework with meshes: even pieces on neighbouring devices, and only cuts that the
+        framework can express. JAX's compiler exchanges halos and cuts any weight, so for JAX no cut is forbidden."""
+        forbidden = Constraints() if self.name == "jax" else constraints_for(self.graph)
+        degrees = "even" if space.degrees == "any" else space.degrees
+        return replace(space, degrees=degrees, placements="contiguous", constraints=space.constraints + forbidden)
+
+    def may_have(self, plan: HybridPlan, over: Callable[[], bool]) -> bool:
+        """True if the framework can have each choice of a plan by itself (`Expressible.may_have`)."""
+        self._expressible.over = over
+        return self._expressible.may_have(plan)
+
+    def has(self, plan: HybridPlan, over: Callable[[], bool]) -> bool:
+        """True if the framework can have the plan as it is (`Expressible`)."""
+        self._expressible.over = over
+        return self._expressible(plan)
+
+    def lacks(self, strategy: Strategy, memory: MemoryCheck) -> str:
+        """Return why the framework cannot run a strategy that fits the memory: it cannot express it, or keeps more bytes."""
+        found = exported(self.graph, strategy, self.name, NAMES.get(self.name, "plan"))
+        if found.differences:
+            return f"{self.name} cannot express it"
+        if not found.more_bytes:
+            return ""
+        peak = max(memory.peaks(strategy)[0]) + found.more_bytes
+        least = min(processor.memory_bytes for processor in memory.machine.processors)
+        return f"{self.name} keeps {found.more_bytes} bytes more than planned" if peak > least else ""
+
+    def fastest(
+        self, machine: Machine, evaluator: Evaluator, found: Strategy | None, lacks: Callable[[Strategy], str],
+        over: Callable[[], bool], constraints: Constraints,
+    ) -> tuple[Strategy, float]:
+        """Return the fastest of: the nearest plan to what was found, data parallelism, and plans of degrees until time is
+        ``over``, with its seconds. ``lacks``: returns what memory a plan lacks. Raises ValueError if none can be exported,
+        fits and is permitted by a user's ``constraints``."""
+        best: tuple[Strategy, float] | None = None
+        why = ""
+
+        def checkpoint() -> None:
+            if best is not None and over():
+                raise BudgetExhausted
+
+        for candidate in _candidates(self.graph, machine, self.name, found):
+            if best is not None and over():
+                break
+            try:
+                plan = nearest_within(self.graph, candidate(), self.name, constraints)
+            except ValueError as error:
+                why = str(error)
+                continue
+            try:
+                with evaluator.interruptible(checkpoint):
+                    short = lacks(plan)
+                    seconds = inf if short else evaluator.set(plan)
+            except BudgetExhausted:
+                break
+            why = short or why
+            if not short and (best is None or seconds < best[1]):
+                best = plan, seconds
+        if best is None:
+            raise ValueError(f"no plan for {self.name}: {why}")
+        return best
 
 
-def space_for(graph: OperatorGraph, space: SpaceOptions, target: str = "torch") -> SpaceOptions:
-    """Return a search's space for a framework with meshes: even pieces on neighbouring devices, and only cuts that the
-    framework can express. JAX's compiler exchanges halos and cuts any weight, so for JAX no cut is forbidden."""
-    forbidden = Constraints() if target == "jax" else constraints_for(graph)
-    return replace(space, degrees="even", placements="contiguous", constraints=space.constraints + forbidden)
+def target(name: str, graph: OperatorGraph) -> Framework:
+    """Return a framework as a search's target. Raises ValueError if there is none of this name, or if no plan of the network can be
+    exported to it; ImportError without PyTorch, where that is needed."""
+    if name not in RESTRICTING:
+        raise ValueError(f"search: target must be one of {', '.join(RESTRICTING)}, got {name!r}")
+    require_exportable(graph, name)
+    return Framework(name, graph)
 
 
 def constraints_for(graph: OperatorGraph) -> Constraints:
@@ -86,32 +158,6 @@ def plans_of_degrees(graph: OperatorGraph, target: str, devices: int) -> Iterato
 
 def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
-
-
-def grid_for(
-    evaluator: Evaluator, target: str, memory: MemoryCheck, deadline: Deadline, share: float = 1.0, most: int = SIMULATED,
-    must: bool = True,
-) -> GridResult:
-    """Return the best plan of the grid that a framework can express unchanged, using ``share`` of the time and simulating at
-    most ``most`` plans. Only plans whose choices it can express are priced at all. ``must``: take all of the time for the first
-    plan if need be; no plan takes longer than the deadline."""
-    takes = Expressible(evaluator.graph, target, lambda: deadline.expired)
-    all_of_a_layer = "whole" if target == "megatron" else "full"
-    grid = make_grid(evaluator.graph, evaluator.machine, evaluator.rule, takes.may_have, all_of_a_layer)
-
-    def room(strategy: Strategy) -> str:
-        if lacks := memory(strategy):
-            return lacks
-        found = exported(evaluator.graph, strategy, target, NAMES.get(target, "plan"))
-        if found.differences:
-            return f"{target} cannot express it"
-        peak = max(memory.peaks(strategy)[0]) + found.more_bytes
-        most = min(processor.memory_bytes for processor in evaluator.machine.processors)
-        return f"{target} keeps {found.more_bytes} bytes more than planned" if found.more_bytes and peak > most else ""
-
-    return best_of_grid(
-        evaluator, room, deadline=deadline, share=share, most=most, grid=grid, takes=takes, must=must, until=deadline.seconds
-    )
 
 
 class Expressible:
@@ -188,45 +234,6 @@ def nearest_within(graph: OperatorGraph, strategy: Strategy, target: str, constr
     plan = nearest_plan(graph, constraints.repair(strategy, graph), target)
     constraints.verify(plan, graph)
     return plan
-
-
-def fastest_for(
-    graph: OperatorGraph, machine: Machine, evaluator: Evaluator, target: str, found: Strategy | None,
-    lacks: Callable[[Strategy], str], over: Callable[[], bool], constraints: Constraints,
-) -> Chosen:
-    """Return the fastest of: the nearest plan to what was found, data parallelism, and plans of degrees until time is ``over``.
-    ``lacks``: returns what memory a plan lacks. Raises ValueError if none can be exported, fits and is permitted by a user's
-    ``constraints``."""
-    best: Chosen | None = None
-    tried, why = 0, ""
-
-    def checkpoint() -> None:
-        if best is not None and over():
-            raise BudgetExhausted
-
-    for candidate in _candidates(graph, machine, target, found):
-        if best is not None and over():
-            break
-        try:
-            plan = nearest_within(graph, candidate(), target, constraints)
-        except ValueError as error:
-            why = str(error)
-            continue
-        tried += 1
-        try:
-            with evaluator.interruptible(checkpoint):
-                short = lacks(plan)
-                seconds = inf if short else evaluator.set(plan)
-        except BudgetExhausted:
-            break
-        if short:
-            why = short
-            continue
-        if best is None or seconds < best.seconds:
-            best = Chosen(plan, seconds, tried)
-    if best is None:
-        raise ValueError(f"no plan for {target}: {why}")
-    return replace(best, tried=tried)
 
 
 def _candidates(

@@ -6,6 +6,7 @@ parallelism, and the batch of a rank is what a pipeline divides into micro-batch
 
 from __future__ import annotations
 
+from taskflow.export.decoder import DecoderSizes, sizes_of
 from taskflow.export.difference import LATE
 from taskflow.export.hybrid import Hybrid
 from taskflow.export.megatron import layers_read, require_positions, require_transformer
@@ -18,6 +19,11 @@ SCHEDULES = {
     (PipelineSchedule.ZERO_BUBBLE, False): "InterleavedZeroBubble",
     (PipelineSchedule.ZERO_BUBBLE_V, True): "ZBVZeroBubble",
 }
+FLAVORS = {
+    (32, 4096, 14_336, 32, 8, 128_256): "8B", (80, 8192, 28_672, 64, 8, 128_256): "70B",
+    (126, 16_384, 53_248, 128, 8, 128_256): "405B",
+}
+"""Of torchtitan's llama3, by layers, hidden, inner, heads, heads of keys and vocabulary."""
 
 
 def require_decoder(graph: OperatorGraph) -> None:
@@ -67,6 +73,10 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
             f"pipeline_parallel_microbatch_size = {micro}", f"pipeline_parallel_split_points = {_points(graph, hybrid)}",
         ]
     lines += ["", "[training]", f"local_batch_size = {local}", f"global_batch_size = {batch}"]
+    if graph.dtype.itemsize == 2:
+        lines += [f'mixed_precision_param = "{graph.dtype.name}"', 'mixed_precision_reduce = "float32"']
+    if (sizes := sizes_of(graph)) is not None:
+        lines += [f"seq_len = {sizes.steps}", *_model(sizes)]
     if shares == 1 < data:
         size = bucket_word(plan.bucket_of(0))
         lines[0] += f"\n# torchtitan's buckets of gradients have 100 MB, which no key says; the plan has bucket={size}"
@@ -79,6 +89,18 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     if mode == "selective":
         lines.append('selective_ac_option = "op"')
     return "\n".join(lines) + "\n"
+
+
+def _model(of: DecoderSizes) -> list[str]:
+    """The section of a network that torchtitan has by name; of another one its sizes in a comment, since flavors are its code."""
+    name = FLAVORS.get((of.layers, of.hidden, of.inner, of.heads, of.key_heads, of.vocabulary))
+    if name is not None:
+        return ["", "[model]", 'name = "llama3"', f'flavor = "{name}"']
+    return [
+        "", f"# [model] of your own: dim = {of.hidden}, n_layers = {of.layers}, n_heads = {of.heads}, n_kv_heads = {of.key_heads},",
+        f"# head_dim = {of.head_size}, hidden_dim = {of.inner}, vocab_size = {of.vocabulary}"
+        + (f", num_experts = {of.experts}, top_k = {of.chosen}" if of.experts else ""),
+    ]
 
 
 def _points(graph: OperatorGraph, hybrid: Hybrid) -> str:

@@ -72,7 +72,7 @@ def save(machine: Cluster, path: str | Path) -> None:
     written (`unparse`)."""
     content = json_text(unparse(machine), 1) + "\n"
     with replacing(path) as file:
-        file.write_text(content)
+        file.write_text(content, encoding="utf-8")
 
 
 def cores() -> int:

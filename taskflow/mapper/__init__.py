@@ -41,7 +41,16 @@ from taskflow.mapper.recomputation import recomputed, rerun
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.strategy import SUMS, Strategy
-from taskflow.mapper.strategy_file import as_content, config_entry, from_content, load, read_strategy, save, search_of
+from taskflow.mapper.strategy_file import (
+    as_content,
+    config_entry,
+    from_content,
+    load,
+    paths_of,
+    read_strategy,
+    save,
+    search_of,
+)
 from taskflow.mapper.units import blocks_of, gather_units, units_of
 
 __all__ = [
@@ -107,6 +116,7 @@ __all__ = [
     "parse_plan",
     "parse_ranges",
     "parse_sync",
+    "paths_of",
     "placed_devices",
     "plan_of",
     "ranges",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from taskflow.mapper.plan import is_plan, parse_plan
 from taskflow.mapper.plan_of import checked, plan_of
 from taskflow.mapper.strategy import Strategy
 from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
-from taskflow.writing import json_text, replacing
+from taskflow.writing import json_text, path_text, replacing
 
 FORMAT = "taskflow-strategy"
 VERSION = 1
@@ -109,6 +109,16 @@ class ProofEntry(Entry, frozen=True, kw_only=True):
     complete: bool
 
 
+class PhaseEntry(Entry, frozen=True, kw_only=True):
+    """A part of a search."""
+
+    name: str
+    seconds: Figure
+    proposals: Number
+    best_seconds: Annotated[Figure, Meta(description="Of the best plan after it; null: there was none.")] | None
+    not_run: Annotated[str, Meta(description="Why it did not run; null: it did.")] | None
+
+
 class SearchEntry(Entry, frozen=True, kw_only=True):
     """Figures of the search that found the plan. Reports show it."""
 
@@ -129,6 +139,7 @@ class SearchEntry(Entry, frozen=True, kw_only=True):
     proof: ProofEntry | UnsetType | None = UNSET
     starts_iteration_seconds: dict[str, Figure] | UnsetType = UNSET
     starts_lacking_memory: list[str] | UnsetType = UNSET
+    phases: list[PhaseEntry] | UnsetType = UNSET
     history: list[ImprovementEntry] | UnsetType = UNSET
 
 
@@ -198,7 +209,7 @@ def save(
         raise FileNotFoundError(f"cannot write strategy file {path}: there is no folder {folder}")
     text = json_text(as_content(strategy, graph, machine, made_from, search), 1) + "\n"
     with replacing(path) as file:
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
 
 
 def as_content(
@@ -216,7 +227,7 @@ def as_content(
         "graph": graph.fingerprint(),
         "machine": machine,
         "processors": strategy.processors,
-        **({"made_from": dict(made_from)} if made_from is not None else {}),
+        **({"made_from": paths_of(made_from, path_text)} if made_from is not None else {}),
         "operators": {node.name: config_entry(node, strategy[node.name]) for node in graph},
         "syncs": {layer: _sync_entry(sync) for layer, sync in strategy.syncs.items()},
         "sums": strategy.sums.value,
@@ -229,6 +240,12 @@ def as_content(
     }
     as_file(content, f"strategy {strategy.name}")
     return content
+
+
+def paths_of(made_from: Mapping[str, Any], as_said: Callable[[str], str]) -> dict[str, Any]:
+    """Return options with the paths among them as files say them (`path_text`) or as this system does (`path_here`)."""
+    plain = {key: as_said(value) if isinstance(value, str) else value for key, value in made_from.items()}
+    return {key: paths_of(value, as_said) if isinstance(value, Mapping) else value for key, value in plain.items()}
 
 
 def config_entry(node: Node, config: OpConfig) -> dict[str, Any]:

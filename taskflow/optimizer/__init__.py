@@ -1,6 +1,7 @@
 """Optimizer: searches for a fast strategy for a graph on a machine.
 
-``search`` is the entry. This folder has time limits, the search's state and its result; the rest is in packages:
+``search`` is the entry, and ``phases`` is what it does in which order. This folder also has time limits, the search's
+state and its result; the rest is in packages:
 
 - ``space``: the strategies that exist
 - ``algorithms``: how they are searched
@@ -19,21 +20,23 @@ from taskflow.optimizer.beside import UsualPlan, has_usual_plans, usual_plans
 from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
 from taskflow.optimizer.memory_check import RULE, MemoryCheck
 from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.result import Improvement, SearchResult
-from taskflow.optimizer.search import ALGORITHMS, TIME_SHARE, make_evaluator, search
+from taskflow.optimizer.result import Improvement, PhaseReport, SearchResult
+from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.session import NothingFits
+from taskflow.optimizer.target import PlanTarget, target_named
 from taskflow.optimizer.units import StepUnits, step_units
 
 __all__ = [
     "ALGORITHMS",
     "RULE",
-    "TIME_SHARE",
     "Budget",
     "BudgetExhausted",
     "Deadline",
     "Improvement",
     "MemoryCheck",
     "NothingFits",
+    "PhaseReport",
+    "PlanTarget",
     "SearchOptions",
     "SearchResult",
     "StepUnits",
@@ -42,5 +45,6 @@ __all__ = [
     "make_evaluator",
     "search",
     "step_units",
+    "target_named",
     "usual_plans",
 ]

@@ -6,7 +6,7 @@ A search asks for every new best plan, and lowering a step may take seconds. So 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from taskflow.mapper import Strategy
@@ -48,12 +48,15 @@ class MemoryCheck:
     step that takes long to lower, unless that comes near the memory: the last step that was planned says what to scale by.
     """
 
-    def __init__(self, evaluator: Evaluator, quick: bool = False, estimate: MemoryEstimate | None = None) -> None:
+    def __init__(
+        self, evaluator: Evaluator, quick: bool = False, estimate: MemoryEstimate | None = None,
+        refuses: Callable[[Strategy], str] | None = None,
+    ) -> None:
         self.graph = evaluator.graph
         self.machine = evaluator.machine
         self.estimate = estimate or MemoryEstimate(evaluator)
         self._evaluator = evaluator
-        self._quick = quick
+        self._quick, self._refuses = quick, refuses
         self._scale: float | None = None  # planned bytes over estimated ones, of the last step for which both are known
         self._last: tuple[Strategy, Needs] | None = None
         self._repeats = evaluator.repetition is not None  # whose plans are not lowered
@@ -61,6 +64,10 @@ class MemoryCheck:
     def for_search(self) -> MemoryCheck:
         """Return the check that a search uses."""
         return MemoryCheck(self._evaluator, True, self.estimate)
+
+    def refusing(self, refuses: Callable[[Strategy], str]) -> MemoryCheck:
+        """Return the check that also asks a function why a strategy that fits is refused all the same."""
+        return MemoryCheck(self._evaluator, self._quick, self.estimate, refuses)
 
     def surely(self, strategy: Strategy) -> str:
         """Return what memory a strategy lacks, of those that this check has let pass: planned, if it has been estimated and the
@@ -71,8 +78,9 @@ class MemoryCheck:
 
     def __call__(self, strategy: Strategy) -> str:
         """Return what memory a strategy lacks; empty if it fits."""
-        lacks = self._lacks(strategy)
-        return f"{lacks}{_advice(strategy)}" if lacks else ""
+        if lacks := self._lacks(strategy):
+            return f"{lacks}{_advice(strategy)}"
+        return self._refuses(strategy) if self._refuses is not None else ""
 
     def _lacks(self, strategy: Strategy) -> str:
         if self._quick and not strategy.ordered and self._known(strategy) is None and self._surely_fits(strategy):

@@ -48,6 +48,25 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseReport:
+    """What a phase of a search took. ``best``: seconds of the best plan after it, None if there was none. ``barred``: why it did
+    not run; empty if it did."""
+
+    name: str
+    seconds: float
+    proposals: int
+    best: float | None
+    barred: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a JSON value."""
+        return {
+            "name": self.name, "seconds": self.seconds, "proposals": self.proposals, "best_seconds": self.best,
+            "not_run": self.barred or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Proof:
     """Figures of an exact search. ``strategies``: the number of strategies in the space. ``renumberings``: the number of
     renumberings of the processors under which plans count as one. ``partial_plans``: looked at. ``pruned``: partial plans that
@@ -85,7 +104,7 @@ class SearchResult:
     ``optimal_among``: the same was proved of some of these plans only, such as those with even pieces. ``local``: no change of a
     single operator from the candidate list is faster. ``refused``: the number of better plans that did not fit the memory.
     ``proof``: figures of an exact search. ``stopped``: why it ended (``budget``, ``finished``, ``stalled``, ``interrupted``).
-    ``left_out``: what was not done, and why.
+    ``left_out``: what was not done, and why. ``phases``: what each part of the search did (`taskflow.optimizer.phases`).
     """
 
     strategy: Strategy
@@ -106,6 +125,7 @@ class SearchResult:
     proof: Proof | None = None
     left_out: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
+    phases: tuple[PhaseReport, ...] = ()
 
     @property
     def gap(self) -> float | None:
@@ -136,6 +156,7 @@ class SearchResult:
             "proof": self.proof.as_json() if self.proof else None,
             "starts_iteration_seconds": dict(self.starts),
             "starts_lacking_memory": list(self.lacking),
+            "phases": [phase.as_json() for phase in self.phases],
             "history": [
                 {"proposal": h.proposal, "elapsed_seconds": h.elapsed, "iteration_seconds": h.seconds} for h in self.history
             ],

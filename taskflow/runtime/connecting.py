@@ -12,7 +12,7 @@ import time
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from taskflow.runtime.job import STARTED, Launcher, LaunchError, arrive, launcher, node_cores, start_limit
+from taskflow.runtime.job import STARTED, Launcher, LaunchError, arrive, launcher, make_room, node_cores, start_limit
 
 if TYPE_CHECKING:
     from taskflow.runtime.transport import Transport
@@ -86,6 +86,8 @@ def _start_when_all_ranks_have_called_connect(started: Launcher, limit: float) -
     def check(mpi: ModuleType) -> None:
         if started.name == "Open MPI" and (maker := mpi.get_vendor()[0]) in _NOT_OPEN_MPI:
             raise LaunchError(_mismatch(started, f"is {maker}'s", _line(mpi.Get_library_version())))
+        if not mpi.Is_initialized() and started.size > 1:
+            make_room(started.local_size, mpi.Get_library_version())
 
     crowded = started.local_size > node_cores()
     rank_variable, local_variable = started.variables()

@@ -20,7 +20,7 @@ from taskflow.operators.operator import StepState
 from taskflow.operators.tensor import Tensor
 from taskflow.rules import UpdateRule, usable_rate
 from taskflow.runtime.consistency import agree, lines
-from taskflow.runtime.inference import Outputs, Predictions, outputs_of, predict
+from taskflow.runtime.inference import Outputs, Predictions, inputs_of, outputs_of, predict
 from taskflow.runtime.labels import LabelCounts
 from taskflow.runtime.overflow import DYNAMIC, note_overflow, require_finite, scaler_of, told
 from taskflow.runtime.overflow import LossError as LossError
@@ -380,9 +380,9 @@ class Executor:
             self.transport.barrier()
 
     def _before(self, feeds: Mapping[str, Any], training: bool, lr: float | None) -> None:
+        inputs_of(self.graph, feeds, "feeds")
         self.state.feeds, self.state.labels = dict(feeds), self._labels.count(feeds)
-        self.state.run += 1
-        self.state.training, self.state.lr = training, usable_rate(lr)
+        self.state.run, self.state.training, self.state.lr = self.state.run + 1, training, usable_rate(lr)
 
     def _after(self, program: Program) -> float | None:
         loss = self._loss(program)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taskflow.graph import OperatorGraph
+from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.tensor import Tensor
 from taskflow.tasks.lower import needed_for
 
@@ -73,12 +73,18 @@ def answers_of(graph: OperatorGraph) -> tuple[Tensor, ...]:
     return tuple(sorted(found.values(), key=lambda t: (t.node, t.index)))
 
 
-def _checked(graph: OperatorGraph, wanted: Sequence[Tensor], feeds: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return the needed arrays and their number of samples."""
+def inputs_of(graph: OperatorGraph, feeds: Mapping[str, Any], who: str) -> dict[str, Node]:
+    """Return the graph's inputs by name. Raises ValueError for a name in ``feeds`` that is none of theirs."""
     inputs = {node.name: node for node in graph if node.operator.kind == "input"}
     for name in feeds:
         if name not in inputs:
-            raise ValueError(f"predict: {graph.name} has no input {name!r}; there are {', '.join(inputs) or 'none'}")
+            raise ValueError(f"{who}: {graph.name} has no input {name!r}; there are {', '.join(inputs) or 'none'}")
+    return inputs
+
+
+def _checked(graph: OperatorGraph, wanted: Sequence[Tensor], feeds: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return the needed arrays and their number of samples."""
+    inputs = inputs_of(graph, feeds, "predict")
     needed = needed_for(graph, wanted)
     arrays: dict[str, Any] = {}
     for name, node in inputs.items():

@@ -12,7 +12,9 @@ import pytest
 
 import taskflow
 from taskflow.export import exported
+from taskflow.export.decoder import sizes_of
 from taskflow.export.hybrid import hybrid_of
+from taskflow.export.torchtitan import _model
 from taskflow.mapper import OpConfig, parse_plan
 from taskflow.models import build
 
@@ -39,12 +41,19 @@ def parsed(text: str) -> Namespace:
     parser = ArgumentParser()
     for name in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size", "global-batch-size",
                  "num-virtual-stages-per-pipeline-rank", "recompute-num-layers", "context-parallel-size",
-                 "expert-model-parallel-size", "expert-tensor-parallel-size", "ddp-bucket-size"):
+                 "expert-model-parallel-size", "expert-tensor-parallel-size", "ddp-bucket-size", "num-layers", "hidden-size",
+                 "ffn-hidden-size", "num-attention-heads", "kv-channels", "seq-length", "max-position-embeddings", "vocab-size",
+                 "num-query-groups", "num-experts", "moe-router-topk", "moe-ffn-hidden-size", "rotary-base"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--pipeline-model-parallel-layout")
     parser.add_argument("--cp-comm-type", choices=["p2p", "a2a", "allgather", "a2a+p2p", "all_gather"])
     parser.add_argument("--recompute-granularity", choices=["full", "selective"])
     parser.add_argument("--recompute-method", choices=["uniform", "block"])
+    parser.add_argument("--norm-epsilon", type=float, default=1e-5)
+    parser.add_argument("--position-embedding-type", choices=["learned_absolute", "rope", "mrope", "yarn", "relative", "none"])
+    parser.add_argument("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
+    for name in ("swiglu", "disable-bias-linear", "untie-embeddings-and-output-weights", "bf16", "fp16", "group-query-attention"):
+        parser.add_argument(f"--{name}", action="store_true")
     for name in ("sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"):
         parser.add_argument(f"--{name}", action="store_true")
     return parser.parse_args(shlex.split(text, comments=True))
@@ -221,3 +230,35 @@ def test_a_strategy_is_the_plan_that_it_was_made_from(plan: str) -> None:
     assert not again.differences and again.strategy.configs == strategy.configs
     assert again.strategy.pipeline == strategy.pipeline and again.strategy.recompute == strategy.recompute
     assert again.strategy.rerun == strategy.rerun
+
+
+# ---- the network that was planned ------------------------------------------------------------------------------------
+def test_megatrons_arguments_are_of_the_network_that_was_planned() -> None:
+    graph = build("llama", BATCH, preset="small", layers=4, dtype="bfloat16")
+    flags = parsed(exported(graph, strategy_of(graph, "d8 mb2"), "megatron", "plan.args").files["plan.args"])
+    assert (flags.num_layers, flags.hidden_size, flags.ffn_hidden_size, flags.seq_length, flags.vocab_size) == (4, 8, 12, 6, 17)
+    assert (flags.num_attention_heads, flags.num_query_groups, flags.kv_channels) == (4, 2, 2) and flags.group_query_attention
+    assert flags.swiglu and flags.normalization == "RMSNorm" and flags.bf16 and not flags.fp16
+    assert flags.position_embedding_type == "rope" and flags.rotary_base == 500_000
+    assert flags.disable_bias_linear and flags.untie_embeddings_and_output_weights
+    plain = parsed(exported(gpt(), strategy_of(gpt(), "d8 mb2"), "megatron", "plan.args").files["plan.args"])
+    assert (plain.kv_channels, plain.num_query_groups, plain.ffn_hidden_size) == (2, None, 64)
+    assert not (plain.swiglu or plain.bf16 or plain.disable_bias_linear or plain.untie_embeddings_and_output_weights)
+    routed = build("mixtral", BATCH, preset="small")
+    words = parsed(exported(routed, strategy_of(routed, "d8 mb2"), "megatron", "plan.args").files["plan.args"])
+    assert (words.num_experts, words.moe_router_topk, words.moe_ffn_hidden_size) == (4, 2, 12)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
+def test_torchtitans_sections_name_a_known_network_or_its_sizes() -> None:
+    """Also the types of weights and of sums of gradients, and the length of sequences."""
+    import tomllib
+
+    graph = build("llama", BATCH, preset="small", dtype="bfloat16")
+    text = exported(graph, strategy_of(graph, "d8 mb2 zero3"), "torchtitan", "plan.toml").files["plan.toml"]
+    said = tomllib.loads(text)["training"]
+    assert (said["mixed_precision_param"], said["mixed_precision_reduce"], said["seq_len"]) == ("bfloat16", "float32", 6)
+    assert "n_kv_heads = 2" in text and "hidden_dim = 12" in text
+    known = sizes_of(build("llama-8B", 8))
+    assert known is not None and _model(known)[-1] == 'flavor = "8B"'
+    assert sizes_of(build("nmt", 8, preset="small")) is None

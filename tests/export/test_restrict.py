@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.cli.main import main
-from taskflow.export import constraints_for, exported
+from taskflow.export import Framework, constraints_for, exported
+from taskflow.export import target as framework_of
 from taskflow.export.restrict import Expressible
 from taskflow.machine import save as save_machine
 from taskflow.mapper import HybridPlan
 from taskflow.models import build
-from taskflow.optimizer import Budget, Deadline
-from taskflow.optimizer.grid import make_grid
+from taskflow.optimizer import Budget, Deadline, SearchOptions, SearchResult, make_evaluator
+from taskflow.optimizer.grid import Allowed, make_grid
+from taskflow.optimizer.space import Constraints
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -92,8 +95,10 @@ def test_a_search_for_torch_finds_plans_with_an_order_where_no_other_fits(tmp_pa
     plan, where = str(tmp_path / "plan.json"), (f"{HERE / 'networks.py'}:graph", "-m", str(tmp_path / "small.json"), "-n", "4")
     found = run("search", *where, "--budget", "20p", "--for", "torch", "--out", plan)
     assert found["fits_memory"] and found["peak_memory_bytes"] <= 200_000
-    alone = ["search", *where, "--budget", "20p", "--for", "torch", "--limit", "*: degree<=4"]  # rules that plans of the grid lack
-    done = CliRunner().invoke(main, alone)
+    other = str(tmp_path / "other.json")
+    limited = run("search", *where, "--budget", "20p", "--for", "torch", "--limit", "*: n<=2", "--out", other)
+    assert limited["fits_memory"] and json.loads(Path(other).read_text())["operators"]["tokens"]["degrees"][0] <= 2
+    done = CliRunner().invoke(main, ["search", *where, "--budget", "20p", "--for", "torch", "--limit", "*: degree<=1"])
     assert done.exit_code != 0 and "memory" in done.output
     out = run("export", plan, "--to", "torch", "--out", str(tmp_path / "parallel.py"))
     assert out["differences"] == [] and out["iteration_seconds"] == found["iteration_seconds"]
@@ -162,24 +167,25 @@ def test_what_no_plan_can_be_exported_of_is_refused_before_the_search(command: s
     assert said in told and f"--for {target}: " in told and "--to" not in told
 
 
-def test_compare_gives_each_search_and_its_plans_for_the_target_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_and_the_plans_for_its_target_have_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that a search moves on by all it is given."""
-    from taskflow.cli import compare, search
+    phases, clock, given = import_module("taskflow.optimizer.phases"), [0.0], []
 
-    clock, given = [0.0], []
+    def moved(evaluator: Any, options: Any) -> SearchResult:
+        clock[0] += options.budget.seconds
+        return SearchResult(taskflow.choose("data", graph, machine)[0], 1.0, {}, (), 1, 0, 0.0, 0, "guided", "budget")
 
-    def moved(problem: Any, algorithm: str, budget: Any, *arguments: Any, **options: Any) -> Any:
-        clock[0] += budget.seconds
-        return run_search(problem, algorithm, Budget(proposals=2), *arguments, **options)
-
-    def fastest(problem: Any, found: Any, target: str, memory: bool, deadline: Deadline, constraints: Any) -> Any:
+    def fastest(self: Any, machine: Any, evaluator: Any, found: Any, lacks: Any, over: Any, constraints: Any) -> Any:
         given.append((deadline.elapsed, deadline.left))
-        return found
+        return found, 1.0
 
-    run_search = search.run_search
-    monkeypatch.setattr(search, "run_search", moved)
-    monkeypatch.setattr(search, "for_target", fastest)
-    monkeypatch.setattr(compare, "Deadline", lambda seconds: Deadline(seconds, lambda: clock[0]))
-    found = run("compare", "mlp", "--size", "small", "-m", "p100", "-n", "2", "--budget", "10s", "--for", "jax")
-    assert given == [pytest.approx((7.0, 3.0))] * 4
-    assert [row["search_seconds"] for row in found["strategies"][-4:]] == pytest.approx([7.0] * 4)
+    monkeypatch.setattr(Framework, "fastest", fastest)
+    graph, machine = build("mlp", 16, 2, preset="small"), taskflow.load_machine("p100", 2)
+    deadline, framework = Deadline(10.0, lambda: clock[0]), framework_of("jax", graph)
+    run = phases.SearchRun(
+        make_evaluator(graph, machine), SearchOptions(Budget(10.0), deadline=deadline), moved,
+        Allowed(graph, machine, None, framework), Constraints(), framework, no_plans="small",
+    )
+    found = phases.in_phases(run)
+    assert given == [pytest.approx((7.0, 3.0))]
+    assert found.search_seconds == pytest.approx(7.0) and [phase.barred for phase in found.phases][1] == "small"

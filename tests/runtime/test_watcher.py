@@ -15,6 +15,7 @@ import pytest
 from programs.start import LIMIT_SECONDS, processes_with
 
 from taskflow.runtime.job import watcher
+from taskflow.runtime.job.process_end import cause_of
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not hasattr(os, "pidfd_open"), reason="the watcher is for Linux"
@@ -170,7 +171,7 @@ def test_a_rank_that_never_connected_says_nothing_about_its_end():
     ],
 )
 def test_causes(status, kills, text):
-    assert text in watcher._cause(status, kills)
+    assert text in cause_of(status, kills)
 
 
 def test_imports_little():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 from fast_and_slow import fast_among
 from inference_model import data, network
 from language_model import CONFIG, feeds, model, random_strategy, undivided
+from starting import files_up_to
 
+from taskflow.checkpoint.safetensors_file import write_safetensors
 from taskflow.rules import SGD, Adam, AdamW
 from taskflow.runtime.executor import Executor
 from taskflow.training import (
@@ -166,34 +169,113 @@ def test_other_float_types_and_names(tmp_path):
     np.testing.assert_array_equal(single.weights()["last.weight"], run.weights()["fc.weight"].astype("float32"))
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "weights.safetensors"
     run = executor(network(), 1)
     save_weights(run, path)
     old = path.read_bytes()
     run.train(data(0))
-
-    def fail(arrays, name, metadata):
-        Path(name).write_bytes(b"half")
-        raise OSError("no space left")
-
-    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
-    with pytest.raises(OSError, match="no space left"):
+    with files_up_to(len(old) // 2), pytest.raises(OSError, match=rf"File too large: '{path}'"):
         save_weights(run, path)
     assert path.read_bytes() == old and os.listdir(tmp_path) == [path.name]
 
 
-def test_safetensors_own_errors_name_the_file(tmp_path, monkeypatch):
-    """A full disk is one of them."""
-    path = tmp_path / "weights.safetensors"
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "checkpoint.safetensors"
+    run = executor(network(), 1, Adam(0.01))
+    run.train(data(0))
+    save_checkpoint(run, path, position={"batch": 1})
+    return path
 
-    def fail(arrays, name, metadata):
-        raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
-    with pytest.raises(OSError, match=rf"^cannot write {path}: Error while serializing: I/O error: No space left"):
-        save_weights(executor(network(), 1), path)
-    assert not os.listdir(tmp_path)
+def test_every_flipped_bit_is_found(saved, tmp_path):
+    """In an array its name is said, in the metadata these; nothing of the Executor has changed. In the format's own bytes it is
+    at least refused, unless it changes nothing."""
+    data_, path, random = saved.read_bytes(), tmp_path / "damaged.safetensors", Random(0)
+    length = int.from_bytes(data_[:8], "little")
+    header = json.loads(data_[8 : 8 + length])
+    texts = header.pop("__metadata__")
+    other = executor(network(), 1, Adam(0.01))
+    before = {name: value.tobytes() for name, value in other.weights().items()}
+    for name, said in header.items():
+        for _ in range(4):
+            flip(data_, path, 8 * (8 + length + random.randrange(*said["data_offsets"])) + random.randrange(8))
+            with pytest.raises(ValueError, match=rf"{path}: damaged: array {name} has checksum .*restore the file from a copy"):
+                load_checkpoint(other, path)
+            with pytest.raises(ValueError, match=rf"damaged: array {name} "):
+                read_weights(path)[name]
+    for _ in range(300):
+        flip(data_, path, random.randrange(8 * (8 + length)))
+        try:
+            load_checkpoint(other, path)
+        except ValueError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+        else:
+            assert json.loads(path.read_bytes()[8 : 8 + length]) == {"__metadata__": texts, **header}
+    assert before == {name: value.tobytes() for name, value in other.weights().items()} and other.state.step == 0
+
+
+def flip(data_: bytes, path: Path, bit: int) -> None:
+    changed = bytearray(data_)
+    changed[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(changed)
+
+
+def test_an_array_that_is_renamed_or_reshaped_is_damaged(saved, tmp_path):
+    path, stored = tmp_path / "weights.safetensors", read_weights(saved)
+    arrays = {name: stored[name] for name in stored if not name.startswith("training/")}
+    run = executor(network(), 1)
+    for changed, wrong in (
+        ({**arrays, "fc.weight": arrays["fc.weight"][::-1]}, "array fc.weight has checksum"),
+        ({"fc.biar" if name == "fc.bias" else name: value for name, value in arrays.items()}, "array fc.biar was not written, but"),
+        ({name: value for name, value in arrays.items() if name != "fc.bias"}, "array fc.bias was written, but is not there"),
+    ):
+        write_safetensors(path, arrays, {"note": "mine"})
+        metadata = read_weights(path).metadata
+        safetensors.numpy.save_file({name: np.ascontiguousarray(value) for name, value in changed.items()}, path, metadata)
+        with pytest.raises(ValueError, match=f"{path}: damaged: {wrong}"):
+            load_weights(run, path, strict=False)
+    safetensors.numpy.save_file(arrays, path, {**metadata, "note": "yours"})
+    with pytest.raises(ValueError, match="damaged: its metadata"):
+        load_weights(run, path)
+
+
+def test_checkpoints_without_checksums_are_read(saved, tmp_path):
+    """Those of version 1, written by the library; one of version 2 that has lost them is not."""
+    old, stored, run = tmp_path / "old.safetensors", read_weights(saved), executor(network(), 1, Adam(0.01))
+    said = json.loads(stored.metadata["taskflow-checkpoint"])
+    assert said["version"] == 2
+    arrays = {name: stored[name] for name in stored}
+    safetensors.numpy.save_file(arrays, old, {"taskflow-checkpoint": json.dumps({**said, "version": 1})})
+    assert load_checkpoint(run, old).position == {"batch": 1}
+    for name, value in run.weights().items():
+        np.testing.assert_array_equal(stored[name], value)
+    safetensors.numpy.save_file(arrays, old, {"taskflow-checkpoint": json.dumps(said)})
+    with pytest.raises(ValueError, match="damaged: its checksums are gone"):
+        load_checkpoint(run, old)
+
+
+def test_the_library_reads_what_is_written(tmp_path):
+    path, random = tmp_path / "all.safetensors", np.random.default_rng(0)
+    arrays = {
+        kind: random.integers(0, 2, shape).astype(kind)
+        for kind, shape in {
+            "float64": (), "float32": (3,), "float16": (5, 1), "int64": (2, 0), "uint8": (7,), "bool": (3,)
+        }.items()
+    }
+    narrow = pytest.importorskip("ml_dtypes").bfloat16
+    write_safetensors(path, {**arrays, "é": random.standard_normal((3, 2)).astype(narrow)}, {"note": "é"})
+    stored = read_weights(path)
+    with safetensors.safe_open(path, framework="numpy") as file:
+        assert file.metadata()["note"] == "é"
+        for name, value in arrays.items():
+            for each in (file.get_tensor(name), stored[name]):
+                assert each.dtype == value.dtype and each.shape == value.shape
+                np.testing.assert_array_equal(each, value)
+    assert stored["é"].dtype == np.float32
+    (tmp_path / "plain").touch()
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode  # others may read it, as any file
 
 
 def test_without_safetensors_the_error_says_what_to_install(tmp_path):
@@ -232,3 +314,12 @@ def test_evaluation_over_batches():
         evaluate(run, [])
     named = partial(evaluate, run, batches, metrics={"size": lambda outputs, batch: outputs["conv1"].shape[1]})
     assert named(outputs=["conv1"]).metrics["size"] == 4
+
+
+def test_names_that_are_no_inputs_are_refused():
+    run = executor(network(), 1)
+    with pytest.raises(ValueError, match="feeds: network has no input 'imagse'; there are images, labels"):
+        run.train({**data(0), "imagse": data(0)["images"]})
+    with pytest.raises(ValueError, match="feeds: network has no input 'more'"):
+        run.evaluate({**data(0), "more": 1})
+    assert run.state.step == 0

@@ -16,7 +16,7 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 def jax_code(plan: JaxPlan, title: str, about: str, file: str) -> str:
     """Return a module with the tables of a plan and the functions that use them. ``title``: the network's name. ``about``:
     sentences for its docstring. ``file``: its name."""
-    text = SUPPORT.read_text()
+    text = SUPPORT.read_text("utf-8")
     head, _, rest = text.partition("# <plan>\n")
     tables, _, functions = rest.partition("# </plan>\n")
     assert tables and functions, "support.py has both marks"

@@ -35,7 +35,7 @@ def _support() -> tuple[list[str], list[str]]:
     found: dict[str, set[str]] = {}
     bodies = []
     for name in FILES:
-        text = SUPPORT.joinpath(f"{name}.py").read_text()
+        text = SUPPORT.joinpath(f"{name}.py").read_text("utf-8")
         tree = ast.parse(text)
         statements = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
         for node in statements:

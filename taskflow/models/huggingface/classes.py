@@ -66,7 +66,8 @@ def one_line(error: Exception) -> str:
 def why_not_built(config: Any, error: Exception) -> str:
     """Return why a class cannot be built of a config: the entry whose value is not known, or what was raised."""
     if not isinstance(error, KeyError) or not error.args:
-        return one_line(error)
+        plain = isinstance(error, (ValueError, RuntimeError, NotImplementedError))
+        return one_line(error) if plain else "its entries do not go together, or one has a value that it cannot have"
     said = {**config.to_dict(), **(config.to_dict().get("rope_scaling") or {}), **(config.to_dict().get("rope_parameters") or {})}
     entry = next((key for key, value in said.items() if isinstance(value, str) and value == error.args[0]), None)
     if entry is None:

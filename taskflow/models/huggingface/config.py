@@ -7,8 +7,9 @@ operator graph.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from taskflow.models.huggingface.replaced import (
     say_what_is_replaced,
     without_choices_of_a_run,
 )
+from taskflow.reading import short
 
 DEFAULT_BATCH = 8
 MOST_STEPS = 2048  # tokens of a sample if nobody says how many: at most those that the model has positions for
+MOST_LAYERS = 10_000  # each is built
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 
@@ -85,19 +88,23 @@ def module_of(
         raise ValueError(f"hf: the config of {kind} has no entry {', '.join(unknown)}")
     said = without_choices_of_a_run(said)
     try:
-        made = transformers.AutoConfig.for_model(**said)
+        with _silent(transformers):
+            made = transformers.AutoConfig.for_model(**said)
     except Exception as error:  # whatever its checks raise
-        raise ValueError(f"hf: transformers {transformers.__version__} does not take the config: {one_line(error)}") from error
+        why = _blamed(transformers, said) or f"the config: {one_line(error)}"
+        raise ValueError(f"hf: transformers {transformers.__version__} does not take {why}") from error
     for each in (made, made.get_text_config()):
         each.use_cache = False  # caches are for generating; training has none
         each.output_router_logits = False  # they are for a loss that the graph has not, which `say_what_is_replaced` says
+        if isinstance(layers := getattr(each, "num_hidden_layers", 0), int) and layers > MOST_LAYERS:
+            raise ValueError(f"hf: num_hidden_layers must be at most {MOST_LAYERS:,}, got {short(layers)}")
     cls = class_of(transformers, made)
     import torch
 
     from taskflow.models.pytorch import on_meta
 
     try:
-        with nullcontext() if weights else on_meta():
+        with _silent(transformers), nullcontext() if weights else on_meta():
             module = cls._from_config(made, dtype=getattr(torch, dtype_of(said) if dtype is None else str(float_type(dtype))))
     except Exception as error:  # whatever building it raises, such as for an activation that there is not
         raise ValueError(f"hf: {cls.__name__} cannot be built: {why_not_built(made, error)}") from error
@@ -133,11 +140,18 @@ def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"hf: there is no file {path}; give a config.json, or the folder of a model")
     try:
-        said = json.loads(path.read_text())
+        said = json.loads(path.read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"hf: {path} is not JSON: byte {error.start} is no text in UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"hf: {path} is not JSON: {error}") from error
     if not isinstance(said, dict):
         raise ValueError(f"hf: {path} must hold an object, got {type(said).__name__}")
+    names = said.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"hf: {path}: architectures must be a list of names of classes, got {short(names)}")
+    if not isinstance(said.get("model_type", ""), str):
+        raise ValueError(f"hf: {path}: model_type must be a name, got {short(said['model_type'])}")
     return said
 
 
@@ -148,6 +162,28 @@ def _transformers() -> Any:
     except ImportError as error:
         raise ImportError("hf: needs PyTorch and transformers, to build the network: pip install 'soap-taskflow[hf]'") from error
     return transformers
+
+
+def _blamed(transformers: Any, said: Mapping[str, Any]) -> str:
+    """The entry of a config without which transformers takes it; empty if there is no single one."""
+    for key in said.keys() - {"model_type"}:
+        with suppress(Exception), _silent(transformers):  # whatever its checks raise
+            transformers.AutoConfig.for_model(**{other: value for other, value in said.items() if other != key})
+            return f"{key} = {short(said[key])} in the config"
+    return ""
+
+
+@contextmanager
+def _silent(transformers: Any) -> Iterator[None]:
+    """Without warnings of tokens that only generating needs, and of weights without elements."""
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers.logging.set_verbosity(level)
 
 
 def _known(transformers: Any, kind: str, said: Mapping[str, Any]) -> set[str]:

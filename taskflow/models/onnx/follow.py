@@ -95,7 +95,7 @@ def _number_in(onnx: Any, model: Any, arrays: dict[str, Any]) -> Callable[[str],
     """A function that returns the only number of an initializer or of a Constant, by name; None for any other name."""
     known = {name: array for name, array in arrays.items() if array.size == 1}
     for node in model.graph.node:
-        for attribute in node.attribute if node.op_type == "Constant" else ():
+        for attribute in node.attribute if node.op_type == "Constant" and node.output else ():
             value = onnx.helper.get_attribute_value(attribute)
             if attribute.name in ("value", "value_float"):
                 tensor = attribute.name == "value"
@@ -167,14 +167,26 @@ def _follow(context: Context, node: Any, missing: Sequence[str]) -> None:
         if unread := [name for name in node.input if name and name not in context.read]:
             what = "initializer" if context.weight_at(unread[0]) is not None else "input"
             raise Unknown(f"{what} {unread[0]} would be left out")
-    except (Unknown, ValueError, TypeError, KeyError, IndexError, OverflowError, ZeroDivisionError) as error:
-        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    except (Unknown, ValueError, TypeError, KeyError, IndexError, OverflowError, ZeroDivisionError, AttributeError) as error:
+        why = str(error) if isinstance(error, ValueError) else _unfit(context, node)
         raise ValueError(f"{where}: {why}") from error
     for name, tensor in zip(node.output, made if isinstance(made, tuple) else (made,)):
         if context.moving or isinstance(tensor, Truth):
             context.truth.add(name)
         context.values[name] = tensor.tensor if isinstance(tensor, Truth) else tensor
         context.made_by[name] = node
+
+
+def _unfit(context: Context, node: Any, else_said: str = "") -> str:
+    """What is wrong with a node whose inputs and attributes are not those of its operator, as onnx's own check says."""
+    checker = context.onnx.checker
+    about = checker.C.CheckerContext()
+    about.ir_version, about.opset_imports = context.onnx.IR_VERSION, {"": context.opset}
+    try:
+        checker.check_node(node, about)
+    except Exception as error:  # whatever onnx finds
+        return first_line(error)
+    return else_said or f"inputs or attributes that {node.op_type} of opset {context.opset} cannot have"
 
 
 def _require_names(context: Context, node: Any) -> None:
@@ -229,7 +241,7 @@ def _computed(context: Context, node: Any) -> list[Any]:
     try:
         found = [np.asarray(a) for a in evaluator_of(model).run(None, given)]
     except Exception as error:  # whatever its arithmetic raises
-        raise Unknown(f"cannot be computed of constants: {type(error).__name__}: {first_line(error)}") from error
+        raise Unknown(f"cannot be computed of constants: {_unfit(context, node, first_line(error))}") from error
     if any(a.size > MOST_FOLDED for a in found):
         raise Unknown(f"a constant of more than {MOST_FOLDED:,} numbers")
     return found

@@ -12,6 +12,7 @@ from taskflow.models.onnx.follow import FollowedModel, follow, numbers_of
 from taskflow.models.onnx.needed import first_line, onnx_package
 from taskflow.models.onnx.verify import verified
 from taskflow.operators.tensor import Tensor
+from taskflow.writing import shown
 
 
 def from_onnx(
@@ -31,7 +32,7 @@ def from_onnx(
     counterpart, and why.
     """
     onnx = onnx_package()
-    own = Path(str(model)).stem if isinstance(model, (str, Path)) else " ".join(str(model.graph.name).split())
+    own = shown(Path(str(model)).stem) if isinstance(model, (str, Path)) else " ".join(str(model.graph.name).split())
     title = name or own or "model"
     model = _loaded(onnx, model)
     followed = follow(onnx, model, title, batch)

@@ -25,7 +25,7 @@ def with_gelu(onnx: Any, nodes: Sequence[Any], outputs: set[str], number: Number
 
     def only(node: Any) -> Any:
         """The only node that reads a node's result."""
-        found = readers.get(node.output[0], [])
+        found = readers.get(node.output[0], []) if node.output else []
         return found[0] if len(found) == 1 and node.output[0] not in outputs else None
 
     def with_number(node: Any, kinds: tuple[str, ...], value: float) -> str | None:
@@ -39,7 +39,7 @@ def with_gelu(onnx: Any, nodes: Sequence[Any], outputs: set[str], number: Number
                 return str(node.input[own])
         return None
 
-    for erf in (node for node in nodes if node.op_type == "Erf" and len(node.input) == 1):
+    for erf in (node for node in nodes if node.op_type == "Erf" and len(node.input) == 1 and node.output):
         taken: set[str] = set()
         inner = maker.get(erf.input[0])
         x = with_number(inner, ("Div",), SQRT2) or with_number(inner, ("Mul",), 1 / SQRT2)

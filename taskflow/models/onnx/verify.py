@@ -17,6 +17,7 @@ from taskflow.runtime import Executor
 
 MOST_PARAMETERS = 50_000_000  # of what is verified: some copies of them are in memory then
 MOST_FLOPS = 2e10  # of one forward pass of what is verified: some ten seconds of the reference evaluator, which is numpy
+MOST_ELEMENTS = 200_000_000  # of one array of what is verified
 FEW_FLOPS = 1e8  # what costs no more is verified with the batch that is given
 BATCH = 2  # of what costs more, where the file leaves the batch open
 CLOSE = 1e-3  # of the largest number: both sides compute in float32, and may sum in another order
@@ -36,6 +37,9 @@ def verified(onnx: Any, model: Any, followed: FollowedModel, batch: int | None) 
         _unverified(
             title, f"{count:,} parameters and {flops:.2g} operations a step are more than {MOST_PARAMETERS:,} or {MOST_FLOPS:.2g}"
         )
+        return
+    if (largest := max(tensor.spec.rect.volume for node in small.graph for tensor in node.outputs)) > MOST_ELEMENTS:
+        _unverified(title, f"an array of {largest:,} numbers is longer than {MOST_ELEMENTS:,}")
         return
     numbers = np.random.default_rng(0)
     arrays = _near(small, numbers)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
@@ -16,56 +17,62 @@ from taskflow.rules import UpdateRule
 MOST_TIMES = 64  # as many devices as there are
 
 
+@dataclass(frozen=True, slots=True)
+class FittingChange:
+    """What would fit. ``said``: in a sentence, empty if nothing is known. ``plans``: on these devices, the one with the fewest
+    changes first, then the one that needs least; none if no plan fits these."""
+
+    said: str = ""
+    plans: tuple[HybridPlan, ...] = ()
+
+
 def change_that_fits(
     graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, grid: PlanGrid | None = None,
-    over: Callable[[], bool] = lambda: False,
-) -> str:
-    """A sentence for the error that says that nothing fits: which plan with an order would fit on these devices, or on
-    how many more one would. Empty where the network has no plans with an order or the machine is not described. By
-    closed forms, which leave out most short-lived arrays, so with a tenth of the memory left free. Once ``over``
-    answers true, it says what it has found until then."""
+    over: Callable[[], bool] = lambda: False, allowed: Callable[[HybridPlan], bool] = lambda plan: True,
+) -> FittingChange:
+    """Return what would fit where nothing was found: a plan with an order on these devices, or more devices. Nothing is said
+    of networks that have no such plans, and of machines that are not described. By closed forms, which leave out most
+    short-lived arrays, so with a tenth of the memory left free. Once ``over`` answers true, it says what it has found until then.
+    ``allowed``: which plans may be said at all."""
     if not isinstance(machine, Cluster) or not any(node.parameters for node in graph):
-        return ""
+        return FittingChange()
     if graph.carries or samples(graph) < 1:
-        return ""
+        return FittingChange()
+    count = len(machine.processors)
     try:
         grid = grid or PlanGrid(graph, machine, rule)
-        if (found := _least_changed(grid, len(machine.processors), over)) is not None:
-            plan, nbytes = found
-            return f"plan '{plan}' would fit ({_said(nbytes, grid.memory_bytes)})"
+        savings = _savings(grid, count, over, allowed)
+        if (found := _least_changed(grid, savings)) is not None:
+            plans = found[0], min(savings, key=lambda one: one[1])[0]
+            return FittingChange(f"plan '{found[0]}' would fit ({_said(found[1], grid.memory_bytes)})", tuple(dict.fromkeys(plans)))
         for times in powers(MOST_TIMES)[1:]:
             if over():
                 break
-            devices = times * len(machine.processors)
             try:
-                larger = machine.prefix(devices)
+                larger = machine.prefix(times * count)
             except ValueError:  # no more may be had
                 break
             more = PlanGrid(graph, larger, rule)
-            if (found := _least_changed(more, devices, over)) is not None:
-                plan, nbytes = found
-                return f"{devices} devices would do: plan '{plan}' would fit ({_said(nbytes, grid.memory_bytes)})"
-        least = _least(grid, len(machine.processors), over)
+            if (found := _least_changed(more, _savings(more, times * count, over, allowed))) is not None:
+                said = _said(found[1], grid.memory_bytes)
+                return FittingChange(f"{times * count} devices would do: plan '{found[0]}' would fit ({said})")
     except ValueError:  # the network cannot be taken apart so
-        return ""
-    if least is None:
-        return ""
-    return f"the plan that needs least is '{least[0]}' ({_said(least[1], grid.memory_bytes)}); use a smaller network"
+        return FittingChange()
+    if not savings:
+        return FittingChange()
+    least = min(savings, key=lambda one: one[1])
+    return FittingChange(f"the plan that needs least is '{least[0]}' ({_said(least[1], grid.memory_bytes)}); use a smaller network")
 
 
 def _said(nbytes: float, have: int) -> str:
     return f"about {nbytes / 1e9:.3g} of {have / 1e9:.3g} GB by its closed form"
 
 
-def _least_changed(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> tuple[HybridPlan, float] | None:
+def _least_changed(grid: PlanGrid, savings: Sequence[tuple[HybridPlan, float]]) -> tuple[HybridPlan, float] | None:
     """The plan with the fewest changes against data parallelism that fits: sharded state, smaller micro-batches and
     recomputation come before groups and stages."""
-    fitting = [(plan, nbytes) for plan, nbytes in _savings(grid, devices, over) if nbytes <= 0.9 * grid.memory_bytes]
+    fitting = [one for one in savings if one[1] <= 0.9 * grid.memory_bytes]
     return min(fitting, key=lambda one: _changes(one[0], samples(grid.graph)), default=None)
-
-
-def _least(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> tuple[HybridPlan, float] | None:
-    return min(_savings(grid, devices, over), key=lambda one: one[1], default=None)
 
 
 def _changes(plan: HybridPlan, batch: int) -> tuple[int, int, int, int]:
@@ -75,7 +82,9 @@ def _changes(plan: HybridPlan, batch: int) -> tuple[int, int, int, int]:
     return inside + around, plan.zero, plan.tensor * plan.pipeline, -(plan.micro_batch or 1)
 
 
-def _savings(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> list[tuple[HybridPlan, float]]:
+def _savings(
+    grid: PlanGrid, devices: int, over: Callable[[], bool], allowed: Callable[[HybridPlan], bool]
+) -> list[tuple[HybridPlan, float]]:
     """Plans that save memory, each with the bytes that it needs: with all of a node or one device a group, as many stages as
     divide, and the smallest and the largest micro-batches."""
     graph, sums = grid.graph, grid.sums
@@ -92,7 +101,7 @@ def _savings(grid: PlanGrid, devices: int, over: Callable[[], bool]) -> list[tup
                 for recompute in sums.levels:
                     for zero in range(4) if d > 1 else (0,):
                         plan = HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, zero=zero, recompute=recompute)
-                        if (nbytes := _bytes(sums, plan, batch)) is not None:
+                        if allowed(plan) and (nbytes := _bytes(sums, plan, batch)) is not None:
                             found.append((plan, nbytes))
     return found
 

@@ -16,6 +16,7 @@ from taskflow.mapper import HybridParallel, HybridPlan, Strategy, layer_numbers,
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
+from taskflow.optimizer.grid.allowed import NotAllowedError
 from taskflow.optimizer.grid.bound_work import LayerWorks
 from taskflow.optimizer.grid.memory import PlanMemory, memory_of_plan
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
@@ -110,7 +111,8 @@ class PlanGrid:
     ) -> None:
         if not isinstance(machine, Cluster):
             raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
-        self.graph, self.machine, self.rule, self.takes = graph, machine, rule, takes
+        self.graph, self.machine, self.rule = graph, machine, rule
+        self._takes = takes or (lambda plan: True)
         self.sums = PlanSums(GraphTables(graph, machine), rule, all_of_a_layer)
         self.prices = PlanPrices(self.sums)
         self.memory_bytes = min(processor.memory_bytes for processor in machine.processors)
@@ -139,7 +141,7 @@ class PlanGrid:
     def listed(self) -> list[tuple[HybridPlan, int]]:
         """Return all plans with their numbers of micro-batches, those with fewer unusual features first."""
         if not self._listed:
-            every = [one for one in self.sums.axes.plans() if self.takes is None or self.takes(one[0])]
+            every = [one for one in self.sums.axes.plans() if self._takes(one[0])]
             self._listed = sorted(every, key=lambda one: unusual(one[0]))
         return self._listed
 
@@ -167,30 +169,29 @@ class PlanGrid:
 
     def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield the plans that differ in one choice."""
-        return neighbours(plan, self.sums, samples(self.graph), min(node_size(self.machine), len(self.machine.processors)))
+        return filter(self._takes, neighbours(plan, self.sums, samples(self.graph), self.sums.axes.node))
 
     def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield those of them that keep the degrees and treat all stages alike."""
-        return quick_neighbours(plan, self.sums, samples(self.graph))
+        return filter(self._takes, quick_neighbours(plan, self.sums, samples(self.graph)))
 
 
 def best_of_grid(
     evaluator: Evaluator, lacks: Callable[[Strategy], str] = lambda strategy: "", *, deadline: Deadline | None = None,
     most: int = SIMULATED, grid: AnyGrid | None = None, share: float = 1.0, must: bool = True,
-    until: float = inf, takes: Callable[[HybridPlan], bool] = lambda plan: True,
+    until: float = inf, make: Callable[[HybridPlan], Strategy] | None = None,
 ) -> GridResult:
     """Price all plans and simulate the best ``most`` of them (more if none of these fits), within ``share`` of the ``deadline``.
     ``lacks``: returns what memory a strategy lacks (empty: it fits). ``must``: simulate at least one plan even if that is likely
     to take longer; ``until``: the second at which even that one is abandoned. A plan whose price promises much more than the best
-    so far may take most of the time that is left. ``takes``: whether a plan may be considered, asked
-    when its turn comes. Leaves the evaluator at an arbitrary strategy. Raises ValueError if its machine is not described. Ctrl-C
-    ends it once there is a plan."""
+    so far may take most of the time that is left. ``make``: makes a plan's strategy (`Allowed.strategy`; by default any plan's).
+    Leaves the evaluator at any strategy. Ctrl-C ends it once there is a plan. Raises ValueError if its machine is not described."""
     deadline = deadline or Deadline()
     end = deadline.elapsed + share * deadline.left
     grid = grid or PlanGrid(evaluator.graph, evaluator.machine, evaluator.rule)
     begin = deadline.elapsed
     trial = PlanTrial(
-        evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until, deadline
+        evaluator, lacks, lambda: deadline.expired or deadline.elapsed >= end, lambda: deadline.elapsed >= until, deadline, make
     )
     counts = [0, 0]
     left_out: list[str] = []
@@ -209,8 +210,6 @@ def best_of_grid(
             room = [trial.room_for(one.plan, one.micro_batches, seconds) for seconds in (left, most_left)]
             if room == [False, True]:
                 left, end = most_left, deadline.elapsed + most_left  # for this plan
-        if not takes(one.plan):
-            continue
         if share < 1 and one.seconds > DEAR * trial.seconds:
             break
         if (pairs or not must) and not trial.room_for(one.plan, one.micro_batches, left):
@@ -226,6 +225,8 @@ def best_of_grid(
                 raise
             deadline.stopped = True
             break
+        except NotAllowedError:
+            continue
         except (ValueError, TooManyTasksError) as error:
             left_out.append(f"{one.plan} ({error})")
             continue
@@ -299,13 +300,19 @@ def has_no_order(plan: HybridPlan, micro_batches: int) -> bool:
     return max(degrees) == 1 and max(zeros) < 2 and not any(map(plan.bucket_of, zeros)) and set(plan.levels_of(1)) == {"none"}
 
 
+def spare_of(fits: Callable[[Strategy], str], strategy: Strategy) -> float:
+    """Return the bytes that a strategy leaves of the memory, on the device with the fewest left; infinite if not known."""
+    return min(fits.spare(strategy)) if isinstance(fits, MemoryCheck) and strategy.ordered else inf
+
+
 class PlanTrial:
     """Simulates plans and keeps the fastest that fits. ``over``: true once time has run out; it ends a simulation if there is a
-    plan already."""
+    plan already. ``make``: makes a plan's strategy."""
 
     def __init__(
         self, evaluator: Evaluator, lacks: Callable[[Strategy], str], over: Callable[[], bool],
         ended: Callable[[], bool] = lambda: False, clock: Deadline | None = None,
+        make: Callable[[HybridPlan], Strategy] | None = None,
     ) -> None:
         self.evaluator, self.lacks, self.over = evaluator, lacks, over
         self.ended = ended
@@ -324,6 +331,7 @@ class PlanTrial:
         self._node = node_size(evaluator.machine)
         self._exchanges = 4 * sum(node.operator.kind == "dispatch" for node in evaluator.graph)  # there and back, twice
         self._clock = clock or Deadline()
+        self._make = make or (lambda plan: map_graph(HybridParallel(plan), evaluator.graph, evaluator.machine))
         self._paced = False  # whether `pace` is of a plan that was simulated
         self._unfolded = runs_after_micro_batches(evaluator.graph)  # then no part of a step stands for all of it
 
@@ -337,7 +345,7 @@ class PlanTrial:
         the network."""
         begin = self._clock.elapsed
         with paused_collector(), self.evaluator.interruptible(self._checkpoint):
-            strategy = map_graph(HybridParallel(plan), self.evaluator.graph, self.evaluator.machine)
+            strategy = self._make(plan)
             seconds = self.evaluator.set(strategy)
             self.simulated, self.last = self.simulated + 1, strategy
             if seconds < self.seconds:
@@ -345,8 +353,7 @@ class PlanTrial:
                     self.refused += 1
                 else:
                     self.best, self.strategy, self.seconds = plan, strategy, seconds
-                    fits = self.lacks
-                    self.spare = min(fits.spare(strategy)) if isinstance(fits, MemoryCheck) and strategy.ordered else inf
+                    self.spare = spare_of(self.lacks, strategy)
                     self.history.append(Improvement(self.simulated, self._clock.elapsed, seconds))
         if not has_no_order(plan, count := self._micro_batches(plan)):
             took = (self._clock.elapsed - begin) / self.work(plan, count)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite
 from random import Random
 
-from taskflow.graph import OperatorGraph
-from taskflow.machine import Machine
 from taskflow.mapper import HybridPlan, Strategy, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
@@ -20,7 +18,6 @@ from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
-from taskflow.rules import UpdateRule
 
 MOST_PROPOSALS = 24  # after the grid, where no seconds limit them: each takes as long as thousands without an order
 PROPOSALS_SHARE = 0.1  # of a budget of proposals, for the grid; as much again for what follows
@@ -42,16 +39,32 @@ class LayeredFound:
     proposals: int
 
 
-def layered_search(evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float = 1.0) -> LayeredFound:
-    """Simulate the best plans of the grid, then search from the best of them, within ``share`` of the time and part of the
-    proposals. Starts that have an order compete as well. Ctrl-C ends it with the best plan so far; it is raised if there is
-    none."""
-    return _LayeredSearch(evaluator, options, grid, share).found()
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A plan that was simulated before, and fits: from it a search climbs, too. ``spare``: bytes that it leaves (`spare_of`)."""
+
+    plan: HybridPlan
+    strategy: Strategy
+    seconds: float
+    spare: float
+
+
+def layered_search(
+    evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float = 1.0, *,
+    make: Callable[[HybridPlan], Strategy] | None = None, begun: Sequence[Begun] = (),
+) -> LayeredFound:
+    """Simulate the best plans of the grid, then search from the best of them, and from those ``begun``, within ``share`` of the
+    time and part of the proposals. ``make``: makes a plan's strategy (`Allowed.strategy`). Ctrl-C ends it with the best plan so
+    far; it is raised if there is none."""
+    return _LayeredSearch(evaluator, options, grid, share, make, begun).found()
 
 
 class _LayeredSearch:
-    def __init__(self, evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float) -> None:
-        self.evaluator, self.options, self.grid = evaluator, options, grid
+    def __init__(
+        self, evaluator: Evaluator, options: SearchOptions, grid: AnyGrid, share: float,
+        make: Callable[[HybridPlan], Strategy] | None, begun: Sequence[Begun],
+    ) -> None:
+        self.evaluator, self.options, self.grid, self.make, self.begun = evaluator, options, grid, make, begun
         self.deadline = options.deadline or Deadline(options.budget.seconds)
         self.end = self.deadline.elapsed + share * self.deadline.left
         self.lacks = options.fits or (lambda strategy: "")
@@ -73,13 +86,16 @@ class _LayeredSearch:
             self.evaluator, self.lacks, deadline=self.deadline, most=self.most_grid, grid=self.grid,
             must=not may_be_whole(self.grid) or not self.options.rivals, until=inf if self.options.rivals else self.end,
             share=GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / self.deadline.left
-            if isfinite(self.deadline.seconds) and self.deadline.left else 1.0,
+            if isfinite(self.deadline.seconds) and self.deadline.left else 1.0, make=self.make,
         )
         trial = PlanTrial(
             self.evaluator, self.lacks, lambda: self.deadline.expired or self.deadline.elapsed >= self.end,
-            lambda: self.deadline.elapsed >= self.end,
+            lambda: self.deadline.elapsed >= self.end, make=self.make,
         )
         trial.begin_at(best)
+        for one in self.begun:
+            if one.seconds < trial.seconds:
+                trial.best, trial.strategy, trial.seconds, trial.spare = one.plan, one.strategy, one.seconds, one.spare
         self.before = proposals = len(best.simulated)
         self.history.extend(best.history)
         stopped = "interrupted" if self.deadline.stopped else "budget"
@@ -91,6 +107,8 @@ class _LayeredSearch:
                 self._split(trial)
                 self._from(trial, trial.best, trial.seconds, trial.spare)
                 self._from(trial, best.best, best.seconds, best.spare)
+                for one in self.begun:
+                    self._from(trial, one.plan, one.seconds, one.spare)
                 stopped = "stalled"
             except BudgetExhausted:
                 pass
@@ -259,12 +277,7 @@ def _passes(plan: HybridPlan) -> object:
 
 def may_be_whole(grid: AnyGrid) -> bool:
     """True if weights and state fit a device, as data parallelism needs."""
-    return whole_fits(grid.graph, grid.machine, grid.rule)
-
-
-def whole_fits(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
-    """`may_be_whole` of a network's grid on a machine."""
-    return held_bytes(graph, rule) <= min(processor.memory_bytes for processor in machine.processors)
+    return held_bytes(grid.graph, grid.rule) <= min(processor.memory_bytes for processor in grid.machine.processors)
 
 
 def joined(first: SearchResult, second: SearchResult, proposals: int) -> SearchResult:

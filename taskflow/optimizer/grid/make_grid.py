@@ -18,9 +18,9 @@ def make_grid(
     graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None,
     all_of_a_layer: str = "full",
 ) -> AnyGrid:
-    """Return a `PlanGrid`, or a `MixedGrid` if devices are of several kinds. ``takes``: which plans a `PlanGrid` has at all.
+    """Return a `PlanGrid`, or a `MixedGrid` if devices are of several kinds. ``takes``: which plans it has at all.
     ``all_of_a_layer``: how its plans compute all of a layer again, ``full``, or ``whole`` for a program that knows no early stop.
     Raises ValueError if the machine is not described."""
     if unequal(machine):
-        return MixedGrid(graph, machine, rule, all_of_a_layer=all_of_a_layer)
+        return MixedGrid(graph, machine, rule, takes, all_of_a_layer)
     return PlanGrid(graph, machine, rule, takes, all_of_a_layer)

@@ -35,14 +35,17 @@ ROUNDS = 4  # in which a rank gets fewer layers, or a replica fewer samples, bec
 
 class MixedGrid:
     """The priced grid of a network on a machine with several kinds of device; otherwise like `PlanGrid`. ``even``: only plans as
-    people lay them out for equal devices, with even stages and shares and the devices in their order."""
+    people lay them out for equal devices, with even stages and shares and the devices in their order. ``takes``: which plans it has
+    at all."""
 
     def __init__(
-        self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, even: bool = False, all_of_a_layer: str = "full"
+        self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None,
+        all_of_a_layer: str = "full", *, even: bool = False,
     ) -> None:
         if not isinstance(machine, Cluster):
             raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
         self.graph, self.machine, self.rule, self.even, self.all_of_a_layer = graph, machine, rule, even, all_of_a_layer
+        self._takes = takes or (lambda plan: True)
         self.batch, self.axes = samples(graph), PlanAxes(graph, machine, all_of_a_layer)
         found = [(of, self._sums_of(of)) for of in kinds_of(machine)]
         found.sort(key=lambda one: _network_seconds(one[1]))
@@ -103,7 +106,7 @@ class MixedGrid:
                 return
             with suppress(ValueError):  # the network cannot be cut so
                 for plan, count in self._plans_of(shape, places):
-                    if plan not in seen:
+                    if plan not in seen and self._takes(plan):
                         seen.add(plan)
                         yield plan, count
 
@@ -236,13 +239,13 @@ class MixedGrid:
 
     def neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield the plans that differ in one choice, on the same devices; if stages change, layers are distributed anew."""
-        yield from self._on_the_same(plan, neighbours(plan, self.sums, self.batch, self.axes.node))
-        yield from self._other_shares(plan)
+        yield from filter(self._takes, self._on_the_same(plan, neighbours(plan, self.sums, self.batch, self.axes.node)))
+        yield from filter(self._takes, self._other_shares(plan))
 
     def quick_neighbours(self, plan: HybridPlan) -> Iterator[HybridPlan]:
         """Yield those of them that treat all stages alike."""
-        yield from self._on_the_same(plan, quick_neighbours(plan, self.sums, self.batch))
-        yield from self._other_shares(plan)
+        yield from filter(self._takes, self._on_the_same(plan, quick_neighbours(plan, self.sums, self.batch)))
+        yield from filter(self._takes, self._other_shares(plan))
 
     def _on_the_same(self, plan: HybridPlan, found: Iterable[HybridPlan]) -> Iterator[HybridPlan]:
         """Those that use the same devices, with layers distributed where their stages are open."""

@@ -133,15 +133,24 @@ def runs_after_micro_batches(graph: OperatorGraph) -> bool:
 
 
 def has_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
-    """True if a search of a network tries the grid first: if it is trained on several devices, has several layers with matrix
-    products, and needs at least `MEMORY_SHARE` of a device's memory."""
-    if rule is None or len(machine.processors) < 2 or not suits(graph):
-        return False
-    if max(layer_numbers(graph).values(), default=0) < 1:
-        return False
+    """True if a search of a network tries the grid first (`no_grid`)."""
+    return not no_grid(graph, machine, rule)
+
+
+def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> str:
+    """Return why a search of a network does not try the grid: it is not trained, or on one device, or has no layers with matrix
+    products, or needs less than `MEMORY_SHARE` of a device's memory. Empty if it does."""
+    if rule is None:
+        return "the network is not trained"
+    if len(machine.processors) < 2:
+        return "there is one device"
+    if not suits(graph) or max(layer_numbers(graph).values(), default=0) < 1:
+        return "the network has no layers with matrix products"
     if graph.carries:
-        return False
-    return held_bytes(graph, rule) > MEMORY_SHARE * min(processor.memory_bytes for processor in machine.processors)
+        return "the network carries states from step to step"
+    if held_bytes(graph, rule) <= MEMORY_SHARE * min(processor.memory_bytes for processor in machine.processors):
+        return f"weights and state need less than {MEMORY_SHARE:.0%} of a device's memory"
+    return ""
 
 
 def held_bytes(graph: OperatorGraph, rule: UpdateRule | None) -> int:

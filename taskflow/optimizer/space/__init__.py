@@ -4,7 +4,7 @@ Candidates for each operator, user constraints, operators that follow others, la
 devices that change nothing.
 """
 
-from taskflow.optimizer.space.constraints import Constraints, repaired, repaired_strategy
+from taskflow.optimizer.space.constraints import Constraints, in_a_row, repaired, repaired_strategy
 from taskflow.optimizer.space.decisions import Decision, decisions, joined, strategies
 from taskflow.optimizer.space.device_groups import DeviceGroup, on_team, shapes, teams
 from taskflow.optimizer.space.followers import CoupledMoves
@@ -50,6 +50,7 @@ __all__ = [
     "Weigher",
     "decisions",
     "even",
+    "in_a_row",
     "joined",
     "kinds_of",
     "layers",

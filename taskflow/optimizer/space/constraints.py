@@ -158,14 +158,14 @@ def repaired(permitted: Mapping[str, Permitted], configs: Mapping[str, OpConfig]
         of = permitted.get(name)
         if of is None or of.pin is None:
             config = changed.get(name, config)
-            straight = _in_a_row(config, (of.devices if of is not None else ()) or range(row))
+            straight = in_a_row(config, (of.devices if of is not None else ()) or range(row))
             if straight != config:
                 changed[name] = straight
     return {**configs, **changed} if changed else configs
 
 
-def _in_a_row(config: OpConfig, devices: Sequence[int]) -> OpConfig:
-    """The same pieces on neighbours, the first of them where it was."""
+def in_a_row(config: OpConfig, devices: Sequence[int]) -> OpConfig:
+    """Return the same pieces on neighbours among ``devices``, the first of them where it was."""
     first = devices.index(config.processors[0])
     return replace(config, processors=tuple(devices[(first + i) % len(devices)] for i in range(len(config.processors))))
 

@@ -24,13 +24,19 @@ class Permitted:
         """Return what is wrong with a configuration; empty if it is permitted."""
         if self.pin is not None:
             return "" if config == self.pin else f"must be as pinned, degrees {self.pin.degrees} @ {ranges(self.pin.processors)}"
+        if why := self.cut(config):
+            return why
+        if self.devices and not set(config.processors) <= set(self.devices):
+            return f"must run on {ranges(self.devices)} only, not {ranges(config.processors)}"
+        return ""
+
+    def cut(self, config: OpConfig) -> str:
+        """Return what is wrong with the pieces of a configuration, wherever they run; empty if they are permitted."""
         for name, degree, cap in zip(self.dims, config.degrees, self.caps):
             if degree > cap:
                 return f"{name} must not be cut" if cap == 1 else f"{name} may have at most {cap} pieces, not {degree}"
         if self.pieces and prod(config.degrees) > self.pieces:
             return f"may have at most {self.pieces} pieces, not {prod(config.degrees)}"
-        if self.devices and not set(config.processors) <= set(self.devices):
-            return f"must run on {ranges(self.devices)} only, not {ranges(config.processors)}"
         return ""
 
     def repair(self, config: OpConfig) -> OpConfig:

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from taskflow.runtime.job.polling import start_limit as start_limit
     from taskflow.runtime.job.polling import usable_cores as usable_cores
     from taskflow.runtime.job.polling import watchdog_limit as watchdog_limit
+    from taskflow.runtime.job.segments import LEAN_BYTES as LEAN_BYTES
+    from taskflow.runtime.job.shared_space import MORE as MORE
+    from taskflow.runtime.job.shared_space import in_words as in_words
+    from taskflow.runtime.job.shared_space import make_room as make_room
+    from taskflow.runtime.job.shared_space import room as room
 
 __getattr__ = lazily(
     __name__,
@@ -62,10 +67,17 @@ __getattr__ = lazily(
         "start_limit": "taskflow.runtime.job.polling",
         "usable_cores": "taskflow.runtime.job.polling",
         "watchdog_limit": "taskflow.runtime.job.polling",
+        "LEAN_BYTES": "taskflow.runtime.job.segments",
+        "room": "taskflow.runtime.job.shared_space",
+        "MORE": "taskflow.runtime.job.shared_space",
+        "in_words": "taskflow.runtime.job.shared_space",
+        "make_room": "taskflow.runtime.job.shared_space",
     },
 )
 __all__ = [
     "INTERRUPTED",
+    "LEAN_BYTES",
+    "MORE",
     "STARTED",
     "WATCHDOG_VARIABLE",
     "Backoff",
@@ -76,13 +88,16 @@ __all__ = [
     "Wait",
     "arrive",
     "explain",
+    "in_words",
     "launcher",
     "limit_threads",
+    "make_room",
     "node_cores",
     "node_key",
     "pace_for",
     "plain_sleep",
     "poll",
+    "room",
     "say_once",
     "speaks",
     "start_limit",

@@ -22,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-from taskflow.runtime.job.watcher import wait_status
+from taskflow.runtime.job.process_end import wait_status
 
 COMES, STARTED = b"C", b"S"
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.1, 1.0

@@ -23,6 +23,7 @@ from enum import IntEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
+from taskflow.runtime.job import segments
 from taskflow.runtime.job.chain import Wait
 from taskflow.runtime.job.lifeline import Lifeline
 from taskflow.runtime.job.polling import Backoff, poll
@@ -155,6 +156,7 @@ class JobEnd:
         if self._speaks():
             write_error(f"taskflow: rank {self.rank} of {self.size}: {cause}\n{detail}")
             _let_output_out()
+        segments.remove(segments.mapped([self._process]))  # nobody does after an abort; whoever maps them keeps them
         self._abort(code)
         self._exit(code)  # an abort that returns must not leave this rank running
 

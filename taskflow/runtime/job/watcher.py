@@ -18,7 +18,8 @@ On several nodes the watchers tell rank 0's over TCP as soon as a connection clo
 Order matters, since an MPI that loses a peer ends its own rank, which looks like a failure too. Rank 0's watcher also names a
 node that no longer answers.
 
-This file is run as a program (``python -I -S watcher.py``), so it imports little, and nothing of taskflow.
+This file is run as a program (``python -I -S watcher.py``), so it imports little, and nothing of
+taskflow but its neighbours ``segments`` and ``process_end``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,15 @@ import struct
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING or __name__ != "__main__":
+    from taskflow.runtime.job import segments
+    from taskflow.runtime.job.process_end import cause_of, launcher_of, out_of_memory_kills, wait_status
+else:  # as a program it takes its neighbours without the package, whose import takes longer than all else
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import segments
+    from process_end import cause_of, launcher_of, out_of_memory_kills, wait_status
+
 LEFT, FAILS, HOLD = b"L", b"F", b"H"
 _MEET_SECONDS = 2.0
 """How long the watcher's start may wait for the connections of the other ranks."""
@@ -43,9 +53,6 @@ _MPIRUN_SECONDS = 3.0
 """How long mpirun has to end the job after a death."""
 _NODE_VARIABLE, _NODE_SECONDS = "TASKFLOW_NODE_SECONDS", 60.0
 """How long a node may not answer."""
-_PIDFD_GET_INFO = 0xC040FF0B
-"""_IOWR(0xFF, 11, 64 bytes), Linux 6.13; the exit status (last 4 of those bytes) since 6.15."""
-_PIDFD_INFO_EXIT = 1 << 3
 
 
 class Watcher:
@@ -72,13 +79,16 @@ class Watcher:
         self._held: dict[int, list[int]] = {}
         self._sources: dict[int, int] = {}
         self._others: dict[int, Other] = {}
-        self._kills = _out_of_memory_kills()
+        self._kills = out_of_memory_kills()
         self._events = select.epoll()
         self._events.register(listening, select.EPOLLIN)
         for rank, process in processes.items():
             with contextlib.suppress(ProcessLookupError):  # its connection, if there was time for one, tells
                 self._handles[rank] = os.pidfd_open(process)
                 self._listen_to(rank, self._handles[rank])
+        self._launcher = launcher_of(next(iter(processes.values()), 0))
+        if self._launcher is not None:
+            self._events.register(self._launcher[1], select.EPOLLIN)
 
     def meet(self) -> None:
         """Wait, for a moment at most, until all ranks have connected, which they do at the same time."""
@@ -87,14 +97,14 @@ class Watcher:
             if select.select([self._listening], [], [], rest)[0]:
                 self._accept()
 
-    def run(self) -> None:
-        """Return once a rank was named and the job has ended, a rank is about to end the job, or all have left."""
+    def run(self) -> bool:
+        """Return once a rank was named and the job has ended (True), a rank is about to end the job, or all have left."""
         if self._meeting is not None:
             self._events.register(self._meeting, select.EPOLLIN)
         elif not self._decides:
             other = self._call()
             if other is None:
-                return  # nobody can know whose death was first
+                return False  # nobody can know whose death was first
             self._add(other)
         while self._present or self._asked or (self._decides and any(other.name for other in self._others.values())):
             for file, _ in self._events.poll():  # in the order in which they became ready
@@ -102,18 +112,41 @@ class Watcher:
                     self._add(Other(self._meeting.accept()[0]))
                 elif file in self._others:
                     if self._hear(self._others[file]):
-                        return
+                        return True
+                elif self._launcher is not None and file == self._launcher[1]:
+                    if self._has_lost_launcher():
+                        return True
                 elif (rank := self._sources.get(file)) is None:
                     self._accept()
                 elif rank in self._present and self._is_over(rank, file):
-                    return
+                    return False
             if self._order and (cause := self._causes.get(self._order[0])) is not None:
                 _write(f"taskflow: rank {self._order[0]} of {self._size}: {cause}\n")
                 time.sleep(_READ_SECONDS)
                 # After _exit(0) mpirun may return 0: so it learns of a rank that was killed before it learns of that one.
                 self._end_all(0.0 if "_exit(0)" in cause else _MPIRUN_SECONDS)
-                return
+                return True
         self._tell("over")
+        return False
+
+    def await_ranks(self) -> None:
+        """Wait, for some seconds at most, until the processes of this node's ranks have ended."""
+        until = time.monotonic() + _END_SECONDS
+        for handle in self._handles.values():
+            select.select([handle], [], [], max(0.0, until - time.monotonic()))
+
+    def _has_lost_launcher(self) -> bool:
+        """mpirun has ended: say it, on its own standard error, unless a rank has begun to end before; then end the ranks."""
+        assert self._launcher is not None
+        process, handle, speech = self._launcher
+        self._events.unregister(handle)
+        if self._order or not self._present:
+            return False
+        with contextlib.suppress(OSError):
+            cause = cause_of(wait_status(handle, process), out_of_memory_kills() - self._kills)
+            os.write(speech, f"taskflow: mpirun (pid {process}): {cause}; its job ends\n".encode())
+        self._end_all()
+        return True
 
     # ---- ranks of this node ------------------------------------------------------------------------------------------
     def _listen_to(self, rank: int, file: int) -> None:
@@ -184,7 +217,7 @@ class Watcher:
         process = self._processes[rank]
         status = wait_status(self._handles.get(rank), process)
         where = f" on {socket.gethostname()}" if self._nodes > 1 else ""
-        cause = f"{_cause(status, _out_of_memory_kills() - self._kills)} (pid {process}{where})"
+        cause = f"{cause_of(status, out_of_memory_kills() - self._kills)} (pid {process}{where})"
         if self._decides:
             self._causes[rank] = cause
         else:
@@ -329,47 +362,6 @@ def _write(text: str) -> None:
         os.write(2, text.encode(errors="replace"))
 
 
-# ---- how a process has ended -----------------------------------------------------------------------------------------
-def wait_status(handle: int | None, process: int) -> int | None:
-    """Return the wait status of a process that has ended and is not a child; None if the kernel does not tell."""
-    with contextlib.suppress(OSError, ValueError):
-        with open(f"/proc/{process}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        if fields[0] in (b"Z", b"X"):  # nobody has waited for it yet
-            return int(fields[-1])
-    if handle is None:
-        return None
-    with contextlib.suppress(OSError):
-        import fcntl
-
-        info = bytearray(_PIDFD_INFO_EXIT.to_bytes(8, sys.byteorder).ljust(64, b"\0"))
-        fcntl.ioctl(handle, _PIDFD_GET_INFO, info)
-        if int.from_bytes(info[:8], sys.byteorder) & _PIDFD_INFO_EXIT:
-            return int.from_bytes(info[60:], sys.byteorder)
-    return None
-
-
-def _cause(status: int | None, kills: int) -> str:
-    """Cause of an end in words; ``kills``: the number of processes that the kernel has killed for lack of memory since the job
-    began."""
-    memory = f"; the kernel has killed {kills} on this machine for want of memory since the job began" if kills > 0 else ""
-    if status is None:
-        return f"ended without a word: kill -9, out of memory, or a crash in C{memory}"
-    number = status & 0x7F
-    if not number:
-        return f"ended by _exit({status >> 8}) in C, without leaving the program"
-    name = signal.Signals(number).name if number in set(signal.Signals) else "?"
-    if number == signal.SIGTERM:
-        return "told to end by signal 15 (SIGTERM), maybe with all ranks, as by mpirun or a batch system"
-    return f"killed by signal {number} ({name}){memory if number == signal.SIGKILL else ''}"
-
-
-def _out_of_memory_kills() -> int:
-    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", encoding="ascii") as file:
-        return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
-    return 0
-
-
 def main(listening: str, meeting: str = "") -> None:
     """Run the watcher. Its arguments are the numbers of its sockets; its input is what ``lifeline._start`` writes."""
     size, nodes, invitation, *ranks = sys.stdin.read().split()
@@ -379,8 +371,10 @@ def main(listening: str, meeting: str = "") -> None:
         b"" if invitation == "-" else bytes.fromhex(invitation),
     )
     watcher.meet()
-    if not os.fork():
-        watcher.run()
+    names = segments.mapped(processes.values())
+    if not os.fork() and watcher.run():
+        watcher.await_ranks()
+        segments.remove_unmapped(names)
     os._exit(0)
 
 

@@ -24,6 +24,7 @@ from taskflow.runtime.profiler.recording import KINDS, Recording, Subject
 from taskflow.runtime.program import Measured, Program, WaitReceive, WaitSend
 from taskflow.runtime.transport import Transport
 from taskflow.tasks import Timeline, roofline, simulate
+from taskflow.writing import unwritable
 
 MOST_TASKS = 1_000_000
 """Tasks of all traced steps together, over all ranks: what keeps a trace's memory and file bounded."""
@@ -91,13 +92,9 @@ class Tracer:
             self._write()
 
     def _check_folder(self) -> None:
-        problem = None
-        if self._transport.rank == 0 and self.path is not None:
-            folder = self.path.absolute().parent
-            if not folder.is_dir() or not os.access(folder, os.W_OK):
-                problem = f"cannot write trace {self.path}: there is no folder {folder} in which you may write"
+        problem = unwritable(self.path) if self._transport.rank == 0 and self.path is not None else None
         if (problem := self._transport.broadcast(problem)) is not None:
-            raise TraceError(problem)
+            raise TraceError(f"cannot write trace {self.path}: {problem}")
 
     def _write(self) -> None:
         assert self._program is not None and self._first is not None

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 
 from taskflow.cache import cache_folder
 from taskflow.training.data.tokens import TokenArray, token_type
+from taskflow.writing import replacing
 
 try:
     import fcntl
@@ -109,16 +109,9 @@ def _write(path: Path, corpus: Corpus) -> None:
         "count": len(corpus.tokens), "splits": corpus.splits, "vocabulary": corpus.vocabulary, "digest": corpus.digest()
     }  # fmt: skip
     head = _MAGIC + json.dumps(header).encode() + b"\n"
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".new")
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(head.ljust(_aligned(len(head)), b"\0"))
-            file.write(np.ascontiguousarray(corpus.tokens).data)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with replacing(path) as fresh, open(fresh, "wb") as file:
+        file.write(head.ljust(_aligned(len(head)), b"\0"))
+        file.write(np.ascontiguousarray(corpus.tokens).data)
 
 
 def _aligned(position: int) -> int:

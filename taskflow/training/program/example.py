@@ -28,8 +28,9 @@ import click
 from taskflow.runtime import connect
 from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once, speaks
 from taskflow.training.program.definition import Preset, RunConfig, Training
-from taskflow.training.program.job import finish, one_line, prepare
+from taskflow.training.program.job import finish, prepare
 from taskflow.training.program.options import Options, shared_options
+from taskflow.writing import one_line
 
 __all__ = ["Preset", "RunConfig", "Training", "example", "run_example"]
 

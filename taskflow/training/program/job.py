@@ -27,7 +27,7 @@ from taskflow.training.program.rank_agreement import on_all_ranks, same_everywhe
 from taskflow.training.program.resume import CheckpointError, Position, can_be_written, check_resume, read_resume, saver
 from taskflow.training.program.trace_costs import TraceCosts, trace_costs
 from taskflow.working import Working
-from taskflow.writing import json_text
+from taskflow.writing import json_text, one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,6 @@ def _digest(training: Training) -> str:
     """Digest of all data that a run reads, including validation's."""
     validation = getattr(training.evaluation, "batches", None)
     return digest_of(training.batches.digest, validation.digest if isinstance(validation, Batches) else "")
-
-
-def one_line(error: Exception) -> str:
-    """Return its text without line breaks."""
-    return " ".join(str(error).split())
 
 
 def _executor(

@@ -77,7 +77,7 @@ def train(
             loss = executor.train(batch.feeds, lr=lr)
             seconds = perf_counter() - start
             if executor.state.skipped > skipped and executor.scaler is not None:
-                say(f"step {k + 1}: gradients overflowed, weights stay; the loss scale is {executor.scaler.scale:g} from here")
+                say(f"step {k + 1}: gradients overflowed, weights stay; {executor.scaler}")
             if k > first or steps - first == 1:  # the first step also compiles and touches all memory
                 speed.add(batches.items_per_step, seconds)
             if loss is not None:

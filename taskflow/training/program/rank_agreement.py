@@ -7,12 +7,11 @@ numbers.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from taskflow.runtime.transport import Transport
+from taskflow.writing import unwritable
 
 T = TypeVar("T")
 _MENDED = (ValueError, OSError, ImportError)  # what the user can correct
@@ -37,17 +36,11 @@ def on_all_ranks(transport: Transport, act: Callable[[], T]) -> T:
 
 
 def writable(transport: Transport, path: str | None, what: str) -> None:
-    """Raise OSError on every rank if rank 0 cannot write to the folder of ``path`` (None: not checked), or if ``path`` is a
-    folder itself, so that a run fails at its beginning and not at its end. Every rank calls it."""
-    problem = None
-    if transport.rank == 0 and path is not None:
-        folder = Path(path).absolute().parent
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            problem = f"cannot write {what} {path}: there is no folder {folder} in which you may write"
-        elif Path(path).is_dir():
-            problem = f"cannot write {what} {path}: it is a folder; give the name of a file"
+    """Raise OSError on every rank if rank 0 cannot write the file ``path`` (None: not checked), so that a run fails at its
+    beginning and not at its end. Every rank calls it."""
+    problem = unwritable(path) if transport.rank == 0 and path is not None else None
     if (problem := transport.broadcast(problem)) is not None:
-        raise OSError(problem)
+        raise OSError(f"cannot write {what} {path}: {problem}")
 
 
 def same_everywhere(transport: Transport, digest: Callable[[], str], what: str) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 from taskflow.checkpoint import Checkpoint, on_first_rank, read_checkpoint, same_sums, save_checkpoint
 from taskflow.floats import float_type
-from taskflow.reading import read_as
+from taskflow.reading import Whole, read_as
 from taskflow.runtime import Executor
 from taskflow.runtime.transport import Transport
 from taskflow.training.data import Say
 from taskflow.training.program.options import Options
 from taskflow.training.program.rank_agreement import writable
+from taskflow.writing import one_line
 
 
 class CheckpointError(OSError):
@@ -26,9 +27,9 @@ class Position:
     """Position of a run in its data: the number of ``steps`` done (which is the number of the next batch), the ``epoch`` of the
     last batch, the ``batch`` size, and the ``digest`` of the data."""
 
-    steps: int = 0
-    epoch: int = 0
-    batch: int = 0
+    steps: Whole = 0
+    epoch: Whole = 0
+    batch: Whole = 0
     digest: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -55,6 +56,8 @@ def read_resume(transport: Transport, options: Options, steps: int) -> tuple[Che
             raise ValueError(f"{path}: a checkpoint, but not of this program: it does not say how far its data were read") from None
         if options.seed not in (None, said.seed):
             raise ValueError(f"--seed {options.seed}: {path} is of a run with seed {said.seed}; leave --seed out")
+        if position.steps != said.step:
+            raise ValueError(f"{path}: damaged: it has {said.step} steps, but its data were read up to step {position.steps}")
         if position.steps >= steps:
             raise ValueError(f"{path}: has {position.steps} steps already; to go on, give --steps more than that, got {steps}")
         return said, position
@@ -97,7 +100,7 @@ def saver(executor: Executor, options: Options, start: Position, steps: int, say
             try:
                 save_checkpoint(executor, path, position=replace(start, steps=done, epoch=epoch).as_json())
             except OSError as error:
-                raise CheckpointError(f"checkpoint after step {done}: {error}") from error  # which names the file
+                raise CheckpointError(f"checkpoint after step {done}: {one_line(error)}") from error
             say(f"checkpoint after step {done}: {path}")
 
     return after

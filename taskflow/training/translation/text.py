@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import uuid
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from taskflow.cache import cache_folder
 from taskflow.training.data import END, Corpus, Subwords, cached, token_type
 from taskflow.training.translation.catalogues import catalogues, largest, pairs
 from taskflow.training.translation.numbers import number_pairs
+from taskflow.writing import replacing
 
 _FORMAT = 1  # raise it when the same text would give other tokens
 _ENOUGH = 2_000  # pairs of messages; fewer are not worth training on
@@ -152,9 +152,8 @@ def _vocabulary(text: ParallelText, size: int, key: str, cache: bool) -> Subword
     if path is not None:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(f".{uuid.uuid4().hex}.new")  # not the PID: another node may have the same one
-            fresh.write_text(learned.to_json(), encoding="utf-8")
-            os.replace(fresh, path)  # readers see no file or the whole one
+            with replacing(path) as fresh:
+                fresh.write_text(learned.to_json(), encoding="utf-8")
     return learned
 
 

@@ -31,7 +31,8 @@ def load_exported(file: str | Path) -> ExportedProgram:
     level = log.level
     log.setLevel(logging.ERROR)  # of a file that is none it first warns with two tracebacks
     try:
-        return torch.export.load(file)
+        with open(file, "rb") as stream:  # torch takes no name that is not UTF-8
+            return torch.export.load(stream)
     except Exception as error:  # whatever torch meets there
         why = (str(error).splitlines() or [""])[0]
         raise ValueError(

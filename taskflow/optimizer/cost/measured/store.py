@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from taskflow.optimizer.cost.measured.identity import digest
+from taskflow.writing import replacing
 
 FORMAT, VERSION = "taskflow-costs", 1
 TURN_SECONDS = 4e-3  # that a program has a core before another gets it, by Linux's default; a few at least
@@ -67,7 +66,7 @@ class CostStore:
         if self.path is None:
             return {}
         try:
-            content = json.loads(self.path.read_text())
+            content = json.loads(self.path.read_text("utf-8"))
             if (content["format"], content["version"], content["identity"]) != (FORMAT, VERSION, self.identity):
                 return {}
             return {key: _measurement(entry) for key, entry in content["entries"].items()}
@@ -83,15 +82,8 @@ class CostStore:
             },
         }  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".new")
-        try:
-            with open(descriptor, "w") as file:
-                json.dump(content, file, indent=0)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with replacing(path, lasting=False) as file:
+            file.write_text(json.dumps(content, indent=0), encoding="utf-8")
 
 
 def _measurement(entry: Any) -> Measurement:

@@ -1,0 +1,118 @@
+"""Files of safetensors with a checksum (zlib.crc32) for each array and one for the writer's texts.
+
+The library reads them. We write them, in its format (github.com/huggingface/safetensors): its own writer leaves a ``.tmpXXXXXX``
+behind when it is killed, makes a file that only its owner reads, and does not wait for the disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from taskflow.checkpoint.stored import Array, StoredWeights
+from taskflow.reading import parse_json
+from taskflow.writing import json_text, replacing
+
+SUMS = "taskflow-crc32"  # of the metadata: the checksums by name; that of the other metadata by the name ""
+_MEND = "restore the file from a copy, or use an older one"
+
+
+def write_safetensors(path: str | Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """Write arrays by name. The file appears complete, and on the disk, or not at all. Raises OSError."""
+    plain = {name: np.asarray(value, order="C") for name, value in arrays.items()}
+    sums = {name: _sum(name, value.dtype.name, value.shape, value) for name, value in plain.items()}
+    texts = {**metadata, SUMS: json_text({"": _sum_of_texts(metadata), **sums})}
+    header: dict[str, Any] = {"__metadata__": texts}
+    end = 0
+    for name, value in sorted(plain.items(), key=lambda one: (-one[1].itemsize, one[0])):  # so that each lies aligned
+        header[name] = {"dtype": _type(value.dtype), "shape": value.shape, "data_offsets": (end, end + value.nbytes)}
+        end += value.nbytes
+    "".join([*plain, *texts, *texts.values()]).encode()  # the format has no half of a surrogate pair: ValueError
+    head = json_text(header, packed=True).encode()
+    head = head.ljust(-(-len(head) // 8) * 8)
+    with replacing(path) as fresh, open(fresh, "wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for name in list(header)[1:]:
+            file.write(plain[name].reshape(-1).view(np.uint8).data)
+
+
+def read_safetensors(path: Path) -> StoredWeights:
+    """Return the arrays of a file by name. An array that has a checksum is compared with it when it is first read. Raises
+    ImportError without safetensors, and ValueError for another kind of file or a damaged one; so does the reading of an
+    array."""
+    library = need_safetensors()
+    try:
+        file = library.safe_open(str(path), framework="numpy")
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except library.SafetensorError as error:
+        raise ValueError(f"{path}: not a safetensors file, or a part of one ({error}); a state_dict must be named .pth") from error
+    metadata = file.metadata() or {}
+    sums = _sums(path, metadata, shapes)
+    return StoredWeights(str(path), shapes, partial(_checked, path, file, sums), metadata, SUMS in metadata)
+
+
+def need_safetensors() -> Any:
+    """Return the library. Raises ImportError that says how to get it."""
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError("weights files need safetensors: pip install 'soap-taskflow[weights]'") from error
+    return safetensors
+
+
+def _sums(path: Path, metadata: dict[str, str], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """The checksums that are still to be compared, by array; ValueError if metadata or names are not those that were written."""
+    if SUMS not in metadata:
+        return {}
+    sums = parse_json(metadata[SUMS], f"{path}: damaged: its checksums")
+    texts = {name: text for name, text in metadata.items() if name != SUMS}
+    if not isinstance(sums, dict) or sums.pop("", None) != _sum_of_texts(texts):
+        raise ValueError(f"{path}: damaged: its metadata (step, seed, position) do not have the checksum they had; {_MEND}")
+    if different := sorted(sums.keys() ^ shapes.keys()):
+        what = "was written, but is not there" if different[0] in sums else "was not written, but is there"
+        raise ValueError(f"{path}: damaged: array {different[0]} {what}; {_MEND}")
+    return sums
+
+
+def _checked(path: Path, file: Any, sums: dict[str, str], name: str) -> Array:
+    """An array of a file, compared with its checksum the first time; of bfloat16, which the library does not give to numpy, in
+    float32."""
+    kind = file.get_slice(name).get_dtype()
+    value = np.asarray(_bits16(path, name) if kind == "BF16" else file.get_tensor(name), order="C")
+    stored = "bfloat16" if kind == "BF16" else value.dtype.name
+    if name in sums and (found := _sum(name, stored, value.shape, value)) != sums[name]:
+        raise ValueError(f"{path}: damaged: array {name} has checksum {found}, but {sums[name]} was written; {_MEND}")
+    sums.pop(name, None)
+    return (value.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else value  # the upper half of a float32
+
+
+def _type(dtype: np.dtype[Any]) -> str:
+    if dtype.name in ("bfloat16", "bool"):
+        return {"bfloat16": "BF16", "bool": "BOOL"}[dtype.name]
+    return f"{dtype.kind.upper()}{8 * dtype.itemsize}"
+
+
+def _bits16(path: Path, name: str) -> Array:
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        said = json.loads(stream.read(length))[name]
+        first, last = said["data_offsets"]
+        stream.seek(8 + length + first)
+        return np.frombuffer(stream.read(last - first), np.uint16).reshape(said["shape"])
+
+
+def _sum(name: str, kind: str, shape: tuple[int, ...], value: Array) -> str:
+    """Of name, type, shape and elements, so that an array is not taken for another one."""
+    about = f"{name} {kind} {list(shape)}".encode()
+    return f"{crc32(value.reshape(-1).view(np.uint8).data, crc32(about)):08x}"
+
+
+def _sum_of_texts(metadata: Mapping[str, str]) -> str:
+    return f"{crc32(json_text(sorted(metadata.items())).encode()):08x}"

@@ -1,0 +1,344 @@
+"""Phases of a search, one after the other. Each begins with what the ones before have found, and may make it better.
+
+1. *starts*: strategies of the caller that have an order of passes are simulated.
+2. *plans in notation*: the grid of known plans is priced in closed form, and the best are simulated; then single choices of
+   the best are changed (`layered_search`). What these plans take at least is computed beside it.
+3. *operators*: an algorithm chooses cuts and devices operator by operator, without an order of passes. Known strategies
+   and the caller's starts come first. For a framework, the nearest plans that it can express follow.
+4. *a plan that fits*: where none was found, the plan with the fewest changes that fits in closed form is simulated once.
+
+A phase that does not run says why (`PhaseReport.barred`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
+
+from taskflow.mapper import Strategy, plan_of
+from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
+from taskflow.optimizer.evaluate import MOST_PROCESSORS, Evaluator, TooManyTasksError
+from taskflow.optimizer.grid import (
+    Allowed,
+    Begun,
+    change_that_fits,
+    held_bytes,
+    joined,
+    layered_search,
+    make_grid,
+    may_be_whole,
+    spare_of,
+)
+from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.result import Improvement, PhaseReport, SearchResult
+from taskflow.optimizer.session import NothingFits
+from taskflow.optimizer.space import Constraints
+from taskflow.optimizer.target import PlanTarget
+
+TIME_SHARE, LEAST_SHARE = 0.6, 0.1
+"""Of a budget in seconds: for plans in notation, and for those without an order if data parallelism cannot fit."""
+SEARCH_SHARE = 0.7  # of the time that operators have, for their search; the rest for plans that a framework can express
+LATE_CHANGE = 0.5  # seconds beyond the budget to look for what would fit where nothing does
+LATE_PLAN = 5.0  # seconds beyond the budget to simulate it, or half the budget if that is more
+CHANGE_SHARE = 0.3  # of the time that is left where no plan in notation fits, for what would fit
+LATE_BOUND = 0.2  # seconds beyond the budget for a bound
+BOUND_SHARE = 0.5  # of the time that is left after plans in notation, at most, for their bound
+UNORDERED = "plans that are neither pipelined nor sharded"
+
+Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
+
+
+class HopelessError(NothingFits):
+    """Error: no plan at all can fit the memory, so that no other phase needs to look."""
+
+
+@dataclass(slots=True)
+class SearchRun:
+    """One search: what its phases are given, and what they have found.
+
+    ``options``: of all phases, with a deadline. ``allowed``: decides on plans in notation. ``searcher``: the algorithm for
+    operators. ``ordered``: starts with an order. ``constraints``: the caller's. ``no_plans``: why plans in notation are not
+    searched; empty if they are. ``may_repair``: whether the last phase may answer.
+    """
+
+    evaluator: Evaluator
+    options: SearchOptions
+    searcher: Searcher
+    allowed: Allowed
+    constraints: Constraints
+    target: PlanTarget | None = None
+    ordered: tuple[Strategy, ...] = ()
+    no_plans: str = ""
+    may_repair: bool = True
+    found: SearchResult | None = None
+    least: float = 0.0
+    """Seconds that no plan takes less than."""
+    proposals: int = 0
+    begun: list[Begun] = field(default_factory=list)
+    """Plans of ``ordered``, to climb from."""
+    starts: dict[str, float] = field(default_factory=dict)
+    """Seconds of ``ordered``, by name."""
+    lacking: list[str] = field(default_factory=list)
+    """Those of them that do not fit."""
+    left_out: list[str] = field(default_factory=list)
+    whole: bool = True
+    """Whether weights and state fit a device."""
+    error: Exception | None = None
+    """Why the last phase that failed found nothing."""
+
+    @property
+    def deadline(self) -> Deadline:
+        """The end of the search."""
+        assert self.options.deadline is not None
+        return self.options.deadline
+
+    @property
+    def plans_alone(self) -> bool:
+        """True if only plans in notation are searched: the compiled evaluator does not number so many devices."""
+        return not self.no_plans and not self.options.rivals
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPhase:
+    """A part of a search. ``bars``: returns why it does not run; empty if it does. ``run``: returns what it found, with all its
+    proposals; raises NothingFits or TooManyTasksError if that is nothing."""
+
+    name: str
+    bars: Callable[[SearchRun], str]
+    run: Callable[[SearchRun], SearchResult | None]
+
+
+def in_phases(run: SearchRun) -> SearchResult:
+    """Run all phases, and return the best of what they found. Raises NothingFits or TooManyTasksError if that is nothing."""
+    reports: list[PhaseReport] = []
+    for phase in PHASES:
+        begin, before = run.deadline.elapsed, run.proposals
+        barred = phase.bars(run)
+        if not barred:
+            try:
+                _take(run, phase.run(run))
+            except (NothingFits, TooManyTasksError) as error:
+                run.error = error
+                if run.found is not None and run.deadline.stopped:
+                    run.found = replace(run.found, stopped="interrupted")
+        seconds = run.found.seconds if run.found is not None else None
+        reports.append(PhaseReport(phase.name, run.deadline.elapsed - begin, run.proposals - before, seconds, barred))
+    if run.found is None:
+        assert run.error is not None
+        raise run.error
+    found = run.found
+    return replace(
+        found, phases=tuple(reports), search_seconds=run.deadline.elapsed, starts={**run.starts, **found.starts},
+        lacking=(*run.lacking, *found.lacking), left_out=(*found.left_out, *run.left_out),
+    )
+
+
+def _take(run: SearchRun, result: SearchResult | None) -> None:
+    if result is not None:
+        run.found = result if run.found is None else joined(run.found, result, run.proposals)
+        run.proposals += result.proposals
+
+
+# ---- starts ----------------------------------------------------------------------------------------------------------
+def _no_starts(run: SearchRun) -> str:
+    return "" if run.ordered else "no start has an order of passes"
+
+
+def _starts(run: SearchRun) -> SearchResult | None:
+    """Simulate the starts with an order. Those that are plans in notation are climbed from later."""
+    evaluator, fits = run.evaluator, run.options.fits or (lambda strategy: "")
+    history: list[Improvement] = []
+    best: tuple[Strategy, float] | None = None
+    for start in run.ordered:
+        strategy = run.constraints.repair(start, evaluator.graph)
+        try:
+            with evaluator.interruptible(lambda: _in_time(run.deadline)):
+                seconds = evaluator.set(strategy)
+                lacks = fits(strategy) or (run.target.lacks(strategy, fits) if run.target and isinstance(fits, MemoryCheck) else "")
+        except (BudgetExhausted, TooManyTasksError) as error:
+            late = isinstance(error, BudgetExhausted)
+            run.left_out.append(f"{strategy.name} ({'no time to evaluate it' if late else 'too many tasks'})")
+            continue
+        run.starts[strategy.name] = seconds
+        if lacks:
+            run.lacking.append(strategy.name)
+            continue
+        if not run.no_plans and (plan := plan_of(evaluator.graph, strategy)) is not None:
+            run.begun.append(Begun(plan, strategy, seconds, spare_of(fits, strategy)))
+        if best is None or seconds < best[1]:
+            best = strategy, seconds
+            history.append(Improvement(0, run.deadline.elapsed, seconds))
+    if best is None:
+        return None
+    return SearchResult(*best, {}, tuple(history), 0, 0, run.deadline.elapsed, run.options.seed, "guided", "finished")
+
+
+def _in_time(deadline: Deadline) -> None:
+    if deadline.expired:
+        raise BudgetExhausted
+
+
+# ---- plans in notation -----------------------------------------------------------------------------------------------
+def _no_plans(run: SearchRun) -> str:
+    return run.no_plans
+
+
+def _plans(run: SearchRun) -> SearchResult | None:
+    """Search plans in notation within their share of the time, and compute what they take at least."""
+    evaluator, options, deadline = run.evaluator, run.options, run.deadline
+    graph, machine, target = evaluator.graph, evaluator.machine, run.target
+    have, held = sum(processor.memory_bytes for processor in machine.processors), held_bytes(graph, evaluator.rule)
+    if options.fits is not None and held > have:
+        raise HopelessError(
+            f"search: found no plan for {graph.name}: weights and the update rule's state take {held / 1e9:,.0f} GB, and all "
+            f"devices of {machine.name} together have {have / 1e9:,.0f} GB"
+        )
+    allowed = run.allowed
+    grid = make_grid(
+        graph, machine, evaluator.rule, None if allowed.free else allowed.may_have, target.all_of_a_layer if target else "full"
+    )
+    fits = options.fits
+    if target is not None and isinstance(fits, MemoryCheck):
+        memory = fits
+        fits = memory.refusing(lambda strategy: target.lacks(strategy, memory))
+    run.whole = may_be_whole(grid)
+    share = TIME_SHARE if run.whole and not run.plans_alone else 1 - LEAST_SHARE
+    searched = layered_search(
+        evaluator, replace(options, fits=fits), grid, share, make=allowed.strategy, begun=run.begun
+    )
+    first = searched.result
+    late = Deadline(max(BOUND_SHARE * deadline.left, LATE_BOUND) if isfinite(options.budget.seconds) else inf)
+    try:
+        run.least = grid.least(lambda: late.expired or deadline.stopped)
+    except KeyboardInterrupt:
+        if first is None:
+            raise
+        deadline.stopped, first = True, replace(first, stopped="interrupted")
+    if first is None:
+        run.proposals += searched.proposals
+        if run.plans_alone:
+            raise HopelessError(f"search: no plan was found in time that fits the memory ({searched.grid})")
+        run.error = NothingFits(f"search: found no plan for {graph.name} ({allowed.refused or searched.grid})")
+    return first
+
+
+# ---- operators -------------------------------------------------------------------------------------------------------
+def _no_operators(run: SearchRun) -> str:
+    if isinstance(run.error, HopelessError):
+        return "no plan can fit"
+    if not run.found:
+        return ""
+    why = ""
+    if not run.no_plans and run.deadline.expired:
+        why = "no budget left"
+    elif run.plans_alone:
+        why = f"more than {MOST_PROCESSORS} devices"
+    elif run.target is not None and not run.whole:
+        why = "weights and state do not fit a device"
+    elif sharded := _sharded(run.constraints, run.evaluator):
+        why = f"the constraints shard the weights of {sharded}"
+    if why:
+        run.left_out.append(f"{UNORDERED} ({why})")
+    return why
+
+
+def _sharded(constraints: Constraints, evaluator: Evaluator) -> str:
+    """The first layer whose weights are pinned to be sharded; empty if there is none."""
+    return next((layer for layer, sync in constraints.syncs(evaluator.graph).items() if sync.zero > 1), "")
+
+
+def _operators(run: SearchRun) -> SearchResult | None:
+    """Search cuts and devices operator by operator for what is left of the budget."""
+    if sharded := _sharded(run.constraints, run.evaluator):
+        raise NothingFits(
+            f"search: constraints shard the weights of {sharded}; of the plans in notation, which may have that, none was found "
+            f"({run.no_plans or run.error})"
+        )
+    options, deadline = run.options, run.deadline
+    left = max(1, options.budget.proposals - run.proposals)  # what people write is looked at in any case
+    options = replace(options, budget=replace(options.budget, proposals=left), answered=run.found is not None)
+    if run.target is not None:
+        seconds = max(SEARCH_SHARE * deadline.left, 1e-3)
+        options = replace(options, budget=Budget(seconds, left), deadline=deadline.part(seconds))
+    elif not run.no_plans and run.found is None and isfinite(options.budget.seconds):
+        options = _ends_sooner(options, deadline)
+    found = run.searcher(run.evaluator, options)
+    return found if run.target is None else _for_target(run, run.target, found)
+
+
+def _for_target(run: SearchRun, target: PlanTarget, found: SearchResult) -> SearchResult:
+    """What was found if the framework can express it, else the faster of the nearest plan that it can and simple ones, which are
+    tried until the end. All respect the caller's constraints."""
+    run.deadline.stopped = run.deadline.stopped or found.stopped == "interrupted"
+    try:
+        strategy, seconds = target.fastest(
+            run.evaluator.machine, run.evaluator, found.strategy, run.options.fits or (lambda strategy: ""),
+            lambda: run.deadline.expired, run.constraints,
+        )
+    except ValueError as error:
+        raise NothingFits(f"search: {error}") from None
+    return replace(
+        found, strategy=strategy, seconds=seconds, lower_bound=min(found.lower_bound, seconds), local=False, optimal=False,
+        optimal_among="",
+    )
+
+
+def _ends_sooner(options: SearchOptions, deadline: Deadline) -> SearchOptions:
+    """The options of a search that ends while there is time for a plan that fits, unless one has been found by then."""
+    sooner, fits = deadline.sooner(CHANGE_SHARE * deadline.left), options.fits
+
+    def lacks(strategy: Strategy) -> str:
+        shortfall = fits(strategy) if fits is not None else ""
+        if not shortfall:
+            sooner.seconds = deadline.seconds
+        return shortfall
+
+    return replace(options, fits=lacks, deadline=sooner)
+
+
+# ---- a plan that fits ------------------------------------------------------------------------------------------------
+def _no_repair(run: SearchRun) -> str:
+    if run.found is not None:
+        return "a plan was found"
+    return "" if isinstance(run.error, NothingFits) else str(run.error)
+
+
+def _repair(run: SearchRun) -> SearchResult | None:
+    """Simulate what fits in closed form. Raises NothingFits that says what would, if that is nothing here."""
+    evaluator, error = run.evaluator, run.error
+    assert isinstance(error, NothingFits)
+    late = Deadline(max(0.0, run.deadline.left) + LATE_CHANGE)
+    change = change_that_fits(
+        evaluator.graph, evaluator.machine, evaluator.rule, over=lambda: late.expired, allowed=run.allowed.may_have
+    )
+    said, fits = change.said, run.options.fits or (lambda strategy: "")
+    end = Deadline(run.deadline.left + max(LATE_PLAN, run.options.budget.seconds / 2))
+    for plan in change.plans if run.may_repair else ():
+        try:
+            with evaluator.interruptible(lambda: _in_time(end)):
+                strategy = run.allowed.strategy(plan)
+                seconds = evaluator.set(strategy)
+                lacks = fits(strategy)
+        except BudgetExhausted:
+            said += ", which there was no time to simulate"
+            break
+        except (ValueError, TooManyTasksError):
+            continue
+        if lacks:
+            said = f"plan '{plan}' needs less, and does not fit: {lacks}"
+            continue
+        return SearchResult(
+            strategy, seconds, {}, (Improvement(1, run.deadline.elapsed, seconds),), 1, 0, run.deadline.elapsed,
+            run.options.seed, "guided", "budget", left_out=("faster plans (no other that fits was found in time)",),
+        )
+    raise NothingFits(error.said, said)
+
+
+PHASES = (
+    SearchPhase("starts", _no_starts, _starts),
+    SearchPhase("plans in notation", _no_plans, _plans),
+    SearchPhase("operators", _no_operators, _operators),
+    SearchPhase("a plan that fits", _no_repair, _repair),
+)

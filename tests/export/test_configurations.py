@@ -1,0 +1,109 @@
+"""Plans as DeepSpeed's JSON and Accelerate's configuration: the figures are the plan's, and the projects' own parsers read them."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskflow.export import Exported, exported
+from taskflow.graph import OperatorGraph
+from taskflow.machine import load_machine
+from taskflow.mapper import HybridParallel, map_graph, parse_plan
+from taskflow.models import build
+
+
+@cache
+def network(dtype: str = "bfloat16") -> OperatorGraph:
+    return build("gpt-2", 16, preset="small", dtype=dtype)
+
+
+def written(words: str, target: str, dtype: str = "bfloat16") -> tuple[dict[str, Any], Exported]:
+    graph = network(dtype)
+    found = exported(graph, map_graph(HybridParallel(parse_plan(words)), graph, load_machine("h100", 4)), target, "x.json")
+    assert not found.differences and found.ranks == 4
+    return json.loads(found.files["x.json"]), found
+
+
+def test_deepspeed_has_the_plan_s_batches_types_and_buckets() -> None:
+    said, found = written("d4 mb2 zero2 recompute=full", "deepspeed")
+    assert (said["train_batch_size"], said["train_micro_batch_size_per_gpu"], said["gradient_accumulation_steps"]) == (16, 2, 2)
+    assert said["bf16"] == {"enabled": True} and said["communication_data_type"] == "fp32" and "fp16" not in said
+    assert said["zero_optimization"]["stage"] == 2 and said["zero_optimization"]["overlap_comm"]
+    assert any("gradient_checkpointing_enable" in note for note in found.notes)
+    first, _ = written("d4 mb2 zero1 overlap=none bucket=1M", "deepspeed", "float32")
+    zero = first["zero_optimization"]
+    assert (zero["reduce_bucket_size"], zero["overlap_comm"]) == (1_000_000, False) and "bf16" not in first
+    third, _ = written("d4 mb2 zero3", "deepspeed")
+    sizes: dict[int, int] = {}
+    for parameter in network().parameters:
+        if parameter.name.startswith("h."):
+            layer = int(parameter.name.split(".")[1])
+            sizes[layer] = sizes.get(layer, 0) + parameter.spec.rect.volume
+    zero = third["zero_optimization"]
+    assert zero["stage3_prefetch_bucket_size"] >= max(sizes.values())
+    assert any("overlap=none" in note for note in written("d4 mb2", "deepspeed")[1].notes)
+
+
+def test_accelerate_has_the_plan_s_shares() -> None:
+    said, found = written("d4 mb2 zero3 hsdp2 recompute=full", "accelerate")
+    assert said["num_processes"] == 4 and said["mixed_precision"] == "bf16" and said["distributed_type"] == "FSDP"
+    fsdp, parallel = said["fsdp_config"], said["parallelism_config"]
+    assert fsdp["fsdp_reshard_after_forward"] is True and fsdp["fsdp_activation_checkpointing"] is True
+    assert parallel["parallelism_config_dp_replicate_size"] * parallel["parallelism_config_dp_shard_size"] == 4
+    assert any("gradient_accumulation_steps=2" in note for note in found.notes)
+    assert written("d4 mb2 zero2", "accelerate")[0]["fsdp_config"]["fsdp_reshard_after_forward"] is False
+    plain, _ = written("d4 mb2", "accelerate", "float32")
+    assert plain["distributed_type"] == "MULTI_GPU" and plain["mixed_precision"] == "no" and "fsdp_config" not in plain
+    long, _ = written("d2 c2 mb2 zero3", "accelerate")
+    assert long["parallelism_config"]["parallelism_config_cp_size"] == 2
+
+
+@pytest.mark.parametrize(("words", "target", "why"), [
+    ("d4 mb2 zero3 hsdp2", "deepspeed", "MiCS is gone"), ("t2 d2 mb2", "deepspeed", "t2 cuts it"),
+    ("p2 d2 mb2", "accelerate", "p2 cuts it"), ("d2 c2 mb2 zero3", "deepspeed", "c2 cuts"),
+    ("d4 mb2 zero1 overlap=all", "deepspeed", "end of a step"), ("d4 mb2 recompute=selective", "accelerate", "whole layers"),
+    ("d4 mb2 zero3 prefetch=2", "deepspeed", "a block at once"), ("d2 c2 mb2", "accelerate", "take cN with zero1"),
+])  # fmt: skip
+def test_what_they_cannot_have_is_refused(words: str, target: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        written(words, target)
+
+
+def test_a_layer_run_again_as_a_whole_is_a_difference_for_accelerate() -> None:
+    graph = network()
+    strategy = map_graph(HybridParallel(parse_plan("d4 mb2 zero3 recompute=whole")), graph, load_machine("h100", 4))
+    found = exported(graph, strategy, "accelerate", "x.json")
+    assert found.differences and "recompute=full" in str(found.differences[0])
+    assert not exported(graph, strategy, "deepspeed", "x.json").differences
+
+
+@pytest.mark.parametrize("words", ["d4 mb2", "d4 mb2 zero1", "d4 mb2 zero2", "d4 mb2 zero3"])
+def test_deepspeed_s_own_parser_reads_it(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = pytest.importorskip("deepspeed.runtime.config", reason="DeepSpeed is not installed: pip install deepspeed")
+    said, _ = written(words, "deepspeed")
+    monkeypatch.setattr(config.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(config.dist, "get_world_size", lambda: 4)
+    read = config.DeepSpeedConfig(said)
+    assert (read.train_batch_size, read.gradient_accumulation_steps) == (16, 2) and read.bfloat16_config.enabled
+    assert int(read.zero_config.stage) == said["zero_optimization"]["stage"]
+    unknown = set(said["zero_optimization"]) - {
+        field.alias or name for name, field in type(read.zero_config).model_fields.items()
+    }
+    assert not unknown
+
+
+@pytest.mark.parametrize("words", ["d4 mb2", "d4 mb2 zero1", "d4 mb2 zero3", "d4 mb2 zero3 hsdp2", "d2 c2 mb2 zero3"])
+def test_accelerate_s_own_parser_reads_it(words: str, tmp_path: Path) -> None:
+    arguments = pytest.importorskip(
+        "accelerate.commands.config.config_args", reason="Accelerate is not installed: pip install accelerate"
+    )
+    said, _ = written(words, "accelerate")
+    for name in ("plan.json", "plan.yaml"):
+        (tmp_path / name).write_text(json.dumps(said))
+        read = arguments.load_config_from_file(str(tmp_path / name))
+        assert read.num_processes == 4 and read.fsdp_config == said.get("fsdp_config", {})
+        assert read.parallelism_config == said.get("parallelism_config", {})
