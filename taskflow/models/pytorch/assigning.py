@@ -23,7 +23,7 @@ def assigned(name: str, input: Any, index: Any, value: Any) -> Any:
         require(number_of(value) is None, "a number in an array that is made without numbers")
         new = _of_shape(name, in_order(value), part)
         known = input.parts if isinstance(input, Patches) and input.dim == dim else {}
-        require(isinstance(input, Unset) or known or not input.parts, "parts along different dimensions are written")
+        require(isinstance(input, Unset) or bool(known) or not input.parts, "parts along different dimensions are written")
         apart = all(start >= high or start + other.shape[dim] <= low for start, other in known.items() if start != low)
         require(apart, "parts that overlap are written")
         made = Patches(shape, dim, {**known, low: new}, name)

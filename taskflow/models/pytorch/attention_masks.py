@@ -87,15 +87,15 @@ def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor
     if isinstance(mask, (Tensor, Held)):
         return add(f"{name}ed", scores, mask)  # type: ignore[no-any-return]
     require(isinstance(mask, Fixed), "masks that are inputs, or are computed from them, are not supported (attn_mask)")
-    source = mask.recipe or mask.tensor
+    source: Any = mask.recipe or mask.tensor
     dims = len(source.shape)
     for dim in range(dims - 2):  # such as the same for all samples: what repeats is kept once
         if source.shape[dim] > 1 and not varies(source, dim - dims):
             source = derived(torch.Tensor.__getitem__, source, (slice(None),) * dim + (slice(0, 1),))
     if mask.tensor.dtype is torch.bool:
         numbers = torch.tensor([0.0, -torch.inf])
-        seen = source if allowed else derived(torch.logical_not, source)
-        source = derived(torch.where, seen, numbers[0], numbers[1])
+        visible = source if allowed else derived(torch.logical_not, source)
+        source = derived(torch.where, visible, numbers[0], numbers[1])
     few = math.prod(source.shape) > LARGE
     looked = [(0, min(size, ROWS) if few and i == dims - 2 else size) for i, size in enumerate(source.shape)]
     rows = numpy_of(block(source, looked))

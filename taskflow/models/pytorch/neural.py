@@ -243,14 +243,14 @@ def attention(
 ) -> Any:
     """Build softmax(query key^T scale + mask) value. ``is_causal``: query t sees the keys up to t, even if there are more keys."""
     graph = graph_of(query, key, value)
-    each = [part if isinstance(part, Lazy) else tensor_of(part, graph, name) for part in (query, key, value)]
+    each: list[Any] = [part if isinstance(part, Lazy) else tensor_of(part, graph, name) for part in (query, key, value)]
     window = None
     if isinstance(attn_mask, Fixed):
         attn_mask, hides_later, window = fixed_mask(attn_mask, each[0].shape[-2], each[1].shape[-2])
         is_causal = is_causal or hides_later
     if attn_mask is None and isinstance(each[1], Again) and isinstance(each[2], Again) and each[1].times == each[2].times:
         each, enable_gqa = [each[0], each[1].base, each[2].base], True
-    if attn_mask is None and _flash(*(part.shape for part in each), is_causal, enable_gqa):
+    if attn_mask is None and _flash(each[0].shape, each[1].shape, each[2].shape, is_causal, enable_gqa):
         q, k, v = (swapped(part, 1, 2, name=f"{name}.{at}") for part, at in zip(each, "qkv"))
         made = ops.flash_attention(
             q, k, v, scale=scale, causal=is_causal, window=window, dropout=dropout_p, name=f"{name}.attention"

@@ -34,7 +34,7 @@ from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
 from taskflow.models.pytorch.writes import Writes
 
-MOST_TURNS = 600  # of a loop
+MOST_TURNS = 300  # of a loop
 plain_call = nn.Module.__call__
 
 

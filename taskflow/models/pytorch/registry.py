@@ -187,12 +187,11 @@ def in_order(value: Any) -> Any:
     return value.tensor() if isinstance(value, Lazy) else value
 
 
-def swapped(value: Tensor | Later, dim0: int, dim1: int, name: str) -> Tensor:
+def swapped(value: Any, dim0: int, dim1: int, name: str) -> Tensor:
     """Return a value with two dimensions swapped; what was swapped so is as it was."""
     if isinstance(value, Later) and {dim0 % len(value.shape), dim1 % len(value.shape)} == {*value.dims}:
         return value.base
-    value = in_order(value)
-    return ops.transpose(value, dim0, dim1, name=name)
+    return ops.transpose(in_order(value), dim0, dim1, name=name)
 
 
 def tensor_of(value: Any, graph: Builder, name: str) -> Any:
