@@ -88,6 +88,9 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         lines.append(f"early_stop = {'true' if plan.recompute == 'full' else 'false'}")
     if mode == "selective":
         lines.append('selective_ac_option = "op"')
+    if plan.products:
+        converter = "quantize.linear.float8"
+        lines += ["", "[model]", f'converters = ["{converter}"]', "", f"[{converter}]", 'filter_fqns = ["output"]']
     return "\n".join(lines) + "\n"
 
 
