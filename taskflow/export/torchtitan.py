@@ -89,8 +89,11 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     if mode == "selective":
         lines.append('selective_ac_option = "op"')
     if plan.products:
-        converter = "quantize.linear.float8"
-        lines += ["", "[model]", f'converters = ["{converter}"]', "", f"[{converter}]", 'filter_fqns = ["output"]']
+        converter, model = "quantize.linear.float8", "[model]"
+        if model not in lines:
+            lines += ["", model]
+        lines.insert(lines.index(model) + 1, f'converters = ["{converter}"]')
+        lines += ["", f"[{converter}]", 'filter_fqns = ["output"]']
     return "\n".join(lines) + "\n"
 
 

@@ -79,6 +79,15 @@ def test_plans_in_eight_bits_are_kept_in_files_exported_and_not_run(tmp_path) ->
         Executor(graph, again, Adam())
 
 
+def test_torchtitans_sections_come_once() -> None:
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11
+    for of in (network(64, 8, 32), llama(LlamaConfig(batch=8), "bfloat16")):  # which torchtitan has by name
+        strategy = map_graph(HybridParallel("d2 mb2 zero3 products=fp8"), of, load_machine("h100", 2))
+        said = tomllib.loads(exported(of, strategy, "torchtitan", "plan.toml").files["plan.toml"])
+        assert said["model"]["converters"] == ["quantize.linear.float8"]
+        assert said["quantize"]["linear"]["float8"]["filter_fqns"] == ["output"]
+
+
 def test_devices_without_rates_of_eight_bits_are_named() -> None:
     with pytest.raises(ValueError, match="a100 has none; leave it out"):
         seconds(network(64), "d4 products=fp8", load_machine("a100", 4))
