@@ -27,6 +27,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import log
 from pathlib import Path
 from statistics import mean, median
 
@@ -46,7 +47,7 @@ from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.trust import MEASURED, Features
 from taskflow.optimizer.trust.expected_error import expected
-from taskflow.optimizer.trust.measured import BLOOM, TORCHTITAN, VTRAIN, MeasuredPlan
+from taskflow.optimizer.trust.measured import BLOOM, PROGRAMS, TORCHTITAN, VTRAIN, MeasuredPlan
 from taskflow.programs import load_program
 from taskflow.rules import Adam
 
@@ -78,6 +79,7 @@ class Row:
     card: float = CARD  # bytes a second of each of four cards of a node; 0: a card for each GPU, as preset
     network: str = "GPT-2"
     memory: float = 0.0  # bytes a second of each GPU's memory, if not the preset's
+    program: str = PROGRAMS[VTRAIN]
 
 
 def published(device: str) -> list[Row]:
@@ -91,6 +93,7 @@ def row_of(m: MeasuredPlan) -> Row:
     return Row(
         "published", f"{m.source}, {m.session}", m.device, m.devices, m.hidden, m.heads, m.layers, m.sequence, m.batch, m.plan,
         m.seconds, m.vocabulary, card, m.network, H100_MEMORY if m.source == TORCHTITAN else 0.0,
+        m.program,
     )  # fmt: skip
 
 
@@ -279,20 +282,26 @@ def layers_table(found: dict) -> Table:
     return table
 
 
-def coverage(rows: Sequence[tuple[Row, float]]) -> float | None:
+def coverage(rows: Sequence[tuple[Row, float]]) -> tuple[float, float] | None:
     """How often a measured time lies in the interval that is expected from the measured plans of other networks on such GPUs, of
-    those that get one; None if none does."""
-    within = []
+    those that get one, and how many times as wide as the middle 90 % of all errors it is in the median; None if none does."""
+    within, widths, errors = [], [], []
     for row, predicted in rows:
         plan = parse_plan(row.plan)
         weights = float(12 * row.hidden**2 * row.layers + row.vocabulary * row.hidden)
         own = Features(weights, plan.tensor, plan.pipeline, plan.data or 1, float((plan.micro_batch or 1) * row.sequence))
         others = [m for m in MEASURED if m.device == row.machine and (m.hidden, m.layers) != (row.hidden, row.layers)]
         if others:
-            found = expected(own, predicted, others)
+            found = expected(own, predicted, others, programs=[row.program])
             if found.low is not None and found.high is not None:
                 within.append(found.low <= row.seconds <= found.high)
-    return mean(within) if within else None
+                widths.append(log(found.high / found.low))
+                errors.append(log(row.seconds / predicted))
+    if not within:
+        return None
+    few = max(0, round(len(errors) * 0.05) - 1)
+    errors.sort()
+    return mean(within), median(widths) / max(1e-9, errors[-1 - few] - errors[few])
 
 
 def nccl(data: Path) -> dict:
@@ -323,7 +332,8 @@ def said(name: str, found: dict) -> str:
         text += f"; {found['tasks']} tasks: tau {found['tau']:.2f}, regret {found['regret']:.1%}"
         text += f", {found['largest_regret']:.0%} at most; of {found['near']} at most {NEAR:.0%}"
     if found.get("coverage") is not None:
-        text += f"; {found['coverage']:.0%} within the expected interval"
+        within, width = found["coverage"]
+        text += f"; {within:.0%} within the expected interval, {width:.1f} times as wide as the middle 90 % of the errors"
     return text
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from taskflow.export.accelerate import accelerate_text
 from taskflow.export.deepspeed import deepspeed_text
 from taskflow.export.difference import Difference
-from taskflow.export.hybrid import hybrid_of
+from taskflow.export.hybrid import Hybrid, hybrid_of
 from taskflow.export.megatron import LEVELS as MEGATRON_LEVELS
 from taskflow.export.megatron import megatron_flags, megatron_text, require_transformer
 from taskflow.export.torchtitan import require_decoder, torchtitan_text
@@ -36,6 +36,10 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
     be exported, and what to do."""
     if target not in _WRITERS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
+    if strategy.plan is not None and strategy.plan.products and target not in ("megatron", "torchtitan"):
+        raise ValueError(
+            f"{target}: code has no products={strategy.plan.products}; leave it out, or take the target torchtitan or megatron"
+        )
     pipeline = strategy.pipeline
     if target == "onnx" or pipeline is None or pipeline.split == 1:
         return _WRITERS[target](graph, strategy, file)
@@ -101,13 +105,13 @@ def _jax(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
 
 
 def _megatron(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
-    hybrid = hybrid_of(graph, strategy, MEGATRON_LEVELS)
+    hybrid = _with_products(hybrid_of(graph, strategy, MEGATRON_LEVELS), strategy)
     text = megatron_text(megatron_flags(graph, hybrid), f"{graph.name} as {hybrid.plan}")
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
 
 
 def _torchtitan(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
-    hybrid = hybrid_of(graph, strategy)
+    hybrid = _with_products(hybrid_of(graph, strategy), strategy)
     text = torchtitan_text(graph, hybrid, f"{graph.name} as {hybrid.plan}")
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
 
@@ -122,6 +126,12 @@ def _accelerate(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported
     hybrid = hybrid_of(graph, strategy, ("full",))  # its wrapper of FSDP2 is not reentrant
     text, notes = accelerate_text(graph, hybrid)
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
+
+
+def _with_products(hybrid: Hybrid, strategy: Strategy) -> Hybrid:
+    """The plan with the type of products that the given strategy has: no cut says it."""
+    products = "" if strategy.plan is None else strategy.plan.products
+    return replace(hybrid, plan=replace(hybrid.plan, products=products))
 
 
 def _onnx(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:

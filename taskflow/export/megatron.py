@@ -72,6 +72,8 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     sizes = sizes_of(graph)
     words += _sizes(sizes) if sizes is not None else []
     yours = "tokenizer and data are" if sizes is not None else "the network's sizes, tokenizer and data are"
+    if plan.products:
+        words += ["--fp8-format hybrid", "--transformer-impl transformer_engine"]
     notes = [
         f"{hybrid.ranks} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; {yours} arguments of your own",
     ]

@@ -88,6 +88,12 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         lines.append(f"early_stop = {'true' if plan.recompute == 'full' else 'false'}")
     if mode == "selective":
         lines.append('selective_ac_option = "op"')
+    if plan.products:
+        converter, model = "quantize.linear.float8", "[model]"
+        if model not in lines:
+            lines += ["", model]
+        lines.insert(lines.index(model) + 1, f'converters = ["{converter}"]')
+        lines += ["", f"[{converter}]", 'filter_fqns = ["output"]']
     return "\n".join(lines) + "\n"
 
 

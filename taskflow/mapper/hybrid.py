@@ -167,12 +167,12 @@ class HybridParallel(Mapper):
     def _together(self) -> bool:
         """True if transfers across a group are collectives, as are sums of losses: in all plans except those that only distribute
         samples. What is ordered anyway (`Strategy.ordered`) is more than that: were its loss summed by one replica, replicas would
-        not be alike, and would all have to be lowered."""
+        not be alike, and would all have to be lowered. So is what costs otherwise than an operator by itself does."""
         plan = self.plan
         degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._parts
         zeros, again = set(plan.zeros), bool(self._recompute | self._rerun)
         ordered = again or max(zeros) > 1 or plan.overlap != "grads" or any(map(plan.bucket_of, zeros))
-        return ordered or max(degrees) > 1
+        return ordered or max(degrees) > 1 or bool(plan.products)
 
     def between(self, node: Node) -> bool:
         """True if an operator lies between those that a tensor-parallel group shares, so that it is cut along the sequence, or

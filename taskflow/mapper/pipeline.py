@@ -134,29 +134,21 @@ class Pipeline:
 
     def passes(self) -> list[Pass]:
         """Return all passes of a step, each after those that it needs, and on each rank in the schedule's order."""
-        chunks = self.count // self.ranks
+        last = self.count - 1
+        chunks = (last + 1) // self.ranks
         left = [rank_passes(self.schedule, self.ranks, chunks, self.micro_batches, r)[::-1] for r in range(self.ranks)]
         done: set[Pass] = set()
         found: list[Pass] = []
         while any(left):
             before = len(found)
             for queue in left:
-                while queue and done.issuperset(self._needs(queue[-1])):
+                while queue and done.issuperset(_needs(queue[-1], last)):
                     done.add(queue[-1])
                     found.append(queue.pop())
             if len(found) == before:
                 waiting = ", ".join(str(queue[-1]) for queue in left if queue)
                 raise ValueError(f"pipeline: schedule {self.schedule.value} stops where each rank waits for another: {waiting}")
         return found
-
-    def _needs(self, one: Pass) -> list[Pass]:
-        """The passes whose results it takes."""
-        m, s = one.micro_batch, one.stage
-        if one.kind is PassKind.FORWARD:
-            return [Pass(PassKind.FORWARD, m, s - 1)] if s else []
-        if one.kind is PassKind.WEIGHTS:
-            return [Pass(PassKind.BACKWARD, m, s)]
-        return [Pass(PassKind.FORWARD, m, s), *([Pass(PassKind.BACKWARD, m, s + 1)] if s + 1 < self.count else [])]
 
     def __str__(self) -> str:
         virtual = self.count // self.ranks
@@ -346,3 +338,13 @@ def _apart(node: Node, configs: Mapping[str, OpConfig], pipeline: Pipeline, outp
         if all(a[1] <= b[0] for a, b in pairwise(spans)):
             return _Apart(axis, spans)
     return None
+
+
+def _needs(one: Pass, last: int) -> list[Pass]:
+    """The passes whose results a pass takes; ``last``: the number of the last stage."""
+    m, s = one.micro_batch, one.stage
+    if one.kind is PassKind.FORWARD:
+        return [Pass(PassKind.FORWARD, m, s - 1)] if s else []
+    if one.kind is PassKind.WEIGHTS:
+        return [Pass(PassKind.BACKWARD, m, s)]
+    return [Pass(PassKind.FORWARD, m, s), *([Pass(PassKind.BACKWARD, m, s + 1)] if s < last else [])]

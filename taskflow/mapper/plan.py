@@ -52,6 +52,7 @@ class HybridPlan:
     zero_layers: tuple[int, ...] = ()
     split: int = 1
     bucket: int | None = None
+    products: str = ""
 
     def __post_init__(self) -> None:
         if self.zero_layers:
@@ -109,6 +110,14 @@ class HybridPlan:
     def may_split(self) -> bool:
         """True if each replica's samples divide into ``split`` parts, and if parts have exchanges within layers to hide."""
         return not self.undivided and (self.split == 1 or max(self.tensor, self.context, self.experts) > 1)
+
+    def verify_runs(self) -> None:
+        """Raise ValueError for what is priced and exported only."""
+        if self.products:
+            raise ValueError(
+                f"plan {self}: products={self.products} is priced and exported (torchtitan, Megatron-LM), but not run here; "
+                "leave it out"
+            )
 
     def __str__(self) -> str:
         return " ".join(text for word in WORDS if (text := word.text(self)))

@@ -76,7 +76,7 @@ def _count(letter: str, field: str, short: str, says: str, usual: str, check: Ch
     )
 
 
-def _flag(word: str, field: str, says: str, usual: str, check: Check, value: bool = True, drawn: tuple[str, ...] = ()) -> Word:
+def _flag(word: str, field: str, says: str, usual: str, check: Check, value: object = True, drawn: tuple[str, ...] = ()) -> Word:
     return Word(word, field, re.compile(f"({word})"), lambda _: value, lambda _: word, says, usual, check, "", word, drawn)
 
 
@@ -282,16 +282,8 @@ WORDS: tuple[Word, ...] = (
         "gathered",
         _ring, drawn=("ring",),
     ),
-    _count(
-        "p", "pipeline", "pipeline",
-        "pipeline ranks",
-        "1", always=True,
-    ),
-    _count(
-        "d", "data", "data",
-        "replicas (data parallelism)",
-        "all devices that are left", always=True,
-    ),
+    _count("p", "pipeline", "pipeline", "pipeline ranks", "1", always=True),
+    _count("d", "data", "data", "replicas (data parallelism)", "all devices that are left", always=True),
     _count(
         "mb", "micro_batch", "samples of a micro-batch and replica",
         "samples of one micro-batch on one replica",
@@ -372,6 +364,12 @@ WORDS: tuple[Word, ...] = (
         "devices", "devices", "0-3,... or KIND,...", _read_devices, _devices,
         "the devices in the order in which they have places, by number or by kind; those that are not named are idle",
         "all as they are numbered", _fine, "4-7,0-3",
+    ),
+    _flag(
+        "products=fp8", "products",
+        "products of linear layers within layers, and of experts, in 8 bits (torchtitan's float8, Megatron-LM's `--fp8-format`): "
+        "priced with casts, exported, but not run here; no search chooses it",
+        "the network's type", _fine, "fp8",
     ),
     _setting(
         "recompute", "recompute", "|".join(RECOMPUTE), str, str,

@@ -19,7 +19,7 @@ class LlamaConfig:
     """Sizes of the network; the defaults are those of Llama 3.1 8B. ``batch`` is of the whole machine. ``steps``: tokens of
     context. ``inner``: width of the feed-forward layers. ``key_heads``: heads of keys and values, which the ``heads`` of
     queries share. ``window``: how many tokens back attention sees (None: all). ``key_blocks``: blocks of keys along which
-    attention can be cut (None: it cannot)."""
+    attention can be cut (None: it cannot). ``head_size``: features of a head (None: ``hidden`` / ``heads``)."""
 
     batch: int = 1
     steps: int = 8192
@@ -34,6 +34,7 @@ class LlamaConfig:
     eps: float = 1e-5
     window: int | None = None
     key_blocks: int | None = None
+    head_size: int | None = None
 
     @staticmethod
     def small() -> LlamaConfig:
@@ -57,14 +58,14 @@ def llama(config: LlamaConfig, dtype: str = "float32") -> OperatorGraph:
     x = ops.embedding(tokens, c.vocabulary, c.hidden, std=STD, name="embed_tokens")
     for i in range(c.layers):
         x = attend(c, x, f"layers.{i}")
-        x = _feed_forward(c, x, f"layers.{i}")
+        x = feed_forward(c, x, f"layers.{i}")
     score(graph, c, x, targets)
     return graph
 
 
 def attend(c: LlamaConfig, x: Tensor, name: str) -> Tensor:
     """Add self-attention to x (N, T, H)."""
-    each = c.hidden // c.heads
+    each = c.head_size or c.hidden // c.heads
     y = ops.rms_norm(x, c.eps, name=f"{name}.input_layernorm")
 
     def heads(which: str, count: int) -> Tensor:
@@ -78,7 +79,7 @@ def attend(c: LlamaConfig, x: Tensor, name: str) -> Tensor:
     y = ops.flash_attention(
         q, k, heads("v", c.key_heads), causal=True, window=c.window, key_blocks=c.key_blocks, name=f"{name}.self_attn.attention"
     )
-    y = ops.reshape(y, x.shape, name=f"{name}.self_attn.joined")
+    y = ops.reshape(y, (*x.shape[:2], c.heads * each), name=f"{name}.self_attn.joined")
     return ops.add(x, ops.linear(y, c.hidden, False, name=f"{name}.self_attn.o_proj"), name=f"{name}.self_attn.add")
 
 
@@ -89,9 +90,13 @@ def score(graph: OperatorGraph, c: LlamaConfig, x: Tensor, targets: Tensor) -> N
     graph.minimize(ops.cross_entropy(scores, targets, blocks=blocks_of(c.vocabulary), name="loss"))
 
 
-def _feed_forward(c: LlamaConfig, x: Tensor, name: str) -> Tensor:
-    """x (N, T, H) with what each word makes of it."""
+def feed_forward(c: LlamaConfig, x: Tensor, name: str) -> Tensor:
+    """Add the gated feed-forward layer to x (N, T, H)."""
     y = ops.rms_norm(x, c.eps, name=f"{name}.post_attention_layernorm")
-    gate, up = (ops.linear(y, c.inner, False, name=f"{name}.mlp.{which}_proj") for which in ("gate", "up"))
-    y = ops.linear(ops.swiglu(gate, up, name=f"{name}.mlp.act"), c.hidden, False, name=f"{name}.mlp.down_proj")
-    return ops.add(x, y, name=f"{name}.mlp.add")
+    return ops.add(x, gated(y, c.inner, c.hidden, f"{name}.mlp"), name=f"{name}.mlp.add")
+
+
+def gated(y: Tensor, inner: int, hidden: int, name: str) -> Tensor:
+    """Two linear layers of ``inner`` features of y (N, T, H), one the gate of the other, and one back to ``hidden``."""
+    gate, up = (ops.linear(y, inner, False, name=f"{name}.{which}_proj") for which in ("gate", "up"))
+    return ops.linear(ops.swiglu(gate, up, name=f"{name}.act"), hidden, False, name=f"{name}.down_proj")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.llama import STD, LlamaConfig, attend, score
+from taskflow.models.llama import STD, LlamaConfig, attend, feed_forward, gated, score
 from taskflow.operators.rotary import Scaling
 from taskflow.operators.tensor import Tensor
 
@@ -15,7 +15,9 @@ from taskflow.operators.tensor import Tensor
 @dataclass(frozen=True, slots=True)
 class MixtralConfig(LlamaConfig):
     """Sizes of the network; the defaults are those of Mixtral 8x7B. Beyond Llama's: ``experts`` of a layer, of which each token
-    uses ``chosen``. ``balance``: weight of the load-balancing loss, which is 1 for an even load."""
+    uses ``chosen``. ``balance``: weight of the load-balancing loss, which is 1 for an even load. ``expert_inner``: width of an
+    expert (None: ``inner``); ``shared``: as wide as so many experts is a part that every token uses. ``dense``: the first layers
+    without experts; of the others every ``every``-th has them."""
 
     vocabulary: int = 32_000
     theta: float = 1_000_000.0
@@ -23,6 +25,10 @@ class MixtralConfig(LlamaConfig):
     experts: int = 8
     chosen: int = 2
     balance: float = 0.001
+    expert_inner: int | None = None
+    shared: int | None = None
+    dense: int | None = None
+    every: int = 1
 
     @staticmethod
     def small() -> MixtralConfig:
@@ -47,23 +53,29 @@ def mixtral(config: MixtralConfig, dtype: str = "float32") -> OperatorGraph:
     tokens, targets = (ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("tokens", "targets"))
     x, uneven = ops.embedding(tokens, c.vocabulary, c.hidden, std=STD, name="embed_tokens"), []
     for i in range(c.layers):
-        x, loss = _experts(c, attend(c, x, f"layers.{i}"), f"layers.{i}")
-        uneven.append(loss)
+        x = attend(c, x, f"layers.{i}")
+        if i < (c.dense or 0) or (i - (c.dense or 0) + 1) % c.every:
+            x = feed_forward(c, x, f"layers.{i}")
+        else:
+            x, loss = _experts(c, x, f"layers.{i}")
+            uneven.append(loss)
     score(graph, c, x, targets)
-    if c.balance:
+    if c.balance and uneven:
         graph.minimize(*uneven)
     return graph
 
 
 def _experts(c: MixtralConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """x (N, T, H) with what the experts of each word make of it, and the loss of their uneven load."""
-    y = ops.rms_norm(x, c.eps, name=f"{name}.post_attention_layernorm")
+    y, inner = ops.rms_norm(x, c.eps, name=f"{name}.post_attention_layernorm"), c.expert_inner or c.inner
     name = f"{name}.block_sparse_moe"
     scores = ops.linear(y, c.experts, False, name=f"{name}.gate")
     weights, chosen, loss, _, _ = ops.top_k_routing(scores, c.chosen, name=f"{name}.routing")
-    gate, up = (ops.routed_linear(y, chosen, c.experts, c.inner, name=f"{name}.experts.{w}") for w in ("w1", "w3"))
+    gate, up = (ops.routed_linear(y, chosen, c.experts, inner, name=f"{name}.experts.{w}") for w in ("w1", "w3"))
     made = ops.swiglu(gate, up, name=f"{name}.act")
     made = ops.routed_linear(made, chosen, c.experts, c.hidden, name=f"{name}.experts.w2")
     made = ops.einsum("ntkh,ntk->nth", made, weights, name=f"{name}.combine")
+    if c.shared:
+        made = ops.add(made, gated(y, c.shared * inner, c.hidden, f"{name}.shared"), name=f"{name}.joined")
     uneven = ops.mean(ops.scale(loss, c.balance * c.experts**2, name=f"{name}.balance"), name=f"{name}.mean")
     return ops.add(x, made, name=f"{name}.add"), uneven

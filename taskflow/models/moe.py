@@ -22,7 +22,11 @@ class MoEConfig:
     ``experts``: of every other layer. ``group``: tokens that are routed together (None: a row of the batch). ``factor``: the
     capacity factor, places of all experts divided by tokens of a group (`capacity_of`). ``count_all``: `top2_gating`'s
     convention. ``balance``: weight of the load-balancing loss, which is 1 for an even load. ``einsums``: use the arrays
-    (groups, words, experts, places) of GShard's paper, for comparison."""
+    (groups, words, experts, places) of GShard's paper, for comparison.
+
+    Beyond GShard's: every ``every``-th layer has experts, but none of the first ``dense``; ``expert_inner``: width of an expert
+    (None: ``inner``); ``shared``: as wide as so many experts is a part that every token uses. ``experts`` is then of each such
+    layer."""
 
     batch: int = 2
     steps: int = 1024
@@ -38,6 +42,10 @@ class MoEConfig:
     count_all: bool = True
     balance: float = 0.01
     einsums: bool = False
+    every: int = 2
+    dense: int | None = None
+    expert_inner: int | None = None
+    shared: int | None = None
 
     @staticmethod
     def small() -> MoEConfig:
@@ -78,19 +86,27 @@ def moe(config: MoEConfig, dtype: str = "float32") -> OperatorGraph:
         name = f"layers.{i}"
         x = _attend(c, x, name)
         y = ops.layer_norm(x, name=f"{name}.norm2")
-        if i % 2:
+        if i < (c.dense or 0) or (i - (c.dense or 0) + 1) % c.every:
+            made = _feed_forward(c, y, c.inner, f"{name}.ffn")
+        else:
             made, loss = _experts(c, y, f"{name}.moe")
             uneven.append(loss)
-        else:
-            made = ops.relu(ops.linear(y, c.inner, False, name=f"{name}.ffn.wi"), name=f"{name}.ffn.act")
-            made = ops.linear(made, c.hidden, False, name=f"{name}.ffn.wo")
+            if c.shared:
+                both = _feed_forward(c, y, c.shared * (c.expert_inner or c.inner), f"{name}.shared")
+                made = ops.add(made, both, name=f"{name}.joined")
         x = ops.add(x, made, name=f"{name}.add")
     x = ops.layer_norm(x, name="norm")
     scores = ops.linear(x, c.vocabulary, False, name="softmax", parameters=graph.parameters_of(words))
     graph.minimize(ops.cross_entropy(scores, targets, blocks=blocks_of(c.vocabulary), name="loss"))
-    if c.balance:
+    if c.balance and uneven:
         graph.minimize(*uneven)
     return graph
+
+
+def _feed_forward(c: MoEConfig, y: Tensor, inner: int, name: str) -> Tensor:
+    """Two linear layers of y (N, T, M)."""
+    made = ops.relu(ops.linear(y, inner, False, name=f"{name}.wi"), name=f"{name}.act")
+    return ops.linear(made, c.hidden, False, name=f"{name}.wo")
 
 
 def _attend(c: MoEConfig, x: Tensor, name: str) -> Tensor:
@@ -110,14 +126,14 @@ def _experts(c: MoEConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
     group = c.steps if c.group is None else c.group
     grouped = (c.batch * c.steps // group, group, c.hidden)
     y = x if grouped == x.shape else ops.reshape(x, grouped, name=f"{name}.groups")
-    capacity = capacity_of(group, c.experts, c.factor)
+    capacity, inner = capacity_of(group, c.experts, c.factor), c.expert_inner or c.inner
     scores = ops.linear(y, c.experts, False, name=f"{name}.wg")
     weights, slots, loss, _, _ = ops.top2_gating(scores, capacity, count_all=c.count_all, name=f"{name}.gating")
     if c.einsums:
         made = _by_einsums(c, y, weights, slots, capacity, name)
     else:
         sent = ops.dispatch(y, slots, c.experts, capacity, name=f"{name}.dispatch")
-        made = ops.relu(ops.expert_linear(sent, c.inner, name=f"{name}.wi"), name=f"{name}.act")
+        made = ops.relu(ops.expert_linear(sent, inner, name=f"{name}.wi"), name=f"{name}.act")
         made = ops.combine(ops.expert_linear(made, c.hidden, name=f"{name}.wo"), weights, slots, name=f"{name}.combine")
     # lingvo's loss is E^2 times the printed one: 1 for an even load.
     uneven = ops.mean(ops.scale(loss, c.balance * c.experts**2, name=f"{name}.balance"), name=f"{name}.mean")
@@ -126,10 +142,11 @@ def _experts(c: MoEConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 def _by_einsums(c: MoEConfig, x: Tensor, weights: Tensor, slots: Tensor, capacity: int, name: str) -> Tensor:
     """GShard's algorithm 2, line by line."""
+    inner = c.expert_inner or c.inner
     combine, mask = ops.combine_weights(weights, slots, c.experts, capacity, name=f"{name}.combine_weights")
     wi, wo = (
         ops.expand_weight(x.graph, shape, shape, init=Init("uniform", shape[1] ** -0.5), name=f"{name}.{which}")
-        for which, shape in (("wi", (c.experts, c.hidden, c.inner)), ("wo", (c.experts, c.inner, c.hidden)))
+        for which, shape in (("wi", (c.experts, c.hidden, inner)), ("wo", (c.experts, inner, c.hidden)))
     )
     sent = ops.einsum("GSEC,GSM->EGCM", mask, x, name=f"{name}.dispatch")
     h = ops.relu(ops.einsum("EGCM,EMH->EGCH", sent, wi, name=f"{name}.h"), name=f"{name}.act")

@@ -65,18 +65,18 @@ class Executor:
         *,
         transport: Transport | None = None,
         machine: Machine | None = None,
-        seed: int = 0,
-        clip_norm: float | None = None,
+        seed: int = 0, clip_norm: float | None = None,
         loss_scaling: LossScaling | None = DYNAMIC,
         fetch: Sequence[Tensor] = (),
         kernels: KernelSet | None = None,
         mapper: Mapper | None = None,
         binder: Binder = bind,
-        weights: Executor | None = None,
-        device: str | None = None,
+        weights: Executor | None = None, device: str | None = None,
     ) -> None:
         if weights is not None and rule is not None:
             raise ValueError("Executor: one that uses the weights of another has no update rule; train the other")
+        if strategy.plan is not None:
+            strategy.plan.verify_runs()
         self.graph, self.strategy, self.rule = graph, strategy, rule
         self.transport: Transport = transport or (weights.transport if weights is not None else LocalTransport())
         self.kernels: KernelSet = kernels or (weights.kernels if weights is not None else kernels_on(device or "cpu"))

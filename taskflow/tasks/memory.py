@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 try:
     from taskflow.tasks._places import places, places_by_time
 except ImportError:  # it was not compiled
@@ -47,7 +49,7 @@ def plan_places(nbytes: Sequence[int], first: Sequence[int], last: Sequence[int]
     bytes that live at once. Places are best fits in order of first use, which puts new values where the last ones have just been.
     If that leaves holes, the same backwards in time is tried, and placing the largest buffers first, by size or by size times time
     (Pisarchyk and Lee, "Efficient memory management for deep neural net inference", arXiv 2001.03288). The smallest arena wins."""
-    sizes = [_rounded(n) for n in nbytes]
+    sizes: list[int] = np.maximum(ALIGNMENT, -(-np.array(nbytes, np.int64) // ALIGNMENT) * ALIGNMENT).tolist()
     found, top, most = places_by_time(sizes, first, last)
     if top <= NEAR * most:
         return found, top, most
@@ -90,7 +92,3 @@ def _by_size(
     for i, place in zip(others, behind):
         found[i] = top + place
     return found, top + top_behind
-
-
-def _rounded(nbytes: int) -> int:
-    return max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)

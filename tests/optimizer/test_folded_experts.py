@@ -28,15 +28,19 @@ def network(experts: int = 32) -> OperatorGraph:
 
 
 @pytest.mark.parametrize(("plan", "experts", "count"), [
-    ("p2 d8 e8 mb2", 16, 8), ("d16 e16 mb2 split=2", 32, 2),
-    pytest.param("d16 e16", 32, 2, marks=pytest.mark.slow),
-    pytest.param("d16 e16 mb1 recompute=full zero1", 32, 2, marks=pytest.mark.slow),
-    pytest.param("d16 e16 mb1 zero3", 16, 2, marks=pytest.mark.slow),
+    ("p2 d8 e8 mb2", 16, 8), ("d16 e16 mb2 split=2", 32, 16), ("t2 d8 e4 mb1", 32, 8),
+    pytest.param("d16 e16", 32, 16, marks=pytest.mark.slow),
+    pytest.param("d16 e16 mb1 recompute=full zero1", 32, 16, marks=pytest.mark.slow),
+    pytest.param("d16 e16 mb1 zero3", 16, 8, marks=pytest.mark.slow),
     pytest.param("p2 d8 e8 mb1 zero2", 8, 8, marks=pytest.mark.slow),
-    pytest.param("d16 e8 mb1", 32, 2, marks=pytest.mark.slow), pytest.param("d16 e2 mb1", 8, 2, marks=pytest.mark.slow),
+    pytest.param("d16 e8 mb1", 32, 16, marks=pytest.mark.slow), pytest.param("d16 e2 mb1", 8, 16, marks=pytest.mark.slow),
+    pytest.param("t2 p2 d4 e4 mb1 zero2", 32, 4, marks=pytest.mark.slow),
+    pytest.param("t2 p2 d4 e2 mb1 zero1 recompute=full", 32, 4, marks=pytest.mark.slow),
+    pytest.param("t4 d4 e2 mb2", 32, 4, marks=pytest.mark.slow),
 ])
 def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(plan: str, experts: int, count: int) -> None:
-    """16 devices on two nodes: a replica is a node, or with two ranks a device of each."""
+    """16 devices on two nodes: a replica is a device, or one of each rank, or a tensor-parallel group: there all read what experts
+    have made of each word, and so give gradients of the same numbers."""
     graph = network(experts)
     evaluator = PythonEvaluator(graph, MACHINE, make_evaluator(graph, MACHINE, rule=RULE).costs, RULE, 1.0)
     strategy = map_graph(HybridParallel(plan), graph, MACHINE)
@@ -59,7 +63,7 @@ def test_one_replica_has_its_experts_and_its_part_of_the_all_to_alls() -> None:
     assert {name.split(".")[-1] for name in step.replicas.spread} == {"wi", "act", "wo"}
     exchanges = [task.work for task in step.lowered if isinstance(task.work, AllToAll)]
     assert len(exchanges) == 4  # to the experts and back, forward and backward
-    assert all(len(work.group) == 16 and len(work.packed) == 8 for work in exchanges)
+    assert all(len(work.group) == 16 and len(work.packed) == 1 for work in exchanges)
     experts = [
         bundle for bundle in step.lowered.bundles
         if any(".moe.w" in cell.parameter and ".wg" not in cell.parameter for cell in bundle.cells)

@@ -108,6 +108,6 @@ def test_a_norm_that_comes_together_at_one_processor_is_not_folded() -> None:
 
 
 def test_shares_in_groups_across_some_replicas_are_lowered_with_these_replicas() -> None:
-    """Groups of four in a node of eight: two replicas, each of which is a node."""
+    """Groups of four in nodes of eight: four replicas, each of which is such a group."""
     step, _ = both(network(SMALL, 32, 2), "d16 hsdp4 mb1", None)
-    assert step.replicas.count == 2 and len(step.replicas.images) == 8
+    assert step.replicas.count == 4 and len(step.replicas.images) == 4

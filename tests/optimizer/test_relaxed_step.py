@@ -25,7 +25,7 @@ from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.optimizer.space.symmetry import Symmetry, renumbered, renumberings
 from taskflow.rules import SGD, Adam
-from taskflow.tasks.lower.backward import gradient_flow
+from taskflow.tasks.lower.gradient_flow import gradient_flow
 from taskflow.tasks.task import Kind
 from taskflow.tasks.topic import Purpose
 

@@ -23,6 +23,7 @@ from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import product_flops
 from taskflow.optimizer.trust import MEASURED, Features, MeasuredPlan, features, trust
 from taskflow.optimizer.trust.expected_error import FAR, LEAST, NEAREST, UNSURE, expected
+from taskflow.optimizer.trust.measured import MEGATRON
 from taskflow.optimizer.trust.product_seconds import product_seconds
 from taskflow.rules import Adam
 from taskflow.tasks import Compute
@@ -100,6 +101,18 @@ def test_an_interval_is_as_lopsided_as_the_errors(errors: list[float], low: floa
     known = measured(*errors)
     found = expected(known[0].features, 100.0, known)
     assert (found.low, found.high) == (pytest.approx(100 * low), pytest.approx(100 * high))
+
+
+def test_plans_of_the_same_program_come_first_and_several_of_them_alone() -> None:
+    of = replace(MEASURED[0], source=MEGATRON, predicted=10.0, seconds=13.0)
+    known = [*measured(*[0.8] * 10), *(replace(of, session=str(i)) for i in range(2))]
+    few = expected(known[0].features, 100.0, known, programs=["megatron"])
+    assert [one.program for one, _ in few.nearest[:3]] == ["megatron", "megatron", "deepspeed"] and len(few.nearest) == NEAREST
+    several = expected(known[0].features, 100.0, [*known, replace(of, session="2")], programs=["megatron"])
+    assert {one.program for one, _ in several.nearest} == {"megatron"}
+    assert (several.low, several.high) == (pytest.approx(100 * exp(-LEAST)), pytest.approx(130.0))
+    others = expected(known[0].features, 100.0, known, programs=["nanotron"])
+    assert others.low == pytest.approx(80.0)
 
 
 def test_no_interval_begins_below_what_the_products_need_at_their_peak() -> None:

@@ -24,7 +24,7 @@ from taskflow.regions import LogicalRegion, Privilege, Requirement
 from taskflow.regions.dependence import Analysis
 from taskflow.regions.ordering import DependenceKind as DependenceKind
 from taskflow.rules import SGD
-from taskflow.tasks.lower.backward import gradient_flow
+from taskflow.tasks.lower.gradient_flow import gradient_flow
 from taskflow.tasks.lower.lower import cut, lower, parameter_uses
 from taskflow.tasks.lower.parameters import lay_out
 from taskflow.tasks.task import Compute, Kind, TaskGraph, Update

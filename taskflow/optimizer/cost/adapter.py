@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from copy import copy
+from dataclasses import replace
+from functools import lru_cache, partial
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Around, Cluster, Device, Machine, PartOfMachine, collective, exchange
-from taskflow.mapper import Strategy, sample_dim
+from taskflow.mapper import Strategy, numbered_layer, sample_dim
 from taskflow.operators.operator import computes_in
 from taskflow.optimizer.cost.accumulated_gradients import adding, target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
@@ -27,11 +29,18 @@ from taskflow.tasks.lower import gradient_flow, gradients_given
 _Backward = tuple[tuple[bool, ...], int, int]
 
 
+LINEAR = ("linear", "expert_linear", "routed_linear")
+EIGHT_BIT_SIZES = 16
+"""What the features of a linear layer divide by, for its products to be in 8 bits (torchtitan's and Transformer Engine's rule)."""
+
+
 class ModelCosts(Costs):
     """Costs by ``model`` of the tasks of a graph that is trained with ``rule``."""
 
     def __init__(self, model: CostModel, graph: OperatorGraph, machine: Cluster | PartOfMachine, rule: UpdateRule | None) -> None:
-        self.model, self._graph, self._machine, self._rule = model, graph, machine, rule
+        self.model, self._machine, self._rule, self._graph = model, machine, rule, graph
+        self._eight: frozenset[int] = frozenset()  # operators whose products are in 8 bits
+        self._in_eight: ModelCosts | None = None
         active, needs, _ = gradient_flow(graph)
         self._given = gradients_given(graph, active, needs)
         self._wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
@@ -52,13 +61,14 @@ class ModelCosts(Costs):
         # Pieces that are equally long in every dimension, at the same borders, and touch as many bytes differ only in
         # where they lie: on a thousand processors looking at each would take most of a search's time.
         borders = tuple((a == 0, b == dim.size) for a, b, dim in zip(piece.lo, piece.hi, node.dims))
-        key = (self._like[node.number], piece.shape, borders, backward, self._classes[processor], flops, nbytes)
+        eight = node.number in self._eight
+        key = (self._like[node.number], piece.shape, borders, backward, self._classes[processor], flops, nbytes, eight)
         if key not in self._known:
             self._known[key] = self._seconds(node, piece, backward, processor, nbytes)
         return self._known[key]
 
     def _seconds(self, node: Node, piece: Rect, backward: bool, processor: int, nbytes: int) -> float:
-        device = self._machine.processors[processor].device
+        device = self._device(node, processor)
         part = self._calls.get(node.name)
         if not backward:
             if part is not None and (known := self._of_call(part, node, piece, False, (), (), device)) is not None:
@@ -89,7 +99,36 @@ class ModelCosts(Costs):
     def _adding(self, node: Node, piece: Rect, wanted: tuple[bool, ...], nbytes: int) -> tuple[bool, ...]:
         return adding(target_bytes(node.operator, node.specs, piece, wanted), len(node.specs), nbytes)
 
+    def _device(self, node: Node, processor: int) -> Device:
+        device = self._machine.processors[processor].device
+        return in_eight_bits(device) if node.number in self._eight else device
+
+    def _of(self, strategy: Strategy) -> ModelCosts:
+        """The costs of a strategy's tasks: these, or those with linear layers in 8 bits (`HybridPlan.products`). Raises ValueError
+        that names a kind of device that has no such products."""
+        if strategy.plan is None or not strategy.plan.products:
+            return self
+        for device in self._machine.kinds:
+            if "float8" not in dict(device.flops_per_second):
+                raise ValueError(
+                    f"plan {strategy.plan}: products={strategy.plan.products} needs devices with a rate of float8, {device.kind} "
+                    "has none; leave it out, or take a machine with one (taskflow machines)"
+                )
+        if self._in_eight is None:
+            self._in_eight = copy(self)
+            self._in_eight._known, self._in_eight._eight = {}, frozenset(filter(self._takes_eight, range(len(self._graph))))
+        return self._in_eight
+
+    def _takes_eight(self, number: int) -> bool:
+        """True for products of layers (not of the last one, over the vocabulary) whose sizes kernels of 8 bits take."""
+        node = self._graph.nodes[number]
+        if node.operator.kind not in LINEAR or not numbered_layer(node.name):
+            return False
+        return all(n % EIGHT_BIT_SIZES == 0 for n in node.parameters[0].spec.shape[-2:])
+
     def pace(self, graph: TaskGraph, strategy: Strategy, copies: Sequence[int] | None = None) -> Cost:
+        if (own := self._of(strategy)) is not self and not self._eight:
+            return own.pace(graph, strategy, copies)
         programs = tuple(program for device in self._machine.kinds if (program := device.program) is not None)
         if not programs or not isinstance(self.model, AnalyticCosts):
             return self.task
@@ -137,7 +176,7 @@ class ModelCosts(Costs):
         if not isinstance(work, Compute) or not isinstance(self.model, AnalyticCosts):
             return None
         wanted: tuple[bool, ...] = ()
-        device, added = self._machine.processors[task.processor].device, 0
+        device, added = self._device(work.node, task.processor), 0
         if work.backward:
             wanted, targets, replacing = self._backward_of(work.node, work.piece)
             added = max(0, task.nbytes + (work.other.nbytes if work.other else 0) - replacing - targets)
@@ -231,3 +270,18 @@ class ModelCosts(Costs):
 
     def route_class(self, source: int, target: int) -> tuple[object, ...]:
         return tuple([(k.latency_seconds, k.bytes_per_second) for k in self._machine.route(source, target)])
+
+
+@lru_cache(maxsize=64)
+def in_eight_bits(device: Device) -> Device:
+    """Return the device as it multiplies 16- and 32-bit numbers after bringing them into 8 bits."""
+    rates, products = dict(device.flops_per_second), dict(device.matrix_products)
+    for dtype in ("bfloat16", "float16", "float32"):
+        rates[dtype] = rates["float8"]
+        products.pop(dtype, None)
+        if "float8" in products:
+            products[dtype] = products["float8"]
+    return replace(
+        device, kind=f"{device.kind} in 8 bits", products="float8", flops_per_second=tuple(rates.items()),
+        matrix_products=tuple(products.items()),
+    )

@@ -48,6 +48,9 @@ HEAD, HEAD_LOST = 128, 32
 """Features of a head for which parts of the peak are stated, and how many more would take as long as starting a block does: with
 heads of 64 a kernel reaches 0.83 of that (there, figure 5; Shah et al., arXiv 2407.08608, figure 5)."""
 
+CAST_BYTES = 3
+"""Bytes of memory for each number that is brought from 16 bits into 8: read and written (its maximum was found before)."""
+
 LOSS_KERNELS = 8
 """Of a cross-entropy from its parts: maximum, difference, exponential, sum, logarithm, choice, mean, and a change of type."""
 
@@ -148,14 +151,19 @@ class _Products:
         terms = phase.flops / 2 / max(1, results)
         rows, columns = max(1.0, results / (right / terms)), max(1.0, results / (left / terms))
         batches = max(1, round(results / (rows * columns)))
+        # A step brings both factors into 8 bits; measured products already do so with the left one.
+        casts = CAST_BYTES * batches * terms * columns / memory if device.products == "float8" else 0.0
         if (rates := device.products_of(self.dtype)) is not None:
-            size = 1 if "8" in str(self.dtype) else 2
+            size = 1 if "8" in str(self.dtype) or device.products == "float8" else 2
             alone = product_seconds(device, rates, peak, size, ceil(rows), ceil(columns), terms, batches)
             # What is wider than the results that a library writes, as sums of gradients are.
-            more = phase.nbytes - batches * size * (rows * terms + terms * columns + rows * columns)
-            return alone / self.part + max(0.0, more) / memory - device.launch_seconds  # which is counted for every kernel
+            more = phase.nbytes - batches * 2 * (rows * terms + terms * columns + rows * columns)
+            return alone / self.part + casts + max(0.0, more) / memory - device.launch_seconds  # which is counted for every kernel
         reached = peak * self.efficiency * self.part
-        return max(tiled(ceil(rows), ceil(columns), terms, batches, device.multiprocessors, reached), phase.nbytes / memory)
+        alone = tiled(ceil(rows), ceil(columns), terms, batches, device.multiprocessors, reached)
+        if device.products == "float8":  # the left factor's, too, and a kernel
+            casts = casts * (1 + rows / columns) + device.launch_seconds
+        return max(alone, phase.nbytes / memory) + casts
 
 
 def attention_rate(device: Device, dtype: object, head: int, backward: bool, efficiency: float) -> float:

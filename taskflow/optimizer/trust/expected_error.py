@@ -74,15 +74,21 @@ def trust(graph: OperatorGraph, strategy: Strategy, machine: Machine, seconds: f
     if all(device.program is None for device in devices.values()) or (plan := features(graph, strategy, machine)) is None:
         return None
     known = [one for one in MEASURED if one.device in devices]
-    return expected(plan, seconds, known, product_seconds(graph, strategy, machine))
+    programs = [device.program.name for device in devices.values() if device.program is not None]
+    return expected(plan, seconds, known, product_seconds(graph, strategy, machine), programs)
 
 
-def expected(plan: Features, seconds: float, known: Sequence[MeasuredPlan], floor: float = 0.0) -> Trust:
-    """Return the same from a plan's features, the measured plans to compare it with, and seconds that no step takes less than. The
-    interval goes from the second lowest to the second highest error of the nearest plans, so it is as lopsided as these are."""
-    near = sorted(((one, plan.distance(one.features)) for one in known), key=lambda pair: pair[1])[:NEAREST]
+def expected(
+    plan: Features, seconds: float, known: Sequence[MeasuredPlan], floor: float = 0.0, programs: Sequence[str] = ()
+) -> Trust:
+    """Return the same from a plan's features, the measured plans to compare it with, and seconds that no step takes less than.
+    Those that one of the ``programs`` ran come first, and if there are several near enough, alone. The interval goes from the
+    second lowest to the second highest error of the nearest plans, so it is as lopsided as these are."""
+    near = sorted(((one, plan.distance(one.features)) for one in known), key=lambda pair: pair[1])
     if not near or near[0][1] > FAR:
-        return Trust(tuple(near), None, None, floor)
+        return Trust(tuple(near[:NEAREST]), None, None, floor)
+    own = [pair for pair in near if pair[1] <= FAR and any(of.startswith(pair[0].program) for of in programs)]
+    near = (own if len(own) >= FEW else [*own, *(pair for pair in near if pair not in own)])[:NEAREST]
     errors = sorted(log(one.seconds / one.predicted) for one, _ in near)
     out, more = LEFT_OUT if len(errors) == NEAREST else 0, UNSURE if len(errors) < FEW else 0.0
     wider = 1 + near[0][1] / 10

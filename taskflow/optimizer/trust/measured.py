@@ -16,6 +16,7 @@ MEGATRON = "Narayanan et al. (SC21, arXiv 2104.04473), table 1"
 KORTHIKANTI = "Korthikanti et al. (arXiv 2205.05198), table 5"
 BLOOM = "BigScience, tr11-176B-ml, chronicles-prequel"
 TORCHTITAN = "torchtitan (arXiv 2410.06511), Llama 3.1 8B, not compiled, H100 of 500 W, 96 GB and 2.4 TB/s"
+PROGRAMS = {VTRAIN: "deepspeed", BLOOM: "deepspeed", MEGATRON: "megatron", KORTHIKANTI: "megatron", TORCHTITAN: "torchtitan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ class MeasuredPlan:
     def parameters(self) -> float:
         """Number of weights."""
         return self.weights or float(12 * self.hidden**2 * self.layers + self.vocabulary * self.hidden)
+
+    @property
+    def program(self) -> str:
+        """Name of the program that ran it, as `taskflow.programs` calls it."""
+        return PROGRAMS[self.source]
 
     @property
     def features(self) -> Features:

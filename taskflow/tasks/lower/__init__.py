@@ -4,10 +4,10 @@
 how gradients are synchronised; everything that needs to know reads it.
 """
 
-from taskflow.tasks.lower.backward import gradient_flow, gradients_given
 from taskflow.tasks.lower.contiguous import contiguous
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.forward import LASTING
+from taskflow.tasks.lower.gradient_flow import gradient_flow, gradients_given
 from taskflow.tasks.lower.gradient_sync import (
     ChunkPattern,
     SyncStep,

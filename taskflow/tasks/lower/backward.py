@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from enum import Enum
 
 from taskflow.floats import sums_in
-from taskflow.graph import Node, OperatorGraph
+from taskflow.graph import Node
 from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
 from taskflow.tasks.lower.owners import nearest_copy, partial_overlap
+from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.recut import recut_gradients
 from taskflow.tasks.lower.regather import AHEAD, bring_again
 from taskflow.tasks.lower.ring_pass import as_they_arrive
-from taskflow.tasks.lower.state import Given, Lowering, Piece, TensorKey
+from taskflow.tasks.lower.state import Given, Lowering, Piece
 from taskflow.tasks.lower.weight_gathers import SUMMED
 from taskflow.tasks.lower.weight_gradients import weight_target
 from taskflow.tasks.task import Compute, GradientTo, Kind, OtherHalf, Part, Turn
@@ -25,43 +26,6 @@ from taskflow.tasks.topic import Purpose, Topic
 
 Copies = Mapping[tuple[Rect, tuple[int, ...]], Mapping[int, int]]
 """Gradients that several processors have: of a Rect and its processors, the buffer of each."""
-
-
-def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[str]]:
-    """Return which nodes' backward runs, which tensors' gradients are needed, and which parameters get gradients.
-
-    A tensor needs a gradient if a parameter lies upstream and a loss downstream, both through differentiable tensors that are
-    actually read (a convolution may see nothing but padding).
-    """
-    upstream: set[TensorKey] = set()
-    for node in graph:
-        if node.parameters or any((t.node, t.index) in upstream for t in node.inputs):
-            upstream.update((t.node, t.index) for t in node.outputs if t.spec.differentiable)
-    downstream: set[TensorKey] = {(t.node, t.index) for t in graph.losses}
-    active: set[int] = set()
-    for node in reversed(graph.nodes):
-        reached = any((t.node, t.index) in downstream for t in node.outputs)
-        if reached and any((t.node, t.index) in upstream for t in node.outputs):
-            active.add(node.number)
-            downstream.update(
-                (t.node, t.index) for t, rect in zip(node.inputs, node.reads(node.space).inputs)
-                if t.spec.differentiable and not rect.empty
-            )
-    trained = {p.name for node in graph if node.number in active for p in node.parameters}
-    return active, upstream & downstream, trained
-
-
-def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey]) -> list[tuple[bool, ...]]:
-    """Return for each node which of its outputs' gradients its backward tasks get: those that a reader or a loss provides.
-    ``active``, ``needs``: the first two results of `gradient_flow`."""
-    put = {(loss.node, loss.index) for loss in graph.losses}
-    result: list[tuple[bool, ...]] = []
-    for node in reversed(graph.nodes):
-        given = tuple((t.node, t.index) in needs and (t.node, t.index) in put for t in node.outputs)
-        if node.number in active and any(given):
-            put.update((t.node, t.index) for t in node.inputs)
-        result.append(given)
-    return result[::-1]
 
 
 class Gives(Enum):
@@ -145,7 +109,7 @@ def _gather_shares(state: Lowering, tensor: Tensor, table: dict[tuple[Rect, int]
         shares = {p: (rect, p, table[rect, p]) for rect, p in owners.of(written)}
         into = {p: emit.buffer(name, written, p, tensor.dtype) for p in missing}
         if written.ndim:
-            gather(emit, f"{name}{written}", written, shares, into)
+            gather(emit, f"{name}{written}", written, shares, into, owners.places(written))
         else:  # no shares, but one that has it
             (source,) = shares.values()
             emit.all_to_all(f"{name}{written}", [(emit.whole(source[2]), emit.whole(buffer)) for buffer in into.values()])
@@ -169,12 +133,7 @@ def _gather(
         for rect, owner in owners.of(written) if (rect, owner) not in gathered_before
     }
     if owners.recut and asked:
-        first = {(processor, read): buffer for (processor, read, _), buffer in put.items()}
-        used: list[tuple[int, Rect]] = []
-        made = recut_gradients(state.emit, tensor, owners.recut, asked, first, lambda *one: used.append(one))
-        for processor, read in used if forget else ():
-            del put[processor, read, ()]
-        return made
+        return _gather_recut(state, tensor, asked, seed, forget)
     meeting: dict[Rect, list[tuple[int, Rect, int]]] = {}  # owning piece -> those readers, in order
     copies: dict[Rect, dict[tuple[Rect, tuple[int, ...]], dict[int, int]]] = {}  # of gradients that several have, by processor
     taken: dict[Given, None] = {}
@@ -224,6 +183,36 @@ def _gather(
         for given in taken:
             del put[given]
     return gathered
+
+
+def _gather_recut(
+    state: Lowering, tensor: Tensor, asked: Mapping[Rect, int], seed: bool, forget: bool
+) -> dict[tuple[Rect, int], int]:
+    """The same of a tensor that is cut anew among replicas, of which one is lowered."""
+    owners, put = state.owners[tensor.node, tensor.index], state.gradients.get((tensor.node, tensor.index), {})
+    across = {(p, read): buffer for (p, read, _), buffer in put.items() if (p, read) in owners.recut}
+    come = recut_gradients(state.emit, tensor, owners.recut, asked, across)
+    parts: dict[Rect, list[tuple[int, Rect, int]]] = {rect: [] for rect in asked}
+    for (processor, read, copies), buffer in list(put.items()):
+        if (processor, read) in owners.recut:
+            own, arrived = come.get((processor, read), (None, []))
+        else:
+            own = next((rect for rect, owner in asked.items() if owner == processor and rect.contains(read)), None)
+            arrived = [(processor, read, buffer)]
+            if copies or (own is None and any(rect.overlaps(read) for rect in asked)):
+                raise NotAlikeError(f"gradients of {tensor.name} come from other replicas in several ways")
+        if own is not None:
+            parts[own] += arrived
+            if forget:
+                del put[processor, read, copies]
+    if not all(parts.values()) or seed or owners.summed:
+        raise NotAlikeError(f"not every replica gives a gradient of {tensor.name}")
+    arriving = _Arriving([], [])
+    made = {
+        (rect, owner): _owner_gradient(state, tensor, rect, owner, parts[rect], False, arriving) for rect, owner in asked.items()
+    }
+    arriving.emit(state)
+    return made
 
 
 def _sum_everywhere(

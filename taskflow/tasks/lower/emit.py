@@ -216,11 +216,13 @@ class Emitter:
             nbytes=ring_bytes(len(group), self._sizes(ordered[0])[1], AllGather.halves), also_after=also_after,
         )
 
-    def reduce_shares(self, name: str, parts: Sequence[Part], shares: Sequence[Part], places: Sequence[Rect]) -> int:
+    def reduce_shares(
+        self, name: str, parts: Sequence[Part], shares: Sequence[Part], places: Sequence[Rect], among: Sequence[int] | None = None
+    ) -> int:
         """Add a reduce-scatter of parts on two or more different processors and of one shape. Each processor's share of the
-        sum, at its place in a part, goes into a part of another buffer on that processor. All three arguments are by processor,
-        ascending; a share may be empty."""
-        group, ordered = self._group(name, parts)
+        sum, at its place in a part, goes into a part of another buffer on that processor. All arguments are by processor,
+        ascending; a share may be empty. ``among``: the participants, with the places of all, where only some are lowered."""
+        group, ordered = self._group(name, parts, among)
         size, nbytes = self._sizes(ordered[0])
         packed = self._packed(name, ordered, places)
         return self.emit(
@@ -229,11 +231,13 @@ class Emitter:
             flops=(len(group) - 1) * size, nbytes=ring_bytes(len(group), nbytes, ReduceScatter.halves),
         )
 
-    def gather_shares(self, name: str, parts: Sequence[Part], shares: Sequence[Part], places: Sequence[Rect]) -> int:
+    def gather_shares(
+        self, name: str, parts: Sequence[Part], shares: Sequence[Part], places: Sequence[Rect], among: Sequence[int] | None = None
+    ) -> int:
         """Add an all-gather: all of the parts, on two or more different processors and of one shape, get the shares of all,
-        each at its place. All three arguments are by processor, ascending. Shares are in other buffers, except that a processor
-        that has everything may have its share in its part."""
-        group, ordered = self._group(name, parts)
+        each at its place. All arguments are by processor, ascending. Shares are in other buffers, except that a processor
+        that has everything may have its share in its part. ``among``: as in `reduce_shares`."""
+        group, ordered = self._group(name, parts, among)
         packed = self._packed(name, ordered, places)
         return self.emit(
             Kind.COLLECTIVE, name, group[0], AllGather(group, ordered, tuple(shares), tuple(places), packed), _some(shares),
@@ -262,21 +266,20 @@ class Emitter:
             [*(b.target for b in found), *packed], nbytes=sum(self._sizes(block.source)[1] for block in far),
         )
 
-    def exchange_alike(self, name: str, group: tuple[int, ...], among: Sequence[tuple[Part, Part, int]]) -> int:
+    def exchange_alike(self, name: str, group: tuple[int, ...], among: Sequence[tuple[Part, Sequence[Part], int]]) -> int:
         """Add an all-to-all of the processors of ``group``, ascending, of which only some are lowered, and all do the same.
-        ``among``: of each that is, all that it gives, all that it gets, and how many elements stay where they are."""
+        ``among``: of each that is, all that it gives, all that it gets, and how many elements it gets from others, and they from
+        it."""
         place = {processor: number for number, processor in enumerate(group)}
         at = [self.graph.buffers[source.buffer].processor for source, _, _ in among]
-        packed = tuple(
-            self._scratch(name, p, source, source.rect.volume + target.rect.volume - 2 * stays)
-            for p, (source, target, stays) in zip(at, among)
+        packed = tuple(self._scratch(name, p, source, 2 * far) for p, (source, _, far) in zip(at, among))
+        blocks = tuple(
+            Block(place[p], place[p], source, target) for p, (source, targets, _) in zip(at, among) for target in targets
         )
-        blocks = tuple(Block(place[p], place[p], source, target) for p, (source, target, _) in zip(at, among))
-        itemsize = self.graph.buffers[among[0][0].buffer].dtype.itemsize
-        far = sum(target.rect.volume - stays for _, target, stays in among) * itemsize
+        nbytes = sum(far for _, _, far in among) * self.graph.buffers[among[0][0].buffer].dtype.itemsize
         return self.emit(
             Kind.COLLECTIVE, name, group[0], AllToAll(group, blocks, packed), [source for source, _, _ in among],
-            [*(target for _, target, _ in among), *packed], nbytes=far * len(group) // len(among),
+            [*(block.target for block in blocks), *packed], nbytes=nbytes * len(group) // len(among),
         )
 
     def _packed(self, name: str, parts: Sequence[Part], places: Sequence[Rect]) -> tuple[Part, ...]:

@@ -71,25 +71,36 @@ def _shares_of_all(wanted: Sequence[Wanted], members: set[int]) -> dict[int, Hel
     return shares
 
 
-def gather(emit: Emitter, name: str, rect: Rect, shares: Mapping[int, Held], into: Mapping[int, int]) -> None:
+Places = tuple[tuple[int, ...], tuple[Rect, ...]]  # the processors of a group, some of which are not lowered, and their shares
+
+
+def gather(
+    emit: Emitter, name: str, rect: Rect, shares: Mapping[int, Held], into: Mapping[int, int], places: Places | None = None
+) -> None:
     """Fill buffers of ``rect`` (by processor) with the shares (by processor) of all. A processor that is not in ``into`` has
     all of it."""
     group = sorted(shares.keys() | into.keys())
     parts = [emit.part(into[p] if p in into else shares[p][2], rect) for p in group]
+    among, at = places or (None, [
+        shares[p][0].relative_to(rect) if p in shares else _nothing(part).rect for p, part in zip(group, parts)
+    ])
     emit.gather_shares(
-        name, parts,
-        [emit.part(shares[p][2], shares[p][0]) if p in shares else _nothing(part) for p, part in zip(group, parts)],
-        [shares[p][0].relative_to(rect) if p in shares else _nothing(part).rect for p, part in zip(group, parts)],
+        name, parts, [emit.part(shares[p][2], shares[p][0]) if p in shares else _nothing(part) for p, part in zip(group, parts)],
+        at, among,
     )
 
 
-def reduce(emit: Emitter, name: str, rect: Rect, parts: Mapping[int, Part], shares: Mapping[int, Held]) -> None:
+def reduce(
+    emit: Emitter, name: str, rect: Rect, parts: Mapping[int, Part], shares: Mapping[int, Held], places: Places | None = None
+) -> None:
     """Add up parts (by processor), all of ``rect``; each processor gets its share of the sum, if it has one."""
     group = sorted(parts)
+    among, at = places or (None, [
+        shares[p][0].relative_to(rect) if p in shares else _nothing(parts[p]).rect for p in group
+    ])
     emit.reduce_shares(
         name, [parts[p] for p in group],
-        [emit.part(shares[p][2], shares[p][0]) if p in shares else _nothing(parts[p]) for p in group],
-        [shares[p][0].relative_to(rect) if p in shares else _nothing(parts[p]).rect for p in group],
+        [emit.part(shares[p][2], shares[p][0]) if p in shares else _nothing(parts[p]) for p in group], at, among,
     )
 
 

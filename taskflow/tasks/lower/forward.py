@@ -93,7 +93,7 @@ def _own(state: Lowering, node: Node) -> None:
             place_shares(state, tensor, state.owners[key].shares)
         else:
             owners.summed.update(_summed_everywhere(state, tensor, table, owners))
-        if owners.crossing.keys() - owners.summed.keys():
+        if owners.crossing.keys() - owners.summed.keys() - state.owners[key].among.keys():
             raise NotAlikeError(f"partial values of {tensor.name} are summed by one of several replicas")
 
 
@@ -135,7 +135,7 @@ def add_partial_values(state: Lowering, node: Node, pieces: Sequence[Piece], rea
         everywhere = [rect for rect in partial if rect in owners.summed]
         all_reduce_all(state.emit, [partial[rect] for rect in everywhere], [owners.crossing.get(rect) for rect in everywhere])
         reduce_scatter_all(state.emit, [
-            (rect, *group, owners.shares[rect]) for rect, group in partial.items() if rect in owners.shares
+            (rect, *group, owners.shares[rect], owners.places(rect)) for rect, group in partial.items() if rect in owners.shares
         ])
         rest = [group for rect, group in partial.items() if rect not in owners.summed and rect not in owners.shares]
         reduce_all(state.emit, rest)  # in the first part's buffer
@@ -147,15 +147,21 @@ def _crossing(
     """The Rects of a tensor of which other replicas compute partial values too, each with all that do."""
     found: dict[Rect, tuple[int, ...]] = {}
     node = state.graph.nodes[tensor.node]
-    image = part.image(node, state.strategy[node.name], state.strategy.pipeline)
-    for piece in state.pieces[node.number] if image is not None else ():
+    config, pipeline, divided = state.strategy[node.name], state.strategy.pipeline, node.name in part.spread
+    image = part.image(node, config, pipeline)
+    for piece in state.pieces[node.number] if image is not None or divided else ():
         rect = piece.writes[tensor.index]
-        if rect in found:
+        if rect in found or rect.empty:
             continue
-        assert image is not None and piece.of_all is not None
-        if not node.writes(image(piece.of_all))[tensor.index].overlaps(rect):
+        assert piece.of_all is not None
+        if image is not None and node.writes(image(piece.of_all))[tensor.index].overlaps(rect):
+            found[rect] = part.everywhere({processor for processor, _ in table[rect]})
+        elif divided and len(group := part.written(node, config, pipeline, tensor.index, rect)) > len(table[rect]):
+            if set(group.values()) != {rect} or not group.keys() >= {processor for processor, _ in table[rect]}:
+                raise NotAlikeError(f"partial values of {tensor.name} overlap")
+            found[rect] = tuple(group)
+        else:
             break  # nor do those of other pieces
-        found[rect] = part.everywhere({processor for processor, _ in table[rect]})
     return found
 
 
@@ -184,9 +190,11 @@ def _divide(
     shares: dict[Rect, dict[int, Rect]] = {}
     for rect, held in found.items():
         readers = reading.get(rect, {})
-        if rect in owners.crossing and rect.ndim:
-            raise NotAlikeError(f"partial values of {tensor.name} are summed across replicas")
         own = {p: next(iter(reads)) for p, reads in readers.items() if len(reads) == 1}
+        if rect in owners.crossing and rect.ndim:
+            owners.among[rect] = _shares_of_all(state, tensor, rect, own, owners.crossing[rect])
+            shares[rect] = own
+            continue
         if not rect.ndim or readers.keys() > held.keys():
             owners.summed[rect] = held
         elif not readers or not readers.keys() <= held.keys():
@@ -202,6 +210,21 @@ def _divide(
     except ValueError:  # no grid, as where two micro-batches are read in other shares
         owners.summed.update({rect: found[rect] for rect in shares})
         return owners
+
+
+def _shares_of_all(
+    state: Lowering, tensor: Tensor, rect: Rect, own: Mapping[int, Rect], group: Sequence[int]
+) -> dict[int, Rect]:
+    """What each processor of a group reads of a Rect, of which some (``own``) are lowered. NotAlikeError unless these are equal
+    shares."""
+    if not own:
+        raise NotAlikeError(f"partial values of {tensor.name} are summed across replicas")
+    (processor, read), *_ = own.items()
+    found = {p: one.intersect(rect) for p, one in state.read_by(tensor, read, processor, group).items()}
+    volumes = {one.volume for one in found.values()}
+    if len(volumes) > 1 or volumes.pop() * len(found) != rect.volume or not covers(found.values(), rect):
+        raise NotAlikeError(f"partial values of {tensor.name} are read in other shares by other replicas")
+    return found
 
 
 def _apart(

@@ -15,9 +15,9 @@ from taskflow.operators.state import State
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks.lower.backward import gradient_flow
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.forward import forward
+from taskflow.tasks.lower.gradient_flow import gradient_flow
 from taskflow.tasks.lower.parameters import ParameterLayout, lay_out
 from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.passes import backward_pass, forward_and_backward
@@ -75,16 +75,19 @@ def cut_graph(
 
 
 def _holders(graph: OperatorGraph, strategy: Strategy, part: StepPart | None) -> dict[str, dict[Rect, tuple[int, ...]]]:
-    """Who holds which Rects of the parameters that replicas divide. NotAlikeError if other operators use these, too."""
+    """Who holds which Rects of the parameters that replicas divide. NotAlikeError if other operators use other Rects of these."""
     found: dict[str, dict[Rect, tuple[int, ...]]] = {}
     for node in graph if part is not None and part.spread else ():
         assert part is not None
         for i, parameter in enumerate(node.parameters):
-            if parameter.name in found:
-                raise NotAlikeError(f"lower: {parameter.name}, which replicas divide, has several users")
-            if node.name in part.spread:
-                found[parameter.name] = part.holders(node, strategy[node.name], i)
-    return found
+            divided = node.name in part.spread
+            of = part.holders(node, strategy[node.name], strategy.pipeline, i) if divided else {}
+            before = found.setdefault(parameter.name, of)
+            if before.keys() != of.keys():
+                raise NotAlikeError(f"lower: users of {parameter.name} divide it otherwise among replicas")
+            if before is not of:
+                found[parameter.name] = {rect: tuple(sorted({*before[rect], *of[rect]})) for rect in of}
+    return {name: of for name, of in found.items() if of}
 
 
 def _verify_alike(shards: Mapping[str, Shards], layout: ParameterLayout) -> None:

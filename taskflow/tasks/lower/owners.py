@@ -34,6 +34,8 @@ class Owners:
         """Of such a Rect of which other replicas have parts too, where only one is lowered: all processors that sum it."""
         self.shares: dict[Rect, dict[int, Held]] = {}
         """Of a Rect whose partial values a reduce-scatter sums, and which so is several owning pieces: by processor."""
+        self.among: dict[Rect, dict[int, Rect]] = {}
+        """Of such a Rect the shares of all processors, in all replicas, ascending, where not all are lowered."""
         self.recut: dict[tuple[int, Rect], Members] = {}
         """Of what a processor reads that all replicas have written, where only one is lowered: among whom it is cut anew."""
         self._written: dict[Rect, Rect] = {}  # the Rect of partial values that an owning piece is a share of
@@ -54,9 +56,15 @@ class Owners:
             found = self._found[rect] = [self.pieces[lo] for lo in places]
         return found
 
+    def shared(self, rect: Rect) -> dict[int, Rect]:
+        """Return who has the shares of sums that share points with ``rect``, in all replicas; empty unless some are not
+        lowered."""
+        return {p: share for shares in self.among.values() for p, share in shares.items() if share.overlaps(rect)}
+
     def lowered(self, rect: Rect) -> bool:
         """True if all pieces that share points with ``rect`` are lowered."""
-        return self.whole or self._places(rect) is not None
+        own = self.pieces.get(rect.lo)
+        return self.whole or (own is not None and own[0].contains(rect)) or self._places(rect) is not None
 
     def _places(self, rect: Rect) -> list[tuple[int, ...]] | None:
         places = [self.grid.rect(c).lo for c in self.grid.overlapping(rect)]
@@ -82,10 +90,16 @@ class Owners:
         divided = Owners(
             spec, pieces + [(rect, p, -1) for by_processor in shares.values() for p, rect in by_processor.items()], self.whole
         )
-        divided.summed, divided.crossing, divided.copied = self.summed, self.crossing, self.copied
+        divided.summed, divided.crossing, divided.copied, divided.among = self.summed, self.crossing, self.copied, self.among
         divided.shares = {whole: {p: (rect, p, -1) for p, rect in parts.items()} for whole, parts in shares.items()}
         divided._written = {rect: whole for whole, parts in shares.items() for rect in parts.values()}
         return divided
+
+    def places(self, whole: Rect) -> tuple[tuple[int, ...], tuple[Rect, ...]] | None:
+        """Return among whom a Rect has shares, and where these are in it, if some are of processors that are not lowered."""
+        if (shares := self.among.get(whole)) is None:
+            return None
+        return tuple(shares), tuple([share.relative_to(whole) for share in shares.values()])
 
     def place(self, whole: Rect, buffers: Mapping[int, int]) -> None:
         """Set the buffers (by processor) of the shares of a Rect, if it has shares."""

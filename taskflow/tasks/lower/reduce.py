@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Emitter
-from taskflow.tasks.lower.exchange import Held, reduce
+from taskflow.tasks.lower.exchange import Held, Places, reduce
 from taskflow.tasks.task import Part
 
 HeldPart = tuple[int, Part]  # (processor, its part)
@@ -40,12 +40,14 @@ def all_reduce_all(
         emit.all_reduce(name, [part for _, part in _local_first(emit, name, parts)], members)
 
 
-def reduce_scatter_all(emit: Emitter, groups: Sequence[tuple[Rect, str, Sequence[HeldPart], Mapping[int, Held]]]) -> None:
+def reduce_scatter_all(
+    emit: Emitter, groups: Sequence[tuple[Rect, str, Sequence[HeldPart], Mapping[int, Held], Places | None]]
+) -> None:
     """Reduce-scatter each group by one collective. A group is the Rect that all parts are of, its name, and its parts, on two
     or more processors. Each processor's share of the sum, if it has one, goes to the given buffer. Parts of one processor are
-    added there first."""
-    for rect, name, parts, shares in groups:
-        reduce(emit, name, rect, dict(_local_first(emit, name, parts)), shares)
+    added there first. The last: all participants and their places, if some are not lowered."""
+    for rect, name, parts, shares, places in groups:
+        reduce(emit, name, rect, dict(_local_first(emit, name, parts)), shares, places)
 
 
 def _staging(emit: Emitter, name: str, owner: int, like: Part) -> Part:

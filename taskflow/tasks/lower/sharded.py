@@ -136,4 +136,4 @@ def lowered_sharers(state: Lowering, bundle: Bundle) -> list[tuple[Rect, tuple[i
 
 def lowered_of(state: Lowering, bundle: Bundle, group: Sequence[int]) -> Sequence[int]:
     """Return those of some holders of a bundle whose tasks are lowered."""
-    return group if state.part is None else state.part.lowered(group, bundle.name)
+    return group if state.part is None else state.part.lowered(group, bundle.name, bundle.group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taskflow.graph import Node, OperatorGraph
@@ -14,7 +14,7 @@ from taskflow.tasks.lower.emit import Copying, Emitter
 from taskflow.tasks.lower.exchange import Held, Wanted, exchange_values
 from taskflow.tasks.lower.owners import Owners
 from taskflow.tasks.lower.parameters import ParameterLayout
-from taskflow.tasks.lower.part import StepPart
+from taskflow.tasks.lower.part import NotAlikeError, StepPart
 from taskflow.tasks.lower.recut import Members, Recut, bring_recut, members_of
 from taskflow.tasks.lower.shards import Shards
 from taskflow.tasks.lower.weight_gathers import WeightGathers
@@ -156,14 +156,16 @@ class Lowering:
 
     def users(self, tensor: Tensor) -> list[tuple[Rect, int]]:
         """Return the Rects of a tensor that operators' pieces read in the forward pass, each with the piece's processor."""
+        return [
+            (piece.reads.inputs[i], piece.processor) for node, i in self._readers_of(tensor) for piece in self.pieces[node.number]
+        ]
+
+    def _readers_of(self, tensor: Tensor) -> Sequence[tuple[Node, int]]:
         if not self._users:
             for node in self.graph if self.needed is None else [self.graph.nodes[n] for n in sorted(self.needed)]:
                 for i, read in enumerate(node.inputs):
                     self._users.setdefault((read.node, read.index), []).append((node, i))
-        return [
-            (piece.reads.inputs[i], piece.processor)
-            for node, i in self._users.get((tensor.node, tensor.index), ()) for piece in self.pieces[node.number]
-        ]
+        return self._users.get((tensor.node, tensor.index), ())
 
     def read(self, tensor: Tensor, rect: Rect, processor: int) -> int:
         """Return the instance from which a task on ``processor`` reads ``rect`` of ``tensor``; it is made and filled if it does
@@ -247,11 +249,25 @@ class Lowering:
         if part is None or not part.spread or not self.together or rect.empty:
             return None
         if (processor, rect) not in owners.recut and not owners.lowered(rect):
-            node = self.graph.nodes[tensor.node]
-            group = part.members(node, self.strategy[node.name], tensor.index, rect)
-            own = [one for one, owner, _ in owners if owner == processor and one.overlaps(rect)]
-            owners.recut[processor, rect] = members_of(rect, own, group)
+            owners.recut[processor, rect] = self._cut_anew(part, tensor, rect, processor)
         return owners.recut.get((processor, rect))
+
+    def _cut_anew(self, part: StepPart, tensor: Tensor, rect: Rect, processor: int) -> Members:
+        node, pipeline = self.graph.nodes[tensor.node], self.strategy.pipeline
+        wrote = self.owners[tensor.node, tensor.index].shared(rect)
+        if not wrote:
+            wrote = part.written(node, self.strategy[node.name], pipeline, tensor.index, rect)
+        return members_of(processor, wrote, self.read_by(tensor, rect, processor, wrote))
+
+    def read_by(self, tensor: Tensor, rect: Rect, processor: int, group: Iterable[int]) -> dict[int, Rect]:
+        """Return what processors in all replicas read of a tensor, as one of them reads ``rect``. NotAlikeError if some read
+        nothing."""
+        assert self.part is not None
+        for node, i in self._readers_of(tensor):
+            for piece in self.pieces[node.number]:
+                if piece.processor == processor and piece.reads.inputs[i] == rect and piece.of_all is not None:
+                    return self.part.read(node, self.strategy[node.name], self.strategy.pipeline, piece.of_all, i, group)
+        raise NotAlikeError(f"{rect} of {tensor.name} is read, of which not all pieces are lowered")
 
     def _source(
         self, tensor: Tensor, rect: Rect, owner: int, buffer: int, target: int, summed: Mapping[int, int]

@@ -95,7 +95,7 @@ class WeightGathers:
         emit, late = self.emit, self.late[bundle.name]
         shards, stages = late.shards, late.stages.get(processor)
         group = shards.group(processor)
-        lowered = group if self.part is None else self.part.lowered(group, bundle.name)
+        lowered = group if self.part is None else self.part.lowered(group, bundle.name, bundle.group)
         self._arrived.update((bundle.name, p) for p in lowered)
         here = [p for p in lowered if late.stages.get(p) == stages]  # others read it in the pass of another stage
         waits = [(p, *self._before(bundle, p, shards)) for p in here]
@@ -137,7 +137,7 @@ class WeightGathers:
         before, emit.topic = emit.topic, Topic(Purpose.UNSHARDED, bundle.unit)
         late: list[int] = []
         missing: list[tuple[int, int | None, tuple[int, int | None]]] = []  # processor, its share's move, and how far back (`Turn`)
-        lowered = group if self.part is None else self.part.lowered(group, bundle.name)
+        lowered = group if self.part is None else self.part.lowered(group, bundle.name, bundle.group)
         for processor in lowered:
             full = self._gathered[bundle.name, processor] = emit.buffer(bundle.name, whole, processor, bundle.dtype)
             waits, back = self._before(bundle, processor, shards)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from taskflow.machine import Around, Link, Machine, between_nodes, collective
 from taskflow.tasks import AllToAll, Collective, Task, resources
@@ -16,11 +19,13 @@ class FoldedResources:
 
     def __init__(
         self, machine: Machine, images: dict[int, tuple[int, ...]],
-        around: Callable[[Machine, Sequence[int]], Around] = collective,
+        around: Callable[[Machine, Sequence[int]], Around] = collective, blocks: Sequence[int] = (),
     ) -> None:
-        """``around`` says what a collective among processors of a machine occupies."""
+        """``around`` says what a collective among processors of a machine occupies. ``blocks`` as of `Replicas`."""
         self._machine, self._first, self._around = machine, len(machine.processors), around
         self._count = len(next(iter(images.values())))
+        self._blocks = (1, *(blocks or (self._count,)))
+        self._orders: dict[int, list[int]] = {}
         if self._count == 1:  # a replica may send its loss to a processor that it does not use otherwise
             images = {processor: (processor,) for processor in range(self._first)} | images
         self._place = {image: (of, k) for of in images.values() for k, image in enumerate(of)}
@@ -55,7 +60,7 @@ class FoldedResources:
         if source not in self._place or target not in self._place:
             raise NotAlikeError(f"{source} sends to {target}, of which one is of no replica")
         (a, i), (b, j) = self._place[source], self._place[target]
-        ends = list(zip((*a[i:], *a[:i]), (*b[j:], *b[:j])))
+        ends = [(a[k], b[n]) for k, n in zip(self._from(i), self._from(j))]
         self._joined.update(ends)
         machine = self._machine
         columns = machine.alike_routes(*zip(*ends)) if hasattr(machine, "alike_routes") else None
@@ -63,6 +68,15 @@ class FoldedResources:
             self._same([machine.route(p, q) for p, q in ends], f"routes from {source} to {target} and from their images")
         else:
             self._join_all(columns, machine.route(source, target))
+
+    def _from(self, first: int) -> list[int]:
+        """All replicas, each as far from the ``first`` one as that is from number 0, block by block."""
+        if first not in self._orders:
+            number, found = np.arange(self._count), np.zeros(self._count, np.int64)
+            for small, large in pairwise(self._blocks):
+                found += (number // small + first // small) % (large // small) * small
+            self._orders[first] = found.tolist()
+        return self._orders[first]
 
     def join_ways(self) -> None:
         """Note the links between all processors and the network, which replicas may share: for collectives of all of them, in whose

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Strategy, sample_dim
-from taskflow.operators.operator import Soap
+from taskflow.operators.operator import Soap, cost_key
 
 Permutations = np.ndarray  # (replica, processor) -> processor of that replica  # type: ignore[type-arg]
 
@@ -19,18 +20,20 @@ Permutations = np.ndarray  # (replica, processor) -> processor of that replica  
 class Replicas:
     """Groups of processors that do the same: ``count`` replicas. ``images``: for each processor of the first replica, all
     processors that do the same, itself first. ``spread``: the operators that replicas divide along another dimension than
-    samples, as experts are."""
+    samples, too, as experts are. ``blocks``: the numbers of replicas that follow each other and have something to themselves,
+    each a multiple of the one before: a tensor-parallel group, experts, a node."""
 
     count: int
     images: dict[int, tuple[int, ...]]
     spread: frozenset[str] = frozenset()
+    blocks: tuple[int, ...] = ()
 
 
 def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iterator[Replicas]:
     """Return the ways of seeing a strategy as replicas, those with the most replicas first and one replica last. Samples of
     each micro-batch are divided among replicas in equal shares. For every operator, each other replica has a processor that
     does what processor p does in the first. A constant without samples is taken to be in each replica. Operators whose samples
-    have fewer shares may be divided along another dimension, too."""
+    have fewer shares may be divided along another dimension, too; so may all, as in tensor-parallel groups."""
     micro_batches = 1 if strategy.pipeline is None else strategy.pipeline.parts
     shares: dict[str, int] = {}
     for node in graph:
@@ -41,10 +44,77 @@ def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iter
         even = dim is not None and degree % micro_batches == 0 and node.dims[dim].size % degree == 0
         shares[node.name] = degree // micro_batches if even and not strategy[node.name].weights else 1
     most = max(shares.values(), default=1)
+    yield from _members_apart(graph, strategy, machine, most)
     for count in (n for n in range(most, 0, -1) if most % n == 0):
         found = _images(graph, strategy, micro_batches, count, shares)
-        if found is not None and _alike(machine, found.images):
-            yield found
+        if found is not None and (placed := _placed_alike(machine, found)) is not None:
+            yield placed
+
+
+def _members_apart(graph: OperatorGraph, strategy: Strategy, machine: Machine, shares: int) -> Iterator[Replicas]:
+    """Yield the ways in which each member of a group that shares an operator's work is a replica, too, beside the ``shares`` of
+    samples."""
+    parts = 1 if strategy.pipeline is None else strategy.pipeline.parts
+    if strategy.pipeline is not None and strategy.pipeline.split > 1:  # parts take turns after what members of a group exchange
+        return
+    nodes = [node for node in graph if sample_dim(node) is not None or node.operator.kind != "constant"]
+    members = max((len(strategy[node.name].processors) for node in nodes), default=1) // (parts * shares)
+    for inner in (n for n in range(members, 1, -1) if members % n == 0):
+        found = _by_member(nodes, strategy, parts, shares, inner)
+        if found is not None and (placed := _placed_alike(machine, found)) is not None:
+            yield placed
+
+
+def _by_member(nodes: Sequence[Node], strategy: Strategy, parts: int, shares: int, inner: int) -> Replicas | None:
+    """Replicas of which each is one of ``inner`` neighbours in a group that has one of the ``shares`` of samples. None unless
+    all operators' pieces are dealt to these alike, and cost the same."""
+    place: dict[int, tuple[int, int]] = {}  # processor -> which replica, and which of its processors
+    columns: list[list[int]] = []
+    count = shares * inner
+    known: set[tuple[object, ...]] = set()
+    for node in nodes:
+        config, dim = strategy[node.name], sample_dim(node)
+        if (key := (id(config), node.operator, node.specs)) in known:
+            continue
+        known.add(key)
+        degrees = config.degrees
+        if dim != 0 or config.copies > 1 or config.weights or any(d.size % n for d, n in zip(node.dims, degrees)):
+            return None
+        if degrees[0] != parts * shares or len(config.processors) % (parts * count):
+            return None
+        table = np.asarray(config.processors).reshape(parts, shares, -1)
+        if (table != table[0]).any():
+            return None
+        if table[0, 0, 0] not in place:
+            apart = table[0].reshape(shares, -1, inner)
+            for which in range(apart.shape[1]):
+                columns.append(apart[:, which].ravel().tolist())
+                for k, p in enumerate(columns[-1]):
+                    if place.setdefault(p, (k, len(columns) - 1)) != (k, len(columns) - 1):
+                        return None
+        if not _dealt_alike(node, config, table[0], place, inner):
+            return None
+    images = {of[0]: tuple(of) for of in columns}
+    return Replicas(count, images, frozenset(node.name for node in nodes), (inner,))
+
+
+def _dealt_alike(
+    node: Node, config: OpConfig, table: np.ndarray, place: Mapping[int, tuple[int, int]], inner: int  # type: ignore[type-arg]
+) -> bool:
+    """True if each replica's processors have as many pieces of an operator, at the same cost. ``table``: by share of samples."""
+    each: dict[int, list[int]] = {}
+    for share, row in enumerate(table.tolist()):
+        for p in row:
+            if p not in place or place[p][0] // inner != share:
+                return False
+            each.setdefault(place[p][0], []).append(place[p][1])
+    if len({tuple(sorted(of)) for of in each.values()}) > 1 or len(each) != len(table) * inner:
+        return False
+    grid, costs = config.partition(node), dict[int, set[object]]()
+    for index, p in enumerate(table[0].tolist()):
+        rect = grid.rect((0, *(int(i) for i in np.unravel_index(index, config.degrees[1:]))))
+        costs.setdefault(place[p][1], set()).add(cost_key(node.operator, node.specs, rect, False))
+    return all(len(of) == 1 for of in costs.values())
 
 
 def _images(
@@ -76,7 +146,7 @@ def _images(
         table[:, of] = found
         if (table[:, of] != found).any():  # one processor of the first replica has several images
             return None
-    known: dict[tuple[int, int | None], bool] = {}
+    known: dict[tuple[int, int | None], int] = {}
     for node in others:
         key = id(strategy[node.name]), sample_dim(node)
         if key not in known:
@@ -85,16 +155,18 @@ def _images(
             return None
     images = {int(p): tuple(table[:, column[p]].tolist()) for p in np.flatnonzero(column >= 0)}
     everybody = [image for of_one in images.values() for image in of_one]
-    return Replicas(count, images, spread) if len(set(everybody)) == len(everybody) else None
+    blocks = tuple({min(n, count) for n in known.values()})
+    return Replicas(count, images, spread, blocks) if len(set(everybody)) == len(everybody) else None
 
 
 def _is_spread(
     node: Node, config: OpConfig, dim: int | None, micro_batches: int, column: np.ndarray, table: np.ndarray  # type: ignore[type-arg]
-) -> bool:
-    """True if replicas divide an operator's samples and one other dimension of its results together, in equal shares."""
+) -> int:
+    """If replicas divide an operator's samples and one other dimension of its results together, in equal shares, return how many
+    share the latter; else 0."""
     count, degrees = len(table), config.degrees
     if dim is None or config.weights or any(d.size % n for d, n in zip(node.dims, degrees)) or degrees[dim] % micro_batches:
-        return False
+        return 0
     each, processors = degrees[dim] // micro_batches, np.asarray(config.processors)
     for i in range(dim + 1, len(degrees)):
         if node.dims[i].soap is Soap.REDUCTION or each * degrees[i] % count:
@@ -107,8 +179,8 @@ def _is_spread(
             found = np.moveaxis(processors.reshape(shape), (2, 5), (0, 1)).reshape(count, -1)
             of = column[found[0]]
             if (of >= 0).all() and (table[:, of] == found).all():
-                return True
-    return False
+                return inner
+    return 0
 
 
 def _by_replica(config: OpConfig, dim: int | None, micro_batches: int, count: int) -> np.ndarray:  # type: ignore[type-arg]
@@ -122,15 +194,24 @@ def _by_replica(config: OpConfig, dim: int | None, micro_batches: int, count: in
     return np.moveaxis(apart, 2, 0).reshape(count, -1)
 
 
-def _alike(machine: Machine, images: dict[int, tuple[int, ...]]) -> bool:
-    """True if processors that do the same are of the same kind, and replicas are placed in nodes alike: two processors of one
-    replica share a node if and only if the corresponding ones of the next replica do."""
-    processors = machine.processors
-    following: dict[int, int] = {}
-    for of in images.values():
-        if len({processors[i].device for i in of}) > 1:
-            return False
-        for here, there in zip(of, (*of[1:], of[0])):
-            if following.setdefault(processors[here].node, processors[there].node) != processors[there].node:
-                return False
-    return len(set(following.values())) == len(following)
+def _placed_alike(machine: Machine, found: Replicas) -> Replicas | None:
+    """Replicas with all of their `blocks`, also those that share a node or what is above it. None unless processors that do the
+    same are of the same kind, and blocks within each block can change places without changing what processors share."""
+    processors, count = machine.processors, found.count
+    if any(len({processors[i].device for i in of}) > 1 for of in found.images.values()):
+        return None
+    nodes = np.array([[processors[i].node for i in of] for of in found.images.values()], np.int64)  # column, replica -> node
+    network = getattr(machine, "network", None)
+    tables = [nodes, *(nodes // level.nodes for level in (() if network is None else network.levels))]
+    near = {int(np.argmin(np.append(of[0] == of[0, 0], False))) for of in tables}  # how many replicas share one with the first
+    blocks = tuple(sorted({*found.blocks, *near, count} - {1}))
+    if any(large % small for small, large in pairwise(blocks)):
+        blocks = (count,) if count > 1 else ()
+    number = np.arange(count)
+    for small, large in pairwise((1, *blocks)):
+        following = number // large * large + (number + small) % large
+        for of in tables:
+            pairs = np.unique(np.stack([of.ravel(), of[:, following].ravel()]), axis=1)
+            if any(len(np.unique(side)) < pairs.shape[1] for side in pairs):
+                return None
+    return replace(found, blocks=blocks)

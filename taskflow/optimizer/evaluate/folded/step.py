@@ -164,7 +164,7 @@ def _folded(
             tasks.tasks[i] = _of_whole(task, task.work, fewer.whole[task.work.node.number])
     template = make_template(tasks, micro_batches, fewer.labels, fewer.copies, checkpoint)
     whole = expand(template, [] if pipeline is None else pipeline.passes(), checkpoint)
-    occupies = FoldedResources(machine, found.images, costs.around)
+    occupies = FoldedResources(machine, found.images, costs.around, found.blocks)
     for task in template.tasks:
         occupies.join(task)
     routes: dict[tuple[tuple[int, ...], bool], int] = {}
