@@ -25,6 +25,8 @@ NOT_RUN: dict[str, str] = {
     r"python try_jax\.py": "needs JAX; tests/export/test_jax_export.py runs it",
     r"module load .*": CLUSTER,
     r"python -m pip uninstall mpich": CLUSTER,
+    r"torchrun --nproc-per-node 8 probe\.py.*": "needs eight GPUs; tests/probe runs a probe on gloo ranks",
+    r"taskflow (machine build probe\.json|simulate llama\.py|profile llama\.py).*": "goes on with a probe: see tests/probe",
     r"MPICC=.* -m pip install .*": CLUSTER,
 }
 """Lines of sh blocks that no test runs, as regular expressions of whole lines, with the reason."""
