@@ -34,6 +34,7 @@ ELEMENTWISE = {
 }  # functions whose result at a place depends on their arguments at that place
 CONSTANT = {"ones", "zeros", "full", "ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"}
 UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
+RANDOM = {"uniform", "normal", "bernoulli", "exponential", "random", "geometric", "log_normal", "cauchy"}
 CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as"}
 SAME = CASTS | {"contiguous", "clone", "cpu", "cuda"}  # functions that return what they are given, in another type or place
 Spans = Sequence[tuple[int, int]]
@@ -328,6 +329,8 @@ class Recipes:
             raise Unsupported(f"{name} in {where} writes into a part of a table of {given[0].numel():,} numbers")
         if name in QUERIES and name != "__get__":
             return run(*args, **kwargs)
+        if large and plain_name(run) in RANDOM:
+            raise Unsupported("forward draws random numbers by itself; only dropout layers and functions may")
         recipe = (run, *mapped(self._recipe, (args, kwargs)))
         if large or (not changes and is_large(run, args, kwargs)):
             with self.mode:
