@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.beside import beside, beside_table
+from taskflow.cli.beside import beside, beside_table, better
 from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
 from taskflow.cli.problem import (
@@ -92,13 +92,11 @@ def search_command(
         problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers, target=target,
         starts=[named_strategy(problem, name, seed) for name in dict.fromkeys(starts)],
     )
-    unsaved = None
-    if out:
-        try:
-            save(found.strategy, problem.graph, problem.machine.name, out, problem.made, found.as_json())
-        except OSError as error:  # what was found in an hour is not lost with a full disk: it is printed first
-            unsaved = error
+    unsaved = _saved(problem, found, out)
     beside_it = beside(problem, spending.left, quiet or as_json)
+    if algorithm == "guided" and target is None and memory and space == SpaceOptions():
+        before, found = found, better(problem, found, beside_it)
+        unsaved = _saved(problem, found, out) if found is not before else unsaved
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json(), "beside": beside_it}
     sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
@@ -123,6 +121,17 @@ def search_command(
         raise unsaved
     if found.stopped == "interrupted":
         sys.exit(INTERRUPTED)
+
+
+def _saved(problem: Problem, found: SearchResult, out: str | None) -> OSError | None:
+    """Write a strategy file, if one is wanted. Return why it could not be written: what was found in an hour is not lost with a
+    full disk, but is printed first."""
+    try:
+        if out:
+            save(found.strategy, problem.graph, problem.machine.name, out, problem.made, found.as_json())
+    except OSError as error:
+        return error
+    return None
 
 
 def run_search(
