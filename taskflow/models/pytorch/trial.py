@@ -38,7 +38,8 @@ TOLERANCES = {"float64": (1e-7, 1e-9), "float32": (1e-2, 1e-4)}  # of the larges
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A copy of the module with random numbers in ``dtype``, its examples, and its graph without dropout."""
+    """A copy of the module with random numbers, its examples, and its graph without dropout. ``dtype``: the narrowest type in which
+    it computes, to which results must agree."""
 
     module: nn.Module
     examples: list[Any]

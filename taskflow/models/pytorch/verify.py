@@ -161,7 +161,7 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
             continue
         if _alike(made.graph, followed.graph):
             without_dropout(made.graph)
-            return Trial(copied, given, made, dtype)
+            return Trial(copied, given, made, "float32" if _rounds(made, kind) else dtype)
     raise ValueError(
         f"from_torch: {followed.graph.name}: a copy of the module becomes another graph; it cannot be verified (verify=False)"
     )
