@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 
 from taskflow.export.cuts import (
     WHOLE,
@@ -27,6 +26,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import sample_dim
 from taskflow.models.pytorch import OperatorSite
 from taskflow.operators.operator import Soap, Work
+from taskflow.operators.transpose import Transpose
 
 Lying = tuple[Lies, ...]  # along each mesh dimension
 ROWS = "embedding"  # tables, whose rows may be cut
@@ -262,8 +262,8 @@ class _Walk:
         except NotEven as error:
             wanted, why = [], str(error)
         whole = self._taken_whole(node)  # of other axes of these, all is gathered
-        lies = [WHOLE if one.axis is not None and one.axis >= axes else one for one, axes in zip(lies, whole)]
-        if any(one.axis is not None and one.axis >= axes for one, axes in zip(wanted, whole)):
+        lies = [WHOLE if one.axis in axes else one for one, axes in zip(lies, whole)]
+        if any(one.axis in axes for one, axes in zip(wanted, whole)) or (not wanted and any(whole)):
             self._set(node, j, None)
             self._differs(node.name, "each rank computes all positions of its samples, heads or channels")
             return
@@ -282,16 +282,25 @@ class _Walk:
         if node.operator.work is not Work.MEMORY or any(t.spec.differentiable for t in node.inputs):
             self._differs(node.name, f"{why}, which lie {', '.join(map(str, lies))}")
 
-    def _taken_whole(self, node: Node) -> list[float]:
-        """For each input, the number of its axes that may be in pieces: all, except for inputs of functions in `APART`."""
+    def _taken_whole(self, node: Node) -> list[frozenset[int]]:
+        """For each input, its axes that may not be in pieces: none, except for inputs of functions in `APART`, which count axes as
+        PyTorch's argument has them."""
         site = self.sites.get(node.name)
         count = APART.get(site.name) if site is not None else None
         if site is None or count is None:
-            return [inf] * len(node.inputs)
-        return [
-            inf if self.graph.nodes[tensor.node].name in site.operators else count if count > 0 else len(tensor.shape) + count
-            for tensor in node.inputs
-        ]
+            return [frozenset()] * len(node.inputs)
+        found = []
+        for tensor in node.inputs:
+            axes = list(range(len(tensor.shape)))
+            if node.operator.kind == "flash_attention":  # heads are behind steps here
+                axes[1], axes[2] = 2, 1
+            elif isinstance(node.operator, Transpose) and {output.name for output in node.outputs} & set(site.inputs):
+                first, second = node.operator.dim0, node.operator.dim1
+                axes[first], axes[second] = axes[second], axes[first]
+            apart = count if count > 0 else len(axes) + count
+            own = self.graph.nodes[tensor.node].name in site.operators
+            found.append(frozenset() if own else frozenset(axis for axis, there in enumerate(axes) if there >= apart))
+        return found
 
     def _hand_out(self, node: int, index: int, wanted: Lying) -> None:
         """Let the first reader of a layer's result determine the layout in which the layer returns it."""
