@@ -191,10 +191,12 @@ def _rotary(op: Any, x: Any) -> Any:
         slowed = torch.where(lengths > context / low, rates / factor, rates)
         medium = (lengths >= context / high) & (lengths <= context / low)
         rates = torch.where(medium, mixed, slowed)
+    if op.rates is not None:
+        rates = torch.tensor(op.rates, dtype=torch.float64)
     angles = torch.outer(torch.arange(x.shape[1], dtype=torch.float64) + op.offset, rates)
     angles = torch.cat((angles, angles), -1).reshape(x.shape[1], *(1,) * (x.ndim - 3), features)
     half = torch.cat((-x[..., features // 2 :], x[..., : features // 2]), -1)
-    return x * angles.cos() + half * angles.sin()
+    return op.factor * (x * angles.cos() + half * angles.sin())
 
 
 def _softmax(op: Any, x: Any, lengths: Any = None) -> Any:
@@ -271,7 +273,7 @@ TORCH = {
     "mul": lambda op, a, b: a * b,
     "relu": lambda op, x: torch.relu(x),
     "reshape": lambda op, x: x.reshape(op.shape),
-    "rms_norm": lambda op, x, weight: F.rms_norm(x, x.shape[-1:], weight, op.eps),
+    "rms_norm": lambda op, x, weight: F.rms_norm(x, x.shape[-1:], weight + op.offset, op.eps),
     "rotary": _rotary,
     "routed_linear": _routed_linear,
     "scale": lambda op, x: x * op.factor,

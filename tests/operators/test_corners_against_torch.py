@@ -35,6 +35,7 @@ TWO: dict[str, tuple[Any, Any]] = {
 }
 # PyTorch's own error is allowed: it divides by 6 after the product, which overflows, and has 1 / 6 in single precision.
 OVERFLOWS = {"hardswish", "gelu tanh"}
+BEYOND = {"gelu"}  # with AVX-512 it gives inf for the largest number, and NaN for inf
 RELATIVE = {"float64": 1e-13, "float32": 2e-6, "bfloat16": 1e-2}
 SINGLE = {"hardsigmoid": 1e-7}
 OPEN_OF_NAN = {"hardtanh", "relu6", "hardswish"}  # PyTorch's vectors give another derivative than its rest of a loop
@@ -68,6 +69,8 @@ def test_of_one_tensor(name: str, kernels: str, dtype: str) -> None:
     x = values(float_type(dtype))
     if name in OVERFLOWS:
         x = x[~(np.abs(np.asarray(x, np.float64)) > 1e30) | np.isinf(np.asarray(x, np.float64))]
+    if name in BEYOND:
+        x = x[~(np.abs(np.asarray(x, np.float64)) > 1e30)]
     value, (gradient,) = run(OPERATORS[name], (x,), KERNELS[kernels])
     wanted, (slope,) = by_torch(TORCH[name], (x,))
     rtol = max(RELATIVE[dtype], SINGLE.get(name, 0.0))
