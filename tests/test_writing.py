@@ -276,7 +276,8 @@ def test_paths_that_are_not_utf8_are_written_and_read_again(tmp_path: Path, asci
     )
     assert done.returncode == 0 and (folder / "r\udcff.html").is_file(), done.stderr
     assert b".html: " in done.stdout
-    assert sorted(os.listdir(os.fsencode(folder))) == [b"n\xff.py", b"p\xff.json", b"r\xff.html"]
+    written = set(os.listdir(os.fsencode(folder))) - {b"__pycache__"}  # of n.py, unless bytecode is not written
+    assert sorted(written) == [b"n\xff.py", b"p\xff.json", b"r\xff.html"]
 
 
 def test_a_path_in_a_file_does_not_depend_on_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
