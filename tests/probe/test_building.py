@@ -110,7 +110,9 @@ def test_commands_take_the_machine(tmp_path: Path) -> None:
 
 def test_a_call_of_torch_takes_its_time_once_and_units_take_theirs() -> None:
     torch = pytest.importorskip("torch")
-    module = torch.nn.Sequential(torch.nn.Linear(96, 384), torch.nn.RMSNorm(384), torch.nn.GELU(), torch.nn.Linear(384, 16))
+    module = torch.nn.Sequential(
+        torch.nn.Linear(96, 384), torch.nn.RMSNorm(384, elementwise_affine=False), torch.nn.GELU(), torch.nn.Linear(384, 16)
+    )
     graph = taskflow.from_torch(module, (1152, 96), name="small", verify=False)
     result = built(read_probes([PROBED]), "mine")
     machine, device = result.machine.prefix(1), result.machine.kinds[0]

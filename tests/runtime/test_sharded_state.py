@@ -268,13 +268,14 @@ def test_the_python_evaluator_takes_over() -> None:
     assert changes[-1].after == pytest.approx(seconds[1]) and changes[0].before == seconds[0]
 
 
-def test_searches_refuse_shares_with_a_sentence() -> None:
+def test_searches_start_from_shares_and_keep_pins_of_them() -> None:
     graph, machine = perceptron(), taskflow.load_machine("p100", 4)
     start = choose("d4 zero2", graph, machine)[0]
-    with pytest.raises(ValueError, match=r"or gradients or weights by shares .* but none starts from one; leave it out"):
-        taskflow.search(graph, machine, budget="1p", starts=[start])
-    with pytest.raises(ValueError, match="constraints pin the weights of fc0 to collective/zero3/hsdp2, and the search"):
-        taskflow.search(graph, machine, budget="1p", constraints={"fc*": {"sync": "collective/zero3/hsdp2"}})
+    assert taskflow.search(graph, machine, budget="1p", starts=[start]).starts.keys() >= {start.name}
+    with pytest.raises(ValueError, match="is pipelined or sharded, and no algorithm starts from such a one by itself"):
+        taskflow.search(graph, machine, budget="1p", starts=[start], alone=True)
+    found = taskflow.search(graph, machine, budget="1p", constraints={"fc*": {"sync": "collective/zero3/hsdp2"}})
+    assert {str(found.strategy.sync(layer)) for layer in ("fc0", "fc1")} == {"collective/zero3/hsdp2"}
 
 
 def test_ways_are_written_and_read() -> None:

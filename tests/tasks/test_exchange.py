@@ -240,7 +240,7 @@ def test_an_all_to_all_takes_as_long_as_its_busiest_link() -> None:
     assert simulate(emit.graph, machine, roofline(machine)).makespan >= seconds
 
 
-def test_plans_keep_it_and_searches_do_not_change_it(tmp_path: Path) -> None:
+def test_plans_keep_it_and_searches_start_from_it(tmp_path: Path) -> None:
     graph, strategy = two_operators(OUTPUTS, WORDS, "linear")
     machine = load_machine("p100", 4)
     save(strategy, graph, "p100", tmp_path / "plan.json")
@@ -259,8 +259,10 @@ def test_plans_keep_it_and_searches_do_not_change_it(tmp_path: Path) -> None:
     assert evaluator.set(plain) != evaluator.set(strategy)
     with pytest.raises(ValueError, match=r"how tensors are cut anew .exchange."):
         difference(evaluator, plain, strategy)
-    with pytest.raises(ValueError, match=r"strategy two takes .* collectives that cut tensors anew"):
-        search(graph, machine, budget="1p", starts=[strategy])
+    found = search(graph, machine, budget="1p", starts=[strategy])
+    assert found.starts["two"] == make_evaluator(graph, machine).set(strategy) >= found.seconds
+    with pytest.raises(ValueError, match=r"strategy two is pipelined or sharded, and no algorithm starts from such a one"):
+        search(graph, machine, budget="1p", starts=[strategy], alone=True)
 
 
 @pytest.mark.parametrize("plan", ["t2 p2 mb2", "t2 d2 e2 mb1 recompute=full", "t2 c2 mb2"])
