@@ -65,7 +65,7 @@ def test_a_compiled_file_names_its_definition_and_their_test(path: Path) -> None
         where = OF_ALL if definition.startswith(PARTS) and definition not in NAMES_BACK else definition
         says = opening(PACKAGE / where)
         if where == OF_ALL:
-            assert "optimizer/evaluate/_core.pyx; tests/optimizer/test_core_equal.py holds them equal" in says
+            assert "optimizer/evaluate/_core.pyx; tests/optimizer/evaluate/test_core_equal.py holds them equal" in says
         else:
             assert re.search(rf"\b{path.name}\b(?:(?!tests/).)*{test}", says), (
                 f"{where}: say that its compiled twin is {path.name}, and that {test} holds them equal"

@@ -28,7 +28,7 @@ from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.export import nearest_within
 from taskflow.machine import Cluster
-from taskflow.optimizer import Budget, Deadline, target_named
+from taskflow.optimizer import Budget, Deadline, refusal, target_named
 from taskflow.optimizer.grid import SIMULATED, Allowed, best_of_grid, make_grid
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.runtime.job import INTERRUPTED, say_once
@@ -145,8 +145,7 @@ def grid_row(
     graph, machine, evaluator, deadline = problem.graph, problem.machine, problem.evaluator, Deadline(limit.seconds)
     framework = target_named(target, graph) if target is not None else None
     allowed = Allowed(graph, machine, space, framework, lambda: deadline.expired)
-    room = problem.room if framework is None else problem.room.refusing(lambda plan: framework.lacks(plan, problem.room))
-    lacks = room if memory else lambda strategy: ""
+    lacks = refusal(problem.room if memory else None, framework)
     grid = make_grid(graph, machine, evaluator.rule, allowed.may_have, framework.all_of_a_layer if framework else "full")
     with working("grid", not quiet):
         found = best_of_grid(

@@ -59,6 +59,8 @@ from taskflow.runtime.job import INTERRUPTED
 @click.option("--workers", type=click.IntRange(1),
               help="Threads of the guided search (default: one a core where that helps; with a budget of proposals, or measured "
               "costs, one).")
+@click.option("--products", type=click.Choice(["fp8"]),
+              help="Products of linear layers in 8 bits, in all plans that are searched (for torchtitan and Megatron-LM).")
 @constraint_options
 @target_option
 @click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
@@ -66,7 +68,8 @@ from taskflow.runtime.job import INTERRUPTED
 @output_options
 def search_command(
     budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, uneven: bool, memory: bool,
-    starts: tuple[str, ...], workers: int | None, target: str | None, out: str | None, as_json: bool, quiet: bool, **asked: Any,
+    starts: tuple[str, ...], workers: int | None, products: str | None, target: str | None, out: str | None, as_json: bool,
+    quiet: bool, **asked: Any,
 ) -> None:
     """Find a fast strategy for MODEL.
 
@@ -89,7 +92,7 @@ def search_command(
     if target is not None:
         require_target(problem.graph, target)
     found = run_search(
-        problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers, target=target,
+        problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers, target=target, products=products or "",
         starts=[named_strategy(problem, name, seed) for name in dict.fromkeys(starts)],
     )
     unsaved = _saved(problem, found, out)
@@ -137,6 +140,7 @@ def _saved(problem: Problem, found: SearchResult, out: str | None) -> OSError | 
 def run_search(
     problem: Problem, algorithm: str, budget: Budget, seed: int, quiet: bool, space: SpaceOptions, memory: bool,
     *, alone: bool = False, workers: int | None = None, target: str | None = None, starts: Sequence[Strategy] = (),
+    products: str = "",
 ) -> SearchResult:
     """Search, with progress on stderr: the best time, proposals a second, and the share that is accepted."""
     show = not quiet and sys.stderr.isatty()
@@ -144,5 +148,5 @@ def run_search(
         return search(
             problem.graph, problem.machine, budget=budget, seed=seed, algorithm=algorithm, space=space,
             memory=problem.room if memory else False, progress=display.say if show else None, use=problem.evaluator,
-            alone=alone, workers=workers, target=target, starts=starts,
+            alone=alone, workers=workers, target=target, starts=starts, products=products,
         )

@@ -62,12 +62,12 @@ class Framework:
         self._expressible.over = over
         return self._expressible(plan)
 
-    def lacks(self, strategy: Strategy, memory: MemoryCheck) -> str:
+    def lacks(self, strategy: Strategy, memory: MemoryCheck | None) -> str:
         """Return why the framework cannot run a strategy that fits the memory: it cannot express it, or keeps more bytes."""
         found = exported(self.graph, strategy, self.name, NAMES.get(self.name, "plan"))
         if found.differences:
             return f"{self.name} cannot express it"
-        if not found.more_bytes:
+        if not found.more_bytes or memory is None:
             return ""
         peak = max(memory.peaks(strategy)[0]) + found.more_bytes
         least = min(processor.memory_bytes for processor in memory.machine.processors)

@@ -368,7 +368,7 @@ WORDS: tuple[Word, ...] = (
     _flag(
         "products=fp8", "products",
         "products of linear layers within layers, and of experts, in 8 bits (torchtitan's float8, Megatron-LM's `--fp8-format`): "
-        "priced with casts, exported, but not run here; no search chooses it",
+        "priced with casts and exported, but not run here; a search chooses it where it is asked for (`--products fp8`)",
         "the network's type", _fine, "fp8",
     ),
     _setting(

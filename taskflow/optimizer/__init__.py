@@ -23,7 +23,7 @@ from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, PhaseReport, SearchResult
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.session import NothingFits
-from taskflow.optimizer.target import PlanTarget, target_named
+from taskflow.optimizer.target import PlanTarget, refusal, target_named
 from taskflow.optimizer.units import StepUnits, step_units
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "UsualPlan",
     "has_usual_plans",
     "make_evaluator",
+    "refusal",
     "search",
     "step_units",
     "target_named",

@@ -30,7 +30,6 @@ from taskflow.optimizer.grid import (
     may_be_whole,
     spare_of,
 )
-from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, PhaseReport, SearchResult
 from taskflow.optimizer.session import NothingFits
@@ -59,8 +58,9 @@ class SearchRun:
     """One search: what its phases are given, and what they have found.
 
     ``options``: of all phases, with a deadline. ``allowed``: decides on plans in notation. ``searcher``: the algorithm for
-    operators. ``ordered``: starts with an order. ``constraints``: the caller's. ``no_plans``: why plans in notation are not
-    searched; empty if they are. ``may_repair``: whether the last phase may answer.
+    operators. ``constraints``: the caller's. ``lacks``: says why a strategy cannot run (`refusal`). ``ordered``: starts with an
+    order. ``no_plans``: why plans in notation are not searched; empty if they are. ``may_repair``: whether the last phase may
+    answer.
     """
 
     evaluator: Evaluator
@@ -68,6 +68,7 @@ class SearchRun:
     searcher: Searcher
     allowed: Allowed
     constraints: Constraints
+    lacks: Callable[[Strategy], str]
     target: PlanTarget | None = None
     ordered: tuple[Strategy, ...] = ()
     no_plans: str = ""
@@ -148,7 +149,7 @@ def _no_starts(run: SearchRun) -> str:
 
 def _starts(run: SearchRun) -> SearchResult | None:
     """Simulate the starts with an order. Those that are plans in notation are climbed from later."""
-    evaluator, fits = run.evaluator, run.options.fits or (lambda strategy: "")
+    evaluator = run.evaluator
     history: list[Improvement] = []
     best: tuple[Strategy, float] | None = None
     for start in run.ordered:
@@ -156,7 +157,7 @@ def _starts(run: SearchRun) -> SearchResult | None:
         try:
             with evaluator.interruptible(lambda: _in_time(run.deadline)):
                 seconds = evaluator.set(strategy)
-                lacks = fits(strategy) or (run.target.lacks(strategy, fits) if run.target and isinstance(fits, MemoryCheck) else "")
+                lacks = run.lacks(strategy)
         except (BudgetExhausted, TooManyTasksError) as error:
             late = isinstance(error, BudgetExhausted)
             run.left_out.append(f"{strategy.name} ({'no time to evaluate it' if late else 'too many tasks'})")
@@ -166,7 +167,7 @@ def _starts(run: SearchRun) -> SearchResult | None:
             run.lacking.append(strategy.name)
             continue
         if not run.no_plans and (plan := plan_of(evaluator.graph, strategy)) is not None:
-            run.begun.append(Begun(plan, strategy, seconds, spare_of(fits, strategy)))
+            run.begun.append(Begun(plan, strategy, seconds, spare_of(run.lacks, strategy)))
         if best is None or seconds < best[1]:
             best = strategy, seconds
             history.append(Improvement(0, run.deadline.elapsed, seconds))
@@ -199,14 +200,10 @@ def _plans(run: SearchRun) -> SearchResult | None:
     grid = make_grid(
         graph, machine, evaluator.rule, None if allowed.free else allowed.may_have, target.all_of_a_layer if target else "full"
     )
-    fits = options.fits
-    if target is not None and isinstance(fits, MemoryCheck):
-        memory = fits
-        fits = memory.refusing(lambda strategy: target.lacks(strategy, memory))
     run.whole = may_be_whole(grid)
     share = TIME_SHARE if run.whole and not run.plans_alone else 1 - LEAST_SHARE
     searched = layered_search(
-        evaluator, replace(options, fits=fits), grid, share, make=allowed.strategy, begun=run.begun
+        evaluator, replace(options, fits=run.lacks), grid, share, make=allowed.strategy, begun=run.begun
     )
     first = searched.result
     late = Deadline(max(BOUND_SHARE * deadline.left, LATE_BOUND) if isfinite(options.budget.seconds) else inf)
@@ -228,6 +225,8 @@ def _plans(run: SearchRun) -> SearchResult | None:
 def _no_operators(run: SearchRun) -> str:
     if isinstance(run.error, HopelessError):
         return "no plan can fit"
+    if run.allowed.products:
+        return f"only plans in notation have products={run.allowed.products}"
     if not run.found:
         return ""
     why = ""
@@ -313,14 +312,14 @@ def _repair(run: SearchRun) -> SearchResult | None:
     change = change_that_fits(
         evaluator.graph, evaluator.machine, evaluator.rule, over=lambda: late.expired, allowed=run.allowed.may_have
     )
-    said, fits = change.said, run.options.fits or (lambda strategy: "")
+    said = change.said
     end = Deadline(run.deadline.left + max(LATE_PLAN, run.options.budget.seconds / 2))
     for plan in change.plans if run.may_repair else ():
         try:
             with evaluator.interruptible(lambda: _in_time(end)):
                 strategy = run.allowed.strategy(plan)
                 seconds = evaluator.set(strategy)
-                lacks = fits(strategy)
+                lacks = run.lacks(strategy)
         except BudgetExhausted:
             said += ", which there was no time to simulate"
             break

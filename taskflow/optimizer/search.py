@@ -23,7 +23,7 @@ from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.phases import LATE_BOUND, SearchRun, in_phases
 from taskflow.optimizer.result import Progress, SearchResult
 from taskflow.optimizer.space import Constraints, SpaceOptions, unequal, uneven_applies
-from taskflow.optimizer.target import PlanTarget, target_named
+from taskflow.optimizer.target import PlanTarget, refusal, target_named
 from taskflow.rules import SGD, UpdateRule
 
 
@@ -63,6 +63,7 @@ def search(
     constraints: Constraints | Mapping[str, Any] | str | Path | None = None,
     workers: int | None = None,
     target: PlanTarget | str | None = None,
+    products: str = "",
 ) -> SearchResult:
     """Search for a strategy with which training ``graph`` on ``machine`` is fast. The result is never predicted to be slower
     than data parallelism, the expert strategy, model parallelism, or ``starts``.
@@ -82,6 +83,9 @@ def search(
 
     ``target``: a framework that the plan is to run in (such as ``torch``, ``megatron``): only what it can express is returned,
     predicted as its training program runs it if the machine names no program.
+
+    ``products``: ``fp8`` has the products of linear layers in 8 bits, in all plans (`HybridPlan.products`). Numbers differ a
+    little, so a search does not choose this by itself. Only plans in notation are searched then.
 
     The phases of a search are in `taskflow.optimizer.phases`. For a large network of layers (`no_grid`), the guided search first
     searches plans with micro-batches, stages, recomputation and sharded state, of those that ``space`` and ``constraints`` allow
@@ -107,6 +111,8 @@ def search(
     limit = Budget.parse(budget)
     deadline = Deadline(limit.seconds)
     evaluator = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
+    if products:
+        evaluator = _of_products(evaluator, products)
     wanted = space or SpaceOptions()
     wanted = replace(wanted, constraints=wanted.constraints + Constraints.of(constraints))
     wanted.constraints.resolve(graph, len(machine.processors))  # contradictions are said before the work
@@ -114,13 +120,16 @@ def search(
     no_plans = "" if algorithm == "guided" and not alone else "the search is one algorithm's alone"
     no_plans = no_plans or ("costs are measured" if measures else "memory does not count" if memory is False else "")
     no_plans = no_plans or no_grid(graph, machine, evaluator.rule)
+    if products and no_plans:
+        raise ValueError(f"search: only plans in notation have products={products}, and they are not searched: {no_plans}")
     large = not (no_plans or unordered) and len(machine.processors) > MOST_PROCESSORS  # the grid is searched alone
     of_operators = wanted if target is None else target.space(wanted)
     uneven = uneven_applies(machine, of_operators)
+    room = _room(evaluator, memory) if evaluator.rule is not None else None
     options = SearchOptions(
         limit, seed, of_operators, rivals=() if alone or large else (*known(graph, machine), *unordered),
         starts=starts if alone else (),
-        fits=_room(evaluator, memory) if evaluator.rule is not None else None, progress=progress, deadline=deadline,
+        fits=room, progress=progress, deadline=deadline,
         bound=None if measures else lambda over: _bound(evaluator, of_operators, over, uneven),
     )
 
@@ -135,8 +144,9 @@ def search(
         return portfolio(of, own, ALGORITHMS[algorithm], many) if many > 1 else ALGORITHMS[algorithm](of, own)
 
     run = SearchRun(
-        evaluator, options, searcher, Allowed(graph, machine, wanted, target, lambda: deadline.expired), wanted.constraints,
-        target, ordered, no_plans, may_repair=algorithm == "guided" and not (alone or measures),
+        evaluator, options, searcher, Allowed(graph, machine, wanted, target, lambda: deadline.expired, products),
+        wanted.constraints,
+        refusal(room, target), target, ordered, no_plans, may_repair=algorithm == "guided" and not (alone or measures),
     )
     try:
         found = in_phases(run)
@@ -155,6 +165,15 @@ def search(
         bound = lower_bound(evaluator, of_operators, lambda: late.expired, uneven=uneven)
         found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=deadline.elapsed)
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
+
+
+def _of_products(evaluator: Evaluator, products: str) -> Evaluator:
+    """The evaluator with which every plan has such products, closed forms and bounds included."""
+    if not isinstance(evaluator.costs, ModelCosts):
+        got = type(evaluator.costs).__name__
+        raise ValueError(f"search: products={products} needs a described machine with analytic costs, got {got}")
+    costs = evaluator.costs.of_products(products)
+    return new_evaluator(evaluator.graph, evaluator.machine, costs, evaluator.rule, evaluator.clip_norm)
 
 
 def _bound(evaluator: Evaluator, wanted: SpaceOptions, over: Callable[[], bool], uneven: bool) -> float:

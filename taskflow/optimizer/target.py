@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Protocol
 
@@ -42,8 +43,9 @@ class PlanTarget(Protocol):
         """True if it can express the plan. Takes seconds for a large network; ``over`` as of `may_have`."""
         ...
 
-    def lacks(self, strategy: Strategy, memory: MemoryCheck) -> str:
-        """Return why the framework cannot run a strategy that fits the memory by itself; empty if it can."""
+    def lacks(self, strategy: Strategy, memory: MemoryCheck | None) -> str:
+        """Return why the framework cannot run a strategy that fits the memory by itself; empty if it can. ``memory`` None: memory
+        does not count."""
         ...
 
     def fastest(
@@ -53,6 +55,14 @@ class PlanTarget(Protocol):
         """Return the fastest strategy that the framework can express, with its seconds, of those near ``found`` and of simple
         ones. Raises ValueError if none fits."""
         ...
+
+
+def refusal(memory: MemoryCheck | None, target: PlanTarget | None) -> Callable[[Strategy], str]:
+    """Return what says why a strategy cannot run: memory (None: it does not count), or the framework (None: taskflow itself)."""
+    if target is None:
+        return memory or (lambda strategy: "")
+    refuses = partial(target.lacks, memory=memory)
+    return refuses if memory is None else memory.refusing(refuses)
 
 
 def target_named(name: str, graph: OperatorGraph) -> PlanTarget:

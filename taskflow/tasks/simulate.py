@@ -2,9 +2,9 @@
 
 The compiled twins in optimizer/evaluate/simulation/, and the tests that hold each equal to it:
 
-- full.h (Algorithm 1): tests/optimizer/test_core_equal.py
-- delta.h (Algorithm 2): tests/optimizer/test_core_delta.py
-- by_fragment.h (without the flat task graph): tests/optimizer/test_core_apart.py
+- full.h (Algorithm 1): tests/optimizer/evaluate/test_core_equal.py
+- delta.h (Algorithm 2): tests/optimizer/evaluate/test_core_delta.py
+- by_fragment.h (without the flat task graph): tests/optimizer/evaluate/test_core_apart.py
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from time import perf_counter, process_time
 import pytest
 from fast_and_slow import fast_among
 from modules import module_of
+from search_toys import Table, every, rugged, tiny
 
 import taskflow
 from taskflow.machine import host, load_machine
@@ -34,7 +35,6 @@ from taskflow.optimizer.result import Progress
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.rules import SGD, Adam
-from tests.optimizer.search_toys import Table, every, rugged, tiny
 
 SMALL = build("RNNLM", batch=8, preset="small", steps=4, steps_per_operator=2)
 MACHINE = host(4)

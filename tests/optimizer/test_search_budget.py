@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 from fast_and_slow import fast_among
+from search_toys import CtrlC, Table, rugged, tiny
 
 from taskflow.machine import load_machine
 from taskflow.mapper import HybridParallel, OpConfig, Strategy, map_graph
@@ -36,7 +37,6 @@ from taskflow.optimizer.traffic.messages import Messages
 from taskflow.rules import SGD
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import Kind
-from tests.optimizer.search_toys import CtrlC, Table, rugged, tiny
 
 
 def test_lowering_a_whole_step_and_estimating_memory_look_at_the_time() -> None:

@@ -1,6 +1,6 @@
 // A walk by Metropolis-Hastings without Python: proposals drawn, evaluated and decided here. taskflow/optimizer/algorithms/mcmc_compiled.py hands
 // the tables over and is called back where one lacks an entry, for a plan better than all before, and every few milliseconds.
-// The definition is optimizer/algorithms/mcmc.py and optimizer/algorithms/splitmix.py; tests/optimizer/test_walk.py
+// The definition is optimizer/algorithms/mcmc.py and optimizer/algorithms/splitmix.py; tests/optimizer/algorithms/test_walk.py
 // holds them equal.
 #pragma once
 

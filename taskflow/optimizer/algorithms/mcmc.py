@@ -1,6 +1,6 @@
 """The paper's search (sections 6.1 and 6.2): Metropolis-Hastings over strategies, one random operator at a time.
 
-The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/test_walk.py holds them equal.
+The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/algorithms/test_walk.py holds them equal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SplitMix: the random numbers of a walk, so simple that compiled code makes the same ones (`algorithms/mcmc.h`).
 
-The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/test_walk.py holds them equal.
+The compiled twin is optimizer/algorithms/mcmc.h; tests/optimizer/algorithms/test_walk.py holds them equal.
 """
 
 from __future__ import annotations

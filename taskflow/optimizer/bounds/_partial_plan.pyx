@@ -1,7 +1,7 @@
 # distutils: language = c++
 """The compiled lower bound of partial plans (bounds/partial_plan.h). taskflow/optimizer/bounds/partial_plan.py fills it and asks it.
 
-There is no twin: a bound is right if no completion is faster; tests/optimizer/test_relaxed_step.py holds it."""
+There is no twin: a bound is right if no completion is faster; tests/optimizer/bounds/test_relaxed_step.py holds it."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 // Jackson's preemptive schedule: what one machine needs at least for jobs that arrive, take time, and have something after
 // them (Jackson 1955; Carlier 1982). No schedule without preemption is shorter.
-// There is no twin: a bound is right if no completion is faster; tests/optimizer/test_relaxed_step.py holds it.
+// There is no twin: a bound is right if no completion is faster; tests/optimizer/bounds/test_relaxed_step.py holds it.
 #pragma once
 
 #include <algorithm>

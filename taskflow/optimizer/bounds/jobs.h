@@ -1,5 +1,5 @@
 // What the passes of `bounds/passes.h` give together: the longest path through an operator, and jobs of processors.
-// There is no twin: a bound is right if no completion is faster; tests/optimizer/test_relaxed_step.py holds it.
+// There is no twin: a bound is right if no completion is faster; tests/optimizer/bounds/test_relaxed_step.py holds it.
 #pragma once
 
 #include "bounds/passes.h"

@@ -7,7 +7,7 @@
 //
 // Heads and tails are longest paths; and what a task waits for (or what waits for it) on one processor takes Jackson's
 // schedule there, too. A transfer takes its seconds; those that one piece waits for on one route come one after the other.
-// There is no twin: a bound is right if no completion is faster; tests/optimizer/test_relaxed_step.py holds it.
+// There is no twin: a bound is right if no completion is faster; tests/optimizer/bounds/test_relaxed_step.py holds it.
 #pragma once
 
 #include <tuple>

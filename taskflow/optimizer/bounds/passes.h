@@ -1,5 +1,5 @@
 // The passes of `bounds/partial_plan.h` over the operators: heads from the first to the last, then back; tails the other way round.
-// There is no twin: a bound is right if no completion is faster; tests/optimizer/test_relaxed_step.py holds it.
+// There is no twin: a bound is right if no completion is faster; tests/optimizer/bounds/test_relaxed_step.py holds it.
 #pragma once
 
 #include "bounds/partial_plan.h"

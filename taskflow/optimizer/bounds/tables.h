@@ -1,6 +1,6 @@
 // What the relaxed step of `bounds/partial_plan.h` is made of: operators' cuts and configurations, what pieces read from each other,
 // and the seconds of what lies between them. taskflow/optimizer/bounds/partial_plan.py fills it.
-// There is no twin: a bound is right if no completion is faster; tests/optimizer/test_relaxed_step.py holds it.
+// There is no twin: a bound is right if no completion is faster; tests/optimizer/bounds/test_relaxed_step.py holds it.
 #pragma once
 
 #include <algorithm>

@@ -104,15 +104,19 @@ class ModelCosts(Costs):
         return in_eight_bits(device) if node.number in self._eight else device
 
     def _of(self, strategy: Strategy) -> ModelCosts:
-        """The costs of a strategy's tasks: these, or those with linear layers in 8 bits (`HybridPlan.products`). Raises ValueError
+        """The costs of a strategy's tasks: these, or those with linear layers in 8 bits."""
+        return self.of_products(strategy.plan.products) if strategy.plan is not None else self
+
+    def of_products(self, products: str) -> ModelCosts:
+        """Return the costs with which every plan's products are as ``products`` says (`HybridPlan.products`). Raises ValueError
         that names a kind of device that has no such products."""
-        if strategy.plan is None or not strategy.plan.products:
+        if not products or self._eight:
             return self
         for device in self._machine.kinds:
             if "float8" not in dict(device.flops_per_second):
                 raise ValueError(
-                    f"plan {strategy.plan}: products={strategy.plan.products} needs devices with a rate of float8, {device.kind} "
-                    "has none; leave it out, or take a machine with one (taskflow machines)"
+                    f"products={products} needs devices with a rate of float8, {device.kind} has none; leave it out, or take a "
+                    "machine with one (taskflow machines)"
                 )
         if self._in_eight is None:
             self._in_eight = copy(self)
@@ -200,18 +204,18 @@ class ModelCosts(Costs):
         ask = getattr(self.model, "least_seconds", None)
         if ask is None:
             return 0.0
-        key = (self._like[node.number], backward, self._classes[processor])
+        key = (self._like[node.number], backward, self._classes[processor], node.number in self._eight)
         if key not in self._least:
-            device = self._machine.processors[processor].device
+            device = self._device(node, processor)
             self._least[key] = ask(node.operator, node.specs, backward, self._wanted[node.number], device)
         return self._least[key]
 
     def least_parts(self, node: Node, backward: bool, processor: int) -> tuple[tuple[float, float], ...]:
         if not isinstance(self.model, AnalyticCosts):
             return ()
-        key = (self._like[node.number], backward, self._classes[processor])
+        key = (self._like[node.number], backward, self._classes[processor], node.number in self._eight)
         if key not in self._parts:
-            device = self._machine.processors[processor].device
+            device = self._device(node, processor)
             wanted = self._wanted[node.number]
             self._parts[key] = tuple(self.model.least_parts(node.operator, node.specs, backward, wanted, device))
         return self._parts[key]

@@ -1,7 +1,7 @@
 # distutils: language = c++
 """The compiled twin of lower + simulate, for timelines. taskflow/optimizer/evaluate/compiled.py fills it and asks it.
 
-The definition is optimizer/evaluate/evaluator.py; tests/optimizer/test_core_equal.py holds them equal."""
+The definition is optimizer/evaluate/evaluator.py; tests/optimizer/evaluate/test_core_equal.py holds them equal."""
 
 import numpy as np
 

@@ -1,7 +1,7 @@
 """Evaluator: predicts the step time of strategies that differ in a few operators from a current one.
 
 `PythonEvaluator` is the definition, with `tasks.lower` and `tasks.simulate`. The compiled twin is optimizer/evaluate/_core.pyx;
-tests/optimizer/test_core_equal.py holds them equal. The headers that it includes name the functions that they implement.
+tests/optimizer/evaluate/test_core_equal.py holds them equal. The headers that it includes name the functions that they implement.
 """
 
 from __future__ import annotations

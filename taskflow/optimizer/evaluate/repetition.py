@@ -125,7 +125,7 @@ def repeated_seconds(of: Repetition, strategy: Strategy, costs: Costs, rule: Upd
     """Seconds of a training step under a plan of the first repetition: the definition. Of the whole plan its part is lowered, and
     simulated on what one repetition occupies.
 
-    The compiled twin is optimizer/evaluate/_core.pyx; tests/optimizer/test_repetition.py holds them equal."""
+    The compiled twin is optimizer/evaluate/_core.pyx; tests/optimizer/evaluate/test_repetition.py holds them equal."""
     tasks = lower(of.graph, of.expand(strategy), rule, part=of.part)
     places = [(place, together(task.kind, place, of.machine)) for task, place in zip(tasks, of.places(tasks))]
     numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}

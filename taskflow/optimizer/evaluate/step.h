@@ -1,5 +1,5 @@
 // One step of one model: the current strategy, a proposal beside it, and the times of both.
-// The definition is optimizer/evaluate/evaluator.py; tests/optimizer/test_core_walks.py holds them equal.
+// The definition is optimizer/evaluate/evaluator.py; tests/optimizer/algorithms/test_core_walks.py holds them equal.
 #pragma once
 
 #include <map>

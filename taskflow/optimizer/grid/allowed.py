@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
@@ -24,14 +25,15 @@ class Allowed:
 
     Operators that are pinned are cut as pinned, and layers synchronised as pinned, in every plan. A plan that goes against any
     other rule is left out. ``may_have`` asks of each degree of a plan by itself, which is soon done; making the strategy asks all.
+    ``products``: the type of products that every plan gets (`HybridPlan.products`).
     """
 
     def __init__(
         self, graph: OperatorGraph, machine: Machine, space: SpaceOptions | None = None, target: PlanTarget | None = None,
-        over: Callable[[], bool] = lambda: False,
+        over: Callable[[], bool] = lambda: False, products: str = "",
     ) -> None:
         self.graph, self.machine, self.target, self._over = graph, machine, target, over
-        self.space = space or SpaceOptions()
+        self.space, self.products = space or SpaceOptions(), products
         self.free = self.space == SpaceOptions() and target is None
         self.permitted = self.space.constraints.resolve(graph, len(machine.processors))
         self.syncs = self.space.constraints.syncs(graph)
@@ -46,7 +48,7 @@ class Allowed:
             return True
         if not self.space.uneven and plan.shares:
             return False
-        if self.target is not None and not self.target.may_have(plan, self._over):
+        if self.target is not None and not self.target.may_have(self._typed(plan), self._over):
             return False
         degrees = [(name, getattr(plan, name) or 1) for name in DEGREES]
         return all(degree == 1 or self._by_itself(name, degree) for name, degree in degrees)
@@ -54,6 +56,7 @@ class Allowed:
     def strategy(self, plan: HybridPlan) -> Strategy:
         """Return the strategy of a plan. Raises ValueError if the network cannot be cut so, `NotAllowedError` if the plan is not
         allowed."""
+        plan = self._typed(plan)
         if self.free:
             return map_graph(HybridParallel(plan), self.graph, self.machine)
         if self.target is not None and not self.target.has(plan, self._over):
@@ -61,6 +64,8 @@ class Allowed:
         made = map_graph(HybridParallel(plan), self.graph, self.machine)
         found = repaired_strategy(self._pins, self.syncs, made)
         if found is not made:
+            if self.products:
+                raise self._error(plan, "a pin changes it, and only plans in notation have products in 8 bits")
             try:
                 found.verify(self.graph)
             except ValueError as error:  # a pin is outside its stage
@@ -69,6 +74,9 @@ class Allowed:
             if why := self._cut(node, found[node.name]) or self._place(node, found[node.name]):
                 raise self._error(plan, f"{node.name}: {why}")
         return found
+
+    def _typed(self, plan: HybridPlan) -> HybridPlan:
+        return replace(plan, products=self.products) if self.products else plan
 
     def _error(self, plan: HybridPlan, why: str) -> NotAllowedError:
         self.refused = f"{plan}: {why}"

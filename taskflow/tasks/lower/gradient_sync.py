@@ -9,7 +9,7 @@ rows of one chunk, and for each chunk its range and its root. Places count from 
 `sync_tasks` writes the rows out for all chunks.
 
 The compiled twins are optimizer/evaluate/lowering/sync_table.h, which keeps tables, and sync_walk.h, which writes rows out;
-tests/optimizer/test_core_sync_table.py holds them equal.
+tests/optimizer/evaluate/test_core_sync_table.py holds them equal.
 """
 
 from __future__ import annotations

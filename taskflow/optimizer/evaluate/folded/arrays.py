@@ -1,6 +1,6 @@
 """Algorithm 1 of the paper for a step that is given as arrays: `tasks.simulate` without task objects.
 
-The compiled twin is _arrays.pyx; tests/optimizer/test_folded.py holds them equal."""
+The compiled twin is _arrays.pyx; tests/optimizer/evaluate/test_folded.py holds them equal."""
 
 from __future__ import annotations
 

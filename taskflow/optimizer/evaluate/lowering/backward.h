@@ -1,5 +1,5 @@
 // Backward tasks: what forward reads, backward reduces into.
-// The definition is tasks/lower/backward.py; tests/optimizer/test_core_equal.py holds them equal.
+// The definition is tasks/lower/backward.py; tests/optimizer/evaluate/test_core_equal.py holds them equal.
 #pragma once
 
 #include "evaluate/lowering/lower.h"

@@ -3,7 +3,7 @@
 // Tasks lie in blocks: an operator's forward copies, its forward tasks, what sums its gradient, its backward tasks, what
 // collects its weights' gradients. A task's name is its block's number, which follows program order, and its place
 // within: it holds as long as the block is not lowered anew, whatever happens to the others.
-// There is no twin: the definition keeps nothing between proposals; tests/optimizer/test_core_walks.py holds it.
+// There is no twin: the definition keeps nothing between proposals; tests/optimizer/algorithms/test_core_walks.py holds it.
 #pragma once
 
 #include "evaluate/lowering/model.h"

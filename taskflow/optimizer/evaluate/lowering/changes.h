@@ -1,5 +1,5 @@
 // What a proposal changes, and the flat task graph put together from blocks that are kept and blocks that are made anew.
-// There is no twin: the definition lowers each proposal from nothing; tests/optimizer/test_core_walks.py holds it.
+// There is no twin: the definition lowers each proposal from nothing; tests/optimizer/algorithms/test_core_walks.py holds it.
 #pragma once
 
 #include "evaluate/lowering/lower.h"

@@ -1,5 +1,5 @@
 // The forward pass: copies that fill the instances that pieces read, gathered weights, tasks, and sums of partial outputs.
-// The definition is tasks/lower/forward.py; tests/optimizer/test_core_equal.py holds them equal.
+// The definition is tasks/lower/forward.py; tests/optimizer/evaluate/test_core_equal.py holds them equal.
 #pragma once
 
 #include "evaluate/lowering/lower.h"

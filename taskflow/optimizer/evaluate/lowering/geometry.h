@@ -1,5 +1,5 @@
 // Rects, cuts of operators, and how the pieces of one cut overlap those of another: all that does not depend on placement.
-// The definition is regions/rect.py and partition/grid.py; tests/optimizer/test_core_equal.py holds them equal.
+// The definition is regions/rect.py and partition/grid.py; tests/optimizer/evaluate/test_core_equal.py holds them equal.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // tasks/lower/lower.py for timelines: the same tasks in the same order, with costs and predecessors but without buffers.
 //
 // Predecessors that lie before another predecessor anyway may be left out: they change no time.
-// The definition is tasks/lower/lower.py; tests/optimizer/test_core_equal.py holds them equal.
+// The definition is tasks/lower/lower.py; tests/optimizer/evaluate/test_core_equal.py holds them equal.
 #pragma once
 
 #include "evaluate/lowering/blocks.h"

@@ -1,5 +1,5 @@
 // What does not change from strategy to strategy: the graph, the machine, costs, and the geometry of all cuts seen so far.
-// The definition is optimizer/evaluate/evaluator.py; tests/optimizer/test_core_equal.py holds them equal.
+// The definition is optimizer/evaluate/evaluator.py; tests/optimizer/evaluate/test_core_equal.py holds them equal.
 #pragma once
 
 #include <cmath>

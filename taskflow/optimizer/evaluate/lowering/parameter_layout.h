@@ -1,5 +1,5 @@
 // Where the parameters of one layer live under given configurations: tasks/lower/parameters.py for one layer.
-// The definition is tasks/lower/parameters.py; tests/optimizer/test_core_equal.py holds them equal.
+// The definition is tasks/lower/parameters.py; tests/optimizer/evaluate/test_core_equal.py holds them equal.
 #pragma once
 
 #include "evaluate/lowering/geometry.h"

@@ -1,6 +1,6 @@
 // The synchronisation of one layer, kept from proposal to proposal as long as nothing that it depends on changes: the
 // layer's plan, how it is synchronised, and which holders have a gradient. At many devices it is most of a step's tasks.
-// There is no twin: the definition lowers each proposal from nothing; tests/optimizer/test_core_apart.py holds it.
+// There is no twin: the definition lowers each proposal from nothing; tests/optimizer/evaluate/test_core_apart.py holds it.
 #pragma once
 
 #include "evaluate/lowering/lower.h"

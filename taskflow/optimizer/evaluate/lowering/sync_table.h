@@ -1,5 +1,5 @@
 // The tables of tasks/lower/gradient_sync.py, which Python makes and the core keeps: how bundles are synchronised.
-// The definition is tasks/lower/gradient_sync.py; tests/optimizer/test_core_sync_table.py holds them equal.
+// The definition is tasks/lower/gradient_sync.py; tests/optimizer/evaluate/test_core_sync_table.py holds them equal.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // tasks/lower/synchronise.py for timelines: walks the tables of how bundles are synchronised, and clips.
-// The definition is tasks/lower/gradient_sync.py and tasks/lower/synchronise.py; tests/optimizer/test_core_sync_table.py
+// The definition is tasks/lower/gradient_sync.py and tasks/lower/synchronise.py; tests/optimizer/evaluate/test_core_sync_table.py
 // holds them equal.
 #pragma once
 

@@ -1,5 +1,5 @@
 // What synchronisation of a layer finds: its holders' gradients in their flat buffers, and the tasks that read its weights.
-// The definition is tasks/lower/backward.py; tests/optimizer/test_core_equal.py holds them equal.
+// The definition is tasks/lower/backward.py; tests/optimizer/evaluate/test_core_equal.py holds them equal.
 #pragma once
 
 #include "evaluate/lowering/lower.h"

@@ -1,6 +1,6 @@
 // Algorithm 1 without the flat task graph: it simulates the tasks around synchronisation, and each layer's cached fragment joins in
 // when the first of its slots is filled. The seconds are those of the flat task graph, bit for bit.
-// The definition is tasks/simulate.py; tests/optimizer/test_core_apart.py holds them equal.
+// The definition is tasks/simulate.py; tests/optimizer/evaluate/test_core_apart.py holds them equal.
 #pragma once
 
 #include <functional>

@@ -5,7 +5,7 @@
 // later of arrival and the end of the stay before it there, and the stays on every resource in order of (arrival, number); this
 // holds if all costs are positive. So it does not matter where propagation starts from: when nothing changes any more, the times are those of
 // Algorithm 1, bit for bit.
-// The definition is tasks/simulate.py; tests/optimizer/test_core_delta.py holds them equal.
+// The definition is tasks/simulate.py; tests/optimizer/evaluate/test_core_delta.py holds them equal.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Flat task graphs and Algorithm 1 over them.
-// The definition is tasks/simulate.py; tests/optimizer/test_core_equal.py holds them equal.
+// The definition is tasks/simulate.py; tests/optimizer/evaluate/test_core_equal.py holds them equal.
 #pragma once
 
 #include <algorithm>

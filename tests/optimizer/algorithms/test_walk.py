@@ -11,6 +11,7 @@ from time import process_time
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from search_toys import CtrlC
 
 import taskflow
 from taskflow.graph import OperatorGraph
@@ -32,7 +33,6 @@ from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space.constraints import Constraints
 from taskflow.optimizer.space.followers import CoupledMoves
 from taskflow.optimizer.space.space import PLACEMENTS, SearchSpace, SpaceOptions
-from tests.optimizer.search_toys import CtrlC
 
 pytest.importorskip("taskflow.optimizer.evaluate._core")
 

@@ -12,7 +12,8 @@ from taskflow.machine import Cluster, load_machine
 from taskflow.mapper import HybridParallel, Strategy, map_graph
 from taskflow.mapper.strategy_file import load, save
 from taskflow.models.llama import LlamaConfig, llama
-from taskflow.optimizer import make_evaluator
+from taskflow.optimizer import make_evaluator, search
+from taskflow.optimizer.cost import Roofline
 from taskflow.optimizer.cost.adapter import in_eight_bits
 from taskflow.optimizer.cost.library import spent
 from taskflow.regions import Rect
@@ -93,3 +94,27 @@ def test_devices_without_rates_of_eight_bits_are_named() -> None:
         seconds(network(64), "d4 products=fp8", load_machine("a100", 4))
     with pytest.raises(ValueError, match="no meaning for 'products=fp4'"):
         HybridParallel("d4 products=fp4")
+
+
+def test_searches_find_plans_in_eight_bits_where_asked() -> None:
+    graph, machine = network(4096), load_machine("h100:bf16", 4)
+    plain = search(graph, machine, budget="1p", rule=Adam())
+    found = search(graph, machine, budget="1p", rule=Adam(), products="fp8")
+    assert found.strategy.plan is not None and found.strategy.plan.products == "fp8" and "products=fp8" in found.strategy.name
+    assert found.seconds == make_evaluator(graph, machine, rule=Adam()).set(found.strategy) < plain.seconds
+    assert found.lower_bound <= found.seconds and found.lower_bound < plain.lower_bound
+    barred = {phase.name: phase.barred for phase in found.phases}
+    assert barred["operators"] == "only plans in notation have products=fp8"
+    assert plain.strategy.plan is None or not plain.strategy.plan.products
+
+
+def test_searches_in_eight_bits_name_what_cannot_be() -> None:
+    graph, h100 = network(4096), load_machine("h100", 4)
+    with pytest.raises(ValueError, match="a100 has none; leave it out"):
+        search(graph, load_machine("a100", 4), budget="1p", products="fp8")
+    with pytest.raises(ValueError, match="needs a described machine with analytic costs"):
+        search(graph, h100, budget="1p", products="fp8", use=make_evaluator(graph, h100, costs=Roofline(h100)))
+    with pytest.raises(ValueError, match="only plans in notation have products=fp8, and they are not searched: "):
+        search(graph, h100, budget="1p", products="fp8", algorithm="mcmc")
+    with pytest.raises(ValueError, match="a pin changes it, and only plans in notation"):
+        search(graph, h100, budget="1p", products="fp8", constraints={"lm_head": {"pin": "whole @ 0"}})

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from core_cases import Odd, shared
 from partial_sums import near_config, network
+from search_toys import every
 
 import taskflow
 from taskflow.mapper import Strategy, Sync, SyncAlgorithm
@@ -21,7 +22,6 @@ from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.space import SpaceOptions
 from taskflow.optimizer.space.symmetry import renumbered, renumberings
 from taskflow.rules import SGD
-from tests.optimizer.search_toys import every
 
 relax = pytest.importorskip("taskflow.optimizer.bounds.partial_plan", reason="the compiled bound is not built")
 NO_LIMIT = float("inf")

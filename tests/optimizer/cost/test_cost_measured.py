@@ -403,7 +403,7 @@ def test_predictions_are_of_the_right_size(tmp_path: Path) -> None:
     """The tasks of a real step, each measured apart, add up to what the step takes in order of magnitude. (How exact
     predictions are is for a benchmark on a quiet machine.) One thread, and its processor time for both, so that others
     may use the machine meanwhile: threads that outnumber free cores wait for each other."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     variables = {
         **os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")]),

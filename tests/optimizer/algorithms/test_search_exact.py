@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 from fast_and_slow import fast_among
 from modules import module_of
+from search_toys import every, tiny
 
 import taskflow
 from taskflow.graph import OperatorGraph
@@ -23,7 +24,6 @@ from taskflow.optimizer.space.decisions import Nearest, decisions
 from taskflow.optimizer.space.followers import followed
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.optimizer.traffic.edges import Accesses
-from tests.optimizer.search_toys import every, tiny
 
 fixing_order = pytest.importorskip("taskflow.optimizer.bounds.partial_plan", reason="the compiled bound is not built").fixing_order
 

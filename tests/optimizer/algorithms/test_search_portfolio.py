@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from search_toys import CtrlC
 
 import taskflow
 from taskflow.machine import load_machine
@@ -13,7 +14,6 @@ from taskflow.optimizer.algorithms.portfolio import worth
 from taskflow.optimizer.budget import Budget, Deadline, SharedIncumbent
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator, search
-from tests.optimizer.search_toys import CtrlC
 
 CLUSTER = load_machine("p100", 8)
 GRAPH = build("nmt", 64, preset="small")
