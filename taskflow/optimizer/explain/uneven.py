@@ -182,7 +182,7 @@ def _has(graph: OperatorGraph, strategy: Strategy, members: Mapping[str, list[in
 
 
 def even_order(strategy: Strategy, graph: OperatorGraph) -> Strategy | None:
-    """Return a plan with an order with layers distributed evenly over its stages, on the same devices, and equal shares of
+    """Return a pipelined or sharded plan with layers distributed evenly over its stages, on the same devices, and equal shares of
     samples. None if that is not possible."""
     pipeline = strategy.pipeline
     configs = {}

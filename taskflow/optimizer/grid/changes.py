@@ -30,7 +30,7 @@ def change_that_fits(
     graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, grid: PlanGrid | None = None,
     over: Callable[[], bool] = lambda: False, allowed: Callable[[HybridPlan], bool] = lambda plan: True,
 ) -> FittingChange:
-    """Return what would fit where nothing was found: a plan with an order on these devices, or more devices. Nothing is said
+    """Return what would fit where nothing was found: a pipelined or sharded plan on these devices, or more devices. Nothing is said
     of networks that have no such plans, and of machines that are not described. By closed forms, which leave out most
     short-lived arrays, so with a tenth of the memory left free. Once ``over`` answers true, it says what it has found until then.
     ``allowed``: which plans may be said at all."""
