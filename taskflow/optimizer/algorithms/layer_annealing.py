@@ -24,7 +24,7 @@ from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, Spreads, on_team, orders, repaired
 from taskflow.optimizer.traffic import Loads
 
-MANY_PROCESSORS = 8
+MANY_PROCESSORS = 8  # from here on orders of devices differ enough to be compared
 MANY_TASKS = 3000  # of a step that takes longer to simulate than its loads to add up
 DRAWN = (1, 2, 4, 8, 16)  # from so many moves the one with the lowest loads is simulated
 ENOUGH = 4  # loads and simulations, to compare how long they take

@@ -24,7 +24,7 @@ except ImportError:  # not built: no compiler
 
 ENDS = ("proposals", "time", "stalled", "missing", "better", "failed")  # as in algorithms/mcmc.h
 MOST_CONFIGURATIONS = 1 << 62  # of an operator; drawn as one word
-ENDLESS = 1 << 62
+ENDLESS = 1 << 62  # proposals of a walk without a limit
 UNWATCHED = 0.005  # seconds of a walk in C++ without a look at the clock
 
 

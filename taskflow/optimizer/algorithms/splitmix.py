@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from random import Random
 
-WORD = (1 << 64) - 1
+WORD = (1 << 64) - 1  # the bits of a state
 
 
 class SplitMix(Random):

@@ -7,7 +7,7 @@ from taskflow.machine import Machine
 from taskflow.optimizer.cost import Costs, FromTasks
 from taskflow.rules import UpdateRule
 
-MOST_PROCESSORS = 4096
+MOST_PROCESSORS = 4096  # that the compiled core numbers
 MOST_SIZE, MOST_BYTES = 2**31 - 1, 2**63 - 1  # of a dimension, of a tensor
 
 

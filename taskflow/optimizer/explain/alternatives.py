@@ -21,7 +21,7 @@ from taskflow.optimizer.space import SearchSpace, SpaceOptions, place
 
 SAMPLE = 200  # configurations of the operator's space beside the ones with a reason
 EXPLAINED = 20_000  # tasks of a step: beyond it only FEW alternatives are lowered to say what grows
-FEW = 3
+FEW = 3  # alternatives of such a step
 ALIKE = 2  # alternatives of the same degrees that are shown
 ALWAYS = ("data parallel", "whole on one device")  # shown even if they are slow
 

@@ -18,7 +18,7 @@ from taskflow.optimizer.grid.tables import Array
 LACKS = 1e3  # times ``scale`` that a step would take if it needed all of the memory once more
 EVERY = 25  # exchanges of the basis, after which it is worked out anew, and the bound
 MOST = 2_000  # exchanges
-TINY = 1e-9
+TINY = 1e-9  # what rounding leaves of a zero
 
 
 @dataclass(frozen=True, eq=False, slots=True)

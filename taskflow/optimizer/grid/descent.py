@@ -15,7 +15,7 @@ from taskflow.optimizer.grid.grid import SURE
 from taskflow.optimizer.grid.memory import PlanMemory
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 
-MOST_STARTS = 24
+MOST_STARTS = 24  # plans from which single changes go on
 MOST_STEPS = 24  # from a start
 TOO_LARGE = 3.0  # times the memory: plans that need more are no starts
 PENALTY = 4.0

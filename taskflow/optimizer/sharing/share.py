@@ -39,7 +39,7 @@ from taskflow.optimizer.sharing.together import on_members, together
 from taskflow.rules import UpdateRule
 
 OBJECTIVES = ("slowest", "throughput")
-MOST_DIVISIONS = 20_000
+MOST_DIVISIONS = 20_000  # of the devices among jobs that are all compared
 FOR_PLANS = 0.7  # of the seconds; the rest is for simulating jobs together
 
 

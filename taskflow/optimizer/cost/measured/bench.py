@@ -27,7 +27,7 @@ except ImportError:  # not a Unix
     getrusage = None  # type: ignore[assignment]
 
 NAME = "measured"
-LEAST_REPEATS, MOST_REPEATS = 5, 200
+LEAST_REPEATS, MOST_REPEATS = 5, 200  # of a kernel that is timed: its median settles
 CALM, PATIENCE = 0.15, 4  # a measurement with more spread goes on, at most for so many times its seconds
 ARRAYS = {Kind.MOVE: 2, Kind.SUM: 3, Kind.FILL: 1, Kind.NORM: 1}  # that a task touches, counting what is written once more
 GROUP = 8  # stretches of memory that lie near to each other

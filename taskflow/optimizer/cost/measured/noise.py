@@ -11,7 +11,7 @@ import numpy as np
 
 LIMIT = 1.2  # times the usual
 MEMORY = 64  # looks that say what is usual
-SIZE, PRODUCTS, TIMES = 48, 48, 3
+SIZE, PRODUCTS, TIMES = 48, 48, 3  # rows of a matrix, products of a look, looks of which the fastest counts
 
 
 class SpeedProbe:

@@ -16,8 +16,8 @@ from taskflow.tasks import Task
 from taskflow.tasks.lower import NotAlikeError
 
 Array = np.ndarray  # type: ignore[type-arg]
-SECOND, THIRD, LAST = 1, 2, 3
-NONE = -1
+SECOND, THIRD, LAST = 1, 2, 3  # of the layers that are kept; the first is 0
+NONE = -1  # no task
 
 
 @dataclass(frozen=True, slots=True)
