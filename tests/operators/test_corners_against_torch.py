@@ -35,7 +35,7 @@ TWO: dict[str, tuple[Any, Any]] = {
 }
 # PyTorch's own error is allowed: it divides by 6 after the product, which overflows, and has 1 / 6 in single precision.
 OVERFLOWS = {"hardswish", "gelu tanh"}
-BEYOND = {"gelu"}  # with AVX-512 it gives inf for the largest number, and NaN for inf
+BEYOND = {"gelu"}  # PyTorch's vectors (AVX2 and AVX-512) give inf for the largest number, and NaN for inf
 RELATIVE = {"float64": 1e-13, "float32": 2e-6, "bfloat16": 1e-2}
 SINGLE = {"hardsigmoid": 1e-7}
 OPEN_OF_NAN = {"hardtanh", "relu6", "hardswish"}  # PyTorch's vectors give another derivative than its rest of a loop
