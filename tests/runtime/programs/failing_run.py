@@ -1,24 +1,24 @@
 """A small training program, ``failing_run:main``, that notes each step's samples and loss, and fails as FAULTS says.
 
-FAULTS is a list of faults in JSON, one a start: [kind, when, rank, step, seconds]. ``kind``: kill, stop, hang, exit, raise, or full
-(no file gets longer than 1,000 bytes, as on a full disk). ``when``: start (before connect), restart (before the first step), step
-(``seconds`` after it began), gather, write (of a file's bytes) or replace (a file is whole, and not there yet). Lines of ``notes``:
-start, step, samples, loss.
+FAULTS is a list of faults in JSON, one a start: [kind, when, rank, step, seconds]. ``kind``: kill, stop, hang, exit (by os._exit),
+gone (by _exit in C), raise, or full (no file gets longer than 1,000 bytes, as on a full disk). ``when``: start (before connect),
+restart (before the first step), step, gather, write (of a file's bytes) or replace (a file is whole, and not there yet);
+``seconds`` after that, if they are not 0. Lines of ``notes``: start, step, samples, loss.
 """
 
+import ctypes
 import json
 import os
 import resource
 import signal
-import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 import taskflow
+import taskflow.checkpoint.writer as writer
 from taskflow import Adam, OperatorGraph
 from taskflow.runtime.job import launcher
 from taskflow.training.data import Batches
@@ -29,7 +29,7 @@ START = int(os.environ.get("TASKFLOW_START", "0"))
 RANK = started.rank if (started := launcher()) else 0
 SIZE = started.size if started else 1
 FAULTS = json.loads(os.environ.get("FAULTS", "[]"))
-KIND, WHEN, WHO, STEP, SECONDS = FAULTS[START] if START < len(FAULTS) else ("", "", 0, 0, 0)
+KIND, WHEN, WHO, STEP, SECONDS = FAULTS[START] if len(FAULTS) > START else ("", "", 0, 0, 0)
 MINE = WHO % SIZE == RANK
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0"))
 
@@ -43,22 +43,19 @@ def fail() -> None:
         time.sleep(3600)
     if KIND == "exit":
         os._exit(3)
+    if KIND == "gone":
+        ctypes.CDLL(None)._exit(3)
     if KIND == "raise":
         raise FloatingPointError("boom")
     if KIND == "full":
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 
 
-def fail_at(when: str, rank: bool = MINE) -> None:
-    if WHEN == when and rank and executor_step() >= STEP:
-        fail()
+def fail_at(when: str, rank: bool = MINE, step: int = 10**9) -> None:
+    if when == WHEN and rank and step >= STEP:
+        threading.Timer(SECONDS, fail).start() if SECONDS else fail()
 
 
-def executor_step() -> int:
-    return STEPS_DONE[0]
-
-
-STEPS_DONE = [10**9]
 fail_at("start")
 
 
@@ -101,9 +98,7 @@ def note(line: object) -> None:
 @example({"small": Preset(Config(), Adam(lr=0.02), 40)}, data="NONE", data_help="Nothing.")
 def main(run: RunConfig) -> Training:
     """Train on numbers."""
-    STEPS_DONE[0] = 10**9
     fail_at("restart")
-    STEPS_DONE[0] = 0
     graph = OperatorGraph()
     x = taskflow.input(graph, (run.batch, FEATURES), name="x")
     label = taskflow.input(graph, (run.batch,), "int64", name="label")
@@ -113,43 +108,33 @@ def main(run: RunConfig) -> Training:
 
 
 def train(self, feeds, **options):
-    STEPS_DONE[0] = self.state.step
-    if WHEN == "step" and MINE and self.state.step >= STEP:
-        if SECONDS and KIND in ("kill", "stop"):
-            threading.Timer(SECONDS, fail).start()
-        elif not SECONDS:
-            fail()
-    time.sleep(STEP_SECONDS)
     step = self.state.step
+    fail_at("step", step=step)
+    time.sleep(STEP_SECONDS)
     loss = plain_train(self, feeds, **options)
     note([START, step, [round(float(v), 6) for v in feeds["x"][:, 0]], loss])
     return loss
 
 
-def gather(self, holdings):
-    STEPS_DONE[0] = self.state.step
-    fail_at("gather")
-    return plain_gather(self, holdings)
+def gather(executor, path, position):
+    fail_at("gather", step=executor.state.step)
+    LAST_STEP[0] = executor.state.step
+    return plain_gather(executor, path, position)
 
 
 def write(path, arrays, metadata):
-    if WHEN == "write" and WHO >= 0 and STEPS_DONE[0] >= STEP:
-        if KIND in ("kill", "stop") and SECONDS:
-            threading.Timer(SECONDS, fail).start()
-        else:
-            fail()
+    fail_at("write", True, LAST_STEP[0])
     return plain_write(path, arrays, metadata)
 
 
 def replace(*paths):
-    if WHEN == "replace" and STEPS_DONE[0] >= STEP and str(paths[1]).endswith(".safetensors"):
-        fail()
+    if str(paths[1]).endswith(".safetensors"):
+        fail_at("replace", True, LAST_STEP[0])
     return plain_replace(*paths)
 
 
-import taskflow.checkpoint.writer as writer  # noqa: E402
-
+LAST_STEP = [0]
 plain_train, taskflow.Executor.train = taskflow.Executor.train, train
-plain_gather, taskflow.Executor.gather = taskflow.Executor.gather, gather
+plain_gather, writer.gather_checkpoint = writer.gather_checkpoint, gather
 plain_write, writer.write_safetensors = writer.write_safetensors, write
 plain_replace, os.replace = os.replace, replace
