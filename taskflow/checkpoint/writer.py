@@ -107,11 +107,12 @@ def _set_aside(path: Path) -> None:
 
 
 def _older(path: Path) -> list[Path]:
-    """Those that stay beside ``path``, the newest first."""
+    """Those that stay beside ``path``, the newest first. A run before may have left some with more steps."""
     named = re.compile(rf"{re.escape(path.stem)}\.step(\d+){re.escape(path.suffix)}")
     with suppress(FileNotFoundError):
-        found = [(int(match[1]), file) for file in path.absolute().parent.iterdir() if (match := named.fullmatch(file.name))]
-        return [file for _, file in sorted(found, reverse=True)]
+        found = filter(None, map(named.fullmatch, os.listdir(path.absolute().parent)))
+        steps = {path.with_name(match[0]): int(match[1]) for match in found}
+        return sorted(steps, key=lambda file: (file.stat().st_mtime_ns, steps[file]), reverse=True)
     return []
 
 

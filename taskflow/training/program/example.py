@@ -172,6 +172,9 @@ def run_example(program: str, preset: Preset, options: Options, build: Callable[
 
 def _elastic(program: str, options: Options, ranks: RankRange) -> int:
     """Start this program as a job of several ranks, again and again. Returns its exit status."""
+    if options.checkpoint is None:
+        say_once(f"{program}: --elastic: say with --checkpoint FILE what to write")
+        return 2
 
     def say(text: str) -> None:
         if not options.quiet:

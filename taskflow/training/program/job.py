@@ -183,7 +183,7 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
         "loss_first": _known(first),
         "loss_last": _known(last),
         **{f"{name}_valid": _known(measured.get(name)) for name in training.measures},
-        f"{training.unit}_per_second": result.items_per_second,
+        f"{training.unit}_per_second": _known(result.items_per_second),
         "bytes_moved_per_step": moved,
         "seconds": result.seconds,
         "seed": executor.state.seed,
@@ -196,6 +196,7 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
     }
     if not (options.quiet and options.as_json):  # with --quiet alone, this is the result
         click.echo(
+            f"all {job.steps} steps were done" if not result.losses else
             f"loss {first:.3f} -> {last:.3f} in {len(result.losses)} steps, "
             f"{result.items_per_second:,.0f} {training.unit}/s, {moved / 1e6:.1f} MB moved a step{_scaling(executor)}", err=True
         )

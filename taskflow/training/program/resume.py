@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
@@ -61,9 +62,8 @@ def read_resume(transport: Transport, options: Options, steps: int, say: Say) ->
     one of those that ``--checkpoint`` has written, if there is one, which may have all of the ``steps``. Every rank calls it.
     Raises, on every rank, FileNotFoundError, ImportError and ValueError. It must be a checkpoint of a training program, with the
     seed of ``--seed`` if that is given, and fewer steps than ``steps``."""
-    for option, given in (("--checkpoint-every", options.checkpoint_every), ("--elastic", options.elastic)):
-        if given is not None and options.checkpoint is None:
-            raise ValueError(f"{option}: say with --checkpoint FILE what to write")
+    if options.checkpoint_every is not None and options.checkpoint is None:
+        raise ValueError("--checkpoint-every: say with --checkpoint FILE what to write")
     if options.resume == AUTO and options.checkpoint is None:
         raise ValueError("--resume auto: say with --checkpoint FILE which one")
 
@@ -129,7 +129,7 @@ class Saver:
         """``options``: with ``checkpoint``."""
         self._every, self._start, self._steps, self._first = options.checkpoint_every or Every(), start, steps, start.steps
         self._transport = executor.transport
-        self._last, self._next = monotonic(), start.steps + 1
+        self._last, self._next, self._saved = monotonic(), start.steps + 1, start.steps
 
         def said(written: Written) -> None:
             after = f"checkpoint after step {written.step}: {options.checkpoint}"
@@ -140,14 +140,18 @@ class Saver:
     def __call__(self, done: int, epoch: int) -> None:
         """Begin a checkpoint if one is due after ``done`` steps, in ``epoch``; the last one is complete when this returns."""
         due = self._due(done)
-        if not (due or done == self._steps):
-            return
+        if due or done == self._steps:
+            self._try(self._writer.wait)
+            self._saved = done
+            self._try(lambda: self._writer.save(replace(self._start, steps=done, epoch=epoch).as_json()))
+        if done == self._steps:
+            self._try(self._writer.close)
+
+    def _try(self, act: Callable[[], None]) -> None:
         try:
-            self._writer.save(replace(self._start, steps=done, epoch=epoch).as_json())
-            if done == self._steps:
-                self._writer.close()
+            act()
         except OSError as error:
-            raise CheckpointError(f"checkpoint after step {done}: {one_line(error)}") from error
+            raise CheckpointError(f"checkpoint after step {self._saved}: {one_line(error)}") from error
 
     def _due(self, done: int) -> bool:
         if self._every.steps:
