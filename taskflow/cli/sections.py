@@ -5,7 +5,10 @@ from __future__ import annotations
 import click
 
 CONSTRAINTS = frozenset({"constraints_file", "pins", "pin_syncs", "forbids", "limits"})
-ADVANCED = frozenset({"costs", "algorithm", "degrees", "placements", "reduction", "uneven", "memory", "workers", "debug"})
+ADVANCED = frozenset({
+    "costs", "algorithm", "degrees", "placements", "reduction", "uneven", "memory", "workers", "debug", "checkpoint_time",
+    "restart_time", "repair_time", "slower",
+})
 """Names of parameters."""
 
 

@@ -128,6 +128,7 @@ def _executor(
     strategy, chooser = plan(
         options.mapper, graph, machine, transport, rule=preset.rule, clip_norm=preset.clip_norm, seed=seed,
         budget=options.search_budget, say=say, kernels=kernels, costs=options.costs,
+        or_search=options.elastic is not None and transport.size < options.elastic.most,
     )
     if (file := options.save_strategy) is not None:
         on_first_rank(transport, lambda: save(strategy, graph, machine.name, file))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import click
 
-from taskflow.asking import FloatName, Seconds
-from taskflow.optimizer import Budget
+from taskflow.asking import Duration, FloatName, Seconds
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.runtime.job import LAUNCHER, RankRange
 from taskflow.training.program.plan import SEARCH_BUDGET
@@ -29,11 +27,10 @@ class _Every(click.ParamType):  # type: ignore[type-arg]
     name = "steps or time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Every:
-        with suppress(ValueError):
-            if str(value).isdecimal() and int(value) > 0:
-                return Every(steps=int(value))
-            if not isfinite((spent := Budget.parse(value)).proposals) and not str(value)[-1:].isdecimal():
-                return Every(seconds=spent.seconds)
+        if str(value).isdecimal() and int(value) > 0:
+            return Every(steps=int(value))
+        with suppress(click.BadParameter):
+            return Every(seconds=Duration().convert(value, param, ctx))
         return self.fail(f"{value!r}: write a number of steps, such as 100, or a time, such as 90s, 10m or 1h", param, ctx)
 
 
