@@ -77,7 +77,8 @@ def _counts(context: click.Context, option: click.Parameter, value: str | None) 
 @output_options
 def search_command(
     budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, uneven: bool, memory: bool,
-    starts: tuple[str, ...], workers: int | None, target: str | None, out: str | None, also_for: tuple[int, ...], as_json: bool, quiet: bool, **asked: Any,
+    starts: tuple[str, ...], workers: int | None, target: str | None, out: str | None, also_for: tuple[int, ...], as_json: bool,
+    quiet: bool, **asked: Any,
 ) -> None:
     """Find a fast strategy for MODEL.
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import asdict
 from math import sqrt
 
 import pytest
+from click.testing import CliRunner
 
+from taskflow.cli.main import main
 from taskflow.optimizer.failures import best_interval, failure_costs
 
 
@@ -63,3 +67,14 @@ def test_a_plan_for_what_is_left_is_slower_until_the_devices_are_back() -> None:
 def test_numbers_that_cannot_be(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="failure_costs: "):
         failure_costs(**{"step": 1.0, "mtbf": 3600.0, "write": 5.0, "restart": 60.0} | wrong)
+
+
+def test_the_command_says_it() -> None:
+    words = ["simulate", "mlp", "-m", "h100", "-n", "2", "--mtbf", "8h", "--checkpoint-time", "2s", "--restart-time", "5m"]
+    said = CliRunner().invoke(main, words).stdout
+    assert "failures every 8 h: with a checkpoint (of 2 s) every 5.6" in said and "of the time is useful" in said
+    row = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    found = failure_costs(row["iteration_seconds"], 28800.0, write=2.0, restart=300.0)
+    assert row["failures"] == {**asdict(found), "mtbf": 28800.0, "checkpoint": 2.0}
+    wrong = CliRunner().invoke(main, ["simulate", "mlp", "--mtbf", "8"])
+    assert wrong.exit_code == 2 and "'8' is no such time; write 90s, 10m, 8h or 2d" in wrong.stderr

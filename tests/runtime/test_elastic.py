@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -73,6 +74,19 @@ def test_it_shrinks_and_grows_with_the_nodes_that_are_there(tmp_path: Path) -> N
     there = iter([{"a": 2, "b": 1}, {"a": 2}, {"a": 2, "c": 9}])
     status, seen, _ = starts(tmp_path, KILLED, RAISED, "exit 0", hosts=lambda: next(there))
     assert (status, seen) == (0, ["3a:2,b:1", "2a:2", "4a:2,c:9"])
+
+
+def test_a_job_that_stands_still_is_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody of it could: its only process is stopped. One that computes for longer is not."""
+    count = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done"
+    (tmp_path / "job.sh").write_text(f"[ $TASKFLOW_START = 1 ] || kill -STOP $$\n{count}\n")
+    launch = tmp_path / "mpirun"
+    launch.write_text('#!/bin/sh\nshift 2\nexec "$@"\n')
+    launch.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(tmp_path / "python"))
+        assert run_elastic(["sh", str(tmp_path / "job.sh")], (1, 1), max_restarts=1, watchdog_seconds=0.4) == 0
+    assert "no process of the job has done anything for 0.8 s: it is ended" in capsys.readouterr().err
 
 
 # ---- training --------------------------------------------------------------------------------------------------------

@@ -146,6 +146,20 @@ def test_auto_resumes_from_the_newest_whole_checkpoint(folder: Path) -> None:
     refused(start("--elastic", "3:2"), "'3:2': write the fewest and the most ranks, such as 2:4")
 
 
+def test_an_elastic_job_on_fewer_processors_takes_the_plan_for_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a file made beforehand; without one, a plan is searched for."""
+    monkeypatch.setenv("TASKFLOW_START", "1")
+    save = ["--steps", "1", "--processors"]
+    report(start(*save, "3", "--mapper", "model", "--save-strategy", "plan.json"))
+    given = ["--mapper", "plan.json", "--processors", "2", "--checkpoint", "run.safetensors"]
+    refused(start(*given), "made for 3 processors")
+    more = ["--elastic", "1:3", "--search-budget", "20p"]
+    done = CliRunner().invoke(program("rnnlm"), ["--data", "text.txt", *given, *more, "--steps", "4"], catch_exceptions=False)
+    assert "start it with -n 3 or search again): searching for one (20p)" in done.stderr, done.stderr
+    report(start(*save, "2", "--mapper", "model", "--save-strategy", "plan.2.json"))
+    assert report(start(*given, *more))["strategy"] == "model" and report(start(*given, "--resume", "auto"))["losses"] == []
+
+
 def test_pictures_go_on_where_they_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = report(start("--steps", "6", name="mlp", data=False))
     report(start("--steps", "4", "--checkpoint", "run.safetensors", name="mlp", data=False))

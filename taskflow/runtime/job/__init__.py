@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from taskflow.runtime.job.arrivals import arrive as arrive
     from taskflow.runtime.job.chain import Wait as Wait
     from taskflow.runtime.job.chain import explain as explain
+    from taskflow.runtime.job.elastic import ATTEMPT_VARIABLE as ATTEMPT_VARIABLE
     from taskflow.runtime.job.elastic import LAUNCHER as LAUNCHER
-    from taskflow.runtime.job.elastic import START_VARIABLE as START_VARIABLE
     from taskflow.runtime.job.elastic import RankRange as RankRange
     from taskflow.runtime.job.elastic import hosts_of as hosts_of
     from taskflow.runtime.job.elastic import run_elastic as run_elastic
@@ -55,7 +55,7 @@ __getattr__ = lazily(
         "STARTED": "taskflow.runtime.job.arrivals",
         "arrive": "taskflow.runtime.job.arrivals",
         "LAUNCHER": "taskflow.runtime.job.elastic",
-        "START_VARIABLE": "taskflow.runtime.job.elastic",
+        "ATTEMPT_VARIABLE": "taskflow.runtime.job.elastic",
         "RankRange": "taskflow.runtime.job.elastic",
         "hosts_of": "taskflow.runtime.job.elastic",
         "run_elastic": "taskflow.runtime.job.elastic",
@@ -85,12 +85,12 @@ __getattr__ = lazily(
     },
 )
 __all__ = [
+    "ATTEMPT_VARIABLE",
     "INTERRUPTED",
     "LAUNCHER",
     "LEAN_BYTES",
     "MORE",
     "STARTED",
-    "START_VARIABLE",
     "WATCHDOG_VARIABLE",
     "Backoff",
     "Doorbell",

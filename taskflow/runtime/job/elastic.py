@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +23,10 @@ from typing import IO
 
 from taskflow.runtime.job import segments
 from taskflow.runtime.job.launch import INTERRUPTED, LaunchError
+from taskflow.runtime.job.polling import watchdog_limit
 
 LAUNCHER = "mpirun -n {ranks}"
-START_VARIABLE, _JOB_VARIABLE = "TASKFLOW_START", "TASKFLOW_ELASTIC_JOB"
+ATTEMPT_VARIABLE, _JOB_VARIABLE = "TASKFLOW_START", "TASKFLOW_ELASTIC_JOB"
 """The number of a job's start, from 0, in the environment of its processes; and a name that no other start has."""
 _MISTAKE = 2  # exit code: the user must correct something, and no restart does
 _ENDS_SECONDS = 15.0
@@ -71,7 +73,8 @@ class _Ended:
 
 def run_elastic(
     command: Sequence[str], ranks: RankRange | tuple[int, int], *, max_restarts: int = 3, launcher: str = LAUNCHER,
-    hosts: Callable[[], Mapping[str, int]] | None = None, say: Callable[[str], None] = lambda text: None,
+    hosts: Callable[[], Mapping[str, int]] | None = None, watchdog_seconds: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Run ``command`` (words) on ``ranks`` (fewest, most) until it ends well, and return its exit status. Each time it fails, at
     most ``max_restarts`` times, it is started again on the ranks that are left. It must go on from its last checkpoint by
@@ -79,19 +82,22 @@ def run_elastic(
 
     ``launcher``: words before the command, in which {ranks} and {hosts} (``a:4,b:4``) are replaced. ``hosts`` returns the
     ranks that each node takes; it is asked before every start, so that the job shrinks and grows with them. Without it, each
-    rank that has died (not one that raised an exception) is one less, down to the fewest. ``say`` gets a line about each start.
+    rank that has died (not one that raised an exception) is one less, down to the fewest. ``watchdog_seconds`` is as `connect` has
+    it: a job whose ranks are all here is ended when no process of it has done anything for twice as long. Its ranks watch each
+    other, but nobody does if all are stopped, or the only one is. ``say`` gets a line about each start.
     A mistake of the user (exit status 2) and Ctrl-C (130) end it. Raises LaunchError if the launcher does not exist or too few
     nodes are there for ten minutes.
     """
     span = ranks if isinstance(ranks, RankRange) else RankRange(*ranks)
     count = span.most
+    limit = 2 * watchdog_limit(watchdog_seconds) if hosts is None and launcher == LAUNCHER else 0.0
     for start in range(max_restarts + 1):
         there = None if hosts is None else _enough(hosts, span.least, say)
         if there is not None:
             count = min(span.most, sum(there.values()))
         if start:
             say(f"restart {start} of {max_restarts}: on {count} of {span.most} ranks")
-        ended = _run([*_words(launcher, count, there), *command], start)
+        ended = _run([*_words(launcher, count, there), *command], start, limit)
         if ended.final:
             break
         count = max(span.least, count - len(_dead(ended.causes)))
@@ -140,14 +146,18 @@ def _words(launcher: str, count: int, hosts: Mapping[str, int] | None) -> list[s
     return [found, *words[1:]]
 
 
-def _run(command: list[str], start: int) -> _Ended:
-    """Start the job once, pass on what it says, and return when all of its processes on this node have ended."""
-    name = uuid.uuid4().hex
+def _run(command: list[str], start: int, limit: float) -> _Ended:
+    """Start the job once, pass on what it says, and return when all of its processes on this node have ended. ``limit``: seconds
+    without work after which it is ended; 0: none."""
+    name, over = uuid.uuid4().hex, threading.Event()
+    mark = f"{_JOB_VARIABLE}={name}".encode()
     job = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        env={**os.environ, START_VARIABLE: str(start), _JOB_VARIABLE: name},
+        env={**os.environ, ATTEMPT_VARIABLE: str(start), _JOB_VARIABLE: name},
     )
     assert job.stderr is not None
+    if limit:
+        threading.Thread(target=_end_if_idle, args=(mark, limit, over), daemon=True).start()
     try:
         with _told_to_end():
             causes = tuple(_passed_on(job.stderr))
@@ -158,7 +168,8 @@ def _run(command: list[str], start: int) -> _Ended:
             job.wait(_ENDS_SECONDS)
         raise
     finally:
-        _end(f"{_JOB_VARIABLE}={name}")
+        over.set()
+        _end(mark)
     return _Ended(status if status >= 0 else 128 - status, causes)
 
 
@@ -195,15 +206,40 @@ def _dead(causes: Sequence[str]) -> set[int]:
     return {int(rank) for form in _DEAD if (match := form.match(found)) for rank in match[1].split(",")}
 
 
-def _end(mark: str) -> None:
+def _end_if_idle(mark: bytes, limit: float, over: threading.Event) -> None:
+    """Kill the processes of a job if all of them together have computed nothing for ``limit`` seconds, until it is ``over``."""
+    most, since = 0, time.monotonic()
+    while not over.wait(limit / 8):
+        used, now = sum(map(_ticks, _processes_with(mark))), time.monotonic()
+        if used > most:
+            most, since = used, now
+        elif now - since > limit:
+            print(f"taskflow: no process of the job has done anything for {limit:g} s: it is ended", file=sys.stderr, flush=True)
+            _kill(_processes_with(mark))
+            return
+
+
+def _ticks(process: int) -> int:
+    """Processor time that a process has used."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/stat", "rb") as file:
+        return sum(map(int, file.read().rpartition(b")")[2].split()[11:13]))
+    return 0
+
+
+def _kill(processes: Sequence[int]) -> None:
+    for process in processes:
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _end(mark: bytes) -> None:
     """Wait until no process of this node has ``mark`` in its environment; kill those that stay, with their segments."""
     names: set[str] = set()
     until = time.monotonic() + _ENDS_SECONDS
-    while left := _processes_with(mark.encode()):
+    while left := _processes_with(mark):
         names |= segments.mapped(left)
-        for process in left if time.monotonic() > until else ():
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
+        if time.monotonic() > until:
+            _kill(left)
         time.sleep(0.05)
     segments.remove_unmapped(names)
 

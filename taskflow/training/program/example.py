@@ -27,9 +27,9 @@ import click
 
 from taskflow.runtime import connect
 from taskflow.runtime.job import (
+    ATTEMPT_VARIABLE,
     INTERRUPTED,
     LAUNCHER,
-    START_VARIABLE,
     LaunchError,
     RankRange,
     hosts_of,
@@ -133,7 +133,7 @@ def _going_on(options: Options) -> str:
 def run_example(program: str, preset: Preset, options: Options, build: Callable[[RunConfig], Training]) -> int:
     """Connect, plan, train, report. Returns the exit status: 2 for what the user can correct, after one line on stderr that
     begins with ``program``. Ctrl-C ends the process with status INTERRUPTED. Every rank runs it."""
-    if options.elastic is not None and START_VARIABLE not in os.environ and launcher() is None:
+    if options.elastic is not None and ATTEMPT_VARIABLE not in os.environ and launcher() is None:
         return _elastic(program, options, options.elastic)
     try:
         transport = connect(watchdog_seconds=options.watchdog)
@@ -183,7 +183,8 @@ def _elastic(program: str, options: Options, ranks: RankRange) -> int:
     try:
         return run_elastic(
             [sys.executable, *sys.orig_argv[1:]], ranks, max_restarts=options.max_restarts, launcher=options.launcher or LAUNCHER,
-            hosts=None if options.discovery is None else hosts_of(options.discovery), say=say,
+            hosts=None if options.discovery is None else hosts_of(options.discovery),
+            watchdog_seconds=options.watchdog, say=say,
         )
     except LaunchError as error:
         say_once(f"{program}: {error}")

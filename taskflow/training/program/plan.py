@@ -45,8 +45,8 @@ def plan(
     ``search``: rank 0 searches for ``budget``, with the ``costs`` of this name (`choose_costs`), tells ``say`` the predicted
     times, and sends the plan to the others. ``best``: the data-parallel, the expert's and the searched plan run a few steps
     each (see `trial`). The fastest is taken, and among equally fast ones the one that needs least memory. Other names go to
-    `taskflow.choose`; ``or_search``: a plan that this machine cannot have is searched for instead. ``kernels``: those of the trial. Every rank must call this. Raises what `choose` and `search` raise, on
-    every rank.
+    `taskflow.choose`; ``or_search``: a plan that this machine cannot have is searched for instead. ``kernels``: those of the
+    trial. Every rank must call this. Raises what `choose` and `search` raise, on every rank.
     """
     if name == "search":
         return _searched(graph, machine, transport, rule, clip_norm, seed, budget, say, costs), DataParallel()
