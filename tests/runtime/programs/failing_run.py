@@ -30,7 +30,7 @@ RANK = started.rank if (started := launcher()) else 0
 SIZE = started.size if started else 1
 FAULTS = json.loads(os.environ.get("FAULTS", "[]"))
 IN_THE_JOB = "TASKFLOW_START" in os.environ  # not the loop, which loads this too
-KIND, WHEN, WHO, STEP, SECONDS = FAULTS[START] if START < len(FAULTS) and IN_THE_JOB else ("", "", 0, 0, 0.0)
+KIND, WHEN, WHO, STEP, SECONDS = FAULTS[START] if len(FAULTS) > START and IN_THE_JOB else ("", "", 0, 0, 0.0)
 MINE = WHO % SIZE == RANK
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0"))
 
