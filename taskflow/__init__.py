@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from taskflow.rules import SGD, Adam, AdamW
     from taskflow.runtime import connect
     from taskflow.runtime.executor import Executor
+    from taskflow.runtime.job import run_elastic
     from taskflow.runtime.tasks.api import TaskRuntime
     from taskflow.tasks.launch.function import task
 
@@ -57,6 +58,7 @@ __all__ = [
     "load_machine",
     "load_strategy",
     "map_graph",
+    "run_elastic",
     "save_strategy",
     "search",
     "task",
@@ -80,6 +82,7 @@ _WHERE = {
     "AdamW": "taskflow.rules:AdamW",
     "LossScaling": "taskflow.loss_scaling:LossScaling",
     "Executor": "taskflow.runtime.executor:Executor",
+    "run_elastic": "taskflow.runtime.job.elastic:run_elastic",
     "connect": "taskflow.runtime.connecting:connect",
     "TaskRuntime": "taskflow.runtime.tasks.api:TaskRuntime",
     "SearchResult": "taskflow.optimizer.result:SearchResult",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from math import isfinite
-from typing import Any
+import re
+from math import inf, isfinite
+from typing import Any, ClassVar
 
 import click
 
@@ -26,6 +27,20 @@ class Seconds(click.FloatRange):
             least = "more than 0" if self.min_open else "0 (never) or more"
             self.fail(f"{value} is no such time; give a number of seconds, {least}.", param, context)
         return float(seconds)
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """Option type: a time such as 90s, 10m, 8h or 2d; the option's value is in seconds."""
+
+    name = "time"
+    _UNITS: ClassVar = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> float:
+        """Return the seconds; otherwise raise a usage error that says how to write a time."""
+        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(s|m|min|h|d)", str(value).strip())
+        if match is None or not 0 < (seconds := float(match[1]) * self._UNITS[match[2]]) < inf:
+            return self.fail(f"{value!r} is no such time; write 90s, 10m, 8h or 2d.", param, context)
+        return seconds
 
 
 class FloatName(click.ParamType):  # type: ignore[type-arg]

@@ -14,3 +14,11 @@ def sentence(head: str, aside: Iterable[str] = (), more: Iterable[str] = ()) -> 
     """Return ``head (aside, aside); more; more``. A part that is empty is left out, with its comma, brackets or semicolon."""
     said = listed(aside)
     return listed((listed((head, f"({said})" if said else ""), " "), *more), "; ")
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: ``0.12 s``, ``36 s``, ``5.2 min``, ``8 h``, ``1.5 d``."""
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size or (unit == "h" and seconds >= size):
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.checkpoint.stored import StoredWeights
-from taskflow.checkpoint.weights import on_first_rank, put_from, read_weights, save_arrays
+from taskflow.checkpoint.safetensors_file import write_safetensors
+from taskflow.checkpoint.stored import Array, StoredWeights
+from taskflow.checkpoint.weights import gather_arrays, on_first_rank, put_from, read_weights
 from taskflow.floats import sums_in
 from taskflow.reading import NotNegative, Whole, parse_json, read_as
 from taskflow.runtime import Executor
@@ -47,13 +48,20 @@ def save_checkpoint(executor: Executor, path: str | Path, *, position: Any = Non
     prediction carry is not saved. Raises on every rank: ImportError, OSError, and ValueError if the Executor has no update
     rule.
     """
+    arrays, metadata = gather_checkpoint(executor, Path(path), position)
+    on_first_rank(executor.transport, lambda: write_safetensors(path, arrays, metadata))
+
+
+def gather_checkpoint(executor: Executor, path: Path, position: Any = None) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return what `save_checkpoint` writes to ``path``: copies of the arrays (none except on rank 0), and the metadata. Every
+    rank calls it. Raises as `save_checkpoint`."""
     state, scaler = executor.state, executor.scaler
     said = Checkpoint(
         state.step, state.seed, repr(executor.rule), executor.graph.name, str(executor.graph.dtype), position, state.skipped,
         *((scaler.scale, scaler.steady) if scaler is not None else ()),
     )
     holdings = [*_weights(executor).values(), *executor.training_state().values()]
-    save_arrays(executor, path, holdings, {_KEY: json_text(asdict(said))})
+    return gather_arrays(executor, path, holdings), {_KEY: json_text(asdict(said))}
 
 
 def _weights(executor: Executor) -> dict[str, ArrayLayout]:

@@ -32,7 +32,8 @@ def save_weights(executor: Executor, path: str | Path, *, metadata: Mapping[str,
     ``metadata``: texts to keep in the file. Raises, on every rank, ImportError without safetensors and OSError.
     """
     executor.renew()
-    save_arrays(executor, path, executor.weight_holdings.values(), metadata or {})
+    arrays = gather_arrays(executor, Path(path), executor.weight_holdings.values())
+    on_first_rank(executor.transport, lambda: write_safetensors(path, arrays, metadata or {}))
 
 
 def load_weights(
@@ -71,11 +72,9 @@ def read_weights(path: str | Path) -> StoredWeights:
     return _read_torch(path) if path.suffix in (".pth", ".pt", ".bin") else read_safetensors(path)
 
 
-def save_arrays(
-    executor: Executor, path: str | Path, holdings: Iterable[ArrayLayout], metadata: Mapping[str, str]
-) -> None:
-    """Gather whole arrays on rank 0, one after the other, and write them to a safetensors file there."""
-    path = Path(path)
+def gather_arrays(executor: Executor, path: Path, holdings: Iterable[ArrayLayout]) -> dict[str, Array]:
+    """Return copies of whole arrays on rank 0, and nothing elsewhere. Raises, on every rank and before that, OSError and
+    ImportError if a safetensors file ``path`` cannot be written."""
 
     def ready() -> None:
         need_safetensors()
@@ -84,9 +83,7 @@ def save_arrays(
             raise kind(f"cannot write {path}: {problem}")
 
     on_first_rank(executor.transport, ready)
-    arrays = {name: _kept(name, value) for name, value in executor.gather(holdings) if value is not None}
-
-    on_first_rank(executor.transport, lambda: write_safetensors(path, arrays, metadata))
+    return {name: _kept(name, value) for name, value in executor.gather(holdings) if value is not None}
 
 
 def _kept(name: str, value: Array) -> Array:

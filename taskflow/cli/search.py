@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -27,7 +28,7 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, tell
-from taskflow.mapper import Strategy, described_by_layers, save
+from taskflow.mapper import Strategy, described_by_layers, for_processors, save
 from taskflow.optimizer import (
     ALGORITHMS,
     Budget,
@@ -38,6 +39,14 @@ from taskflow.optimizer import (
 from taskflow.optimizer.explain import uneven_pieces
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
+
+
+def _counts(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """``7,6,4`` as numbers."""
+    words = (value or "").replace(",", " ").split()
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise click.BadParameter(f"{value!r}: write numbers such as 7,6,4")
+    return tuple(map(int, dict.fromkeys(words)))
 
 
 @click.command("search", cls=SectionedCommand)
@@ -65,11 +74,14 @@ from taskflow.runtime.job import INTERRUPTED
 @target_option
 @click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write the strategy to this file.")
+@click.option("--also-for", callback=_counts, metavar="N,N,...",
+              help="Search for these numbers of nodes too (of devices, if the machine is one node), with the same batch and each "
+              "with the same budget, and write PLAN.DEVICES.json beside --out: training that loses devices takes them.")
 @output_options
 def search_command(
     budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, uneven: bool, memory: bool,
-    starts: tuple[str, ...], workers: int | None, products: str | None, target: str | None, out: str | None, as_json: bool,
-    quiet: bool, **asked: Any,
+    starts: tuple[str, ...], workers: int | None, products: str | None, target: str | None, out: str | None,
+    also_for: tuple[int, ...], as_json: bool, quiet: bool, **asked: Any,
 ) -> None:
     """Find a fast strategy for MODEL.
 
@@ -86,15 +98,18 @@ def search_command(
     """
     spending, constraints = CommandBudget(budget), taken_from(asked)
     writable(out)
+    if also_for and out is None:
+        raise ValueError("--also-for: say with --out where to write")
     problem = make_problem(**asked)
     limit = spending.search
     space = SpaceOptions(degrees, placements, reduction, uneven=uneven, constraints=constraints)
     if target is not None:
         require_target(problem.graph, target)
-    found = run_search(
-        problem, algorithm, limit, seed, quiet or as_json, space, memory, workers=workers, target=target, products=products or "",
-        starts=[named_strategy(problem, name, seed) for name in dict.fromkeys(starts)],
+    searched = partial(
+        run_search, algorithm=algorithm, seed=seed, quiet=quiet or as_json, space=space, memory=memory, workers=workers,
+        target=target, products=products or "",
     )
+    found = searched(problem, budget=limit, starts=[named_strategy(problem, name, seed) for name in dict.fromkeys(starts)])
     unsaved = _saved(problem, found, out)
     beside_it = beside(problem, spending.left, quiet or as_json)
     if algorithm == "guided" and target is None and memory and space == SpaceOptions():
@@ -104,6 +119,9 @@ def search_command(
     sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
     row["constraints"] = [str(rule) for rule in constraints.rules]
+    row["also_for"] = smaller = [
+        _smaller(problem, count, asked, str(out), partial(searched, budget=spending.whole)) for count in also_for
+    ]
     if as_json:
         emit(row)
     else:
@@ -120,10 +138,27 @@ def search_command(
             if found.strategy.ordered:
                 tell(f"plan {found.strategy.name}")
             tell(described_by_layers(problem.graph, found.strategy))
+        for one in smaller:
+            tell(f"{one['devices']} devices: {one['iteration_seconds'] * 1e3:.4g} ms a step, "
+                 f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
     if unsaved is not None:
         raise unsaved
     if found.stopped == "interrupted":
         sys.exit(INTERRUPTED)
+
+
+def _smaller(
+    problem: Problem, count: int, asked: dict[str, Any], out: str, searched: Callable[[Problem], SearchResult]
+) -> dict[str, Any]:
+    """Search for ``count`` nodes of a problem's machine (devices, if it is one node), and write the plan beside ``out``."""
+    processors = problem.machine.processors
+    nodes = len({processor.node for processor in processors})
+    devices = count * (len(processors) // nodes if nodes > 1 else 1)
+    fewer = make_problem(**{**asked, "devices": devices, "batch": problem.graph.nodes[0].space.shape[0]})
+    found = searched(fewer)
+    file = str(for_processors(out, devices))
+    save(found.strategy, fewer.graph, fewer.machine.name, file, fewer.made, found.as_json())
+    return {"devices": devices, "iteration_seconds": found.seconds, "file": file}
 
 
 def _saved(problem: Problem, found: SearchResult, out: str | None) -> OSError | None:

@@ -7,6 +7,7 @@ import click
 CONSTRAINTS = frozenset({"constraints_file", "pins", "pin_syncs", "forbids", "limits"})
 ADVANCED = frozenset({
     "costs", "algorithm", "degrees", "placements", "reduction", "uneven", "memory", "workers", "debug", "products",
+    "checkpoint_time", "restart_time", "repair_time", "slower",
 })
 """Names of parameters."""
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 import click
 
+from taskflow.asking import Duration
 from taskflow.cli import completing
 from taskflow.cli.problem import (
+    Problem,
     describe,
     emit,
     make_problem,
@@ -22,14 +26,36 @@ from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.collector import paused_collector
-from taskflow.optimizer import step_units
+from taskflow.floats import sums_in
+from taskflow.optimizer import failure_costs, step_units
 from taskflow.optimizer.evaluate import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluate import timeline_json
+from taskflow.saying import duration
 from taskflow.writing import json_text, replacing
+
+F = TypeVar("F", bound=Callable[..., Any])
+_WRITTEN_PER_SECOND = 0.5e9  # bytes: checksum and disk of one core
+
+
+def _failure_options(command: F) -> F:
+    """Options that say what failures cost; they arrive as ``failing``, None without --mtbf."""
+    for option in (
+        click.option("--slower", type=click.FloatRange(1), help="With --repair-time: the step then, as a multiple (default: 1)."),
+        click.option("--repair-time", type=Duration(), help="How long lost devices are away, and a plan for fewer is used."),
+        click.option("--restart-time", type=Duration(), help="From a failure to the next step (default: 60s)."),
+        click.option("--checkpoint-time", type=Duration(),
+                     help="How long a checkpoint holds training up, as `taskflow train` says (default: its bytes at 0.5 GB/s)."),
+        click.option("--mtbf", type=Duration(),
+                     help="Mean time between failures of the whole machine, such as 8h: say the best time between checkpoints, "
+                     "and how much of the time is useful."),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command("simulate", cls=SectionedCommand)
 @problem_options
+@_failure_options
 @click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., a plan such as 't2 p2 mb1', a strategy FILE.json, or package.module:Class.")
 @seed_option
@@ -40,7 +66,8 @@ from taskflow.writing import json_text, replacing
               help="Write every task's times to this file, as JSON.")
 @output_options
 def simulate_command(
-    strategy: str, seed: int, algorithm: str, timeline: str | None, as_json: bool, quiet: bool, **asked: Any
+    strategy: str, seed: int, algorithm: str, timeline: str | None, as_json: bool, quiet: bool, mtbf: float | None,
+    checkpoint_time: float | None, restart_time: float | None, repair_time: float | None, slower: float | None, **asked: Any
 ) -> None:
     """Predict the time of one step of MODEL under a strategy.
 
@@ -61,6 +88,13 @@ def simulate_command(
             text = json_text(content)
             with replacing(timeline) as file:
                 file.write_text(text, encoding="utf-8")
+    if mtbf is not None:
+        write = _checkpoint_bytes(problem) / _WRITTEN_PER_SECOND if checkpoint_time is None else checkpoint_time
+        costs = failure_costs(
+            row["iteration_seconds"], mtbf, write=write, restart=60.0 if restart_time is None else restart_time,
+            repair=repair_time or 0.0, slower=slower or 1.0,
+        )
+        row["failures"] = {**asdict(costs), "mtbf": mtbf, "checkpoint": write}
     if as_json:
         emit(row)
         return
@@ -71,3 +105,14 @@ def simulate_command(
         tell(str(step_units(problem.graph, problem.machine, problem.evaluator.rule, row["iteration_seconds"])))
     if "trust" in row:
         tell(row["trust"]["said"])
+    if mtbf is not None:
+        tell(
+            f"failures every {duration(mtbf)}: with a checkpoint (of {duration(write)}) every {duration(costs.interval)}, "
+            f"{costs.steps:,} steps, {costs.useful:.1%} of the time is useful, and a failure costs {duration(costs.lost)}"
+        )
+
+
+def _checkpoint_bytes(problem: Problem) -> int:
+    """Bytes of a checkpoint: weights and the update rule's arrays, in float32 at least."""
+    wide = max(4, sums_in(problem.graph.dtype).itemsize)
+    return problem.graph.parameter_count * wide * (1 + (problem.evaluator.rule.buffers if problem.evaluator.rule else 0))

@@ -44,6 +44,7 @@ from taskflow.mapper.strategy import SUMS, Strategy
 from taskflow.mapper.strategy_file import (
     as_content,
     config_entry,
+    for_processors,
     from_content,
     load,
     paths_of,
@@ -102,6 +103,7 @@ __all__ = [
     "divided",
     "fitted",
     "follow",
+    "for_processors",
     "from_content",
     "gather_units",
     "in_micro_batches",

@@ -262,10 +262,18 @@ def config_entry(node: Node, config: OpConfig) -> dict[str, Any]:
 def load(path: str | Path, graph: OperatorGraph, processors: int) -> Strategy:
     """Read a strategy file and check that it fits. Raises ValueError that says what differs, FileNotFoundError if it does not
     exist. What its operators say counts: if they are not those of the plan in the file, the strategy has no `Strategy.plan`,
-    and a warning says where they differ."""
+    and a warning says where they differ. If it is for another number of processors and `for_processors` exists, that is read."""
     file = read_strategy(path)
+    if file.processors != processors and (other := for_processors(path, processors)).is_file():
+        path, file = other, read_strategy(other)
     _compare(file, graph, processors, str(path))
     return _strategy(file, graph, str(path))
+
+
+def for_processors(path: str | Path, processors: int) -> Path:
+    """Return the name of the file beside ``path`` with the plan for another number of processors: ``plan.6.json``."""
+    path = Path(path)
+    return path.with_name(f"{path.name.removesuffix('.json')}.{processors}.json")
 
 
 def from_content(content: Mapping[str, Any], graph: OperatorGraph, where: str) -> Strategy:

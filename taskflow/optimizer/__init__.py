@@ -18,6 +18,7 @@ state and its result; the rest is in packages:
 
 from taskflow.optimizer.beside import UsualPlan, has_usual_plans, usual_plans
 from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
+from taskflow.optimizer.failures import FailureCosts, best_interval, failure_costs
 from taskflow.optimizer.memory_check import RULE, MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, PhaseReport, SearchResult
@@ -32,6 +33,7 @@ __all__ = [
     "Budget",
     "BudgetExhausted",
     "Deadline",
+    "FailureCosts",
     "Improvement",
     "MemoryCheck",
     "NothingFits",
@@ -41,6 +43,8 @@ __all__ = [
     "SearchResult",
     "StepUnits",
     "UsualPlan",
+    "best_interval",
+    "failure_costs",
     "has_usual_plans",
     "make_evaluator",
     "refusal",

@@ -34,6 +34,7 @@ from taskflow.runtime.weights import (
     carried_of,
     fill_part,
     flat_memory,
+    gathered,
     initialise,
     masters_of,
     share_weights,
@@ -280,18 +281,7 @@ class Executor:
     def gather(self, holdings: Iterable[ArrayLayout]) -> Iterator[tuple[str, np.ndarray[Any, Any] | None]]:
         """Yield the name and whole value (None except on rank 0) of one array after the other. Every rank iterates to the end;
         ranks other than 0 hold only their own pieces."""
-        for holding in holdings:
-            distinct = holding.distinct()
-            mine = {
-                i: self.kernels.device.to_host(held.view(self.kept)) for i, held in enumerate(distinct)
-                if self.placement.rank(held.memory.processor) == self.transport.rank
-            }
-            tables = self.transport.gather(mine)
-            whole = None
-            if tables is not None:
-                parts = ((distinct[i], values) for table in tables for i, values in table.items())
-                whole = holding.assemble(parts)
-            yield holding.name, whole
+        return gathered(holdings, self.kept, self.placement.rank, self.transport)
 
     def put(self, holding: ArrayLayout, value: np.ndarray[Any, Any]) -> None:
         """Replace this rank's parts of an array. Every rank calls it with the same whole value."""

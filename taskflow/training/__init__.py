@@ -2,9 +2,11 @@
 
 from taskflow.checkpoint import (
     Checkpoint,
+    CheckpointWriter,
     StoredWeights,
     load_checkpoint,
     load_weights,
+    newest_checkpoint,
     read_checkpoint,
     read_weights,
     save_checkpoint,
@@ -21,6 +23,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Checkpoint",
+    "CheckpointWriter",
     "Constant",
     "Corpus",
     "Cosine",
@@ -42,6 +45,7 @@ __all__ = [
     "load_ptb",
     "load_stdlib",
     "load_weights",
+    "newest_checkpoint",
     "perplexity",
     "read_checkpoint",
     "read_weights",

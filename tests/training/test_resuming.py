@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -108,25 +107,57 @@ def test_the_seed_comes_from_the_checkpoint() -> None:
     refused(start("--resume", "run.safetensors", "--seed", "4"), "is of a run with seed 5")
 
 
-def test_checkpoints_are_written_on_the_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_written_on_the_way(folder: Path) -> None:
     whole = report(start())
-    from taskflow.training.program import resume
-
-    seen: list[dict[str, Any]] = []
-    save = resume.save_checkpoint
-
-    def noting(executor: Any, path: Any, *, position: Any) -> None:
-        save(executor, path, position=position)
-        seen.append(position)
-        shutil.copy(path, folder / f"after{position['steps']}.safetensors")
-
-    monkeypatch.setattr(resume, "save_checkpoint", noting)
-    report(start("--checkpoint", "run.safetensors", "--checkpoint-every", "4"))
-    assert [(p["steps"], p["epoch"]) for p in seen] == [(4, 0), (8, 1), (9, 2)]
+    report(start("--checkpoint", "run.safetensors", "--checkpoint-every", "4", "--keep", "3"))
+    kept = ["run.safetensors", "run.step4.safetensors", "run.step8.safetensors"]
+    assert sorted(p.name for p in folder.glob("run*")) == kept
+    positions = [read_checkpoint(name).position for name in (*kept[1:], kept[0])]
+    assert [(p["steps"], p["epoch"]) for p in positions] == [(4, 0), (8, 1), (9, 2)]
     for steps in (4, 8):  # at the end of an epoch, and within one
-        rest = report(start("--resume", f"after{steps}.safetensors"))
+        rest = report(start("--resume", f"run.step{steps}.safetensors"))
         assert rest["losses"] == whole["losses"][steps:]
-    assert sorted(p.name for p in folder.glob("*tmp*")) == []
+    report(start("--checkpoint", "run.safetensors", "--checkpoint-every", "2", "--keep", "2", "--steps", "10"))
+    assert sorted(p.name for p in folder.glob("run*")) == ["run.safetensors", "run.step8.safetensors"]
+
+
+def test_a_checkpoint_is_due_after_a_time(folder: Path) -> None:
+    """Whatever a step takes: with no time at all after each step, with much time at the end alone."""
+    said = start("--checkpoint", "run.safetensors", "--checkpoint-every", "1h", "--keep", "99")
+    assert [p.name for p in folder.glob("run*")] == ["run.safetensors"] and said.exit_code == 0
+    start("--checkpoint", "run.safetensors", "--checkpoint-every", "0.000001s", "--keep", "99")
+    assert len(list(folder.glob("run.step*"))) > 2
+
+
+def test_auto_resumes_from_the_newest_whole_checkpoint(folder: Path) -> None:
+    auto = ["--resume", "auto", "--checkpoint", "run.safetensors", "--checkpoint-every", "4", "--keep", "2"]
+    whole = report(start(*auto))  # there is none yet
+    assert whole["resumed_at_step"] == 0 and len(whole["losses"]) == STEPS
+    again = report(start(*auto))  # nothing is left to do but to validate
+    assert again["losses"] == [] and again["resumed_at_step"] == STEPS and again["loss_valid"] == whole["loss_valid"]
+    content = bytearray((folder / "run.safetensors").read_bytes())
+    content[-5] ^= 1
+    (folder / "run.safetensors").write_bytes(content)
+    done = CliRunner().invoke(program("rnnlm"), ["--data", "text.txt", "--json", *auto], catch_exceptions=False)
+    assert "run.safetensors: damaged: array" in done.stderr and "resumed from run.step8.safetensors after step 8" in done.stderr
+    assert report(done)["losses"] == whole["losses"][8:]
+    refused(start("--resume", "auto"), "--resume auto: say with --checkpoint FILE which one")
+    refused(start("--elastic", "1:2"), "--elastic: say with --checkpoint FILE what to write")
+    refused(start("--elastic", "3:2"), "'3:2': write the fewest and the most ranks, such as 2:4")
+
+
+def test_an_elastic_job_on_fewer_processors_takes_the_plan_for_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a file made beforehand; without one, a plan is searched for."""
+    monkeypatch.setenv("TASKFLOW_START", "1")
+    save = ["--steps", "1", "--processors"]
+    report(start(*save, "3", "--mapper", "model", "--save-strategy", "plan.json"))
+    given = ["--mapper", "plan.json", "--processors", "2", "--checkpoint", "run.safetensors"]
+    refused(start(*given), "made for 3 processors")
+    more = ["--elastic", "1:3", "--search-budget", "20p"]
+    done = CliRunner().invoke(program("rnnlm"), ["--data", "text.txt", *given, *more, "--steps", "4"], catch_exceptions=False)
+    assert "start it with -n 3 or search again): searching for one (20p)" in done.stderr, done.stderr
+    report(start(*save, "2", "--mapper", "model", "--save-strategy", "plan.2.json"))
+    assert report(start(*given, *more))["strategy"] == "model" and report(start(*given, "--resume", "auto"))["losses"] == []
 
 
 def test_pictures_go_on_where_they_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

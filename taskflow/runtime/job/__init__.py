@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from taskflow.runtime.job.arrivals import arrive as arrive
     from taskflow.runtime.job.chain import Wait as Wait
     from taskflow.runtime.job.chain import explain as explain
+    from taskflow.runtime.job.elastic import ATTEMPT_VARIABLE as ATTEMPT_VARIABLE
+    from taskflow.runtime.job.elastic import LAUNCHER as LAUNCHER
+    from taskflow.runtime.job.elastic import RankRange as RankRange
+    from taskflow.runtime.job.elastic import hosts_of as hosts_of
+    from taskflow.runtime.job.elastic import run_elastic as run_elastic
     from taskflow.runtime.job.job_end import JobEnd as JobEnd
     from taskflow.runtime.job.launch import INTERRUPTED as INTERRUPTED
     from taskflow.runtime.job.launch import Launcher as Launcher
@@ -48,8 +53,13 @@ __getattr__ = lazily(
         "explain": "taskflow.runtime.job.chain",
         "JobEnd": "taskflow.runtime.job.job_end",
         "STARTED": "taskflow.runtime.job.arrivals",
-    "arrive": "taskflow.runtime.job.arrivals",
-    "INTERRUPTED": "taskflow.runtime.job.launch",
+        "arrive": "taskflow.runtime.job.arrivals",
+        "LAUNCHER": "taskflow.runtime.job.elastic",
+        "ATTEMPT_VARIABLE": "taskflow.runtime.job.elastic",
+        "RankRange": "taskflow.runtime.job.elastic",
+        "hosts_of": "taskflow.runtime.job.elastic",
+        "run_elastic": "taskflow.runtime.job.elastic",
+        "INTERRUPTED": "taskflow.runtime.job.launch",
         "LaunchError": "taskflow.runtime.job.launch",
         "Launcher": "taskflow.runtime.job.launch",
         "launcher": "taskflow.runtime.job.launch",
@@ -75,7 +85,9 @@ __getattr__ = lazily(
     },
 )
 __all__ = [
+    "ATTEMPT_VARIABLE",
     "INTERRUPTED",
+    "LAUNCHER",
     "LEAN_BYTES",
     "MORE",
     "STARTED",
@@ -85,9 +97,11 @@ __all__ = [
     "JobEnd",
     "LaunchError",
     "Launcher",
+    "RankRange",
     "Wait",
     "arrive",
     "explain",
+    "hosts_of",
     "in_words",
     "launcher",
     "limit_threads",
@@ -98,6 +112,7 @@ __all__ = [
     "plain_sleep",
     "poll",
     "room",
+    "run_elastic",
     "say_once",
     "speaks",
     "start_limit",

@@ -12,6 +12,7 @@ from taskflow.runtime.weights.array_layout import (
     weights_of,
 )
 from taskflow.runtime.weights.from_executor import SharedWeights
+from taskflow.runtime.weights.gathered import gathered
 from taskflow.runtime.weights.initial import fill_part, initialise
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "carried_of",
     "fill_part",
     "flat_memory",
+    "gathered",
     "initialise",
     "masters_of",
     "share_weights",

@@ -79,8 +79,11 @@ class ArrayLayout:
             kept.device.upload(part[held.first : held.last], held.view(kept))
 
     def assemble(self, parts: Iterable[tuple[HeldElements, Any]]) -> Any:
-        """Return the whole array from its parts. Elements that nobody holds are 0, as in an update rule's array of a weight
-        that is not trained."""
+        """Return the whole array from its parts, which are copies. Elements that nobody holds are 0, as in an update rule's array
+        of a weight that is not trained."""
+        parts = list(parts)
+        if len(parts) == 1 and parts[0][0].last - parts[0][0].first == self.spec.rect.volume:
+            return parts[0][1].reshape(self.spec.shape)
         whole = np.zeros(self.spec.shape, self.spec.dtype)
         for held, values in parts:
             where: Any = (*held.rect.slices(self.spec.rect), ...)  # a view, also of an array without dimensions

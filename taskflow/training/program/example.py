@@ -26,7 +26,18 @@ from typing import Any
 import click
 
 from taskflow.runtime import connect
-from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once, speaks
+from taskflow.runtime.job import (
+    ATTEMPT_VARIABLE,
+    INTERRUPTED,
+    LAUNCHER,
+    LaunchError,
+    RankRange,
+    hosts_of,
+    launcher,
+    run_elastic,
+    say_once,
+    speaks,
+)
 from taskflow.training.program.definition import Preset, RunConfig, Training
 from taskflow.training.program.job import finish, prepare
 from taskflow.training.program.options import Options, shared_options
@@ -122,6 +133,8 @@ def _going_on(options: Options) -> str:
 def run_example(program: str, preset: Preset, options: Options, build: Callable[[RunConfig], Training]) -> int:
     """Connect, plan, train, report. Returns the exit status: 2 for what the user can correct, after one line on stderr that
     begins with ``program``. Ctrl-C ends the process with status INTERRUPTED. Every rank runs it."""
+    if options.elastic is not None and ATTEMPT_VARIABLE not in os.environ and launcher() is None:
+        return _elastic(program, options, options.elastic)
     try:
         transport = connect(watchdog_seconds=options.watchdog)
     except (LaunchError, ValueError) as error:
@@ -155,3 +168,26 @@ def run_example(program: str, preset: Preset, options: Options, build: Callable[
             sys.exit(INTERRUPTED)  # the other ranks are told by the signal too; nobody waits for anybody
     transport.close()
     return status
+
+
+def _elastic(program: str, options: Options, ranks: RankRange) -> int:
+    """Start this program as a job of several ranks, again and again. Returns its exit status."""
+    if options.checkpoint is None:
+        say_once(f"{program}: --elastic: say with --checkpoint FILE what to write")
+        return 2
+
+    def say(text: str) -> None:
+        if not options.quiet:
+            click.echo(f"{program}: {text}", err=True)
+
+    try:
+        return run_elastic(
+            [sys.executable, *sys.orig_argv[1:]], ranks, max_restarts=options.max_restarts, launcher=options.launcher or LAUNCHER,
+            hosts=None if options.discovery is None else hosts_of(options.discovery),
+            watchdog_seconds=options.watchdog, say=say,
+        )
+    except LaunchError as error:
+        say_once(f"{program}: {error}")
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED

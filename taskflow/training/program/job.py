@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import isfinite, nan
 
 import click
 
@@ -24,7 +24,7 @@ from taskflow.training.program.loop import Result, rows_read, train
 from taskflow.training.program.options import Options, steps_to_trace
 from taskflow.training.program.plan import plan
 from taskflow.training.program.rank_agreement import on_all_ranks, same_everywhere
-from taskflow.training.program.resume import CheckpointError, Position, can_be_written, check_resume, read_resume, saver
+from taskflow.training.program.resume import CheckpointError, Position, Saver, can_be_written, check_resume, read_resume
 from taskflow.training.program.trace_costs import TraceCosts, trace_costs
 from taskflow.working import Working
 from taskflow.writing import json_text, one_line
@@ -54,12 +54,12 @@ def prepare(
     machine = on_all_ranks(
         transport, lambda: host(count, options.device) if options.machine is None else load_machine(options.machine, count)
     )
-    saved = read_resume(transport, options, steps)
+    saved = read_resume(transport, options, steps, say)
     can_be_written(transport, options)
-    seed = saved[0].seed if saved is not None else options.seed or 0
+    seed = saved.about.seed if saved is not None else options.seed or 0
     batch = preset.model.batch * (count if preset.per_processor else 1)
     if saved is not None and preset.per_processor:  # it goes on with the batch that it had, on however many processors
-        batch = saved[1].batch
+        batch = saved.position.batch
     run = RunConfig(preset.model, batch, options.data, seed, options.dtype, steps, count, transport.size, say)
     quiet = options.quiet or transport.rank > 0
     with Working("reading the data and building the network", quiet):
@@ -70,15 +70,15 @@ def prepare(
     needed = options.checkpoint is not None or saved is not None
     start = Position(0, 0, batch, training.batches.digest if needed else "")
     if saved is not None:
-        check_resume(options, saved, training.graph.name, str(training.graph.dtype), start.digest)
-        start = replace(start, steps=saved[1].steps, epoch=saved[1].epoch)
+        check_resume(saved, training.graph.name, str(training.graph.dtype), start.digest)
+        start = replace(start, steps=saved.position.steps, epoch=saved.position.epoch)
     traced = steps_to_trace(options, start.steps, steps)
     planning = {"search": f"searching for a plan ({options.search_budget})", "best": f"trying plans ({options.search_budget})"}
     with Working(planning.get(options.mapper, "compiling the step"), quiet):
         executor = _executor(training, preset, options, machine, transport, seed, say, kernels)
     if saved is not None:
-        load_checkpoint(executor, str(options.resume))
-        say(f"resumed from {options.resume} after step {start.steps}")
+        load_checkpoint(executor, saved.path)
+        say(f"resumed from {saved.path} after step {start.steps}")
     if options.trace is None or traced is None:
         return TrainingJob(training, executor, machine, start, steps)
     with Working("looking up what the step's tasks take", quiet):
@@ -92,11 +92,12 @@ def prepare(
 def finish(program: str, preset: Preset, options: Options, job: TrainingJob, say: Say) -> int:
     """Train and report. Returns the exit status, 1 if the results could not be written."""
     training, executor = job.training, job.executor
+    saver = None if options.checkpoint is None else Saver(executor, options, job.start, job.steps, say)
     try:
         result = train(
             executor, training.batches, job.steps, schedule=preset.schedule, evaluation=training.evaluation, unit=training.unit,
             quiet=options.quiet or executor.transport.rank > 0, say=say, first=job.start.steps, epoch=job.start.epoch,
-            after_step=saver(executor, options, job.start, job.steps, say), watch=training.watch, every=options.every,
+            after_step=saver, watch=training.watch, every=options.every,
         )
         if job.tracer is not None:
             job.tracer.close()
@@ -127,6 +128,7 @@ def _executor(
     strategy, chooser = plan(
         options.mapper, graph, machine, transport, rule=preset.rule, clip_norm=preset.clip_norm, seed=seed,
         budget=options.search_budget, say=say, kernels=kernels, costs=options.costs,
+        or_search=options.elastic is not None and transport.size < options.elastic.most,
     )
     if (file := options.save_strategy) is not None:
         on_first_rank(transport, lambda: save(strategy, graph, machine.name, file))
@@ -168,6 +170,7 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
     if executor.transport.rank != 0:
         return
     measured = result.measures[-1] if result.measures else {}
+    first, last = (result.losses[0], result.losses[-1]) if result.losses else (nan, nan)  # none if all steps were done
     report = {
         "ranks": executor.transport.size,
         "processors": executor.strategy.processors,
@@ -178,10 +181,10 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
         "steps": len(result.losses),
         "skipped_steps": executor.state.skipped,
         "loss_scale": None if executor.scaler is None else executor.scaler.scale,
-        "loss_first": _known(result.losses[0]),
-        "loss_last": _known(result.losses[-1]),
+        "loss_first": _known(first),
+        "loss_last": _known(last),
         **{f"{name}_valid": _known(measured.get(name)) for name in training.measures},
-        f"{training.unit}_per_second": result.items_per_second,
+        f"{training.unit}_per_second": _known(result.items_per_second),
         "bytes_moved_per_step": moved,
         "seconds": result.seconds,
         "seed": executor.state.seed,
@@ -194,7 +197,8 @@ def _report(executor: Executor, training: Training, options: Options, job: Train
     }
     if not (options.quiet and options.as_json):  # with --quiet alone, this is the result
         click.echo(
-            f"loss {result.losses[0]:.3f} -> {result.losses[-1]:.3f} in {len(result.losses)} steps, "
+            f"all {job.steps} steps were done" if not result.losses else
+            f"loss {first:.3f} -> {last:.3f} in {len(result.losses)} steps, "
             f"{result.items_per_second:,.0f} {training.unit}/s, {moved / 1e6:.1f} MB moved a step{_scaling(executor)}", err=True
         )
     if options.as_json:

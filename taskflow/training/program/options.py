@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from taskflow.asking import FloatName, Seconds
+from taskflow.asking import Duration, FloatName, Seconds
 from taskflow.optimizer.cost import ANALYTIC, COSTS
+from taskflow.runtime.job import LAUNCHER, RankRange
 from taskflow.training.program.plan import SEARCH_BUDGET
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """How often a checkpoint is written: after so many ``steps``, or after so many ``seconds``; the other is 0."""
+
+    steps: int = 0
+    seconds: float = 0.0
+
+
+class _Every(click.ParamType):  # type: ignore[type-arg]
+    name = "steps or time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Every:
+        if str(value).isdecimal() and int(value) > 0:
+            return Every(steps=int(value))
+        with suppress(click.BadParameter):
+            return Every(seconds=Duration().convert(value, param, ctx))
+        return self.fail(f"{value!r}: write a number of steps, such as 100, or a time, such as 90s, 10m or 1h", param, ctx)
+
+
+class _Ranks(click.ParamType):  # type: ignore[type-arg]
+    name = "ranks"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> RankRange:
+        least, _, most = str(value).partition(":")
+        with suppress(ValueError):
+            return RankRange(int(least), int(most or least))
+        return self.fail(f"{value!r}: write the fewest and the most ranks, such as 2:4", param, ctx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +63,13 @@ class Options:
     watchdog: float | None
     save_strategy: str | None
     checkpoint: str | None
-    checkpoint_every: int | None
+    checkpoint_every: Every | None
+    keep: int
     resume: str | None
+    elastic: RankRange | None
+    max_restarts: int
+    launcher: str | None
+    discovery: str | None
     trace: str | None
     trace_steps: tuple[int, int] | None
     as_json: bool
@@ -87,8 +123,23 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
         click.option("--watchdog", type=Seconds(0), metavar="SECONDS", help="End the job if a rank waits longer."),
         click.option("--save-strategy", metavar="FILE", help="Write the strategy that is used."),
         click.option("--checkpoint", metavar="FILE", help="Write everything that --resume needs, at the end (.safetensors)."),
-        click.option("--checkpoint-every", type=click.IntRange(1), metavar="N", help="Write it after every N steps too."),
-        click.option("--resume", metavar="FILE", help="Continue from a checkpoint, with the losses of a run that never stopped."),
+        click.option("--checkpoint-every", type=_Every(), metavar="N|TIME",
+                     help="Write it beside training after every N steps too, or after every 90s, 10m, 1h."),
+        click.option("--keep", type=click.IntRange(1), default=1, show_default=True, metavar="K",
+                     help="Keep the last K checkpoints: those before FILE as NAME.stepN.safetensors."),
+        click.option("--resume", metavar="FILE|auto",
+                     help="Continue from a checkpoint, with the losses of a run that never stopped; auto: from the newest whole "
+                     "one that --checkpoint has written, or from the beginning if there is none."),
+        click.option("--elastic", "--ranks", "elastic", type=_Ranks(), metavar="MIN:MAX",
+                     help="Start the job under mpirun on MAX ranks, and when it fails, start it again on those that are left, at "
+                     "least MIN, from the newest checkpoint (needs --checkpoint)."),
+        click.option("--max-restarts", type=click.IntRange(0), default=3, show_default=True, metavar="N",
+                     help="With --elastic: how often a job that fails is started again."),
+        click.option("--launcher", metavar="WORDS",
+                     help=f"With --elastic: what starts the ranks (default: '{LAUNCHER}'; {{hosts}} stands for the nodes' names)."),
+        click.option("--host-discovery-script", "discovery", metavar="FILE",
+                     help="With --elastic: a program that prints the nodes that are there, a line NAME:RANKS each, before each "
+                     "start; the job shrinks and grows with them."),
         click.option("--trace", metavar="FILE",
                      help="Write what all ranks do in some steps, and what was predicted, for ui.perfetto.dev or "
                      "chrome://tracing (gzipped if the name ends in .gz)."),

@@ -17,6 +17,7 @@ from taskflow.runtime.transport import Transport
 from taskflow.saying import listed
 from taskflow.training.program.measured_choice import best, trial
 from taskflow.training.program.rank_agreement import on_all_ranks
+from taskflow.writing import one_line
 
 SEARCH_BUDGET = "5s"
 PATIENCE_SECONDS = 3600.0
@@ -36,6 +37,7 @@ def plan(
     say: Callable[[str], None] | None = None,
     kernels: KernelSet | None = None,
     costs: str = ANALYTIC,
+    or_search: bool = False,
 ) -> tuple[Strategy, Mapper]:
     """Return the strategy for a mapper's name, the same on every rank, and the mapper that answers the runtime's other
     questions.
@@ -43,8 +45,8 @@ def plan(
     ``search``: rank 0 searches for ``budget``, with the ``costs`` of this name (`choose_costs`), tells ``say`` the predicted
     times, and sends the plan to the others. ``best``: the data-parallel, the expert's and the searched plan run a few steps
     each (see `trial`). The fastest is taken, and among equally fast ones the one that needs least memory. Other names go to
-    `taskflow.choose`. ``kernels``: those of the trial. Every rank must call this. Raises what `choose` and `search` raise, on
-    every rank.
+    `taskflow.choose`; ``or_search``: a plan that this machine cannot have is searched for instead. ``kernels``: those of the
+    trial. Every rank must call this. Raises what `choose` and `search` raise, on every rank.
     """
     if name == "search":
         return _searched(graph, machine, transport, rule, clip_norm, seed, budget, say, costs), DataParallel()
@@ -54,7 +56,14 @@ def plan(
                 f"no mapper {name!r}; use {', '.join(MAPPERS)}, search, best, a plan such as 't2 p2 mb1', a strategy file "
                 "FILE.json, or package.module:Class"
             )
-        return on_all_ranks(transport, lambda: choose(name, graph, machine, seed=seed))
+        try:
+            return on_all_ranks(transport, lambda: choose(name, graph, machine, seed=seed))
+        except ValueError as error:
+            if not or_search:
+                raise
+            if say is not None:
+                say(f"no plan {name} here ({one_line(error)}): searching for one ({budget})")
+            return _searched(graph, machine, transport, rule, clip_norm, seed, budget, say, costs), DataParallel()
     candidates = {other: choose(other, graph, machine)[0] for other in ("data", "expert")}
     candidates["search"] = _searched(graph, machine, transport, rule, clip_norm, seed, budget, say, costs)
     different = {name: s for name, s in candidates.items() if next(k for k, v in candidates.items() if _same(v, s)) == name}

@@ -5,17 +5,28 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
-from taskflow.checkpoint import Checkpoint, on_first_rank, read_checkpoint, same_sums, save_checkpoint
+from taskflow.checkpoint import (
+    Checkpoint,
+    CheckpointWriter,
+    Written,
+    newest_checkpoint,
+    on_first_rank,
+    read_checkpoint,
+    same_sums,
+)
 from taskflow.floats import float_type
 from taskflow.reading import Whole, read_as
 from taskflow.runtime import Executor
 from taskflow.runtime.transport import Transport
 from taskflow.training.data import Say
-from taskflow.training.program.options import Options
+from taskflow.training.program.options import Every, Options
 from taskflow.training.program.rank_agreement import writable
 from taskflow.writing import one_line
+
+AUTO = "auto"
 
 
 class CheckpointError(OSError):
@@ -37,44 +48,66 @@ class Position:
         return {"steps": self.steps, "epoch": self.epoch, "batch": self.batch, "digest": self.digest}
 
 
-def read_resume(transport: Transport, options: Options, steps: int) -> tuple[Checkpoint, Position] | None:
-    """Return the checkpoint that ``--resume`` names, read by rank 0; None without it. Every rank calls it. Raises, on every
-    rank, FileNotFoundError, ImportError and ValueError. It must be a checkpoint of a training program, with the seed of
-    ``--seed`` if that is given, and fewer steps than ``steps``."""
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Checkpoint that a run goes on from: its file, its metadata and its position in the data."""
+
+    path: str
+    about: Checkpoint
+    position: Position
+
+
+def read_resume(transport: Transport, options: Options, steps: int, say: Say) -> Saved | None:
+    """Return the checkpoint that ``--resume`` names, read by rank 0; None without it. ``auto``, or ``--elastic``: the newest whole
+    one of those that ``--checkpoint`` has written, if there is one, which may have all of the ``steps``. Every rank calls it.
+    Raises, on every rank, FileNotFoundError, ImportError and ValueError. It must be a checkpoint of a training program, with the
+    seed of ``--seed`` if that is given, and fewer steps than ``steps``."""
     if options.checkpoint_every is not None and options.checkpoint is None:
         raise ValueError("--checkpoint-every: say with --checkpoint FILE what to write")
-    if options.resume is None:
-        return None
-    path = options.resume
+    if options.resume == AUTO and options.checkpoint is None:
+        raise ValueError("--resume auto: say with --checkpoint FILE which one")
 
-    def read() -> tuple[Checkpoint, Position]:
-        said = read_checkpoint(path)
-        try:
-            Position(**said.position)  # not another program's table
-            position = read_as(Position, said.position, str(path))
-        except (TypeError, ValueError):
-            raise ValueError(f"{path}: a checkpoint, but not of this program: it does not say how far its data were read") from None
-        if options.seed not in (None, said.seed):
-            raise ValueError(f"--seed {options.seed}: {path} is of a run with seed {said.seed}; leave --seed out")
-        if position.steps != said.step:
-            raise ValueError(f"{path}: damaged: it has {said.step} steps, but its data were read up to step {position.steps}")
-        if position.steps >= steps:
-            raise ValueError(f"{path}: has {position.steps} steps already; to go on, give --steps more than that, got {steps}")
-        return said, position
+    def read() -> Saved | None:
+        newest = options.resume == AUTO or options.elastic is not None
+        found = newest_checkpoint(str(options.checkpoint), say) if newest else None
+        if found is not None:
+            return _saved(str(found[0]), found[1], options, steps)
+        if options.resume in (None, AUTO):
+            return None
+        saved = _saved(options.resume, read_checkpoint(options.resume), options, steps)
+        if saved.position.steps >= steps:
+            raise ValueError(
+                f"{saved.path}: has {saved.position.steps} steps already; to go on, give --steps more than that, got {steps}"
+            )
+        return saved
 
-    found: tuple[Checkpoint, Position] = on_first_rank(transport, read)
-    return found
+    return on_first_rank(transport, read)  # type: ignore[no-any-return]
 
 
-def check_resume(options: Options, saved: tuple[Checkpoint, Position], model: str, dtype: str, digest: str) -> None:
+def _saved(path: str, said: Checkpoint, options: Options, steps: int) -> Saved:
+    try:
+        Position(**said.position)  # not another program's table
+        position = read_as(Position, said.position, str(path))
+    except (TypeError, ValueError):
+        raise ValueError(f"{path}: a checkpoint, but not of this program: it does not say how far its data were read") from None
+    if options.seed not in (None, said.seed):
+        raise ValueError(f"--seed {options.seed}: {path} is of a run with seed {said.seed}; leave --seed out")
+    if position.steps != said.step:
+        raise ValueError(f"{path}: damaged: it has {said.step} steps, but its data were read up to step {position.steps}")
+    if position.steps > steps:
+        raise ValueError(f"{path}: has {position.steps} steps already; to go on, give --steps more than that, got {steps}")
+    return Saved(path, said, position)
+
+
+def check_resume(saved: Saved, model: str, dtype: str, digest: str) -> None:
     """Raise ValueError if the checkpoint is of another network than ``model``, of another float type, or of other data."""
-    if saved[0].model != model:
-        raise ValueError(f"{options.resume}: is a checkpoint of {saved[0].model}, but this trains {model}")
-    if not same_sums(saved[0].dtype, float_type(dtype)):
-        raise ValueError(f"{options.resume}: is in {saved[0].dtype}, this run in {dtype}; give --dtype {saved[0].dtype}")
-    if digest != saved[1].digest:
+    if saved.about.model != model:
+        raise ValueError(f"{saved.path}: is a checkpoint of {saved.about.model}, but this trains {model}")
+    if not same_sums(saved.about.dtype, float_type(dtype)):
+        raise ValueError(f"{saved.path}: is in {saved.about.dtype}, this run in {dtype}; give --dtype {saved.about.dtype}")
+    if digest != saved.position.digest:
         raise ValueError(
-            f"{options.resume}: is of a run on other data than this one's (or of another version of what is read without --data); "
+            f"{saved.path}: is of a run on other data than this one's (or of another version of what is read without --data); "
             "give the same files and options"
         )
 
@@ -88,19 +121,49 @@ def can_be_written(transport: Transport, options: Options) -> None:
         raise ImportError("--checkpoint needs safetensors: pip install 'soap-taskflow[weights]'")
 
 
-def saver(executor: Executor, options: Options, start: Position, steps: int, say: Say) -> Callable[[int, int], None] | None:
-    """Return a function that the training loop calls with the number of steps done and the epoch, and that writes checkpoints
-    when they are due. It raises CheckpointError on every rank if one cannot be written. None without ``--checkpoint``."""
-    path, every = options.checkpoint, options.checkpoint_every
-    if path is None:
-        return None
+class Saver:
+    """Writer of a run's checkpoints when they are due, beside training. Raises CheckpointError on every rank if one cannot be
+    written. Every rank makes the same calls."""
 
-    def after(done: int, epoch: int) -> None:
-        if done == steps or (every is not None and done % every == 0):
-            try:
-                save_checkpoint(executor, path, position=replace(start, steps=done, epoch=epoch).as_json())
-            except OSError as error:
-                raise CheckpointError(f"checkpoint after step {done}: {one_line(error)}") from error
-            say(f"checkpoint after step {done}: {path}")
+    def __init__(self, executor: Executor, options: Options, start: Position, steps: int, say: Say) -> None:
+        """``options``: with ``checkpoint``."""
+        self._every, self._start, self._steps, self._first = options.checkpoint_every or Every(), start, steps, start.steps
+        self._transport = executor.transport
+        self._last, self._next, self._saved = monotonic(), start.steps + 1, start.steps
 
-    return after
+        def said(written: Written) -> None:
+            after = f"checkpoint after step {written.step}: {options.checkpoint}"
+            say(f"{after} (training waited {written.held:.2g} s, written beside it in {written.seconds:.2g} s)")
+
+        self._writer = CheckpointWriter(executor, str(options.checkpoint), keep=options.keep, said=said)
+
+    def __call__(self, done: int, epoch: int) -> None:
+        """Begin a checkpoint if one is due after ``done`` steps, in ``epoch``; the last one is complete when this returns."""
+        due = self._due(done)
+        if due or done == self._steps:
+            self._try(self._writer.wait)
+            self._saved = done
+            self._try(lambda: self._writer.save(replace(self._start, steps=done, epoch=epoch).as_json()))
+        if done == self._steps:
+            self._try(self._writer.close)
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OSError as error:
+            raise CheckpointError(f"checkpoint after step {self._saved}: {one_line(error)}") from error
+
+    def _due(self, done: int) -> bool:
+        if self._every.steps:
+            return done % self._every.steps == 0
+        return bool(self._every.seconds) and done == self._next and self._clock(done)
+
+    def _clock(self, done: int) -> bool:
+        """Ask rank 0's clock whether it is time, and after which step to ask it again: sooner while steps are few."""
+        passed = monotonic() - self._last
+        left = self._every.seconds - passed
+        many = (done - self._first) * max(0.0, left) / max(passed, 1e-9)
+        due, self._next = self._transport.broadcast((left <= 0, done + max(1, min(int(many / 2), done - self._start.steps))))
+        if due:
+            self._last, self._first = monotonic(), done
+        return bool(due)
