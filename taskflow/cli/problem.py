@@ -65,7 +65,18 @@ class Problem:
             "machine": self.machine.name,
             "devices": len(self.machine.processors),
             "costs": self.evaluator.costs.name,
+            "rule": self.made.get("rule"),
         }
+
+    @property
+    def said(self) -> str:
+        """Return what a plan is predicted for, in one line."""
+        return f"{self.graph} on {self.machine}; {self.costs}"
+
+    @property
+    def costs(self) -> str:
+        """Return which costs and which update rule a prediction rests on."""
+        return f"costs: {self.evaluator.costs.name}; rule: {self.made.get('rule')}"
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -79,10 +90,10 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     return keep
 
 
-def problem_options(command: F, required: bool = True, costs: str = ANALYTIC) -> F:
-    """Add MODEL and the options that make a `Problem`. ``costs``: the default of --costs."""
+def problem_options(command: F, required: bool = True, costs: str = ANALYTIC, rule: str = "momentum") -> F:
+    """Add MODEL and the options that make a `Problem`. ``costs``, ``rule``: the defaults of --costs and --rule."""
     command = click.argument("model", required=required, shell_complete=completing.models)(command)
-    return _shared_options(command, machine="this", size="paper", rule="momentum", costs=costs)
+    return _shared_options(command, machine="this", size="paper", rule=rule, costs=costs)
 
 
 def machine_options(command: F) -> F:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from math import ceil, isfinite
 from typing import Any
 
 import click
@@ -36,8 +37,11 @@ from taskflow.optimizer import (
     step_units,
 )
 from taskflow.optimizer.explain import uneven_pieces
+from taskflow.optimizer.grid import SIMULATED
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
+
+MORE = 4  # times the budget, that is advised where it was too short
 
 
 @click.command("search", cls=SectionedCommand)
@@ -100,13 +104,16 @@ def search_command(
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json(), "beside": beside_it}
     sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
+    row["advice"] = more_time(found, spending.whole)
     row["constraints"] = [str(rule) for rule in constraints.rules]
     if as_json:
         emit(row)
     else:
-        tell(f"{problem.graph} on {problem.machine}; costs: {row['costs']}\n{found}")
+        tell(f"{problem.said}\n{found}")
         units = step_units(problem.graph, problem.machine, problem.evaluator.rule, found.seconds)
         tell(f"{units}; {nbytes(row['transfer_bytes'])} moved, {nbytes(row['peak_memory_bytes'])} at most on a device")
+        if row["advice"]:
+            tell(row["advice"])
         if beside_it:
             tell(beside_table(row, beside_it))
         if sizes is not None:
@@ -121,6 +128,14 @@ def search_command(
         raise unsaved
     if found.stopped == "interrupted":
         sys.exit(INTERRUPTED)
+
+
+def more_time(found: SearchResult, budget: Budget) -> str | None:
+    """Return what to say of an answer for which the time was too short to simulate more than a few plans; None for any other."""
+    if found.stopped != "budget" or not isfinite(budget.seconds) or found.proposals >= SIMULATED:
+        return None
+    plans = "one simulated plan" if found.proposals == 1 else f"{found.proposals} simulated plans"
+    return f"this answer rests on {plans}; give it --budget {max(2, ceil(budget.seconds * MORE / 60))}m"
 
 
 def _saved(problem: Problem, found: SearchResult, out: str | None) -> OSError | None:

@@ -65,7 +65,7 @@ def simulate_command(
         emit(row)
         return
     if not quiet:
-        tell(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}")
+        tell(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; {problem.costs}")
     tell(table([row]))
     if not quiet:
         tell(str(step_units(problem.graph, problem.machine, problem.evaluator.rule, row["iteration_seconds"])))

@@ -25,6 +25,7 @@ from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.session import NothingFits
 from taskflow.optimizer.target import PlanTarget, target_named
 from taskflow.optimizer.units import StepUnits, step_units
+from taskflow.optimizer.ways_to_shard import WayToShard, ways_to_shard
 
 __all__ = [
     "ALGORITHMS",
@@ -41,10 +42,12 @@ __all__ = [
     "SearchResult",
     "StepUnits",
     "UsualPlan",
+    "WayToShard",
     "has_usual_plans",
     "make_evaluator",
     "search",
     "step_units",
     "target_named",
     "usual_plans",
+    "ways_to_shard",
 ]
