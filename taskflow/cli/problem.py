@@ -142,6 +142,22 @@ def budget_option(default: str, of: str = "the command") -> Callable[[F], F]:
     )
 
 
+def trace_option(command: F) -> F:
+    """Add --trace of a prediction (`trace_prediction`)."""
+    return click.option(
+        "--trace", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
+        help="Write the predicted step for ui.perfetto.dev or chrome://tracing (gzipped if the name ends in .gz)."
+    )(command)
+
+
+def trace_prediction(problem: Problem, plan: str, path: str) -> None:
+    """Write the step that the evaluator is at as a trace, in the form of a run's. Raises OSError if it cannot be written, and
+    ValueError for a step of too many tasks."""
+    from taskflow.runtime.profiler import predicted_document, write_trace
+
+    write_trace(predicted_document(*problem.evaluator.current(), problem.machine, {**problem.header(), "plan": plan}), path)
+
+
 def seed_option(command: F) -> F:
     """Add --seed."""
     return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of random choices.")(command)

@@ -16,6 +16,8 @@ from taskflow.cli.problem import (
     problem_options,
     seed_option,
     table,
+    trace_option,
+    trace_prediction,
     writable,
 )
 from taskflow.cli.progress import working
@@ -38,9 +40,10 @@ from taskflow.writing import json_text, replacing
               "propagate). Both give the same times.")
 @click.option("--timeline", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write every task's times to this file, as JSON.")
+@trace_option
 @output_options
 def simulate_command(
-    strategy: str, seed: int, algorithm: str, timeline: str | None, as_json: bool, quiet: bool, **asked: Any
+    strategy: str, seed: int, algorithm: str, timeline: str | None, trace: str | None, as_json: bool, quiet: bool, **asked: Any
 ) -> None:
     """Predict the time of one step of MODEL under a strategy.
 
@@ -48,9 +51,11 @@ def simulate_command(
     Examples:
       taskflow simulate alexnet --machine p100 --devices 8 --strategy expert
       taskflow simulate nmt -m k80 -n 4 --strategy plan.json --timeline times.json
+      taskflow simulate llama --size small -m h100 -n 4 --strategy 'p4 mb1' --trace step.json.gz
       taskflow simulate my_model.py:build --set width=512 -m my_machine.json --json
     """
-    writable(timeline)
+    for path in (timeline, trace):
+        writable(path)
     with working("simulating"), paused_collector():
         problem = make_problem(**asked, algorithm=algorithm)
         chosen = named_strategy(problem, strategy, seed)
@@ -61,6 +66,8 @@ def simulate_command(
             text = json_text(content)
             with replacing(timeline) as file:
                 file.write_text(text, encoding="utf-8")
+        if trace:
+            trace_prediction(problem, chosen.name, trace)
     if as_json:
         emit(row)
         return
