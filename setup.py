@@ -52,6 +52,8 @@ def description(text: str, sources: str | None) -> str:
     """``text`` (Markdown) with links that work outside of the sources."""
     def link(found: re.Match[str]) -> str:
         image, words, target = found.groups()
+        if sources and target[0] == "#":
+            return found[0]
         if sources:
             return f"{image}[{words}]({sources.rstrip('/')}/{target})"
         return f"({words})" if image else f"{words} (`{target.partition('#')[0]}`)" if target[0] != "#" else words

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,9 +26,9 @@ def tracked() -> list[str]:
     return done.stdout.split() if done.returncode == 0 else [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file()]
 
 
-def copied(folder: Path) -> Path:
-    """Return a copy of the sources in which builds may leave what they make."""
-    for name in tracked():
+def copied(folder: Path, also: Iterable[str] = ()) -> Path:
+    """Return a copy of the sources, and of ``also`` of other files, in which builds may leave what they make."""
+    for name in [*tracked(), *also]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     return folder
@@ -62,7 +63,7 @@ def tried(file: Path, *more: str) -> None:
         place = subprocess.run(where, cwd=home, text=True, capture_output=True, check=True).stdout
         has = subprocess.run([commands / "python", "-c", "import mpi4py"], capture_output=True, check=False).returncode == 0
     if json.loads(done.stdout)["proposals"] != 100 or not place.startswith(home) or has:
-        raise ValueError(f"{file}: taskflow of {place.strip()} said {done.stdout}; mpi4py {'came' if has else 'did not come'} along")
+        raise ValueError(f"{file}: taskflow of {place.strip()} said {done.stdout}; mpi4py {'came' if has else 'is not'} there")
 
 
 def main() -> None:

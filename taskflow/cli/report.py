@@ -32,6 +32,7 @@ from taskflow.report import report_data, write_page
 from taskflow.runtime.job import INTERRUPTED
 
 FIND = "search"  # as PLAN: find one first
+BESIDE_SECONDS = 5.0  # in which other plans are simulated, of a large network perhaps not all
 
 
 @click.command("report", cls=SectionedCommand)
@@ -71,7 +72,8 @@ def report_command(
         found = search_of(plan) if plan.endswith(".json") else None
     with working("report") as display:
         report = report_data(
-            problem.evaluator, strategy, search=found, room=problem.room, say=lambda words: display.say(f"report: {words}")
+            problem.evaluator, strategy, search=found, room=problem.room, beside_seconds=BESIDE_SECONDS,
+            say=lambda words: display.say(f"report: {words}")
         )
         size = write_page(report, out)
         if trace:

@@ -16,7 +16,8 @@ LAYOUT = Path(taskflow.report.__file__).parent / "static" / "layout.js"
 RUN = """
 const operators = JSON.parse(require("fs").readFileSync(0, "utf8"));
 const folds = findFolds(operators);
-const seen = (open) => visibleItems(operators, folds, new Set(open), true).items.map((item) => [item.block || operators[item.members[0]].name, item.members.length]);
+const named = (item) => [item.block || operators[item.members[0]].name, item.members.length];
+const seen = (open) => visibleItems(operators, folds, new Set(open), true).items.map(named);
 console.log(JSON.stringify({ folds, closed: seen([]), opened: seen([folds[3][0]]), one: seen(folds[3]) }));
 """
 
