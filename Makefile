@@ -1,5 +1,5 @@
 # make setup: the virtual environment; make run: the main job on 16 ranks; make test: everything that CI
-# runs; make docs: the documentation as a site.
+# runs; make docs: the documentation as a site; make dist: wheel and source distribution, each tried in a new environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
 # Hundreds of programs are started by the tests. Where this variable is set, each of them compiles the whole package again (0.4 s).
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup run test test-slow lint docs clean
+.PHONY: setup run test test-slow lint docs dist clean
 
 setup: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
 
@@ -22,7 +22,7 @@ $(VENV)/.installed: $(SOURCES)
 	touch $@
 
 $(VENV)/.torch: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet torch==2.13.0 'onnx>=1.23,<2' 'transformers>=5.20,<6'
+	$(BIN)/python -m pip install --quiet 'torch>=2.13,<2.15' 'onnx>=1.23,<2' 'transformers>=5.20,<6'
 	touch $@
 
 run: setup
@@ -38,10 +38,13 @@ test: lint
 test-slow: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m slow
 
+dist: setup
+	$(BIN)/python tests/distributing.py dist
+
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html; with search: $(BIN)/mkdocs serve"
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find taskflow \( -name '*.so' -o -name '*.c' -o -name '*.cpp' \) -delete

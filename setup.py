@@ -2,9 +2,15 @@
 
 The extensions are portable by default. ``TASKFLOW_NATIVE=1`` compiles for this machine's instruction set.
 A missing compiler is not an error: every extension has a numpy twin, and ``taskflow`` falls back to it.
+
+README.md is the package's description. Its links to files of the sources lead nowhere on a package index. With
+``TASKFLOW_SOURCES`` (the address of a repository at the version's tag, such as ``https://example.org/taskflow/blob/v1.0``) they
+become addresses; without, they are replaced by their text and the file's name, which the source distribution has.
 """
 
 import os
+import re
+import sys
 from pathlib import Path
 
 import numpy
@@ -30,8 +36,9 @@ def extension(path: Path) -> Extension:
     )
 
 
+SOURCES = [] if "sdist" in sys.argv else sorted(Path("taskflow").rglob("*.pyx"))  # nothing is compiled for sources alone
 EXTENSIONS = cythonize(
-    [extension(path) for path in sorted(Path("taskflow").rglob("*.pyx"))],
+    [extension(path) for path in SOURCES],
     compiler_directives={
         "language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True, "initializedcheck": False,
     },
@@ -39,4 +46,23 @@ EXTENSIONS = cythonize(
 for module in EXTENSIONS:
     module.optional = True  # here, not above: cythonize makes new extensions and drops what it does not know
 
-setup(ext_modules=EXTENSIONS)
+
+
+def description(text: str, sources: str | None) -> str:
+    """``text`` (Markdown) with links that work outside of the sources."""
+    def link(found: re.Match[str]) -> str:
+        image, words, target = found.groups()
+        if sources and target[0] == "#":
+            return found[0]
+        if sources:
+            return f"{image}[{words}]({sources.rstrip('/')}/{target})"
+        return f"({words})" if image else f"{words} (`{target.partition('#')[0]}`)" if target[0] != "#" else words
+
+    return re.sub(r"(!?)\[([^\]]+)\]\((?!\w+:)([^)]+)\)", link, text)
+
+
+setup(
+    ext_modules=EXTENSIONS,
+    long_description=description(Path("README.md").read_text("utf-8"), os.environ.get("TASKFLOW_SOURCES")),
+    long_description_content_type="text/markdown",
+)

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from distributing import copied, source_distribution, tracked, tried, verify
 
 import taskflow
 from taskflow.kernels import native_built
@@ -138,10 +139,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(folder: Path, also: Iterable[str] = (), **environment: str) -> Path:
     """The wheel of what git tracks, and ``also`` of other files."""
-    tree = folder / "tree"
-    for name in [*tracked(), *also]:  # a copy, so that the build leaves nothing in the working tree
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (tree / name).write_bytes((ROOT / name).read_bytes())
+    tree = copied(folder / "tree", also)
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(folder)],
         cwd=tree, env={**os.environ, **environment}, check=True, timeout=840,
@@ -172,10 +170,6 @@ def install(wheel: Path, folder: Path) -> Callable[..., str]:
     return run
 
 
-def tracked() -> list[str]:
-    return subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
-
-
 def translated() -> list[str]:
     """The C that Cython wrote of our sources when this checkout was built, if it is of them as they are now: 12 s less to build."""
     sources = [ROOT / name for name in tracked() if name.endswith((".pyx", ".pxd"))]
@@ -193,6 +187,12 @@ def test_without_a_compiler_it_builds_plans_and_trains(tmp_path: Path) -> None:
     wheel = build(tmp_path, translated(), CC="no-such-compiler", CXX="no-such-compiler")
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if name.endswith(".so")]
+        (metadata,) = [archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA")]
+    about, _, description = metadata.partition("\n\n")
+    assert not re.findall(r"\]\((?!https?:)[^)]*\)", description), "links of README.md must work on a package index"
+    assert "(`docs/guide/export.md`)" in description and "Description-Content-Type: text/markdown" in about
+    needed = [line for line in about.splitlines() if line.startswith("Requires-Dist: ") and "extra ==" not in line]
+    assert needed and not [line for line in needed if "mpi" in line], "planning needs no MPI"
     run = install(wheel, tmp_path)
     assert json.loads(run("taskflow", *SEARCH))["proposals"] == 100
     found = {finding["about"]: finding["state"] for finding in json.loads(run("taskflow", "doctor", "--json"))["findings"]}
@@ -224,6 +224,38 @@ def test_the_wheel_works(wheel: Path, tmp_path: Path) -> None:
     assert run("python", "-m", "taskflow", "--version").strip() == f"taskflow, version {taskflow.__version__}"
     for program in (("taskflow",), ("python", "-m", "taskflow")):
         assert json.loads(run(*program, *SEARCH))["proposals"] == 100
+
+
+def test_the_source_distribution_has_what_is_tracked_and_nothing_generated(tmp_path: Path) -> None:
+    verify(source_distribution(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_the_source_distribution_installs_and_plans_without_mpi(tmp_path: Path) -> None:
+    tried(source_distribution(tmp_path))
+
+
+def test_planning_needs_no_mpi() -> None:
+    code = (
+        "import sys; sys.modules['mpi4py'] = None\n"
+        "from taskflow.cli.main import main; main(['search', 'MLP', '-m', 'p100', '-n', '4', '--budget', '20p', '-q'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=250, check=False)
+    assert done.returncode == 0 and "20 proposals" in done.stdout, done.stderr
+
+
+def test_links_become_addresses_where_the_repository_is_known() -> None:
+    """What setup.py does to README.md, run apart from the rest of it."""
+    functions = [node for node in ast.parse((ROOT / "setup.py").read_text()).body if isinstance(node, ast.FunctionDef)]
+    found: dict = {"re": re}
+    exec(compile(ast.Module([f for f in functions if f.name == "description"], []), "setup.py", "exec"), found)
+    text = "![a plan](docs/a.svg) and [guide](docs/b.md#part), [site](https://x.org), [below](#status)"
+    assert found["description"](text, "https://x.org/t/blob/v1/") == (
+        "![a plan](https://x.org/t/blob/v1/docs/a.svg) and [guide](https://x.org/t/blob/v1/docs/b.md#part), [site](https://x.org), "
+        "[below](#status)"
+    )
+    assert found["description"](text, None) == "(a plan) and guide (`docs/b.md`), [site](https://x.org), below"
 
 
 def test_the_version_is_semantic_and_the_changelog_begins_with_it() -> None:

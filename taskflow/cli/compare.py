@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
+from taskflow.cli.beside import beside
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
 from taskflow.cli.problem import (
     Problem,
@@ -28,7 +29,7 @@ from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.export import nearest_within
 from taskflow.machine import Cluster
-from taskflow.optimizer import Budget, Deadline, refusal, target_named
+from taskflow.optimizer import Budget, Deadline, refusal, step_units, target_named
 from taskflow.optimizer.grid import SIMULATED, Allowed, best_of_grid, make_grid
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.runtime.job import INTERRUPTED, say_once
@@ -54,8 +55,8 @@ def compare_command(
 
     With --constraints, --pin, --pin-sync, --forbid or --limit the searches consider only plans that respect them. The other
     plans are repaired to respect them, and their names say so. The row "grid" is the best of a grid over degrees of tensor,
-    pipeline and data parallelism (and more); without one, a line says why. Ctrl-C ends the searches and shows the results so
-    far.
+    pipeline and data parallelism (and more); without one, a line says why. For networks that read words, the rows DDP, FSDP and
+    Megatron-LM are what people run without a search. Ctrl-C ends the searches and shows the results so far.
 
     \b
     Examples:
@@ -112,13 +113,18 @@ def compare_command(
         })
         if interrupted:
             break
+    if not interrupted and target is None and not constraints.rules:
+        rows += [
+            {**row, "name": f"{row['name']}: {row['plan']}"} for row in beside(problem, 0.0, quiet or as_json) if "tasks" in row
+        ]
     if as_json:
         emit({
             **problem.header(), "strategies": rows, "constraints": [str(rule) for rule in constraints.rules],
             "no_grid": grid if isinstance(grid, str) else None,
         })
     else:
-        tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}\n{table(rows)}")
+        batch = step_units(problem.graph, problem.machine, problem.evaluator.rule, 0.0).batch
+        tell(f"{problem.said}; a step is {batch}\n{table(rows)}")
         if grid is not None:
             tell(f"grid: {grid if isinstance(grid, str) else grid['grid_said']}")
     if interrupted:

@@ -19,8 +19,8 @@ MARKS = {OK: "ok", NOTE: "-", MEND: "missing", WRONG: "WRONG"}
 @click.command("doctor")
 @output_options
 def doctor_command(as_json: bool, quiet: bool) -> None:
-    """Say what taskflow finds (Python, MPI, kernels, memory, GPUs, caches), and which command installs or repairs what is
-    missing.
+    """Say what taskflow finds (Python, MPI, kernels, memory, GPUs, optional packages, caches), and which command installs or
+    repairs what is missing.
 
     Exit code 0 if taskflow can run (perhaps without MPI, oneDNN or a GPU), 1 if it cannot. --quiet leaves out what is in order.
 

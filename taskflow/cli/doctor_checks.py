@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from taskflow.cli.doctor_checks_gpu import gpu
@@ -147,7 +149,7 @@ def _trains() -> Iterator[Finding]:
 # ---- MPI -------------------------------------------------------------------------------------------------------------
 _LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 _SIZE = "from mpi4py import MPI; print(f'ranks={MPI.COMM_WORLD.size}')"
-INSTALL = "pip install mpi4py mpich (on a cluster, against its own MPI: pip install --no-binary mpi4py mpi4py)"
+INSTALL = "pip install 'soap-taskflow[mpi]' (on a cluster, against its own MPI: pip install --no-binary mpi4py mpi4py)"
 
 
 def _mpi() -> Iterator[Finding]:
@@ -169,7 +171,7 @@ def _mpi() -> Iterator[Finding]:
     beside = Path(sys.executable).parent / "mpirun"
     program = shutil.which("mpirun") or (str(beside) if os.access(beside, os.X_OK) else None)
     if program is None:
-        yield Finding("mpirun", MEND, "there is none on PATH", "pip install mpich")
+        yield Finding("mpirun", MEND, "there is none on PATH", INSTALL)
         return
     if "MPICH" in library and (there := room()) is not None:
         full = there.free < 2 * LEAN_BYTES
@@ -192,11 +194,27 @@ def _last(text: str) -> str:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 def _packages() -> Iterator[Finding]:
-    found = [
-        f"{name} {have}" for name in ("torch", "torchvision", "safetensors", "tokenizers", "sacrebleu", "scikit-learn", "pillow")
-        if (have := package(name)) is not None
-    ]
-    yield Finding("other packages", NOTE, ", ".join(found) or "none (examples want pip install 'soap-taskflow[examples,weights]')")
+    """Every package that some extra brings, by extra."""
+    for extra, names in extras().items():
+        there = {name: package(name) for name in names}
+        has = ", ".join(f"{name} {have}" for name, have in there.items() if have is not None)
+        lacks = ", ".join(name for name, have in there.items() if have is None)
+        found = "; ".join(filter(None, (has, lacks and f"not installed: {lacks}")))
+        yield Finding(f"extra {extra}", NOTE, found, f"pip install 'soap-taskflow[{extra}]'" if lacks else "")
+
+
+def extras() -> dict[str, list[str]]:
+    """Return the distributions of each extra that users may want (not those that only tests and documentation need)."""
+    try:
+        needed = requires("soap-taskflow") or []
+    except PackageNotFoundError:  # run from its sources
+        return {}
+    found: dict[str, list[str]] = {}
+    for text in needed:
+        name, extra = re.match(r"[\w.-]+", text), re.search(r"""extra == ['"]([\w-]+)['"]""", text)
+        if name and extra and extra[1] not in ("test", "docs", "browser"):
+            found.setdefault(extra[1], []).append(name[0])
+    return {extra: [name for name in names if name != "soap-taskflow"] for extra, names in sorted(found.items())}
 
 
 def _caches() -> Iterator[Finding]:

@@ -113,7 +113,7 @@ def explain_command(
         emit(result)
     else:
         if not quiet:
-            tell(f"{problem.graph} on {problem.machine}; costs: {result['costs']}; plan: {strategy.name}")
+            tell(f"{problem.said}; plan: {strategy.name}")
         tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
         if uneven is not None:
             tell(f"\n{uneven}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from taskflow.cli.layers_alike import layers_alike
 from taskflow.cli.tables import nbytes, percent, render, seconds
 from taskflow.mapper import ranges
 from taskflow.optimizer.explain import Bubble, Busy, Explanation, Stretch, TaskPurpose, closed_form
@@ -78,14 +79,16 @@ def _path(found: Explanation, top: int) -> str:
         ])
     left = len(found.stretches) - len(shown)
     rest = f"\n{left} shorter stretch{'es are' if left > 1 else ' is'} left out (--top)." if left else ""
-    table = render(["critical path", "of", "where", "from", "takes", "share", "bytes"], rows, words=(0, 1, 2), spare=(6, 3))
+    table = render(["critical path", "of", "where", "from", "takes", "share", "bytes"], rows, words=(0, 1, 2), spare=(6, 3, 5))
     mixed = " A stretch includes short tasks of other kinds between its own." if any(s.others for s in shown) else ""
     return f"{table}\nThe path is as long as the step: each task starts when the one before it ends.{mixed}{rest}"
 
 
 def _named(stretch: Stretch) -> str:
-    named = [f"{name or 'all'} {seconds(s)}" for name, s in stretch.operators[:NAMED]]
-    more = len(stretch.operators) - NAMED
+    groups = layers_alike(stretch.operators, lambda one: one[0])
+    ranked = sorted(((sum(s for _, s in group), name) for name, group in groups), reverse=True)
+    named = [f"{name or 'all'} {seconds(s)}" for s, name in ranked[:NAMED]]
+    more = len(ranked) - NAMED
     between = ", ".join(f"{kind} {seconds(s)}" for kind, s in stretch.others)
     return ", ".join(named) + (f" and {more} more" if more > 0 else "") + (f"; between: {between}" if between else "")
 
@@ -99,28 +102,26 @@ def _where(stretch: Stretch) -> str:
 
 
 def _operators(found: Explanation, top: int) -> str:
-    ranked = sorted(found.operators, key=lambda c: -(c.critical or 0.0))
-    rows = [
-        [
-            c.operator,
-            seconds(c.critical),
-            percent(c.critical, found.seconds),
-            seconds(c.seconds[TaskPurpose.COMPUTE]),
-            seconds(c.seconds[TaskPurpose.TRANSFER]),
-            seconds(c.seconds[TaskPurpose.SYNC] + c.seconds[TaskPurpose.UPDATE]),
-            seconds(c.waiting),
-            nbytes(c.transfer_bytes),
-            nbytes(c.sync_bytes),
-        ]
-        for c in ranked[:top]
-    ]
+    alike = layers_alike(found.operators, lambda c: c.operator, lambda c: f"{c.seconds[TaskPurpose.COMPUTE]:.2g}")
+    ranked = sorted(alike, key=lambda one: -sum(c.critical or 0.0 for c in one[1]))
+    rows = []
+    for name, of in ranked[:top]:
+        work = {purpose: sum(c.seconds[purpose] for c in of) for purpose in TaskPurpose}
+        critical = sum(c.critical or 0.0 for c in of)
+        rows.append([
+            name, seconds(critical), percent(critical, found.seconds), seconds(work[TaskPurpose.COMPUTE]),
+            seconds(work[TaskPurpose.TRANSFER]), seconds(work[TaskPurpose.SYNC] + work[TaskPurpose.UPDATE]),
+            seconds(sum(c.waiting for c in of)), nbytes(sum(c.transfer_bytes for c in of)), nbytes(sum(c.sync_bytes for c in of)),
+        ])
     headings = [
         "operator", "on the path", "share", "computation", "transfers", "sync", "waiting", "moved", "sync bytes",
     ]
     rest = f"\n{len(ranked) - top} operators with less on the path are left out (--top)." if len(ranked) > top else ""
+    if len(ranked) < len(found.operators):
+        rest = f" Layers that are alike are one row, added up.{rest}"
     devices = sum(not b.link for b in found.busy)
     return (
-        f"{render(headings, rows, spare=(8, 7, 2))}\nFrom the fourth column on: sums over all tasks, of {devices} "
+        f"{render(headings, rows, spare=(8, 7, 2, 6, 4))}\nFrom the fourth column on: sums over all tasks, of {devices} "
         f"device{'s' * (devices != 1)} and the links between them, which work at the same time.\n"
         "Transfers: of what the operator makes. Sync: adding up its weights' gradients, updating, sending new weights. "
         f"Waiting: for a busy device or link.{rest}"

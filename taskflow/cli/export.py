@@ -99,7 +99,7 @@ def _tell(
 ) -> None:
     if quiet:
         return
-    tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}")
+    tell(problem.said)
     memory = nbytes(before["peak_memory_bytes"])
     tell(f"{plan}: {seconds(before['iteration_seconds'])} a step predicted, {memory} at most on a device")
     for note in found.notes:

@@ -20,6 +20,7 @@ from taskflow.runtime.job import INTERRUPTED, say_once, speaks
 # name -> where it is, and what it does in one line. Help lists them in this order.
 COMMANDS: dict[str, tuple[str, str]] = {
     # plans
+    "fit": ("taskflow.cli.fit:fit_command", "Say which usual ways to train a model fit the memory."),
     "search": ("taskflow.cli.search:search_command", "Find a fast strategy for a model."),
     "simulate": ("taskflow.cli.simulate:simulate_command", "Predict the time of one step under a strategy."),
     "compare": ("taskflow.cli.compare:compare_command", "Compare searched plans with those that people write."),

@@ -65,7 +65,18 @@ class Problem:
             "machine": self.machine.name,
             "devices": len(self.machine.processors),
             "costs": self.evaluator.costs.name,
+            "rule": self.made.get("rule"),
         }
+
+    @property
+    def said(self) -> str:
+        """Return what a plan is predicted for, in one line."""
+        return f"{self.graph} on {self.machine}; {self.costs}"
+
+    @property
+    def costs(self) -> str:
+        """Return which costs and which update rule a prediction rests on."""
+        return f"costs: {self.evaluator.costs.name}; rule: {self.made.get('rule')}"
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -79,10 +90,10 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     return keep
 
 
-def problem_options(command: F, required: bool = True, costs: str = ANALYTIC) -> F:
-    """Add MODEL and the options that make a `Problem`. ``costs``: the default of --costs."""
+def problem_options(command: F, required: bool = True, costs: str = ANALYTIC, rule: str = "momentum") -> F:
+    """Add MODEL and the options that make a `Problem`. ``costs``, ``rule``: the defaults of --costs and --rule."""
     command = click.argument("model", required=required, shell_complete=completing.models)(command)
-    return _shared_options(command, machine="this", size="paper", rule="momentum", costs=costs)
+    return _shared_options(command, machine="this", size="paper", rule=rule, costs=costs)
 
 
 def machine_options(command: F) -> F:
@@ -129,6 +140,22 @@ def budget_option(default: str, of: str = "the command") -> Callable[[F], F]:
     return click.option(
         "--budget", default=default, show_default=True, help=f"Budget of {of}: 30s, 5m, or 20000p for proposals (reproducible)."
     )
+
+
+def trace_option(command: F) -> F:
+    """Add --trace of a prediction (`trace_prediction`)."""
+    return click.option(
+        "--trace", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
+        help="Write the predicted step for ui.perfetto.dev or chrome://tracing (gzipped if the name ends in .gz)."
+    )(command)
+
+
+def trace_prediction(problem: Problem, plan: str, path: str) -> None:
+    """Write the step that the evaluator is at as a trace, in the form of a run's. Raises OSError if it cannot be written, and
+    ValueError for a step of too many tasks."""
+    from taskflow.runtime.profiler import predicted_document, write_trace
+
+    write_trace(predicted_document(*problem.evaluator.current(), problem.machine, {**problem.header(), "plan": plan}), path)
 
 
 def seed_option(command: F) -> F:

@@ -66,6 +66,8 @@ def profile_command(
         from taskflow.runtime.profiler import read_trace
 
         said = read_trace(trace)
+        if said["otherData"].get("steps") == []:
+            raise ValueError(f"{trace}: a step that was only predicted; give the trace of a run (taskflow train --trace FILE)")
         try:
             _show(differences(said), top, as_json, quiet)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:

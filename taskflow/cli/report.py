@@ -18,6 +18,8 @@ from taskflow.cli.problem import (
     plan_options,
     plan_problem,
     seed_option,
+    trace_option,
+    trace_prediction,
     writable,
 )
 from taskflow.cli.progress import working
@@ -30,6 +32,7 @@ from taskflow.report import report_data, write_page
 from taskflow.runtime.job import INTERRUPTED
 
 FIND = "search"  # as PLAN: find one first
+BESIDE_SECONDS = 5.0  # in which other plans are simulated, of a large network perhaps not all
 
 
 @click.command("report", cls=SectionedCommand)
@@ -38,8 +41,11 @@ FIND = "search"  # as PLAN: find one first
 @budget_option("30s")
 @seed_option
 @click.option("--out", type=click.Path(dir_okay=False), default="report.html", show_default=True, help="The page to write.")
+@trace_option
 @output_options
-def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, quiet: bool, **asked: Any) -> None:
+def report_command(
+    plan: str, budget: str, seed: int, out: str, trace: str | None, as_json: bool, quiet: bool, **asked: Any
+) -> None:
     """Write PLAN as one HTML page: operators on devices, timeline, memory, search, comparison and machine.
 
     PLAN is a strategy file, which knows its model, its machine and how it was found. With --model, PLAN is a mapper's name, a
@@ -53,7 +59,8 @@ def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, q
       taskflow report search --model rnnlm -m p100 --budget 20s --out found.html
     """
     spending = CommandBudget(budget)
-    writable(out)
+    for path in (out, trace):
+        writable(path)
     found: dict[str, Any] | None = None
     interrupted = False
     problem = plan_problem(plan, **asked)
@@ -65,9 +72,14 @@ def report_command(plan: str, budget: str, seed: int, out: str, as_json: bool, q
         found = search_of(plan) if plan.endswith(".json") else None
     with working("report") as display:
         report = report_data(
-            problem.evaluator, strategy, search=found, room=problem.room, say=lambda words: display.say(f"report: {words}")
+            problem.evaluator, strategy, search=found, room=problem.room, beside_seconds=BESIDE_SECONDS,
+            say=lambda words: display.say(f"report: {words}")
         )
         size = write_page(report, out)
+        if trace:
+            display.say("report: trace")
+            problem.evaluator.set(strategy)
+            trace_prediction(problem, strategy.name, trace)
     if as_json:
         emit({
             **problem.header(), "out": str(out), "bytes": size, "plan": report.value["plan"],

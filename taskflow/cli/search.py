@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import ceil, isfinite
 from typing import Any
 
 import click
@@ -37,8 +38,11 @@ from taskflow.optimizer import (
     step_units,
 )
 from taskflow.optimizer.explain import uneven_pieces
+from taskflow.optimizer.grid import SIMULATED
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
+
+MORE = 4  # times the budget, that is advised where it was too short
 
 
 def _counts(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -118,6 +122,7 @@ def search_command(
     row = {**problem.header(), **describe(problem, found.strategy), **found.as_json(), "beside": beside_it}
     sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
+    row["advice"] = more_time(found, spending.whole)
     row["constraints"] = [str(rule) for rule in constraints.rules]
     row["also_for"] = smaller = [
         _smaller(problem, count, asked, str(out), partial(searched, budget=spending.whole)) for count in also_for
@@ -125,9 +130,11 @@ def search_command(
     if as_json:
         emit(row)
     else:
-        tell(f"{problem.graph} on {problem.machine}; costs: {row['costs']}\n{found}")
+        tell(f"{problem.said}\n{found}")
         units = step_units(problem.graph, problem.machine, problem.evaluator.rule, found.seconds)
         tell(f"{units}; {nbytes(row['transfer_bytes'])} moved, {nbytes(row['peak_memory_bytes'])} at most on a device")
+        if row["advice"]:
+            tell(row["advice"])
         if beside_it:
             tell(beside_table(row, beside_it))
         if sizes is not None:
@@ -159,6 +166,14 @@ def _smaller(
     file = str(for_processors(out, devices))
     save(found.strategy, fewer.graph, fewer.machine.name, file, fewer.made, found.as_json())
     return {"devices": devices, "iteration_seconds": found.seconds, "file": file}
+
+
+def more_time(found: SearchResult, budget: Budget) -> str | None:
+    """Return what to say of an answer for which the time was too short to simulate more than a few plans; None for any other."""
+    if found.stopped != "budget" or not isfinite(budget.seconds) or found.proposals >= SIMULATED:
+        return None
+    plans = "one simulated plan" if found.proposals == 1 else f"{found.proposals} simulated plans"
+    return f"this answer rests on {plans}; give it --budget {max(2, ceil(budget.seconds * MORE / 60))}m"
 
 
 def _saved(problem: Problem, found: SearchResult, out: str | None) -> OSError | None:

@@ -20,6 +20,8 @@ from taskflow.cli.problem import (
     problem_options,
     seed_option,
     table,
+    trace_option,
+    trace_prediction,
     writable,
 )
 from taskflow.cli.progress import working
@@ -64,10 +66,12 @@ def _failure_options(command: F) -> F:
               "propagate). Both give the same times.")
 @click.option("--timeline", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write every task's times to this file, as JSON.")
+@trace_option
 @output_options
 def simulate_command(
-    strategy: str, seed: int, algorithm: str, timeline: str | None, as_json: bool, quiet: bool, mtbf: float | None,
-    checkpoint_time: float | None, restart_time: float | None, repair_time: float | None, slower: float | None, **asked: Any
+    strategy: str, seed: int, algorithm: str, timeline: str | None, trace: str | None, as_json: bool, quiet: bool,
+    mtbf: float | None, checkpoint_time: float | None, restart_time: float | None, repair_time: float | None,
+    slower: float | None, **asked: Any,
 ) -> None:
     """Predict the time of one step of MODEL under a strategy.
 
@@ -75,9 +79,11 @@ def simulate_command(
     Examples:
       taskflow simulate alexnet --machine p100 --devices 8 --strategy expert
       taskflow simulate nmt -m k80 -n 4 --strategy plan.json --timeline times.json
+      taskflow simulate llama --size small -m h100 -n 4 --strategy 'p4 mb1' --trace step.json.gz
       taskflow simulate my_model.py:build --set width=512 -m my_machine.json --json
     """
-    writable(timeline)
+    for path in (timeline, trace):
+        writable(path)
     with working("simulating"), paused_collector():
         problem = make_problem(**asked, algorithm=algorithm)
         chosen = named_strategy(problem, strategy, seed)
@@ -88,6 +94,8 @@ def simulate_command(
             text = json_text(content)
             with replacing(timeline) as file:
                 file.write_text(text, encoding="utf-8")
+        if trace:
+            trace_prediction(problem, chosen.name, trace)
     if mtbf is not None:
         write = _checkpoint_bytes(problem) / _WRITTEN_PER_SECOND if checkpoint_time is None else checkpoint_time
         costs = failure_costs(
@@ -99,7 +107,7 @@ def simulate_command(
         emit(row)
         return
     if not quiet:
-        tell(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; costs: {row['costs']}")
+        tell(f"{problem.graph} on {problem.machine}: {row['tasks']} tasks; {problem.costs}")
     tell(table([row]))
     if not quiet:
         tell(str(step_units(problem.graph, problem.machine, problem.evaluator.rule, row["iteration_seconds"])))

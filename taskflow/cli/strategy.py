@@ -121,7 +121,7 @@ def diff_command(first: str, second: str, seed: int, as_json: bool, quiet: bool,
         tell(f"{first} and {second} are the same plan, {seconds(before)} a step; costs: {problem.header()['costs']}")
     else:
         if not quiet:
-            tell(f"{problem.graph} on {problem.machine}; costs: {problem.header()['costs']}")
+            tell(problem.said)
         tell(f"{first} {seconds(before)}, {second} {seconds(after)} a step ({(after / before - 1):+.1%})\n")
         tell(_diff_table(problem, changes, before))
         tell("The second plan applied to the first one layer at a time, in this order, and simulated after each.")

@@ -18,7 +18,7 @@ from rich.text import Text
 PIPED = 120  # columns of a table that goes to a file or another program, unless COLUMNS says otherwise
 _WIDEST = 10_000  # columns: nothing is folded
 MOST_SHORT = 8
-LONGEST_WHOLE = 15  # letters of a word that is not broken, however narrow the terminal
+LONGEST_WHOLE = 40  # letters of a word that is not broken, however narrow the terminal
 
 
 def render(

@@ -26,6 +26,7 @@ from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.session import NothingFits
 from taskflow.optimizer.target import PlanTarget, refusal, target_named
 from taskflow.optimizer.units import StepUnits, step_units
+from taskflow.optimizer.ways_to_shard import WayToShard, ways_to_shard
 
 __all__ = [
     "ALGORITHMS",
@@ -43,6 +44,7 @@ __all__ = [
     "SearchResult",
     "StepUnits",
     "UsualPlan",
+    "WayToShard",
     "best_interval",
     "failure_costs",
     "has_usual_plans",
@@ -52,4 +54,5 @@ __all__ = [
     "step_units",
     "target_named",
     "usual_plans",
+    "ways_to_shard",
 ]

@@ -51,9 +51,13 @@ class StepUnits:
             "peak_flops_per_second": self.peak_flops_per_second, "mfu": self.mfu, "mfu_is": MFU, "device_hours": self.device_hours,
         }
 
+    @property
+    def batch(self) -> str:
+        """Return the samples of a step and their tokens."""
+        return f"{self.samples:,} samples{f' ({self.tokens:,} tokens)' if self.tokens else ''}"
+
     def __str__(self) -> str:
-        tokens = f" ({self.tokens:,} tokens)" if self.tokens else ""
-        parts = [f"a step is {self.samples:,} samples{tokens}"]
+        parts = [f"a step is {self.batch}"]
         if rate := self.tokens_per_second:
             parts.append(f"{rate:,.0f} tokens/s, {rate / self.devices:,.0f} a device")
         if self.mfu is not None:

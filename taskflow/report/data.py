@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ def report_data(
     search: Mapping[str, Any] | None = None,
     most_rows: int = MOST_ROWS,
     room: MemoryCheck | None = None,
+    beside_seconds: float = inf,
     say: Callable[[str], None] = lambda words: None,
 ) -> Report:
     """Return everything that the report's page shows.
@@ -55,8 +57,8 @@ def report_data(
     ``evaluator``: predicts the step, and is at ``strategy`` afterwards. ``search``: how the plan was found, as
     `SearchResult.as_json` gives it. ``most_rows``: more tasks than this are joined in the timeline (totals stay). ``room``: says
     whether plans fit the memory; by default one is made here. The devices' memory curves are of this step as the runtime plans
-    it, even where ``room`` estimates. ``say`` is told about progress, since this may take seconds on many devices. Raises
-    ValueError if the strategy does not suit the graph.
+    it, even where ``room`` estimates. ``beside_seconds``: after which no other plan is simulated to be beside it. ``say`` is told
+    about progress, since this may take seconds on many devices. Raises ValueError if the strategy does not suit the graph.
     """
     graph, machine = evaluator.graph, evaluator.machine
     say("simulate")
@@ -72,11 +74,10 @@ def report_data(
     tick = _tick(seconds)
     pieces, micro = piece_of(tasks, graph, strategy)[spans.task], micro_batches_of(tasks)[spans.task]
     rows, joined = thin(_rows(spans, operator, pieces, micro, path, tick), most_rows)
-    say("baselines")
     samples = samples_of(evaluator)
     room = room or MemoryCheck(evaluator)
     plan = plan_value(known_as(strategy), spans, machine, samples, room, strategy, evaluator.rule)
-    baselines, same = baseline_values(evaluator, samples, room)
+    baselines, same = baseline_values(evaluator, samples, room, beside_seconds, lambda name: say(f"beside it: {name}"))
     value = {
         "format": "taskflow-report",
         "version": 1,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from taskflow.machine import Machine
 from taskflow.mapper import MAPPERS, Strategy, choose
-from taskflow.optimizer import MemoryCheck, has_usual_plans, step_units, usual_plans
+from taskflow.optimizer import Deadline, MemoryCheck, has_usual_plans, step_units, usual_plans
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.report.spans import CATEGORIES, Spans, spans_at
 from taskflow.report.split import PARTS, device_split
@@ -46,34 +47,39 @@ def plan_value(
     }
 
 
-def baseline_values(evaluator: Evaluator, samples: int, room: MemoryCheck | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+def baseline_values(
+    evaluator: Evaluator, samples: int, room: MemoryCheck | None = None, seconds: float = inf,
+    say: Callable[[str], None] = lambda words: None,
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the rows of data, model and expert parallelism, and of the usual plans of networks with layers (`usual_plans`). Also
     return the names of those that equal the plan and so have no row. ``room``, by default one of its own, judges their memory.
-    Afterwards the evaluator is back at its strategy."""
-    here, room = evaluator.strategy, room or MemoryCheck(evaluator)
+    After so many ``seconds`` no other is begun. ``say`` is told which one is. Afterwards the evaluator is back at its strategy."""
+    here, room, deadline = evaluator.strategy, room or MemoryCheck(evaluator), Deadline(seconds)
     rows, same = [], []
-    for name in BASELINES:
-        strategy = choose(name, evaluator.graph, evaluator.machine)[0]
-        if replace(strategy, name=here.name) == here:
-            same.append(LABELS[name])
-            continue
-        evaluator.set(strategy)
-        rows.append(plan_value(LABELS[name], spans_at(evaluator), evaluator.machine, samples, room, strategy, evaluator.rule))
-    for name, strategy in _usual(evaluator, room):
+    for name, strategy in _baselines(evaluator, room, lambda: deadline.expired):
         if replace(strategy, name=here.name) == here:
             same.append(name)
             continue
+        say(name)
         evaluator.set(strategy)
         rows.append(plan_value(name, spans_at(evaluator), evaluator.machine, samples, room, strategy, evaluator.rule))
+        if deadline.expired:
+            break
     evaluator.set(here)
     return rows, same
 
 
-def _usual(evaluator: Evaluator, room: MemoryCheck) -> Iterator[tuple[str, Strategy]]:
+def _baselines(evaluator: Evaluator, room: MemoryCheck, over: Callable[[], bool]) -> Iterator[tuple[str, Strategy]]:
+    for name in BASELINES:
+        yield LABELS[name], choose(name, evaluator.graph, evaluator.machine)[0]
+    yield from _usual(evaluator, room, over)
+
+
+def _usual(evaluator: Evaluator, room: MemoryCheck, over: Callable[[], bool]) -> Iterator[tuple[str, Strategy]]:
     graph, machine, rule = evaluator.graph, evaluator.machine, evaluator.rule
     if rule is None or evaluator.costs.measures or not has_usual_plans(graph, machine, rule):
         return
-    for plan in usual_plans(graph, machine, room.for_search(), rule):
+    for plan in usual_plans(graph, machine, room.for_search(), rule, over):
         if plan.strategy is not None:
             yield f"{plan.name} ({plan.plan})", plan.strategy
 

@@ -62,14 +62,14 @@ def _start_mpi(started: Launcher, limit: float) -> int:
             raise
         raise LaunchError(
             f"connect: started as a rank by {started.name}, but mpi4py is not installed for {sys.executable}; "
-            "pip install mpi4py mpich, or on a cluster, against its own MPI: pip install --no-binary mpi4py mpi4py"
+            "pip install 'soap-taskflow[mpi]', or on a cluster, against its own MPI: pip install --no-binary mpi4py mpi4py"
         ) from error
     except LaunchError:
         raise
     except (ImportError, RuntimeError, OSError) as error:
         raise LaunchError(
-            f"connect: mpi4py is installed, but its MPI library does not load ({_line(error)}); pip install mpich, or "
-            "on a cluster, build mpi4py against its own MPI: pip install --no-binary mpi4py mpi4py"
+            f"connect: mpi4py is installed, but its MPI library does not load ({_line(error)}); "
+            "pip install 'soap-taskflow[mpi]', or on a cluster, build mpi4py against its own: pip install --no-binary mpi4py mpi4py"
         ) from error
     size = int(mpi.COMM_WORLD.size)
     if started.size not in (0, size):

@@ -33,7 +33,7 @@ def test_this_machine_can_run() -> None:
     assert value["can_run"] is True and all(f["state"] != WRONG for f in value["findings"])
     assert found["taskflow"]["found"].startswith(f"taskflow {taskflow.__version__}, ")
     assert {"processor", "threads", "memory", "kernels", "compiled loops", "oneDNN", "BLAS", "search", "training", "MPI", "GPU",
-            "other packages", "caches"} <= set(found)  # fmt: skip
+            "caches"} <= set(found)  # fmt: skip
     assert "loss" in found["training"]["found"] and found["MPI"]["state"] == OK
     for finding in value["findings"]:
         assert finding["state"] in (OK, NOTE, MEND) and (finding["state"] != MEND or finding["mend"])
@@ -66,7 +66,7 @@ def test_it_imports_nothing_that_may_be_missing() -> None:
 def test_no_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor_checks, "package", lambda name: None)
     mpi = found_by(doctor_checks._mpi)["MPI"]
-    assert mpi.state == MEND and "mpi4py is not installed" in mpi.found and mpi.mend.startswith("pip install mpi4py mpich")
+    assert mpi.state == MEND and "mpi4py is not installed" in mpi.found and mpi.mend.startswith("pip install 'soap-taskflow[mpi]'")
     monkeypatch.setattr(doctor_checks, "package", lambda name: "4.0")
     monkeypatch.setattr(doctor_checks, "_LIBRARY", "raise RuntimeError('cannot load MPI library')")
     mpi = found_by(doctor_checks._mpi)["MPI"]

@@ -28,8 +28,8 @@ const total = (o) => o.seconds.reduce((a, b) => a + b, 0);
 
 function startGraph(report, colours) {
   const operators = report.operators, canvas = at("graph-canvas"), face = surface(canvas);
-  const block = report.recurrent ? operators.map(() => "") : findBlocks(operators), open = new Set();
-  const blocks = new Set(block.filter(Boolean));
+  const folds = report.recurrent ? operators.map(() => []) : findFolds(operators), open = new Set();
+  const blocks = new Set(folds.flat());
   if (operators.length <= 60) for (const name of blocks) open.add(name);
   at("folding").hidden = !blocks.size;
   const most = Math.max(...operators.map(total), 1e-12);
@@ -37,7 +37,7 @@ function startGraph(report, colours) {
 
   function arrange() {
     const visible = operators.filter((o) => o.kind !== "state").length;
-    seen = visibleItems(operators, block, open, at("states").checked || !visible);
+    seen = visibleItems(operators, folds, open, at("states").checked || !visible);
     placed = placeItems(operators, seen, report.recurrent, canvas.clientWidth || 900, canvas.clientHeight || 500);
   }
   function fit() {
@@ -153,7 +153,7 @@ function startGraph(report, colours) {
   }
   function refold() { arrange(); fitted = false; redraw(); }
   function show(operator) { // into the middle, and large enough to read
-    if (block[operator] && !open.has(block[operator])) { open.add(block[operator]); arrange(); }
+    if (folds[operator].some((name) => !open.has(name))) { for (const name of folds[operator]) open.add(name); arrange(); }
     if (seen.of[operator] < 0) { at("states").checked = true; arrange(); }
     const p = placed.places[seen.of[operator]], k = Math.max(view.k, 0.8);
     view = { k, x: canvas.clientWidth / 2 - (p.x + CELL.width / 2) * k, y: canvas.clientHeight / 2 - (p.y + CELL.height / 2) * k };
@@ -177,7 +177,7 @@ function startGraph(report, colours) {
   canvas.addEventListener("dblclick", (e) => {
     const i = hit(e);
     if (i < 0) return;
-    const name = seen.items[i].block || block[seen.items[i].members[0]];
+    const name = seen.items[i].block || folds[seen.items[i].members[0]].at(-1);
     if (!name) return;
     if (!open.delete(name)) open.add(name);
     refold();

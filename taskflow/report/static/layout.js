@@ -1,5 +1,5 @@
 // Where operators are drawn: in rows by how deep they lie, the rows in as many columns as suit the panel. Repeated blocks
-// (operators whose dotted names start alike) can be folded into one.
+// (operators whose dotted names start alike) can be folded into one, and blocks that are alike into one run of blocks.
 const CELL = { width: 156, height: 74, right: 20, below: 34 };
 const LARGEST_BLOCK = 80;
 
@@ -23,12 +23,34 @@ function findBlocks(operators) {
   return block;
 }
 
+// The names under which each operator is folded, the outermost first: that of a run of blocks which differ in their number
+// alone, as do the layers of a stage, and that of its block.
+function findFolds(operators) {
+  const block = findBlocks(operators), folds = block.map((name) => (name ? [name] : [])), inside = new Map();
+  block.forEach((name, i) => { if (name) inside.set(name, [...(inside.get(name) || []), i]); });
+  let run = [], before = "";
+  const close = () => {
+    const name = `${run[0]}-${/\d+$/.exec(run.at(-1) || "")}`;
+    if (run.length > 1) for (const one of run) for (const i of inside.get(one)) folds[i].unshift(name);
+    run = [];
+  };
+  for (const [name, members] of inside) {
+    const look = members.map((i) => [operators[i].name.slice(name.length), operators[i].kind, operators[i].dims, operators[i].processors]);
+    const figure = /\.\d+$/.test(name) ? JSON.stringify([name.replace(/\d+$/, ""), look]) : "";
+    if (!figure || figure !== before) close();
+    run.push(name);
+    before = figure;
+  }
+  close();
+  return folds;
+}
+
 // What is to be seen: items {members, block, inputs: Set of items' places}, in an order in which inputs come first.
-function visibleItems(operators, block, open, withStates) {
+function visibleItems(operators, folds, open, withStates) {
   const items = [], of = new Array(operators.length).fill(-1), known = new Map();
   operators.forEach((operator, i) => {
     if (operator.kind === "state" && !withStates) return;
-    const name = block[i] && !open.has(block[i]) ? block[i] : "";
+    const name = folds[i].find((one) => !open.has(one)) || "";
     if (name && known.has(name)) {
       of[i] = known.get(name);
       items[of[i]].members.push(i);
@@ -44,8 +66,8 @@ function visibleItems(operators, block, open, withStates) {
   const order = inOrder(items);
   if (order.length < items.length) { // blocks that feed each other cannot be folded
     const placed = new Set(order);
-    items.forEach((item, i) => { if (!placed.has(i) && item.block) for (const m of item.members) block[m] = ""; });
-    return visibleItems(operators, block, open, withStates);
+    items.forEach((item, i) => { if (!placed.has(i) && item.block) for (const m of item.members) folds[m] = folds[m].filter((one) => one !== item.block); });
+    return visibleItems(operators, folds, open, withStates);
   }
   return { items, of, order };
 }

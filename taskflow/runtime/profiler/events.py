@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from taskflow.machine import Machine
 from taskflow.mapper import ranges
 from taskflow.runtime.profiler.clock_offsets import on_first_clock
+from taskflow.runtime.profiler.file import HEADER
 from taskflow.runtime.profiler.predicted import predicted_events
 from taskflow.runtime.profiler.recording import KINDS, Recording, Subject, microseconds, thread
 from taskflow.runtime.program import Receive, Send, StartCollective, WaitReceive, WaitSend
-from taskflow.tasks import SYNCHRONISATION, Compute, Kind, Purpose, Task, TaskGraph, Timeline
+from taskflow.tasks import SYNCHRONISATION, Compute, Kind, Placement, Purpose, Task, TaskGraph, Timeline
 
 Event = dict[str, Any]
 STEP, SEND, RECEIVE, WAIT, OTHER, COMPUTE = 1, 2, 3, 4, 5, 10
@@ -46,6 +48,17 @@ def document(
     }
 
 
+def predicted_document(tasks: TaskGraph, predicted: Timeline, machine: Machine, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the trace of a predicted step that nothing ran: a process for each processor, and one for the links."""
+    count = len(machine.processors)
+    subject = Subject(machine, Placement(count, count))
+    return {
+        "traceEvents": predicted_events(tasks, predicted, subject, {0: 0}, _all_arguments(tasks), 1, range(count)),
+        "displayTimeUnit": "ms",
+        "otherData": {**HEADER, **facts, "steps": [], "step_seconds": [], "predicted_step_seconds": predicted.makespan},
+    }
+
+
 def rank_pid(rank: int) -> int:
     """Return the number of a rank's process in the trace."""
     return rank + 1
@@ -56,10 +69,7 @@ class _EventWriter:
 
     def __init__(self, tasks: TaskGraph, recordings: Sequence[Recording], subject: Subject) -> None:
         self._tasks, self._recordings, self._subject = tasks.tasks, recordings, subject
-        self.arguments = [_arguments(task) for task in tasks.tasks]
-        for one, first, last in tasks.passes:
-            for said in self.arguments[first:last]:
-                said.update(micro_batch=one.micro_batch, stage=one.stage)
+        self.arguments = _all_arguments(tasks)
         aligned = [[on_first_clock(times, *r.offsets) for times in r.times] for r in recordings]
         self._origin = min(float(steps[0][0]) for steps in aligned)
         # In whole nanoseconds, so that durations add up exactly.
@@ -176,6 +186,14 @@ def _phase(task: Task) -> str:
     if purpose in SYNCHRONISATION:
         return "synchronisation"
     return "transfer" if task.kind.travels else "other"
+
+
+def _all_arguments(tasks: TaskGraph) -> list[Event]:
+    found = [_arguments(task) for task in tasks.tasks]
+    for one, first, last in tasks.passes:
+        for said in found[first:last]:
+            said.update(micro_batch=one.micro_batch, stage=one.stage)
+    return found
 
 
 def _arguments(task: Task) -> Event:

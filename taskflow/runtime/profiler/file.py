@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from taskflow import __version__
 from taskflow.reading import parse_json
 from taskflow.writing import json_text, replacing
 
 _FORMAT, _VERSION = "taskflow-trace", 1
+HEADER: Mapping[str, Any] = {"format": _FORMAT, "version": _VERSION, "taskflow": __version__}
+"""What a trace's ``otherData`` begins with."""
 
 
 def write_trace(content: Mapping[str, Any], path: str | Path) -> None:

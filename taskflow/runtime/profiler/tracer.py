@@ -19,7 +19,7 @@ import numpy as np
 
 from taskflow.runtime.profiler.clock_offsets import Clock, Clocks, Offset
 from taskflow.runtime.profiler.events import document
-from taskflow.runtime.profiler.file import write_trace
+from taskflow.runtime.profiler.file import HEADER, write_trace
 from taskflow.runtime.profiler.recording import KINDS, Recording, Subject
 from taskflow.runtime.program import Measured, Program, WaitReceive, WaitSend
 from taskflow.runtime.transport import Transport
@@ -133,11 +133,9 @@ class Tracer:
         return simulate(program.graph, subject.machine, subject.cost or roofline(subject.machine), subject.priority)
 
     def _facts(self, recordings: list[Recording]) -> dict[str, Any]:
-        from taskflow import __version__
-
         asked, traced = list(self.steps), recordings[0].steps
         return {
-            "format": "taskflow-trace", "version": 1, "taskflow": __version__, "python": platform.python_version(),
+            **HEADER, "python": platform.python_version(),
             "numpy": np.__version__, "system": platform.platform(),
             "machine": self._subject.machine.name, "ranks": self._transport.size,
             "processors": self._subject.placement.processors,

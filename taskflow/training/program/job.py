@@ -20,6 +20,7 @@ from taskflow.runtime.profiler import TraceError, Tracer
 from taskflow.runtime.transport import Transport
 from taskflow.training.data import Batches, Say, digest_of
 from taskflow.training.program.definition import Preset, RunConfig, Training
+from taskflow.training.program.logs import Log, open_log
 from taskflow.training.program.loop import Result, rows_read, train
 from taskflow.training.program.options import Options, steps_to_trace
 from taskflow.training.program.plan import plan
@@ -42,6 +43,7 @@ class TrainingJob:
     steps: int
     tracer: Tracer | None = None
     predicted: TraceCosts | None = None
+    log: Log | None = None
 
 
 def prepare(
@@ -73,6 +75,7 @@ def prepare(
         check_resume(saved, training.graph.name, str(training.graph.dtype), start.digest)
         start = replace(start, steps=saved.position.steps, epoch=saved.position.epoch)
     traced = steps_to_trace(options, start.steps, steps)
+    log = _log(options, transport, training, background)
     planning = {"search": f"searching for a plan ({options.search_budget})", "best": f"trying plans ({options.search_budget})"}
     with Working(planning.get(options.mapper, "compiling the step"), quiet):
         executor = _executor(training, preset, options, machine, transport, seed, say, kernels)
@@ -80,13 +83,24 @@ def prepare(
         load_checkpoint(executor, saved.path)
         say(f"resumed from {saved.path} after step {start.steps}")
     if options.trace is None or traced is None:
-        return TrainingJob(training, executor, machine, start, steps)
+        return TrainingJob(training, executor, machine, start, steps, log=log)
     with Working("looking up what the step's tasks take", quiet):
         costs = trace_costs(options.costs, executor, machine)
     about = {"seed": seed, "mapper": options.mapper, "preset": options.preset, "dtype": options.dtype}
     about |= costs.about if costs is not None else {}
     tracer = executor.trace(options.trace, traced, cost=costs.model.seconds if costs is not None else None, about=about)
-    return TrainingJob(training, executor, machine, start, steps, tracer, costs)
+    return TrainingJob(training, executor, machine, start, steps, tracer, costs, log)
+
+
+def _log(options: Options, transport: Transport, training: Training, background: ExitStack) -> Log | None:
+    """Open the log on rank 0, until ``background`` ends."""
+    if (text := options.log) is None:
+        return None
+    about = {"network": training.graph.name, "mapper": options.mapper, "preset": options.preset, "dtype": options.dtype}
+    log: Log | None = on_first_rank(transport, lambda: open_log(text, about), send=lambda log: None)
+    if log is not None:
+        background.callback(log.close)
+    return log
 
 
 def finish(program: str, preset: Preset, options: Options, job: TrainingJob, say: Say) -> int:
@@ -98,6 +112,7 @@ def finish(program: str, preset: Preset, options: Options, job: TrainingJob, say
             executor, training.batches, job.steps, schedule=preset.schedule, evaluation=training.evaluation, unit=training.unit,
             quiet=options.quiet or executor.transport.rank > 0, say=say, first=job.start.steps, epoch=job.start.epoch,
             after_step=saver, watch=training.watch, every=options.every,
+            **({} if job.log is None else {"log": job.log.add}),
         )
         if job.tracer is not None:
             job.tracer.close()

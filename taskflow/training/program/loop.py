@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import nan
 from time import perf_counter
 
@@ -46,6 +47,7 @@ def train(
     after_step: Callable[[int, int], None] | None = None,
     watch: Watch | None = None,
     every: int | None = None,
+    log: Callable[[int, Mapping[str, float]], object] = lambda step, values: None,
 ) -> Result:
     """Train until ``steps`` batches are done, carrying state from one to the next and starting it anew where a batch says so.
 
@@ -54,7 +56,8 @@ def train(
 
     The graph's inputs must have the names of the batches' feeds. ``evaluation`` measures at the end, and after each epoch if
     its `each_epoch` says so. ``say`` gets one line for people about each, and every ``every`` steps (default: a twentieth of
-    all) about what ``watch`` measured. ``unit``: of the batches' items. Every rank calls it.
+    all) about what ``watch`` measured. ``log`` gets numbers of each step that is done, by name, on rank 0. ``unit``: of the
+    batches' items. Every rank calls it.
     """
     result, speed = Result(), Throughput(window=max(1, steps - first))
     often = every or max(1, steps // LINES)
@@ -68,7 +71,7 @@ def train(
                 epoch = batch.epoch
                 if evaluation is not None and evaluation.each_epoch:
                     with progress.doing("validating"):
-                        _measure(executor, evaluation, result, say, f"after epoch {epoch}")
+                        _measure(executor, evaluation, result, say, f"after epoch {epoch}", partial(log, k))
                     start = perf_counter()
             if batch.reset and k > 0:
                 executor.reset_state()
@@ -83,6 +86,7 @@ def train(
             if loss is not None:
                 result.losses.append(loss)
                 progress.step(loss, batches.items_per_step, seconds)
+                log(k + 1, {"loss": loss, "step_seconds": seconds, f"{unit}_per_second": batches.items_per_step / seconds})
             if watch is not None:
                 watch.add(executor)
                 if (k + 1) % often == 0 or k + 1 == steps:
@@ -93,7 +97,7 @@ def train(
     result.items_per_second = speed.per_second
     if evaluation is not None:
         with Working("validating", quiet):
-            _measure(executor, evaluation, result, say, "at the end")
+            _measure(executor, evaluation, result, say, "at the end", partial(log, steps))
     return result
 
 
@@ -105,10 +109,13 @@ def _watched(watch: Watch, result: Result, say: Say, step: int, first: int) -> N
         say(f"{watch.name} in step{f's {since} to' * (since < step)} {step}: {watch.line(found)}")
 
 
-def _measure(executor: Executor, evaluation: Validation, result: Result, say: Say, when: str) -> None:
+def _measure(
+    executor: Executor, evaluation: Validation, result: Result, say: Say, when: str, log: Callable[[Mapping[str, float]], object]
+) -> None:
     found = evaluation.measure(executor, say)
     if found is not None:
         result.measures.append(found)
+        log({f"validation_{name}": found[name] for name in evaluation.names})
         say(f"validation {', '.join(f'{name} {found[name]:.4g}' for name in evaluation.names)} {when}")
 
 

@@ -72,6 +72,7 @@ class Options:
     discovery: str | None
     trace: str | None
     trace_steps: tuple[int, int] | None
+    log: str | None
     as_json: bool
     quiet: bool
     debug: bool
@@ -145,6 +146,8 @@ def shared_options(presets: Sequence[str], data: str, data_help: str) -> list[Ca
                      "chrome://tracing (gzipped if the name ends in .gz)."),
         click.option("--trace-steps", callback=_steps, metavar="A-B",
                      help="Steps to trace, counted from 1 (default: the third to the fifth of the run)."),
+        click.option("--log", metavar="KIND:WHERE",
+                     help="Log losses and seconds of steps: tensorboard:FOLDER or wandb:PROJECT (optional packages)."),
         click.option("--json", "as_json", is_flag=True, help="Last line of stdout: one JSON object with the results."),
         click.option("--quiet", "-q", is_flag=True, help="Nothing but the result."),
         click.option("--debug", is_flag=True, help="Show where an error comes from."),

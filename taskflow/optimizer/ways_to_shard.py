@@ -1,0 +1,150 @@
+"""Which of the usual ways to shard training fit a machine, with how many samples at a time, and from how many devices on.
+
+Of each way that may fit by the closed form (`memory_of_plan`), `MemoryCheck` plans two steps. What other numbers of samples need
+is on the line through these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import inf
+
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Cluster
+from taskflow.mapper import HybridParallel, HybridPlan, map_graph, node_size, samples, suits
+from taskflow.optimizer.grid import MARGIN, GraphTables, PlanMemory, PlanSums, memory_of_plan
+from taskflow.optimizer.memory_check import MemoryCheck
+from taskflow.optimizer.search import make_evaluator
+from taskflow.rules import UpdateRule
+
+ACCUMULATED = 2
+"""Micro-batches of a step, at least: then gradients stay, as PyTorch keeps them until the update."""
+MOST_DEVICES = 4096  # of the clusters that are looked at
+MOST_SAMPLES = 1 << 16
+MOST_TENSOR = 8  # devices that share a layer
+WAYS = (("DDP", HybridPlan()), ("ZeRO-1", HybridPlan(zero=1)), ("ZeRO-2", HybridPlan(zero=2)),
+        ("FSDP (ZeRO-3)", HybridPlan(zero=3)), ("FSDP, recomputed", HybridPlan(zero=3, recompute="full")))  # fmt: skip
+SHARING = (("tensor, ZeRO-1", HybridPlan(zero=1)), ("tensor, recomputed", HybridPlan(zero=1, recompute="full")))
+
+
+@dataclass(frozen=True, slots=True)
+class WayToShard:
+    """A way to shard training. ``plan``: with one sample at a time. ``memory``: its bytes by the closed form; ``nbytes``: in all,
+    as `MemoryCheck` has it, or close to that (not ``planned``). ``samples``: the most that a replica takes at a time, 0 if not one
+    fits; ``known``: by steps that were planned, not by the closed form alone. ``devices``: the fewest on which one sample fits;
+    None if no cluster that was looked at has enough."""
+
+    name: str
+    plan: HybridPlan
+    memory: PlanMemory
+    nbytes: float
+    planned: bool
+    samples: int
+    known: bool
+    devices: int | None
+
+    @property
+    def most(self) -> HybridPlan:
+        """Return the plan with as many samples at a time as fit."""
+        return replace(self.plan, micro_batch=max(1, self.samples))
+
+
+def ways_to_shard(
+    graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None, room: MemoryCheck, over: Callable[[], bool] = lambda: False
+) -> Iterator[WayToShard]:
+    """Yield DDP, ZeRO's stages and tensor parallelism within a node, those that a network can be cut for. Once ``over`` answers
+    true, no more steps are planned. The graph's batch should be several samples a device, as steps have `ACCUMULATED`
+    micro-batches."""
+    sums, count = PlanSums(GraphTables(graph, machine), rule), len(machine.processors)
+    shared = [t for t in (2, 4, MOST_TENSOR) if t <= node_size(machine) and count % t == 0] if suits(graph) else []
+    plans = [(name, 1, plan) for name, plan in WAYS]
+    plans += [(name, t, plan) for name, plan in SHARING for t in (shared if plan.recompute == "none" else shared[-1:])]
+    for name, t, kind in plans:
+        if kind.recompute not in sums.levels:  # without layers nothing is computed again
+            continue
+        plan = replace(kind, tensor=t, data=count // t, micro_batch=1)
+        try:
+            yield _Way(sums, machine, room, plan, over).found(name)
+        except ValueError:  # no layer can be shared by so many
+            continue
+
+
+class _Way:
+    """One way. ``_planned``: bytes of the steps that were planned, by samples at a time."""
+
+    def __init__(
+        self, sums: PlanSums, machine: Cluster, room: MemoryCheck, plan: HybridPlan, over: Callable[[], bool]
+    ) -> None:
+        self._sums, self._machine, self._room, self._plan, self._over = sums, machine, room, plan, over
+        self._have = min(processor.memory_bytes for processor in machine.processors)
+        self._planned: dict[int, float] = {}
+        each = samples(sums.graph) // (plan.data or 1)
+        powers = (1 << k for k in range(each.bit_length()))
+        self._sizes = [size for size in powers if each % (size * ACCUMULATED) == 0] or [1]
+
+    def found(self, name: str) -> WayToShard:
+        if self._closed().nbytes <= (1 + MARGIN) * self._have:
+            self._plan_steps()
+        known = len(self._planned) > 1 or self._planned.get(1, 0) > self._have
+        return WayToShard(
+            name, self._plan, self._closed(), self._needs(1), 1 in self._planned, self._samples(), known, self._devices()
+        )
+
+    def _closed(self, size: int = 1, data: int | None = None) -> PlanMemory:
+        plan = replace(self._plan, micro_batch=size, data=data or self._plan.data)
+        return memory_of_plan(self._sums, plan, ACCUMULATED)
+
+    def _plan_steps(self) -> None:
+        """Plan steps with about as many samples at a time as fit: one that fits, and one of another size."""
+        size = max((size for size in self._sizes if self._closed(size).nbytes <= self._have), default=1)
+        while self._step(size) > self._have and size > 1 and not self._over():
+            size //= 2
+        if self._planned.get(size, inf) <= self._have and len(self._planned) == 1 and not self._over():
+            self._step(2 * size if 2 * size in self._sizes else max(1, size // 2))
+
+    def _step(self, size: int) -> float:
+        if size not in self._planned and not self._over():
+            strategy = map_graph(HybridParallel(replace(self._plan, micro_batch=size)), self._sums.graph, self._machine)
+            self._planned[size] = max(self._room.peaks(strategy)[0])
+        return self._planned.get(size, inf)
+
+    def _needs(self, size: int) -> float:
+        """Bytes with so many samples at a time: on the line through the two planned steps that are nearest."""
+        near = sorted(self._planned, key=lambda known: (abs(known - size), known))[:2]
+        if len(near) == 2:
+            low, high = sorted(near)
+            slope = (self._planned[high] - self._planned[low]) / (high - low)
+        else:
+            low, high = 1, max(2, self._sizes[-1])
+            slope = (self._closed(high).nbytes - self._closed(low).nbytes) / (high - low)
+        at = near[0] if near else 1
+        return self._planned.get(at, self._closed(at).nbytes) + (size - at) * slope
+
+    def _samples(self) -> int:
+        """The most samples at a time that fit."""
+        low, high = 0, MOST_SAMPLES
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._needs(middle) <= self._have else (low, middle - 1)
+        return low
+
+    def _devices(self) -> int | None:
+        """The fewest devices, of powers of two, on which one sample fits: planned there if the graph's batch is large enough."""
+        t, more = self._plan.tensor, self._needs(1) - self._closed().nbytes
+        for count in (t << k for k in range((MOST_DEVICES // t).bit_length())):
+            plan, closed = replace(self._plan, data=count // t), self._closed(1, count // t).nbytes
+            if closed + more > self._have:
+                continue
+            try:
+                machine = self._machine.prefix(count)
+            except ValueError:  # the machine has no more
+                return None
+            graph = self._sums.graph
+            if count <= len(self._machine.processors) or self._over() or samples(graph) % (count // t * ACCUMULATED):
+                return count
+            room = MemoryCheck(make_evaluator(graph, machine, rule=self._sums.rule))
+            more = max(room.peaks(map_graph(HybridParallel(plan), graph, machine))[0]) - closed
+            if closed + more <= self._have:
+                return count
+        return None

@@ -1,0 +1,94 @@
+"""taskflow fit: what it says fits is what the memory check lets pass."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from taskflow.cli.main import main
+from taskflow.cli.model import build_model
+from taskflow.cli.problem import RULES
+from taskflow.cli.search import more_time
+from taskflow.machine import load_machine
+from taskflow.mapper import HybridParallel, map_graph, parse_plan
+from taskflow.optimizer import Budget, MemoryCheck, SearchResult, make_evaluator
+
+SIZES = {
+    "steps": 32, "vocabulary": 96, "hidden": 64, "inner": 192, "heads": 8, "key_heads": 8, "layers": 1, "scaling": None,
+}  # fmt: skip
+WORDS = ("llama", *(word for key, value in SIZES.items() for word in ("--set", f"{key}={value}")))
+
+
+def run(*words: str) -> str:
+    done = CliRunner().invoke(main, [*words])
+    assert done.exit_code == 0, (done.stderr, done.exception)
+    return done.stdout
+
+
+def machine(folder: Path, nbytes: int) -> str:
+    path = folder / "small.json"
+    devices = [{"like": "h100", "kind": "h100", "memory_bytes": nbytes}]
+    path.write_text(json.dumps({
+        "format": "taskflow-machine", "version": 1, "name": "small", "like": "h100", "devices": devices,
+    }))  # fmt: skip
+    return str(path)
+
+
+def lacks(where: str, text: str, devices: int, at_a_time: int = 1) -> str:
+    """What a plan lacks on so many devices, in a step of two micro-batches."""
+    plan, machine = parse_plan(text), load_machine(where, devices)
+    plan = replace(plan, data=devices // plan.tensor, micro_batch=at_a_time)
+    graph = build_model("llama", 2 * plan.together, devices, settings={key: str(value) for key, value in SIZES.items()})
+    return MemoryCheck(make_evaluator(graph, machine, rule=RULES["adam"]))(map_graph(HybridParallel(plan), graph, machine))
+
+
+def test_what_is_said_to_fit_does_and_no_more(tmp_path: Path) -> None:
+    where = machine(tmp_path, 1_100_000)
+    found = json.loads(run("fit", *WORDS, "-m", where, "-n", "2", "--json"))
+    ways = {row["plan"]: row for row in found["ways"]}
+    assert {row["fits_memory"] for row in ways.values()} == {True, False}, "the memory must make a difference"
+    for plan, row in ways.items():
+        most, fewest = row["largest_micro_batch"], row["smallest_devices"]
+        assert row["fits_memory"] == (most > 0) and (fewest is None or (fewest <= 2) == row["fits_memory"])
+        if row["name"] not in ("ZeRO-1", "FSDP (ZeRO-3)", "tensor, recomputed"):
+            continue  # they are like these
+        assert not most or not lacks(where, plan, 2, most), plan
+        assert lacks(where, plan, 2, most + 1 + most // 8), plan
+    assert found["rule"] == "adam" and found["tokens_per_sample"] == 32
+
+
+def test_what_replicas_hold_whole_fits_no_cluster(tmp_path: Path) -> None:
+    where = machine(tmp_path, 800_000)
+    words = ("fit", *WORDS, "-m", where, "-n", "2")
+    rows = {row["plan"]: row for row in json.loads(run(*words, "--json"))["ways"]}
+    recomputed = "t1 p1 d2 mb1 zero3 recompute=full"
+    fewest = rows[recomputed]["smallest_devices"]
+    assert rows["t1 p1 d2 mb1"]["smallest_devices"] is None and fewest > 2
+    assert lacks(where, recomputed, fewest // 2), "fewer would do"
+    assert not lacks(where, recomputed, fewest)
+
+
+def test_networks_without_layers_are_not_shared() -> None:
+    rows = json.loads(run("fit", "lenet", "-m", "k80", "-n", "4", "--rule", "momentum", "--json"))["ways"]
+    assert [row["name"] for row in rows if "tensor" in row["name"]] == []
+    assert all(row["fits_memory"] and row["largest_micro_batch"] > 1000 for row in rows)
+
+
+@pytest.mark.parametrize(("stopped", "budget", "proposals", "said"), [
+    ("budget", "10s", 2, "this answer rests on 2 simulated plans; give it --budget 2m"),
+    ("budget", "5m", 1, "this answer rests on one simulated plan; give it --budget 20m"),
+    ("budget", "10s", 500, None), ("budget", "5p", 2, None), ("finished", "10s", 2, None),
+])  # fmt: skip
+def test_an_answer_that_rests_on_few_plans_says_so(stopped: str, budget: str, proposals: int, said: str | None) -> None:
+    found = SearchResult(None, 1.0, {}, (), proposals, 0, 1.0, 0, "guided", stopped)  # type: ignore[arg-type]
+    assert more_time(found, Budget.parse(budget)) == said
+
+
+def test_compare_has_what_people_run_by_default() -> None:
+    words = ("llama", "--size", "small", "--batch", "16", "-m", "h100", "-n", "4", "--budget", "2p", "--rule", "adam", "--json")
+    found = json.loads(run("compare", *words))
+    assert found["rule"] == "adam" and "FSDP: d4 mb4 zero3" in [row["name"] for row in found["strategies"]]
