@@ -14,7 +14,7 @@ from taskflow.models.pytorch.arithmetic import add, matmul, mul
 from taskflow.models.pytorch.attention_masks import fixed_mask, masked_scores
 from taskflow.models.pytorch.masks import Mask
 from taskflow.models.pytorch.modules import LAYERS, pair
-from taskflow.models.pytorch.normalising import affine, normalised
+from taskflow.models.pytorch.normalising import affine, normalised, normalised_groups
 from taskflow.models.pytorch.registry import (
     Again,
     Function,
@@ -142,15 +142,23 @@ def group_norm(name: str, input: Any, num_groups: int, weight: Any = None, bias:
         if made is not None:
             return made
     x = tensor_of(input, graph_of(input, weight, bias), name)
-    count, channels, *rest = x.shape
-    grouped = ops.reshape(x, (count, num_groups, channels // num_groups, *rest), name=f"{name}.groups")
-    plain = normalised(name, grouped, grouped.ndim - 2, eps, centred=True)
-    y = ops.reshape(plain, x.shape, name=f"{name}.joined")
+    _, channels, *rest = x.shape
+    y = normalised_groups(name, x, num_groups, eps)
     for number, (build, parameter) in enumerate(((mul, weight), (add, bias))):
         if parameter is not None:
             whole = tensor_of(parameter, y.graph, name)
             y = build(f"{name}.{number}", y, ops.reshape(whole, (channels, *[1] * len(rest)), name=f"{name}.channels"))
     return y
+
+
+@stands_for("instance_norm", raw=True)
+def instance_norm(
+    name: str, input: Any, running_mean: None = None, running_var: None = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:
+    """Normalisation of every channel of every sample by itself."""
+    require(running_mean is None and use_input_stats, "running statistics are not supported")
+    return group_norm(name, input, input.shape[1], weight, bias, eps)
 
 
 # ---- activations, pooling ----------------------------------------------------------------------------------------------------
@@ -172,6 +180,17 @@ def _as_layer(kind: type[nn.Module], **arguments: Any) -> Function:
 stands_for("gelu")(_as_layer(nn.GELU, approximate="none"))
 stands_for("silu")(_as_layer(nn.SiLU, inplace=False))
 stands_for("leaky_relu", "leaky_relu_")(_as_layer(nn.LeakyReLU, negative_slope=0.01, inplace=False))
+stands_for("elu", "elu_")(_as_layer(nn.ELU, alpha=1.0, inplace=False))
+stands_for("selu", "selu_")(_as_layer(nn.SELU, inplace=False))
+stands_for("celu", "celu_")(_as_layer(nn.CELU, alpha=1.0, inplace=False))
+stands_for("softplus")(_as_layer(nn.Softplus, beta=1.0, threshold=20.0))
+stands_for("mish")(_as_layer(nn.Mish, inplace=False))
+stands_for("glu")(_as_layer(nn.GLU, dim=-1))
+stands_for("logsigmoid")(_as_layer(nn.LogSigmoid))
+stands_for("softmin")(_as_layer(nn.Softmin, dim=None))
+stands_for("tanhshrink")(_as_layer(nn.Tanhshrink))
+stands_for("pixel_shuffle")(_as_layer(nn.PixelShuffle, upscale_factor=None))
+stands_for("pixel_unshuffle")(_as_layer(nn.PixelUnshuffle, downscale_factor=None))
 stands_for("hardtanh", "hardtanh_")(_as_layer(nn.Hardtanh, min_val=-1.0, max_val=1.0, inplace=False))
 stands_for("hardswish")(_as_layer(nn.Hardswish, inplace=False))
 stands_for("hardsigmoid")(_as_layer(nn.Hardsigmoid, inplace=False))
@@ -198,6 +217,15 @@ def relu6(name: str, input: Tensor, inplace: bool = False) -> Any:
 def relu(name: str, input: Tensor, inplace: bool = False) -> Any:
     """Numbers below 0 become 0."""
     return ops.relu(input, name=name)
+
+
+@stands_for("prelu", raw=True)
+def prelu(name: str, input: Any, weight: Any) -> Any:
+    """Numbers below 0 times a trained weight."""
+    graph = graph_of(input, weight)
+    x = tensor_of(input, graph, name)
+    require(isinstance(weight, Held), "the weight must be a parameter")
+    return LAYERS[nn.PReLU](weight.site.below(name), SimpleNamespace(weight=weight.tensor), x)
 
 
 @stands_for("softmax")

@@ -22,7 +22,7 @@ from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped
 
 CONTAINERS = (list, dict, set)
-RANDOM_IN_TRAINING = ("MultiheadAttention", "LSTM")  # layers with a ``dropout``
+RANDOM_IN_TRAINING = ("MultiheadAttention", "LSTM", "GRU")  # layers with a ``dropout``
 ATTENTION = F.scaled_dot_product_attention
 
 
