@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -108,6 +108,16 @@ def _sigmoid(x: Array) -> Array:
     return 0.5 * np.tanh(0.5 * x) + 0.5
 
 
+def gru_layer(
+    input: Tensor, hidden_size: int, h0: Tensor, *, reverse: bool = False, name: str | None = None,
+    parameters: Sequence[Parameter] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Add one operator: one layer over all steps of ``input`` (N, T, I), from the state h0 (N, hidden_size) on. ``reverse`` and
+    ``parameters`` as `lstm_layer` has them. Returns y (N, T, hidden_size) and the state after the last step."""
+    y, h = input.graph.apply(GRU(hidden_size, reverse), (input, h0), name=name, parameters=parameters)
+    return y, h
+
+
 def gru(
     input: Tensor, hidden_size: int, num_layers: int = 1, *, state: Sequence[Tensor] | None = None, dropout: float = 0.0,
     both_ways: bool = False, name: str | None = None,
@@ -127,10 +137,8 @@ def gru(
     if len(h) != count:
         raise ValueError(f"{name}: state must have h of {count} layers, got {len(h)}")
 
-    def layer(
-        x: Tensor, states: tuple[Tensor], *, reverse: bool, name: str, parameters: Sequence[Parameter] | None
-    ) -> tuple[Tensor, ...]:
-        return x.graph.apply(GRU(hidden_size, reverse), (x, *states), name=name, parameters=parameters)
+    def layer(x: Tensor, states: tuple[Tensor], **options: Any) -> tuple[Tensor, ...]:
+        return gru_layer(x, hidden_size, *states, **options)
 
     y, ends = stacked(input, layer, [(each,) for each in h], dropout=dropout, both_ways=both_ways, name=name)
     return y, [end[0] for end in ends]

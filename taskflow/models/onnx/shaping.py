@@ -8,6 +8,7 @@ import numpy as np
 
 from taskflow import operators as ops
 from taskflow.models.onnx.context import Context, Unknown, name_of, says
+from taskflow.models.onnx.resizing import permuted
 from taskflow.operators.tensor import Tensor
 
 
@@ -41,12 +42,7 @@ def transpose(c: Context, node: Any) -> Tensor:
     """Permute dimensions."""
     x = c.tensor(node, 0)
     wanted = c.attributes(node, perm=list(range(x.ndim))[::-1])["perm"]
-    now = list(range(x.ndim))
-    for i, dim in enumerate(wanted):
-        if (j := now.index(dim)) != i:
-            x = ops.transpose(x, i, j, name=name_of(node))
-            now[i], now[j] = now[j], now[i]
-    return x
+    return permuted(x, wanted, name_of(node))
 
 
 @says("Concat")

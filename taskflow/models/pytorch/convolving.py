@@ -24,11 +24,11 @@ def padding_of(m: Any) -> Edges:
     return [(width, width) for width in m.padding]
 
 
-def as_planes(part: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+def as_planes(kind: type[nn.Module], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of the weight that an operator of images has in place of a layer's weight of ``shape``."""
-    if isinstance(part, (nn.Conv1d, nn.ConvTranspose1d)):
+    if issubclass(kind, (nn.Conv1d, nn.ConvTranspose1d)):
         return (*shape[:2], 1, shape[2])
-    return (shape[0], shape[1] * shape[2], *shape[3:]) if isinstance(part, nn.Conv3d) else shape
+    return (shape[0], shape[1] * shape[2], *shape[3:]) if issubclass(kind, nn.Conv3d) else shape
 
 
 def of_rows(site: Site, m: Any, x: Tensor, output_size: Any = None) -> Any:
@@ -37,7 +37,7 @@ def of_rows(site: Site, m: Any, x: Tensor, output_size: Any = None) -> Any:
         raise Unsupported("one sample alone, without a dimension of samples, is not supported")
     images = ops.reshape(x, (*x.shape[:2], 1, x.shape[2]), name=f"{site.name}.rows")
     bias, own = m.bias is not None, site.shared(m.weight, m.bias)
-    if isinstance(m, nn.ConvTranspose1d):
+    if m.transposed:
         require(output_size is None, "output_size in the call is not supported; give output_padding instead")
         (pad,) = padding_of(m)
         y = ops.conv_transpose2d(

@@ -215,12 +215,6 @@ def _unflatten(site: Site, m: Any, x: Tensor) -> Made:
     return ops.reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]), name=site.name)
 
 
-def pair(value: Any) -> tuple[int, int]:
-    """Return (height, width) from one number for both, or from two."""
-    height, width = value if isinstance(value, (tuple, list)) else (value, value)
-    return height, width
-
-
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     **ACTIVATIONS, nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.BatchNorm1d:
     _batch_norm, nn.Conv1d: of_rows, nn.ConvTranspose1d: of_rows, nn.Conv3d: of_volumes, nn.BatchNorm3d: _batch_norm,
@@ -273,4 +267,6 @@ def is_leaf(module: nn.Module) -> bool:
     """True for modules that are recorded as a whole."""
     if layer_of(module) is not None:
         return True
-    return type(module).__module__.startswith(("torch.nn.", "torch.ao.nn.")) and not isinstance(module, FOLLOWED)
+    own = type(module).__module__
+    whole = own.startswith(("torch.nn.", "torch.ao.nn.")) and not own.startswith("torch.nn.utils.")
+    return whole and not isinstance(module, FOLLOWED) and "parametrizations" not in module._modules

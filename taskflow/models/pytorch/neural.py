@@ -12,8 +12,9 @@ from torch import nn
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add, matmul, mul
 from taskflow.models.pytorch.attention_masks import fixed_mask, masked_scores
+from taskflow.models.pytorch.convolving import as_planes
 from taskflow.models.pytorch.masks import Mask
-from taskflow.models.pytorch.modules import LAYERS, pair
+from taskflow.models.pytorch.modules import LAYERS
 from taskflow.models.pytorch.normalising import affine, normalised, normalised_groups
 from taskflow.models.pytorch.registry import (
     Again,
@@ -21,6 +22,7 @@ from taskflow.models.pytorch.registry import (
     Later,
     Lazy,
     graph_of,
+    in_order,
     layer_site,
     least_step,
     stands_for,
@@ -30,6 +32,7 @@ from taskflow.models.pytorch.registry import (
 from taskflow.models.pytorch.shaping import repeat_interleave, transpose
 from taskflow.models.pytorch.site import Held, require
 from taskflow.models.pytorch.steps import Fixed
+from taskflow.models.pytorch.weight_norm import Normed, convolved
 from taskflow.operators.tensor import Tensor
 
 
@@ -47,6 +50,11 @@ def _layer(kind: type[nn.Module], x: Any, parameters: dict[str, Any], **attribut
     return LAYERS[kind](site, SimpleNamespace(**tensors, **attributes), x)
 
 
+def several(value: Any, count: int) -> tuple[Any, ...]:
+    """Return one number for each of so many dimensions, from one for all or from a sequence."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * count
+
+
 @stands_for("linear", raw=True)
 def linear(name: str, input: Any, weight: Any, bias: Any = None) -> Any:
     """input weight^T + bias."""
@@ -61,33 +69,43 @@ def linear(name: str, input: Any, weight: Any, bias: Any = None) -> Any:
     return y if bias is None else add(name, y, bias)
 
 
-@stands_for("conv2d", raw=True)
-def conv2d(
-    name: str, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Any:
-    """Convolution with a module's parameters."""
-    shape = weight.shape if isinstance(weight, Held) else (0, 0, 0, 0)
-    made = _layer(
-        nn.Conv2d, input, {"weight": weight, "bias": bias}, out_channels=shape[0], kernel_size=shape[2:], stride=pair(stride),
-        padding=padding, dilation=pair(dilation), groups=groups, padding_mode="zeros",
-    )
-    require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
+def _convolution(kind: type[nn.Module], dims: int, turned: bool) -> Function:
+    """A convolution with a module's parameters, whose weight may be normalised."""
+
+    def made(
+        name: str, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, *args: Any, **named: Any
+    ) -> Any:
+        rest = dict(zip(("output_padding", "groups", "dilation") if turned else ("dilation", "groups"), args), **named)
+        shape = weight.shape if isinstance(weight, (Held, Normed)) else (0,) * (2 + dims)
+        groups = rest.pop("groups", 1)
+        options = dict(
+            out_channels=shape[1] * groups if turned else shape[0], kernel_size=shape[2:], stride=several(stride, dims),
+            padding=padding if isinstance(padding, str) else several(padding, dims), groups=groups, padding_mode="zeros",
+            dilation=several(rest.pop("dilation", 1), dims), output_padding=several(rest.pop("output_padding", 0), dims),
+        )
+        require(not rest, f"argument {next(iter(rest), '')!r} is not understood")
+        if isinstance(weight, Normed):
+            return convolved(kind, LAYERS[kind], tensor_of(input, graph_of(input), name), weight, bias, options)
+        planes = not isinstance(weight, Held) or as_planes(kind, weight.shape) == weight.shape
+        require(planes, "by function only with images: the parameter of a torch.nn layer is turned into theirs")
+        made = _layer(kind, in_order(input), {"weight": weight, "bias": bias}, transposed=turned, **options)
+        require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
+        return made
+
     return made
 
 
-@stands_for("conv_transpose2d", raw=True)
-def conv_transpose2d(
-    name: str, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
-    groups: int = 1, dilation: Any = 1,
-) -> Any:
-    """Convolution turned round, with a module's parameters."""
-    shape = weight.shape if isinstance(weight, Held) else (0, 0, 0, 0)
-    made = _layer(
-        nn.ConvTranspose2d, input, {"weight": weight, "bias": bias}, out_channels=shape[1] * groups, kernel_size=shape[2:],
-        stride=pair(stride), padding=pair(padding), output_padding=pair(output_padding), groups=groups, dilation=pair(dilation),
-    )
-    require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
-    return made
+for _kind, _dims in ((nn.Conv1d, 1), (nn.Conv2d, 2), (nn.Conv3d, 3), (nn.ConvTranspose1d, 1), (nn.ConvTranspose2d, 2)):
+    _turned = issubclass(_kind, (nn.ConvTranspose1d, nn.ConvTranspose2d))
+    stands_for(f"conv_transpose{_dims}d" if _turned else f"conv{_dims}d", later=True)(_convolution(_kind, _dims, _turned))
+
+
+@stands_for("_weight_norm", raw=True)
+def weight_norm(name: str, v: Any, g: Any, dim: int = 0) -> Any:
+    """A weight in two parts, its lengths and its directions."""
+    require(isinstance(v, Held) and isinstance(g, Held), "of what is no parameter")
+    require(dim in (0, -len(v.shape)), f"weight_norm with dim={dim}; only 0")
+    return Normed(v, g, name, lambda held: tensor_of(held, held.site.graph, name))
 
 
 @stands_for("embedding", raw=True)

@@ -30,10 +30,10 @@ def upsample(site: Site, m: nn.Upsample, x: Tensor) -> Any:
     for i, (size, factor) in enumerate(zip(sizes, factors)):
         dim, whole = i + 2, torch.eye(x.shape[i + 2], dtype=torch.float64)
         row = F.interpolate(
-            whole[None, :, :, None], None if size is None else (size, 1), None if factor is None else (float(factor), 1.0),
+            whole[:, None, None], None if size is None else (1, size), None if factor is None else (1.0, float(factor)),
             ALONG_ONE.get(m.mode, m.mode), m.align_corners, getattr(m, "recompute_scale_factor", None),
             bool(getattr(m, "antialias", False)),
-        )[0, :, :, 0]
+        )[:, 0, 0]
         if row.shape == whole.shape and torch.equal(row, whole):
             continue
         letters = ascii_lowercase[: x.ndim]

@@ -31,6 +31,7 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
     from taskflow.models.pytorch.experts import is_experts, parts_of
     from taskflow.models.pytorch.recurrent import gates_of
     from taskflow.models.pytorch.turned import is_turned
+    from taskflow.models.pytorch.weight_norm import name_of_direction
 
     seen: set[int] = set()
     for path, part in module.named_modules():
@@ -61,8 +62,10 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
             elif is_turned(part) and name == "weight":
                 yield f"{prefix}{name}", (tensor.T.shape, _reader(tensor.T, tuple(tensor.T.shape)))
             else:
-                shape = as_planes(part, tuple(tensor.shape)) if name == "weight" else tuple(tensor.shape)
-                yield f"{prefix}{name}", (shape, _reader(tensor, shape))
+                ours = name_of_direction(path, name, module)
+                owner = module.get_submodule(ours.rpartition(".")[0]) if ours is not None else part
+                shape = as_planes(type(owner), tuple(tensor.shape)) if ours or name == "weight" else tuple(tensor.shape)
+                yield ours or f"{prefix}{name}", (shape, _reader(tensor, shape))
 
 
 def _reader(tensor: Any, shape: tuple[int, ...], part: Any = ...) -> Any:
