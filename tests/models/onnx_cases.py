@@ -208,7 +208,8 @@ def gather(c: Case) -> str:
     if kind == "turned":
         table = c.w(rows, rows)
         return c.add("MatMul", [c.add("Gather", [table, c.ids(2, 3)]), c.r.choice([table, c.add("Transpose", [table])])])
-    return c.add("Gather", [c.x(2, rows, width), c.keep(np.array(c.r.choice([1, -1, [1]]), np.int64))], axis=c.r.choice([1, 2, -1]))
+    at = c.keep(np.array(c.r.choice([1, -1, [1], [1, 0]]), np.int64))
+    return c.add("Gather", [c.x(2, rows, width), at], axis=c.r.choice([1, 2, -1]))
 
 
 def reshape(c: Case) -> str:
@@ -249,7 +250,7 @@ def expand(c: Case) -> str:
 
 
 def sliced(c: Case) -> str:
-    rest = c.r.choice([[], [c.ints(1, 2)], [c.ints(-1, 1), c.ints(1, 1)], [c.ints(1, 2), c.ints(1, 2)]])
+    rest = c.r.choice([[], [c.ints(1, 2)], [c.ints(-1, 1), c.ints(1, 1)], [c.ints(1, 2), c.ints(2, 1)]])
     return c.add("Slice", [c.x(3, 4, 4), c.ints(0, 1), c.ints(c.r.choice([2, -1, 9]), 3), *rest])
 
 

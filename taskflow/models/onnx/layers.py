@@ -10,9 +10,8 @@ import numpy as np
 
 from taskflow import operators as ops
 from taskflow.models.onnx.context import Context, LayerWeight, Part, Unknown, name_of, says
+from taskflow.models.onnx.resizing import chosen
 from taskflow.operators.tensor import Tensor
-
-MOST_CHOSEN = 4_000_000  # zeros and ones of a Gather by several fixed numbers
 
 # ---- products --------------------------------------------------------------------------------------------------------------
 
@@ -211,25 +210,13 @@ def gather(c: Context, node: Any) -> Tensor:
     at, x = c.constant(node, 1), c.tensor(node, 0)
     axis %= x.ndim
     if at is None or at.size != 1:
-        return _chosen(c, x, axis, at % x.shape[axis], name_of(node))
+        return chosen(c, x, axis, at % x.shape[axis], name_of(node))
     index = int(at.reshape(-1)[0]) % x.shape[axis]
     if not at.ndim:
         return ops.select(x, axis, index, name=name_of(node))
     y = ops.narrow(x, axis, index, 1, name=name_of(node))
     shape = (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])
     return y if y.shape == shape else ops.reshape(y, shape, name=f"{name_of(node)}.shaped")
-
-
-def _chosen(c: Context, x: Tensor, axis: int, at: Any, name: str) -> Tensor:
-    """Elements of a dimension that fixed integers name, as a product with zeros and ones."""
-    if at.size * x.shape[axis] > MOST_CHOSEN:
-        raise Unknown(f"by {at.size} numbers below {x.shape[axis]}")
-    table = np.zeros((at.size, x.shape[axis]), x.dtype)
-    table[np.arange(at.size), at.reshape(-1)] = 1
-    letters = ascii_lowercase[: x.ndim]
-    chosen = ops.constant(c.graph, table, name=f"{name}.chosen")
-    y = ops.einsum(f"{letters},z{letters[axis]}->{letters.replace(letters[axis], 'z')}", x, chosen, name=name)
-    return ops.reshape(y, (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :]), name=f"{name}.shaped")
 
 
 @says("Flatten")

@@ -12,12 +12,23 @@ from taskflow.models.onnx.context import Context, Unknown, name_of, says
 from taskflow.models.onnx.needed import evaluator_of, first_line
 from taskflow.operators.tensor import Tensor
 
+MOST_CHOSEN = 4_000_000  # zeros and ones of an index by several fixed numbers
+
 
 def _along(c: Context, x: Tensor, dim: int, matrix: Any, name: str) -> Tensor:
     """Each result along a dimension as a weighted sum of what is there: ``matrix`` (elements, results)."""
     letters = ascii_lowercase[: x.ndim]
     made = ops.constant(c.graph, np.ascontiguousarray(matrix.T).astype(x.dtype), name=f"{name}.weights")
     return ops.einsum(f"{letters},z{letters[dim]}->{letters.replace(letters[dim], 'z')}", x, made, name=name)
+
+
+def chosen(c: Context, x: Tensor, dim: int, at: Any, name: str) -> Tensor:
+    """Elements of a dimension that fixed integers name, as a product with zeros and ones."""
+    if at.size * x.shape[dim] > MOST_CHOSEN:
+        raise Unknown(f"by {at.size} numbers below {x.shape[dim]}")
+    y = _along(c, x, dim, np.arange(x.shape[dim])[:, None] == at.reshape(-1), name)
+    shape = (*x.shape[:dim], *at.shape, *x.shape[dim + 1 :])
+    return y if y.shape == shape else ops.reshape(y, shape, name=f"{name}.shaped")
 
 
 def _of_units(c: Context, node: Any, size: int, *rest: Any) -> Any:

@@ -23,6 +23,7 @@ WITHOUT_SHAPE = {  # functions whose results have shapes that depend on numbers:
     "masked_select": "has as many results as the mask has True: multiply by the mask, or use where",
     "unique": "has as many results as there are different numbers",
 }
+OF_FINITE = {"isfinite": True, "isinf": False, "isnan": False}  # what these say of all numbers of a training that goes well
 STATE = {"grad", "_grad", "_version"}  # properties that say what happened before
 ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",

@@ -89,7 +89,7 @@ def _convolution(kind: type[nn.Module], dims: int, turned: bool) -> Function:
         planes = not isinstance(weight, Held) or as_planes(kind, weight.shape) == weight.shape
         require(planes, "by function only with images: the parameter of a torch.nn layer is turned into theirs")
         made = _layer(kind, in_order(input), {"weight": weight, "bias": bias}, transposed=turned, **options)
-        require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
+        require(made is not None, "needs trained parameters called weight and bias, of one module inside of the whole")
         return made
 
     return made
@@ -120,6 +120,7 @@ def embedding(
         nn.Embedding, x, {"weight": weight}, num_embeddings=shape[0], embedding_dim=shape[1], padding_idx=padding_idx,
         max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse,
     )
+    require(not isinstance(weight, Fixed), "a table that is not trained (requires_grad=False) has no counterpart; train it")
     require(made is not None, "needs a parameter called weight, of a module inside of the whole")
     return made
 

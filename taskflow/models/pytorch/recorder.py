@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from taskflow.models.pytorch.calls import (
     INDEX_ASSIGNMENT,
     NEVER,
+    OF_FINITE,
     ONLY_SHAPES,
     QUERIES,
     STATE,
@@ -203,6 +204,10 @@ class TorchRecorder(TorchFunctionMode):
             return result
         if name in NEVER:
             return False
+        if name in OF_FINITE and kind == "function":
+            answer = torch.tensor(OF_FINITE[name]).expand(given[0].shape)
+            self.made[answer.untyped_storage()._cdata] = answer
+            return answer
         if name in WITHOUT_SHAPE:
             raise Unsupported(f"{name_of(target)} in {self.inside or 'forward'} {WITHOUT_SHAPE[name]}")
         if name in ("copy_", INDEX_ASSIGNMENT) and (into := self.recipes.unset(given[0])) is not None:

@@ -44,6 +44,11 @@ def require_plain(module: nn.Module) -> None:
                 _require_plain_tensor(f"{path}.{name}" if path else name, tensor, owners)
 
 
+def only_keeps_results(hook: Any) -> bool:
+    """True for a hook that collects what a layer returns, for forward to return it too, as transformers' modules install them."""
+    return getattr(hook, "__module__", "") == "transformers.utils.output_capturing"
+
+
 def more_than_its_class(part: nn.Module) -> Iterator[str]:
     """Yield what a module has that its classes do not tell (compilation, hooks and so on), as the end of a sentence."""
     if isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) or type(part).__module__.startswith("torch._dynamo"):
@@ -51,7 +56,7 @@ def more_than_its_class(part: nn.Module) -> Iterator[str]:
     if any(kind.__name__ == "_StatefulGraphModule" for kind in type(part).__mro__):
         yield "is what .module() of an exported program returns; hand over the exported program itself"
     for attribute, kind in HOOKS.items():
-        if getattr(part, attribute, None):
+        if any(not only_keeps_results(hook) for hook in (getattr(part, attribute, None) or {}).values()):
             yield (
                 f"has a {kind} (also torch.nn.utils.weight_norm and spectral_norm are hooks: use "
                 "torch.nn.utils.parametrizations.weight_norm); remove it, or do what it does in forward"
