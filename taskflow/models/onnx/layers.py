@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from taskflow import operators as ops
-from taskflow.models.onnx.context import Context, LayerWeight, Part, Unknown, name_of, says
+from taskflow.models.onnx.context import ArrayPart, Context, LayerWeight, Unknown, name_of, says
 from taskflow.models.onnx.resizing import chosen
 from taskflow.operators.tensor import Tensor
 
@@ -100,7 +100,7 @@ def conv(c: Context, node: Any) -> Tensor:
     pads = _pads(said, x.shape[2:])
     if dims == 1:  # as images of one row
         x = ops.reshape(x, (*x.shape[:2], 1, x.shape[2]), name=f"{name}.rows")
-        weight, pads = weight.part(Part((*weight.array.shape[:2], 1, weight.array.shape[2]))), [(0, 0), *pads]
+        weight, pads = weight.part(ArrayPart((*weight.array.shape[:2], 1, weight.array.shape[2]))), [(0, 0), *pads]
         said |= {key: [1, *said[key]] for key in ("dilations", "kernel_shape", "strides")}
     own = (weight, c.weight(node, 2)) if c.has(node, 2) else (weight,)
     y = ops.conv2d(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskflow import operators as ops
-from taskflow.models.onnx.context import Context, Part, Unknown, name_of, says
+from taskflow.models.onnx.context import ArrayPart, Context, Unknown, name_of, says
 from taskflow.operators.gru import gru_layer
 from taskflow.operators.lstm import lstm_layer
 from taskflow.operators.recurrent import first_states
@@ -36,8 +36,8 @@ def recurrent(c: Context, node: Any) -> tuple[Tensor, ...]:
         at = f"{name}.way{way}" if len(ways) > 1 else name
         both = (gates, hidden)
         own = [
-            w.part(Part((*both, x.shape[2]), way, order=order)), r.part(Part((*both, hidden), way, order=order)),
-            b.part(Part(both, way, 0, gates * hidden, order)), b.part(Part(both, way, gates * hidden, None, order)),
+            w.part(ArrayPart((*both, x.shape[2]), way, order=order)), r.part(ArrayPart((*both, hidden), way, order=order)),
+            b.part(ArrayPart(both, way, 0, gates * hidden, order)), b.part(ArrayPart(both, way, gates * hidden, None, order)),
         ]
         start = [
             first_states(c.graph, shape, x.dtype, [f"{at}.state{k}"])[0] if given is None

@@ -54,12 +54,12 @@ def memory_savers() -> Iterator[set[str]]:
         found.add("keeps activations on the CPU" if kept else recomputes)
         return plain(hooks)
 
-    def apply(function: Any, preserve: bool, *args: Any) -> Any:
+    def apply(function: Any, preserve: bool, *args: Any) -> Any:  # of use_reentrant=True
         found.add(recomputes)
         return function(*args)
 
     saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
-    CheckpointFunction.apply = apply  # type: ignore[method-assign,assignment]  use_reentrant=True
+    CheckpointFunction.apply = apply  # type: ignore[method-assign,assignment]
     try:
         yield found
     finally:

@@ -62,10 +62,10 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
             elif is_turned(part) and name == "weight":
                 yield f"{prefix}{name}", (tensor.T.shape, _reader(tensor.T, tuple(tensor.T.shape)))
             else:
-                ours = name_of_direction(path, name, module)
-                owner = module.get_submodule(ours.rpartition(".")[0]) if ours is not None else part
-                shape = as_planes(type(owner), tuple(tensor.shape)) if ours or name == "weight" else tuple(tensor.shape)
-                yield ours or f"{prefix}{name}", (shape, _reader(tensor, shape))
+                renamed = name_of_direction(path, name, module)
+                owner = part if renamed is None else module.get_submodule(renamed.rpartition(".")[0])
+                shape = as_planes(type(owner), tuple(tensor.shape)) if renamed or name == "weight" else tuple(tensor.shape)
+                yield renamed or f"{prefix}{name}", (shape, _reader(tensor, shape))
 
 
 def _reader(tensor: Any, shape: tuple[int, ...], part: Any = ...) -> Any:
