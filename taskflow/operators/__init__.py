@@ -5,7 +5,7 @@ from taskflow.operators.attention import attention, multi_head_attention
 from taskflow.operators.avg_pool2d import avg_pool2d
 from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
-from taskflow.operators.cast import cast
+from taskflow.operators.cast import cast, to_float
 from taskflow.operators.combine import combine
 from taskflow.operators.combine_weights import combine_weights
 from taskflow.operators.compare import compare
@@ -14,6 +14,7 @@ from taskflow.operators.constant import constant
 from taskflow.operators.conv2d import conv2d
 from taskflow.operators.conv_transpose2d import conv_transpose2d
 from taskflow.operators.cross_entropy import cross_entropy
+from taskflow.operators.cumsum import cumsum
 from taskflow.operators.dispatch import dispatch
 from taskflow.operators.dropout import dropout
 from taskflow.operators.einsum import einsum
@@ -21,14 +22,17 @@ from taskflow.operators.elementary import abs, cos, exp, log, pow, rsqrt, sin, s
 from taskflow.operators.embedding import embedding
 from taskflow.operators.expand import expand
 from taskflow.operators.expert_linear import expert_linear
+from taskflow.operators.extreme import amax
 from taskflow.operators.flash_attention import flash_attention
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
 from taskflow.operators.gather import gather
 from taskflow.operators.group_norm import group_norm
+from taskflow.operators.gru import gru
 from taskflow.operators.hard import clamp, hardsigmoid, hardswish, hardtanh, leaky_relu
 from taskflow.operators.input import input
 from taskflow.operators.layer_norm import layer_norm
 from taskflow.operators.linear import linear
+from taskflow.operators.logsumexp import logsumexp
 from taskflow.operators.lstm import lstm, lstm_layer
 from taskflow.operators.mask_padding import mask_padding
 from taskflow.operators.matmul import matmul
@@ -44,25 +48,25 @@ from taskflow.operators.rms_norm import rms_norm
 from taskflow.operators.rotary import rotary
 from taskflow.operators.routed_linear import routed_linear
 from taskflow.operators.silu import silu
+from taskflow.operators.smooth import elu, mish, softplus
 from taskflow.operators.softmax import softmax
 from taskflow.operators.split import split
 from taskflow.operators.state import state
 from taskflow.operators.stochastic_depth import stochastic_depth
 from taskflow.operators.swiglu import swiglu
-from taskflow.operators.to_float import to_float
 from taskflow.operators.top_k import top_k
 from taskflow.operators.top_k_routing import top2_gating, top_k_routing
 from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
-    "abs", "adaptive_avg_pool2d", "add", "add_weight", "attention", "avg_pool2d", "batch_norm", "cast", "clamp", "combine",
-    "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy",
-    "dispatch", "dropout", "einsum", "embedding", "exp", "expand", "expand_weight", "expert_linear", "flash_attention",
-    "flatten", "gather", "gelu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm",
-    "leaky_relu", "linear", "log", "lstm", "lstm_layer", "mask_padding", "matmul", "max_pool2d", "mean", "mse_loss",
-    "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu",
-    "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select", "shift", "sigmoid", "silu", "sin",
-    "softmax", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "top2_gating", "top_k",
-    "top_k_routing", "transpose",
+    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "attention", "avg_pool2d", "batch_norm", "cast", "clamp",
+    "combine", "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy",
+    "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "exp", "expand", "expand_weight", "expert_linear",
+    "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh",
+    "input", "layer_norm", "leaky_relu", "linear", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "matmul",
+    "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
+    "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select",
+    "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state", "stochastic_depth", "sub",
+    "sum", "swiglu", "tanh", "to_float", "top2_gating", "top_k", "top_k_routing", "transpose",
 ]

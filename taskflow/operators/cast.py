@@ -1,7 +1,9 @@
-"""cast: floats as floats of another type (PyTorch: tensor.to(dtype)); a gradient goes back in the type of the input."""
+"""cast, to_float: floats as floats of another type, and integers or truth values as floats (PyTorch: tensor.to(dtype),
+tensor.float()). A gradient goes back to floats, in their type."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -26,18 +28,21 @@ from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
 
-@register("cast")
-@dataclass(frozen=True, slots=True)
-class Cast(Operator):
-    """x (N, ...) floats -> the nearest floats of ``dtype``. Every dimension can be cut."""
+class Converting(Operator):
+    """Base: x (N, ...) -> the nearest numbers of ``dtype``. Every dimension can be cut."""
+
+    __slots__ = ()
 
     dtype: np.dtype[Any]
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("cast", inputs, 1)
-        if not inputs[0].differentiable:
-            raise ValueError(f"cast: takes floats, got {inputs[0]}")
+        takes(self.kind, inputs, 1)
+        self.require(inputs[0])
         return (Spec(inputs[0].shape, self.dtype),)
+
+    @abstractmethod
+    def require(self, x: Spec) -> None:
+        """Raise ValueError for an input of another type than it converts."""
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         return sample_and_attributes(inputs[0].shape)
@@ -55,16 +60,47 @@ class Cast(Operator):
         call.outputs[0][...] = call.inputs[0]
 
     def backward(self, call: Call) -> None:
-        if (dx := call.grad_inputs[0]) is not None:
+        if (dx := call.grad_inputs[0]) is not None:  # integers have none
             dx.put(call.grad)
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume
 
+
+@register("cast")
+@dataclass(frozen=True, slots=True)
+class Cast(Converting):
+    """Floats as the nearest floats of ``dtype``."""
+
+    dtype: np.dtype[Any]
+
+    def require(self, x: Spec) -> None:
+        if not x.differentiable:
+            raise ValueError(f"cast: takes floats, got {x}")
+
     @classmethod
     def example(cls, random: Random) -> Example:
-        shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))
-        return Example(cls(np.dtype(np.float64)), (Spec(shape, np.dtype(np.float64)),))  # differences need all digits
+        return Example(cls(np.dtype(np.float64)), (_drawn(random, np.float64),))  # differences need all digits
+
+
+@register("to_float")
+@dataclass(frozen=True, slots=True)
+class ToFloat(Converting):
+    """Integers or truth values as the same numbers in floats of ``dtype``. There is no gradient."""
+
+    dtype: np.dtype[Any]
+
+    def require(self, x: Spec) -> None:
+        if x.dtype.kind not in "iub":
+            raise ValueError(f"to_float: takes integers or truth values, got {x}")
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return Example(cls(np.dtype(np.float64)), (_drawn(random, np.int64),), high=5)
+
+
+def _drawn(random: Random, dtype: Any) -> Spec:
+    return Spec(tuple(random.randint(1, 4) for _ in range(random.randint(1, 3))), np.dtype(dtype))
 
 
 def cast(input: Tensor, dtype: str | np.dtype[Any], *, name: str | None = None) -> Tensor:
@@ -72,3 +108,8 @@ def cast(input: Tensor, dtype: str | np.dtype[Any], *, name: str | None = None) 
     has that type."""
     wanted = float_type(dtype)
     return input if input.dtype == wanted else input.graph.apply(Cast(wanted), (input,), name=name)[0]
+
+
+def to_float(input: Tensor, *, name: str | None = None) -> Tensor:
+    """Return integers or truth values as floats, in the graph's float type. Any shape in, the same shape out."""
+    return input.graph.apply(ToFloat(np.dtype(input.graph.dtype)), (input,), name=name)[0]

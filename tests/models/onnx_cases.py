@@ -208,7 +208,8 @@ def gather(c: Case) -> str:
     if kind == "turned":
         table = c.w(rows, rows)
         return c.add("MatMul", [c.add("Gather", [table, c.ids(2, 3)]), c.r.choice([table, c.add("Transpose", [table])])])
-    return c.add("Gather", [c.x(2, rows, width), c.keep(np.array(c.r.choice([1, -1, [1]]), np.int64))], axis=c.r.choice([1, 2, -1]))
+    at = c.keep(np.array(c.r.choice([1, -1, [1], [1, 0]]), np.int64))
+    return c.add("Gather", [c.x(2, rows, width), at], axis=c.r.choice([1, 2, -1]))
 
 
 def reshape(c: Case) -> str:
@@ -249,7 +250,7 @@ def expand(c: Case) -> str:
 
 
 def sliced(c: Case) -> str:
-    rest = c.r.choice([[], [c.ints(1, 2)], [c.ints(-1, 1), c.ints(1, 1)], [c.ints(1, 2), c.ints(1, 2)]])
+    rest = c.r.choice([[], [c.ints(1, 2)], [c.ints(-1, 1), c.ints(1, 1)], [c.ints(1, 2), c.ints(2, 1)]])
     return c.add("Slice", [c.x(3, 4, 4), c.ints(0, 1), c.ints(c.r.choice([2, -1, 9]), 3), *rest])
 
 
@@ -303,6 +304,104 @@ def cast(c: Case) -> str:
     return c.add("Mul", [c.add("Cast", [x], to=FLOAT), c.x(2, 3)])
 
 
+def rows(c: Case) -> str:
+    """Convolution of (N, C, L)."""
+    group, k = c.r.choice([1, 2]), c.r.randint(1, 3)
+    said = c.r.choice([{"pads": [1, 2]}, {"auto_pad": "SAME_UPPER"}, {"strides": [2]}, {"dilations": [2], "kernel_shape": [k]}])
+    weight = c.w(2 * group, 2, k)
+    return c.add("Conv", [c.x(2, 2 * group, c.r.randint(5, 7)), weight, *c.r.choice([[], [c.w(2 * group)]])], group=group, **said)
+
+
+def conv_transpose(c: Case) -> str:
+    kernel = [c.r.randint(2, 3), c.r.randint(2, 3)]  # in one group: onnx's evaluator fails with several
+    said: dict[str, Any] = {"strides": c.r.choice([None, [2, 2]]), "dilations": c.r.choice([None, [1, 2]])}
+    said["pads"] = c.r.choice([None, [1, 0, 1, 0], [1, 1, 0, 1]])
+    if said["strides"]:
+        said["output_padding"] = c.r.choice([None, [1, 0]])
+    weight = c.w(2, 3, *kernel)
+    return c.add("ConvTranspose", [c.x(2, 2, 3, 4), weight, *c.r.choice([[], [c.w(3)]])], **said)
+
+
+def padded(c: Case) -> str:
+    mode = c.r.choice([None, "constant", "reflect", "edge"])
+    pads, rest = c.r.choice([([0, 1, 0, 2], []), ([1, 0], ["", c.ints(1)]), ([0, 0, 1, 1], [])])
+    value = [c.keep(np.float32(0.5))] if mode in (None, "constant") and not rest and c.r.random() < 0.5 else []
+    return c.add("Pad", [c.x(3, 4), c.ints(*pads), *value, *rest], mode=mode)
+
+
+def resized(c: Case) -> str:
+    mode = c.r.choice(["nearest", "linear", "cubic"])
+    how = c.r.choice(["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"])
+    x, said = c.x(2, 2, 4, 5), {"mode": mode, "coordinate_transformation_mode": how}
+    if mode == "nearest":
+        said["nearest_mode"] = c.r.choice([None, "floor"])
+    if c.r.random() < 0.5:
+        return c.add("Resize", [x, "", c.keep(np.array([1, 1, 2, c.r.choice([1, 1.5, 3])], np.float32))], **said)
+    return c.add("Resize", [x, "", "", c.ints(2, 2, c.r.choice([3, 8]), 5)], **said)
+
+
+def old_resized(c: Case) -> str:
+    c.opset = 9
+    return c.add("Upsample", [c.x(2, 2, 4, 3), c.keep(np.array([1, 1, 2, c.r.choice([1, 2])], np.float32))], mode="nearest")
+
+
+def pixels(kind: str) -> Maker:
+    def made(c: Case) -> str:
+        if kind == "SpaceToDepth":
+            return c.add(kind, [c.x(2, 2, 4, 6)], blocksize=2)
+        return c.add(kind, [c.x(2, 8, 2, 3)], blocksize=2, mode=c.r.choice([None, "DCR", "CRD"]))
+
+    return made
+
+
+def einsum(c: Case) -> str:
+    return c.r.choice([
+        lambda: c.add("Einsum", [c.x(2, 3, 4), c.w(4, 5)], equation="bij, jk -> bik"),
+        lambda: c.add("Einsum", [c.x(2, 3, 4), c.x(2, 5, 4)], equation="bid,bjd->bij"),
+    ])()
+
+
+def recurrent(kind: str, gates: int) -> Maker:
+    def made(c: Case) -> list[str]:
+        direction = c.r.choice([None, "forward", "reverse", "bidirectional"])
+        ways, h, i = 2 if direction == "bidirectional" else 1, c.r.randint(1, 3), c.r.randint(1, 3)
+        own = [c.w(ways, gates * h, i), c.w(ways, gates * h, h), c.w(ways, 2 * gates * h)]
+        count = 2 if kind == "LSTM" else 1
+        first = c.r.choice([
+            [], ["", *[c.keep(np.zeros((ways, 2, h), "float32")) for _ in range(count)]],
+            ["", *[c.x(ways, 2, h) for _ in range(count)]],
+        ])
+        usual = {} if kind == "LSTM" else {"linear_before_reset": 1}
+        y = c.add(kind, [c.x(3, 2, i), *own, *first], outputs=1 + count, hidden_size=h, direction=direction, **usual)
+        return [y, *(f"{y}.{k + 1}" for k in range(count))]
+
+    return made
+
+
+def top_k(c: Case) -> list[str]:
+    y = c.add("TopK", [c.x(3, 5), c.ints(2)], outputs=2, axis=c.r.choice([None, -1, 1]), largest=c.r.choice([None, 1, 1, 0]))
+    return [y, f"{y}.1"]
+
+
+def bounded(kind: str) -> Maker:
+    return lambda c: c.add(kind, c.r.choice([[c.x(2, 3), c.keep(np.float32(0.2))], [c.keep(np.float32(-0.1)), c.x(4)]]))
+
+
+def normed(kind: str) -> Maker:
+    def made(c: Case) -> str:
+        if kind == "GroupNormalization":
+            c.opset, groups = 21, {"num_groups": 2}
+        else:
+            groups = {}
+        return c.add(kind, [c.x(2, 4, 3, 2), c.w(4), c.w(4)], epsilon=c.r.choice([None, 0.1]), **groups)
+
+    return made
+
+
+def prelu(c: Case) -> str:
+    return c.add("PRelu", [c.x(2, 3, 4), c.r.choice([c.w(3, 1), c.w(1), c.w(2, 3, 4)])])
+
+
 MAKERS: dict[str, Maker] = {
     **{kind: unary(kind) for kind in (
         "Relu", "Sigmoid", "Tanh", "Exp", "Log", "Sqrt", "Sin", "Cos", "Abs", "HardSwish", "Identity", "Neg", "Reciprocal",
@@ -317,7 +416,21 @@ MAKERS: dict[str, Maker] = {
     "Erf": erf, "Where": where, "Cast": cast, **{kind: masked(kind) for kind in (
         "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Not", "And", "Or",
     )},
-    "Expand": expand, "Slice": sliced, "Flatten": flatten,
+    "Expand": expand, "Slice": sliced, "Flatten": flatten, "rows": rows, "ConvTranspose": conv_transpose, "Pad": padded,
+    "Resize": resized, "Upsample": old_resized, "DepthToSpace": pixels("DepthToSpace"), "SpaceToDepth": pixels("SpaceToDepth"),
+    "Einsum": einsum, "LSTM": recurrent("LSTM", 4), "GRU": recurrent("GRU", 3), "TopK": top_k,
+    **{kind: bounded(kind) for kind in ("Max", "Min")}, "PRelu": prelu,
+    **{kind: normed(kind) for kind in ("InstanceNormalization", "GroupNormalization")},
+    **{kind: reduced(kind) for kind in (
+        "ReduceMax", "ReduceMin", "ReduceLogSumExp", "ReduceL1", "ReduceL2", "ReduceSumSquare",
+    )},
+    **{kind: unary(kind) for kind in ("Softplus", "Mish", "Selu")}, "Elu": unary("Elu", alpha=[0.5, 2.0]),
+    "Celu": unary("Celu", alpha=[0.5, 2.0]), "HardSigmoid": unary("HardSigmoid", alpha=[0.3], beta=[0.4]),
+    "LogSoftmax": unary("LogSoftmax", axis=[-1, 0, 1]),
+    "CumSum": lambda c: c.add("CumSum", [c.x(3, 4), c.keep(np.int64(c.r.choice([0, 1, -1])))], exclusive=c.r.choice([None, 0, 1])),
+    "Tile": lambda c: c.add("Tile", [c.x(2, 3), c.ints(*c.r.choice([(1, 2), (2, 1), (3, 2)]))]),
+    "GlobalMaxPool": lambda c: c.add("GlobalMaxPool", [c.x(2, 3, c.r.randint(1, 4), 3)]),
+    "Sum": lambda c: c.add("Sum", [c.x(2, 3), c.w(3), c.x(2, 1)]),
 }
 
 

@@ -116,12 +116,12 @@ def test_a_file_is_a_model_on_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made, why", [
-    (lambda: model([H.make_node("Einsum", ["x", "x"], ["y"], "products", equation="ij,ij->i")], {"x": (2, 3)}),
-     r"net: node products \(Einsum\): no counterpart"),
+    (lambda: model([H.make_node("Det", ["x"], ["y"], "size")], {"x": (3, 3)}), r"net: node size \(Det\): no counterpart"),
     (lambda: model([H.make_node("Softmax", ["x"], ["y"], "soft", strange=3)], {"x": (2, 3)}), "soft .*strange=3 is not understood"),
     (lambda: model([H.make_node("Relu", ["x"], ["y"], "r")], {"x": ("n", 3)}),
      r"input x: dimension 0 \(n\) has no size; give batch"),
-    (lambda: model([H.make_node("MatMul", ["x", "x"], ["y"], "m")], {"x": (3, 3)}), "leading dimensions must be equal"),
+    (lambda: model([H.make_node("MatMul", ["x", "z"], ["y"], "m")], {"x": (2, 3, 3), "z": (4, 3, 3)}),
+     "leading dimensions must be equal"),
 ])
 def test_what_is_not_understood_is_refused_by_its_node(made: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):

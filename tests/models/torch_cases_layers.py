@@ -244,11 +244,9 @@ _layers(
     attention_masked_by_numbers=lambda: net(
         lambda s, x: F.scaled_dot_product_attention(s.a(x), x, x, attn_mask=(x @ x.mT) > 0), a=line()),
     attention_that_drops=lambda: net(lambda s, x: F.scaled_dot_product_attention(s.a(x), x, x, dropout_p=0.5), a=line()),
-    lstm_not_batch_first=lambda: net(lambda s, x: s.r(x)[0], r=nn.LSTM(6, 4)),
-    lstm_both_ways=lambda: net(lambda s, x: s.r(x)[0], r=nn.LSTM(6, 4, batch_first=True, bidirectional=True)),
-    lstm_first_state=lambda: net(
-        lambda s, x: s.r(x, (torch.ones(1, 2, 4), torch.ones(1, 2, 4)))[0], r=nn.LSTM(6, 4, batch_first=True)),
-    gru=lambda: net(lambda s, x: s.r(x)[0], r=nn.GRU(6, 4, batch_first=True)),
+    lstm_without_biases=lambda: net(lambda s, x: s.r(x)[0], r=nn.LSTM(6, 4, bias=False, batch_first=True)),
+    lstm_with_a_projection=lambda: net(lambda s, x: s.r(x)[0], r=nn.LSTM(6, 4, proj_size=2, batch_first=True)),
+    plain_recurrence=lambda: net(lambda s, x: s.r(x)[0], r=nn.RNN(6, 4, batch_first=True)),
     rounded_quotient=lambda: net(lambda s, x: torch.div(s.a(x), 2, rounding_mode="floor"), a=line()),
 )
 _layers("equal", rows(2, 5, 6), sum_of_another_type=lambda: net(lambda s, x: s.a(x).sum(-1, dtype=torch.float32), a=line()))
@@ -263,6 +261,9 @@ _layers(
                                         c=nn.Conv2d(3, 2, 3)),
     nearest=lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.Upsample(scale_factor=(1, 2))),
     group_norm_by_function=lambda: net(lambda s, x: F.group_norm(s.c(x), 2, eps=0.1), c=nn.Conv2d(3, 4, 1)),
+    bilinear=lambda: net(
+        lambda s, x: F.interpolate(s.c(x), scale_factor=2, mode="bilinear", align_corners=True), c=nn.Conv2d(3, 3, 1)),
+    half_size=lambda: net(lambda s, x: F.interpolate(s.c(x), scale_factor=0.5), c=nn.Conv2d(3, 3, 1)),
     leaky=lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.LeakyReLU(0.3, inplace=True)),
     channels_last=lambda: nn.Sequential(nn.Conv2d(3, 3, 3), nn.Flatten()).to(memory_format=torch.channels_last),
     patches=lambda: net(lambda s, x: s.c(x).unfold(2, 2, 2).sum(-1) if False else s.c(x).unflatten(2, (2, -1)).mean(3),
@@ -274,13 +275,10 @@ _layers(
     pool_with_divisor=lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.AvgPool2d(2, divisor_override=3)),
     reflected=lambda: nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect")),
     circular=lambda: nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, padding_mode="circular")),
-    bilinear=lambda: net(
-        lambda s, x: F.interpolate(s.c(x), scale_factor=2, mode="bilinear", align_corners=True), c=nn.Conv2d(3, 3, 1)),
-    half_size=lambda: net(lambda s, x: F.interpolate(s.c(x), scale_factor=0.5), c=nn.Conv2d(3, 3, 1)),
     reflected_pad=lambda: net(lambda s, x: F.pad(s.c(x), (1, 1, 1, 1), mode="reflect"), c=nn.Conv2d(3, 3, 1)),
     output_size=lambda: net(lambda s, x: s.c(x, output_size=(13, 13)), c=nn.ConvTranspose2d(3, 3, 3, 2)),
     stochastic_pool=lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.FractionalMaxPool2d(2, output_size=3)),
-    instance_norm=lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.InstanceNorm2d(3)),
+    instance_norm=lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.InstanceNorm2d(3, track_running_stats=True)),
 )
 
 # ---- functions -------------------------------------------------------------------------------------------------------
@@ -327,10 +325,10 @@ for _name, _function in {
 }.items():
     simple(_function, name=_name)
 for _name, _function in {
-    "cumulative": lambda x: x.cumsum(1), "sorted": lambda x: x.sort(1)[0], "maximum": lambda x: x.max(1)[0],
-    "largest": lambda x: torch.amax(x, 1), "straight_through": lambda x: x.round(),
-    "log_softmax": lambda x: F.log_softmax(x, -1),
-    "quantized_stub": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127), "norm": lambda x: F.normalize(x),
+    "multiplied_up": lambda x: x.cumprod(1), "sorted": lambda x: x.sort(1)[0], "maximum": lambda x: torch.max(x, x * x),
+    "straight_through": lambda x: x.round(),
+    "quantized_stub": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
+    "norm_of_order_3": lambda x: F.normalize(x, 3.0),
     "chosen_pairs": lambda x: x[[0, 1], [1, 2]], "chosen_by_booleans": lambda x: x[:, torch.arange(6) > 2],
     "tensor_exponent": lambda x: x.abs() ** x, "random_relu": lambda x: F.rrelu(x, training=True),
     "zeroed": lambda x: x.zero_() + 1,

@@ -276,7 +276,7 @@ def patched_method() -> Any:
 CASES["patched_method"] = Case("patched_method", patched_method, rows(2, 2, 5, 5), "refused")
 
 
-@case("refused")
+@case("equal")
 def weight_norm() -> Any:
     return nn.Sequential(parametrizations.weight_norm(line()), nn.Tanh())
 

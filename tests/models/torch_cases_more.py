@@ -269,7 +269,7 @@ def convolution_with_a_computed_weight() -> Any:
     return net(lambda self, x: F.conv2d(x, self.c.weight * 2, self.c.bias), c=nn.Conv2d(3, 2, 3))
 
 
-@case("refused", IMAGES)
+@case("equal", IMAGES)
 def other_convolutions() -> Any:
     return nn.Sequential(nn.Flatten(2), nn.Conv1d(3, 2, 3))
 
@@ -292,7 +292,7 @@ def gradients_switched_on_inside() -> Any:
     return net(forward, a=line())
 
 
-@case("refused")
+@case("equal")
 def checkpointed_with_reentrance() -> Any:
     from torch.utils.checkpoint import checkpoint
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,10 @@ def _cross_entropy_of_blocks(op: Any, y: Any, target: Any) -> Any:
 def _lstm(op: Any, x: Any, h0: Any, c0: Any, *others: Any) -> Any:
     layer = torch.nn.LSTM(x.shape[2], op.hidden_size, batch_first=True, dtype=torch.float64)
     *tokens, w_ih, w_hh, b_ih, b_hh = others
+    if op.reverse:
+        x, tokens = x.flip(1), [each.flip(1) for each in tokens]
+        y, h, c = _lstm(replace(op, reverse=False), x, h0, c0, *tokens, w_ih, w_hh, b_ih, b_hh)
+        return y.flip(1), h, c
     named = {"weight_ih": w_ih, "weight_hh": w_hh, "bias_ih": b_ih, "bias_hh": b_hh}
     flat = {f"{name}_l0": w.flatten(0, 1) for name, w in named.items()}
     if not tokens:
@@ -53,6 +58,24 @@ def _lstm(op: Any, x: Any, h0: Any, c0: Any, *others: Any) -> Any:
         h, c = torch.where(real, new_h[0], h), torch.where(real, new_c[0], c)
         outputs.append(h)
     return torch.stack(outputs, 1), h, c
+
+
+def _gru(op: Any, x: Any, h0: Any, *weights: Any) -> Any:
+    layer = torch.nn.GRU(x.shape[2], op.hidden_size, batch_first=True, dtype=torch.float64)
+    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+    flat = {name: weight.flatten(0, 1) for name, weight in zip(names, weights)}
+    y, h = torch.func.functional_call(layer, flat, (x.flip(1) if op.reverse else x, h0[None]))
+    return y.flip(1) if op.reverse else y, h[0]
+
+
+def _extreme(op: Any, x: Any) -> Any:
+    if op.first:
+        return (torch.min if op.least else torch.max)(x, op.over[0], op.keepdim).values
+    return (torch.amin if op.least else torch.amax)(x, op.over, op.keepdim)
+
+
+def _elu(op: Any, x: Any) -> Any:
+    return torch.ops.aten.elu(x, op.alpha, op.scale, op.rate)
 
 
 def _gather(op: Any, x: Any, index: Any) -> Any:
@@ -265,6 +288,13 @@ TORCH = {
     "flash_attention": _flash_attention,
     "gather": _gather,
     "linear": lambda op, x, *weights: F.linear(x, *weights),
+    "cumsum": lambda op, x: torch.cumsum(x, op.dim),
+    "elu": _elu,
+    "extreme": _extreme,
+    "gru": _gru,
+    "logsumexp": lambda op, x: torch.logsumexp(x, op.over, op.keepdim),
+    "mish": lambda op, x: F.mish(x),
+    "softplus": lambda op, x: F.softplus(x, op.beta, op.threshold),
     "lstm": _lstm,
     "mask_padding": _mask_padding,
     "per_label": lambda op, x, labels: x / max(1, int((labels != op.ignore_index).sum())),

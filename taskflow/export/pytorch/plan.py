@@ -187,7 +187,7 @@ def _require_layers(module: Any, paths: Iterable[str], tensor: bool, found: Expr
         return
     for path in sorted(paths):
         part = module.get_submodule(path)
-        if isinstance(part, (nn.LSTM, nn.MultiheadAttention)):
+        if isinstance(part, (nn.LSTM, nn.GRU, nn.MultiheadAttention, nn.Conv1d, nn.ConvTranspose1d, nn.Conv3d)):
             raise ValueError(
                 f"{path} is a torch.nn.{type(part).__name__}, which PyTorch cannot have beside layers that are cut; export a "
                 "plan that cuts samples alone (such as data), or write it with Linear layers"

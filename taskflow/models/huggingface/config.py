@@ -16,18 +16,21 @@ from typing import Any
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models.huggingface.classes import class_of, one_line, why_not_built
-from taskflow.models.huggingface.parts import require_no_other_part, take_part
+from taskflow.models.huggingface.parts import require_no_other_part, require_one_tower, take_part
 from taskflow.models.huggingface.replaced import (
     dtype_of,
     require_cross_entropy,
     say_what_is_replaced,
     without_choices_of_a_run,
 )
+from taskflow.models.notes import note
 from taskflow.reading import short
 
 DEFAULT_BATCH = 8
 MOST_STEPS = 2048  # tokens of a sample if nobody says how many: at most those that the model has positions for
 MOST_LAYERS = 10_000  # each is built
+USUAL_SIDE = 512  # rows and columns of images, where a config says none
+MOST_IN_TABLES = 20_000_000  # numbers of a parameter that is not trained
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 
@@ -55,6 +58,7 @@ def from_config(
     kind = type(module).__name__
     positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
     if loss is None and kind.endswith("Model") and "LMHead" not in kind:
+        require_one_tower(module)
         raise ValueError(
             f"hf: {kind} gives features, not scores of classes; name a class with a head in "
             '"architectures", or choose loss=mse_loss'
@@ -108,7 +112,23 @@ def module_of(
             module = cls._from_config(made, dtype=getattr(torch, dtype_of(said) if dtype is None else str(float_type(dtype))))
     except Exception as error:  # whatever building it raises, such as for an activation that there is not
         raise ValueError(f"hf: {cls.__name__} cannot be built: {why_not_built(made, error)}") from error
-    return module.train()
+    return _with_tables(module).train()
+
+
+def _with_tables(module: Any) -> Any:
+    """A module whose untrained parameters, such as tables of positions, have the numbers with which its own code begins."""
+    import torch
+
+    for path, part in [*module.named_modules()]:
+        tables = [name for name, p in part.named_parameters(recurse=False) if p.is_meta and not p.requires_grad]
+        for name in tables:
+            shape = part._parameters[name].shape
+            if shape.numel() <= MOST_IN_TABLES:
+                part._parameters[name] = torch.nn.Parameter(torch.zeros(shape, dtype=part._parameters[name].dtype), False)
+        steps = path.split(".")
+        for count in range(1, len(steps) + 1) if tables else ():
+            module._init_weights(module.get_submodule(".".join(steps[:count])))
+    return module
 
 
 def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any], dict[str, Any]]:
@@ -120,14 +140,22 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
         steps = steps or min(MOST_STEPS, *(p for p in (getattr(config, key, None) for key in POSITIONS) if p), MOST_STEPS)
         tokens = torch.empty(batch, steps, dtype=torch.long, device="meta")
         return [], {"input_ids": tokens} | ({"decoder_input_ids": tokens} if config.is_encoder_decoder else {})
+    if wanted == "input_features" and config.is_encoder_decoder and hasattr(config, "max_source_positions"):
+        tokens = torch.empty(batch, min(steps or MOST_STEPS, config.max_target_positions), dtype=torch.long, device="meta")
+        frames = torch.empty(batch, config.num_mel_bins, 2 * config.max_source_positions, device="meta")  # of which every second
+        return [], {"input_features": frames, "decoder_input_ids": tokens}
     if wanted == "pixel_values":
         if steps is not None:
             raise ValueError(f"hf: {type(module).__name__} reads images; it has no steps")
-        side = config.image_size
+        side = getattr(config, "image_size", None)
+        if side is None:
+            side = USUAL_SIDE
+            note(f"hf: {type(module).__name__}: its config says no size of images; {side} x {side} are planned")
         rows, columns = side if isinstance(side, (tuple, list)) else (side, side)
         return [], {"pixel_values": torch.empty(batch, config.num_channels, rows, columns, device="meta")}
     raise ValueError(
-        f"hf: {type(module).__name__} reads {wanted}; only input_ids and pixel_values are known. Write a function that returns "
+        f"hf: {type(module).__name__} reads {wanted}; only input_ids, pixel_values and Whisper's input_features "
+        "are known. Write a function that returns "
         "the module and examples, and give FILE.py:FUNCTION"
     )
 

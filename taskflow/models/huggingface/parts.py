@@ -30,6 +30,17 @@ def _of_config(module: Any, config: Any) -> Iterator[tuple[str, Any]]:
             yield path, part
 
 
+def require_one_tower(module: Any) -> None:
+    """Raise ValueError for a network of several towers whose results are compared with one another; it names their model types."""
+    towers = [getattr(module.config, key, None) for key in getattr(module.config, "sub_configs", {})]
+    kinds = [tower.model_type for tower in towers if tower is not None]
+    if len(kinds) > 1:
+        raise ValueError(
+            f"hf: {type(module).__name__} compares what its towers make of all samples with one another, a loss that there is not "
+            f"here; plan a tower by itself, with loss=mse_loss: a config with \"model_type\": {' or '.join(map(repr, kinds))}"
+        )
+
+
 def require_no_other_part(module: Any, fed: set[str]) -> None:
     """Raise ValueError if a tower would be left out; it offers the text part by name."""
     if parts := other_parts(module, fed):

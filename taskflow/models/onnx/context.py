@@ -21,13 +21,41 @@ class Unknown(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayPart:
+    """How a layer's array lies in an initializer. ``first``: which element of the first dimension, if there are several layers. Of
+    that the rows from ``low`` to ``high``, in ``shape``. ``order``: of the elements of the first dimension then, if it changes."""
+
+    shape: tuple[int, ...]
+    first: int | None = None
+    low: int = 0
+    high: int | None = None
+    order: tuple[int, ...] | None = None
+
+    def of(self, array: Any) -> Any:
+        """Return the layer's array."""
+        array = (array if self.first is None else array[self.first])[self.low : self.high].reshape(self.shape)
+        return array if self.order is None else array[list(self.order)]
+
+
+def read_as(array: Any, turned: bool | ArrayPart) -> Any:
+    """Return an initializer as a layer reads it: whole, transposed, or in part."""
+    return turned.of(array) if isinstance(turned, ArrayPart) else array.T if turned else array
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeight:
     """Trained array of the file that a layer has. ``name``: the initializer (or a Constant's output), and ``turned`` if it is
-    read transposed; ``array`` as it is read."""
+    read transposed, or in part; ``array`` as it is read."""
 
     name: str
     array: Any
-    turned: bool = False
+    turned: bool | ArrayPart = False
+
+    def part(self, part: ArrayPart) -> LayerWeight:
+        """Return a part of what is whole."""
+        if self.turned is not False:
+            raise Unknown(f"{self.name} is read transposed by a layer that has several arrays in it")
+        return LayerWeight(self.name, part.of(self.array), part)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +71,7 @@ class Account:
     copy each of a vector. ``states``: to which lasting states. ``constants``: those that became part of the graph. ``unused``:
     those that no operator needs."""
 
-    parameters: dict[str, tuple[tuple[Parameter, bool], ...]]
+    parameters: dict[str, tuple[tuple[Parameter, bool | ArrayPart], ...]]
     states: dict[str, tuple[str, ...]]
     constants: frozenset[str]
     unused: tuple[str, ...]
@@ -63,8 +91,8 @@ class Context:
     values: dict[str, Tensor] = field(default_factory=dict)
     truth: set[str] = field(default_factory=set)
     also: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    owned: dict[str, tuple[tuple[Parameter, bool], ...]] = field(default_factory=dict)
-    together: dict[tuple[tuple[str, bool], ...], tuple[Parameter, ...]] = field(default_factory=dict)  # parameters of layers
+    owned: dict[str, tuple[tuple[Parameter, bool | ArrayPart], ...]] = field(default_factory=dict)
+    together: dict[tuple[tuple[str, bool | ArrayPart], ...], tuple[Parameter, ...]] = field(default_factory=dict)
     states: dict[str, tuple[str, ...]] = field(default_factory=dict)
     constants: set[str] = field(default_factory=set)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -191,7 +219,7 @@ class Context:
 
     # ---- parameters ------------------------------------------------------------------------------------------------------
 
-    def tied(self, weight: LayerWeight) -> tuple[Parameter, bool] | None:
+    def tied(self, weight: LayerWeight) -> tuple[Parameter, bool | ArrayPart] | None:
         """Return the parameter that stands for a matrix already, and whether it is transposed. Vectors are not shared: exporters
         merge those that are equal, such as biases of zeros."""
         return self.owned[weight.name][0] if weight.name in self.owned and weight.array.ndim > 1 else None

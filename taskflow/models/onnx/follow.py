@@ -10,10 +10,10 @@ import numpy as np
 
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
-from taskflow.models.onnx import handlers, layers, masks, shaping  # noqa: F401  they fill HANDLERS
-from taskflow.models.onnx.context import HANDLERS, Account, Context, Truth, Unknown, name_of
+from taskflow.models.onnx import handlers, layers, masks, recurrent, resizing, shaping  # noqa: F401  they fill HANDLERS
+from taskflow.models.onnx.context import HANDLERS, Account, Context, Truth, Unknown, name_of, read_as
 from taskflow.models.onnx.needed import evaluator_of, first_line
-from taskflow.models.onnx.patterns import with_gelu
+from taskflow.models.onnx.patterns import with_gelu, with_layer_norm
 from taskflow.operators.tensor import Tensor
 
 MOVES = {"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Expand", "Slice", "Gather"}
@@ -47,7 +47,9 @@ def follow(onnx: Any, model: Any, title: str, batch: int | None) -> FollowedMode
     opset = max((o.version for o in model.opset_import if o.domain in DOMAINS), default=onnx.defs.onnx_opset_version())
     context = Context(onnx, graph, opset, arrays)
     nodes, constants = with_gelu(onnx, _needed(model), {v.name for v in model.graph.output}, _number_in(onnx, model, arrays))
-    context.constants |= constants & arrays.keys()
+    vectors = {name for name, array in arrays.items() if array.ndim == 1 and array.size > 1}
+    nodes, more = with_layer_norm(onnx, nodes, {v.name for v in model.graph.output}, _number_in(onnx, model, arrays), vectors)
+    context.constants |= (constants | more) & arrays.keys()
     for node in nodes:
         if _key(node) in CHOOSES:
             raise ValueError(f"from_onnx: {title}: node {name_of(node)} ({_key(node)}): {CHOOSES[_key(node)]}")
@@ -76,7 +78,7 @@ def follow(onnx: Any, model: Any, title: str, batch: int | None) -> FollowedMode
 def numbers_of(account: Account, arrays: dict[str, Any]) -> dict[str, Any]:
     """Return the file's numbers under the names of our parameters and states."""
     found = {
-        p.name: arrays[name].T if turned else arrays[name] for name, own in account.parameters.items() for p, turned in own
+        p.name: read_as(arrays[name], turned) for name, own in account.parameters.items() for p, turned in own
     }
     return found | {state: arrays[name] for name, states in account.states.items() for state in states}
 

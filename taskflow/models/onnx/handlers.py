@@ -21,7 +21,7 @@ def _unary(kind: str, build: Callable[..., Tensor]) -> None:
 
 for _kind, _build in {
     "Relu": ops.relu, "Sigmoid": ops.sigmoid, "Tanh": ops.tanh, "Exp": ops.exp, "Log": ops.log, "Sqrt": ops.sqrt, "Sin": ops.sin,
-    "Cos": ops.cos, "Abs": ops.abs, "HardSwish": ops.hardswish,
+    "Cos": ops.cos, "Abs": ops.abs, "HardSwish": ops.hardswish, "Softplus": ops.softplus, "Mish": ops.mish,
 }.items():
     _unary(_kind, _build)
 
@@ -72,34 +72,86 @@ def erf(c: Context, node: Any) -> Tensor:
 @says("LeakyRelu")
 def leaky_relu(c: Context, node: Any) -> Tensor:
     """x where it is positive, alpha x elsewhere."""
-    alpha, x, name = c.attributes(node, alpha=0.01)["alpha"], c.tensor(node, 0), name_of(node)
-    below = ops.relu(ops.scale(x, -1.0, name=f"{name}.minus"), name=f"{name}.below")
-    return ops.sub(ops.relu(x, name=f"{name}.above"), ops.scale(below, alpha, name=f"{name}.slope"), name=name)
+    return ops.leaky_relu(c.tensor(node, 0), c.attributes(node, alpha=0.01)["alpha"], name=name_of(node))
+
+
+@says("PRelu")
+def prelu(c: Context, node: Any) -> Tensor:
+    """x where it is positive, elsewhere x times a trained slope, or a number."""
+    c.attributes(node)
+    x, slope, name = c.tensor(node, 0), c.number(node, 1), name_of(node)
+    if slope is not None and not c.is_parameter(node.input[1]) and node.input[1] not in c.initial:
+        return ops.leaky_relu(x, slope, name=name)
+    above = ops.relu(x, name=f"{name}.above")
+    below, weight = ops.sub(x, above, name=f"{name}.below"), c.weight(node, 1)
+    if not _repeats(weight.array.shape, x.shape):
+        raise Unknown(f"a slope {list(weight.array.shape)} for {list(x.shape)}")
+    return ops.add(above, c.with_parameter(ops.mul_weight, below, weight), name=name)
+
+
+@says("Elu", "Selu", "Celu")
+def elu(c: Context, node: Any) -> Tensor:
+    """Exponential below 0."""
+    kind, x, name = node.op_type, c.tensor(node, 0), name_of(node)
+    if kind == "Selu":
+        said = c.attributes(node, alpha=1.6732632423543772, gamma=1.0507009873554805)
+        return ops.elu(x, said["alpha"], said["gamma"], name=name)
+    alpha = c.attributes(node, alpha=1.0)["alpha"]
+    return ops.elu(x, alpha, 1.0, 1.0 if kind == "Elu" else 1 / alpha, name=name)
+
+
+@says("HardSigmoid")
+def hardsigmoid(c: Context, node: Any) -> Tensor:
+    """Clamp alpha x + beta between 0 and 1."""
+    said, x, name = c.attributes(node, alpha=0.2, beta=0.5), c.tensor(node, 0), name_of(node)
+    if abs(said["alpha"] - 1 / 6) < 1e-6 and said["beta"] == 0.5:
+        return ops.hardsigmoid(x, name=name)
+    rise = ops.shift(ops.scale(x, said["alpha"], name=f"{name}.scaled"), said["beta"], name=f"{name}.rise")
+    return ops.hardtanh(rise, 0.0, 1.0, name=name)
 
 
 @says("Clip")
 def clip(c: Context, node: Any) -> Tensor:
     """Clamp to two bounds, each of which may be missing."""
-    said, x, name = c.attributes(node, min=None, max=None), c.tensor(node, 0), name_of(node)
+    said, x = c.attributes(node, min=None, max=None), c.tensor(node, 0)
     low, high = (said[key] if not c.has(node, i) else c.number(node, i) for i, key in ((1, "min"), (2, "max")))
     if (c.has(node, 1) and low is None) or (c.has(node, 2) and high is None):
         raise Unknown("bounds must be constants")
-    if low is not None and high is not None:
-        return ops.hardtanh(x, low, high, name=name)
-    if low is not None:
-        return ops.shift(ops.relu(ops.shift(x, -low, name=f"{name}.above"), name=f"{name}.relu"), low, name=name)
-    if high is not None:
-        below = ops.relu(ops.shift(ops.scale(x, -1.0, name=f"{name}.minus"), high, name=f"{name}.below"), name=f"{name}.relu")
-        return ops.shift(ops.scale(below, -1.0, name=f"{name}.back"), high, name=name)
+    return x if low is None and high is None else ops.clamp(x, low, high, name=name_of(node))
+
+
+@says("Max", "Min")
+def bounded(c: Context, node: Any) -> Tensor:
+    """The larger or the smaller of a tensor and a number."""
+    c.attributes(node)
+    which = next((i for i in range(len(node.input)) if c.number(node, i) is not None), None)
+    if which is None or len(node.input) != 2:
+        raise Unknown("only of a tensor and a number")
+    number, x = c.number(node, which), c.tensor(node, 1 - which)
+    if x.dtype.kind != "f" or len(c.shape(node, which) or ()) > x.ndim:
+        raise Unknown("only of floats, and of a number without more dimensions")
+    low, high = (number, None) if node.op_type == "Max" else (None, number)
+    return ops.clamp(x, low, high, name=name_of(node))
+
+
+@says("Sum")
+def total(c: Context, node: Any) -> Tensor:
+    """The sum of several tensors."""
+    c.attributes(node)
+    x = c.tensor(node, 0)
+    for i in range(1, len(node.input)):
+        x = ops.add(x, c.tensor(node, i), name=name_of(node))
     return x
 
 
-@says("Softmax")
+@says("Softmax", "LogSoftmax")
 def softmax(c: Context, node: Any) -> Tensor:
-    """Softmax along a dimension; before opset 13 it was over all dimensions from one on."""
+    """Softmax along a dimension, or its logarithm; before opset 13 it was over all dimensions from one on."""
     x, axis = c.tensor(node, 0), c.attributes(node, axis=-1 if c.opset >= 13 else 1)["axis"]
     if c.opset < 13 and axis % x.ndim != x.ndim - 1:
         raise Unknown(f"opset {c.opset} has it over all dimensions from {axis} on; only the last: export with opset 13 or later")
+    if node.op_type == "LogSoftmax":
+        return ops.sub(x, ops.logsumexp(x, axis, True, name=f"{name_of(node)}.sum"), name=name_of(node))
     return ops.softmax(x, axis, name=name_of(node))
 
 
@@ -165,13 +217,67 @@ def power(c: Context, node: Any) -> Tensor:
     return x if exponent == 1 else ops.pow(x, exponent, name=name_of(node))
 
 
-@says("ReduceMean", "ReduceSum")
+def _lengths(x: Tensor, over: Any, keepdim: bool, *, name: str) -> Tensor:
+    return ops.sqrt(_squares(x, over, keepdim, name=f"{name}.sum"), name=name)
+
+
+def _squares(x: Tensor, over: Any, keepdim: bool, *, name: str) -> Tensor:
+    return ops.sum(ops.pow(x, 2.0, name=f"{name}.squares"), over, keepdim, name=name)
+
+
+def _sizes(x: Tensor, over: Any, keepdim: bool, *, name: str) -> Tensor:
+    return ops.sum(ops.abs(x, name=f"{name}.sizes"), over, keepdim, name=name)
+
+
+def _least(x: Tensor, over: Any, keepdim: bool, *, name: str) -> Tensor:
+    return ops.amax(x, over, keepdim, least=True, name=name)
+
+
+REDUCTIONS: dict[str, Callable[..., Tensor]] = {
+    "ReduceMean": ops.mean, "ReduceSum": ops.sum, "ReduceMax": ops.amax, "ReduceMin": _least, "ReduceLogSumExp": ops.logsumexp,
+    "ReduceL1": _sizes, "ReduceL2": _lengths, "ReduceSumSquare": _squares,
+}
+
+
+@says(*REDUCTIONS)
 def reduced(c: Context, node: Any) -> Tensor:
-    """Mean or sum over some dimensions."""
+    """One number of all those along some dimensions."""
     said = c.attributes(node, axes=None, keepdims=1, noop_with_empty_axes=0)
     axes = c.constant(node, 1) if c.has(node, 1) else said["axes"]
     over = None if axes is None or len(axes) == 0 else tuple(int(a) for a in axes)
     if over is None and said["noop_with_empty_axes"]:
+        if node.op_type in ("ReduceL1", "ReduceL2", "ReduceSumSquare"):
+            raise Unknown("over no dimensions")
         return c.tensor(node, 0)
-    build = ops.mean if node.op_type == "ReduceMean" else ops.sum
-    return build(c.tensor(node, 0), over, bool(said["keepdims"]), name=name_of(node))
+    return REDUCTIONS[node.op_type](c.tensor(node, 0), over, bool(said["keepdims"]), name=name_of(node))
+
+
+@says("CumSum")
+def cumsum(c: Context, node: Any) -> Tensor:
+    """Sums of all elements up to each one."""
+    said, axis = c.attributes(node, exclusive=0, reverse=0), c.number(node, 1)
+    if axis is None or said["exclusive"] or said["reverse"]:
+        raise Unknown("exclusive and reverse are not understood, and the axis must be a constant")
+    return ops.cumsum(c.tensor(node, 0), int(axis), name=name_of(node))
+
+
+@says("TopK")
+def top_k(c: Context, node: Any) -> tuple[Tensor, ...]:
+    """The largest numbers of a dimension, and their positions."""
+    said, k, x, name = c.attributes(node, axis=-1, largest=1, sorted=1), c.number(node, 1), c.tensor(node, 0), name_of(node)
+    if k is None or not said["largest"] or x.ndim < 2:
+        raise Unknown("only the largest, how many must be a constant, and there must be samples")
+    axis = said["axis"] % x.ndim
+    last = axis == x.ndim - 1
+    values, places = ops.top_k(x if last else ops.transpose(x, axis, -1, name=f"{name}.last"), int(k), name=name)
+    if last:
+        return values, places
+    c.left_out |= {output: "positions along another dimension than the last" for output in node.output[1:] if output}
+    return (ops.transpose(values, axis, -1, name=f"{name}.back"),)
+
+
+@says("Einsum")
+def einsum(c: Context, node: Any) -> Tensor:
+    """Sum products over letters."""
+    equation = str(c.attributes(node, equation=None)["equation"]).replace(" ", "")
+    return ops.einsum(equation, *(c.tensor(node, i) for i in range(len(node.input))), name=name_of(node))

@@ -80,7 +80,8 @@ def _say_left_out(model: Any, followed: FollowedModel, loss: str | None) -> None
     title, context = followed.graph.name, followed.context
     if followed.account.unused:
         note(f"from_onnx: {title}: no operator of the graph needs initializer {listed(followed.account.unused)}: left out")
-    if copied := [name for name, own in followed.account.parameters.items() if len(own) > 1]:
+    parameters = followed.account.parameters.items()
+    if copied := [name for name, own in parameters if len(own) > 1 and all(isinstance(turned, bool) for _, turned in own)]:
         note(
             f"from_onnx: {title}: several layers read the vector {listed(copied)}: each has a copy, which is trained by itself "
             "(exporters merge equal vectors)"

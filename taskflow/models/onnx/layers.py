@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from taskflow import operators as ops
-from taskflow.models.onnx.context import Context, LayerWeight, Unknown, name_of, says
+from taskflow.models.onnx.context import ArrayPart, Context, LayerWeight, Unknown, name_of, says
+from taskflow.models.onnx.resizing import chosen
 from taskflow.operators.tensor import Tensor
 
 # ---- products --------------------------------------------------------------------------------------------------------------
@@ -34,9 +35,14 @@ def matmul(c: Context, node: Any) -> Tensor:
     if known is not None and known.array.ndim == 2 and known.array.dtype.kind == "f" and c.is_parameter(node.input[1]):
         return _product(c, x, c.weight(node, 1), name_of(node))
     other = c.tensor(node, 1)
-    if x.ndim != other.ndim or x.shape[:-2] != other.shape[:-2] or x.ndim < 3:
-        raise Unknown(f"of {list(x.shape)} and {list(other.shape)}: leading dimensions must be equal")
-    return ops.matmul(x, other, name=name_of(node))
+    if x.ndim == other.ndim and x.shape[:-2] == other.shape[:-2] and x.ndim >= 3:
+        return ops.matmul(x, other, name=name_of(node))
+    lead = [a == b for a, b in zip(x.shape[-3::-1], other.shape[-3::-1])]
+    if min(x.ndim, other.ndim) < 2 or not all(lead):
+        raise Unknown(f"of {list(x.shape)} and {list(other.shape)}: leading dimensions must be equal or missing")
+    letters = ascii_lowercase[: max(x.ndim, other.ndim) - 2]
+    first, second = letters[len(letters) - x.ndim + 2 :], letters[len(letters) - other.ndim + 2 :]
+    return ops.einsum(f"{first}xy,{second}yz->{letters}xz", x, other, name=name_of(node))
 
 
 @says("Gemm")
@@ -83,19 +89,26 @@ def _pads(said: dict[str, Any], sizes: tuple[int, ...]) -> list[tuple[int, int]]
 @says("Conv")
 def conv(c: Context, node: Any) -> Tensor:
     """Convolution of images (N, C, H, W)."""
-    x, weight = c.tensor(node, 0), c.weight(node, 1)
-    if weight.array.ndim != 4 or x.ndim != 4:
-        raise Unknown(f"only of images (N, C, H, W), got a weight {list(weight.array.shape)}")
+    x, weight, name = c.tensor(node, 0), c.weight(node, 1), name_of(node)
+    dims = weight.array.ndim - 2
+    if dims not in (1, 2) or x.ndim != dims + 2:
+        raise Unknown(f"only of images (N, C, H, W) and rows (N, C, L), got a weight {list(weight.array.shape)}")
     said = c.attributes(
-        node, auto_pad="NOTSET", dilations=[1, 1], group=1, kernel_shape=list(weight.array.shape[2:]), pads=[0, 0, 0, 0],
-        strides=[1, 1],
+        node, auto_pad="NOTSET", dilations=[1] * dims, group=1, kernel_shape=list(weight.array.shape[2:]), pads=[0] * 2 * dims,
+        strides=[1] * dims,
     )
+    pads = _pads(said, x.shape[2:])
+    if dims == 1:  # as images of one row
+        x = ops.reshape(x, (*x.shape[:2], 1, x.shape[2]), name=f"{name}.rows")
+        weight, pads = weight.part(ArrayPart((*weight.array.shape[:2], 1, weight.array.shape[2]))), [(0, 0), *pads]
+        said |= {key: [1, *said[key]] for key in ("dilations", "kernel_shape", "strides")}
     own = (weight, c.weight(node, 2)) if c.has(node, 2) else (weight,)
     y = ops.conv2d(
-        x, weight.array.shape[0], tuple(said["kernel_shape"]), tuple(said["strides"]), tuple(_pads(said, x.shape[2:])),
-        tuple(said["dilations"]), said["group"], len(own) > 1, name=name_of(node), parameters=c.owners(*own),
+        x, weight.array.shape[0], tuple(said["kernel_shape"]), tuple(said["strides"]), tuple(pads), tuple(said["dilations"]),
+        said["group"], len(own) > 1, name=name, parameters=c.owners(*own),
     )
-    return c.own(y, *own)
+    c.own(y, *own)
+    return y if dims == 2 else ops.reshape(y, (*y.shape[:2], y.shape[3]), name=f"{name}.line")
 
 
 @says("MaxPool", "AveragePool")
@@ -127,12 +140,12 @@ def pooled(c: Context, node: Any) -> Tensor:
     )
 
 
-@says("GlobalAveragePool")
-def global_mean(c: Context, node: Any) -> Tensor:
-    """Mean of each channel."""
+@says("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(c: Context, node: Any) -> Tensor:
+    """Mean or maximum of each channel."""
     c.attributes(node)
     x = c.tensor(node, 0)
-    return ops.mean(x, tuple(range(2, x.ndim)), True, name=name_of(node))
+    return (ops.amax if "Max" in node.op_type else ops.mean)(x, tuple(range(2, x.ndim)), True, name=name_of(node))
 
 
 # ---- norms -------------------------------------------------------------------------------------------------------------------
@@ -166,6 +179,17 @@ def layer_norm(c: Context, node: Any) -> Tensor:
     return c.own(ops.layer_norm(x, said["epsilon"], name=name_of(node), parameters=c.owners(*own)), *own)
 
 
+@says("InstanceNormalization", "GroupNormalization")
+def group_norm(c: Context, node: Any) -> Tensor:
+    """Normalisation of each group of channels; of each channel by itself without groups."""
+    said, x, name = c.attributes(node, epsilon=1e-5, num_groups=None, stash_type=1), c.tensor(node, 0), name_of(node)
+    own = c.weight(node, 1), c.weight(node, 2)
+    if own[0].array.shape != x.shape[1:2]:
+        raise Unknown("a scale for each group, as before opset 21; export with that")
+    y = ops.group_norm(x, said["num_groups"] or x.shape[1], said["epsilon"], name=name, parameters=c.owners(*own))
+    return c.own(y, *own)
+
+
 # ---- rows --------------------------------------------------------------------------------------------------------------------
 
 
@@ -183,11 +207,10 @@ def gather(c: Context, node: Any) -> Tensor:
                 c.arrays[node.input[1]] = at % rows.array.shape[0]
             y = ops.embedding(c.tensor(node, 1), *rows.array.shape, name=name_of(node), parameters=c.owners(rows))
             return c.own(y, rows)
-    at = c.constant(node, 1)
-    if at is None or at.size != 1:
-        raise Unknown("by several numbers")
-    x = c.tensor(node, 0)
+    at, x = c.constant(node, 1), c.tensor(node, 0)
     axis %= x.ndim
+    if at is None or at.size != 1:
+        return chosen(c, x, axis, at % x.shape[axis], name_of(node))
     index = int(at.reshape(-1)[0]) % x.shape[axis]
     if not at.ndim:
         return ops.select(x, axis, index, name=name_of(node))

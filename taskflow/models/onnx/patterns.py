@@ -56,6 +56,63 @@ def with_gelu(onnx: Any, nodes: Sequence[Any], outputs: set[str], number: Number
     return tuple(instead.get(id(node), node) for node in nodes if id(node) not in gone), constants
 
 
+def with_layer_norm(
+    onnx: Any, nodes: Sequence[Any], outputs: set[str], number: Number, vectors: set[str]
+) -> tuple[tuple[Any, ...], set[str]]:
+    """Return nodes in which (x - mean) / sqrt(variance + eps) weight + bias over the last dimension, as exporters write it before
+    opset 17, is one LayerNormalization, and the names of the constants that it consists of. ``vectors``: initializers that may be
+    weight and bias."""
+    readers: dict[str, list[Any]] = {}
+    for node in nodes:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    gone, instead, constants = set[int](), dict[int, Any](), set[str]()
+
+    def followed(node: Any, *kinds: str) -> list[Any]:
+        """Those that read a node's result, if they are of these kinds."""
+        found = readers.get(node.output[0], []) if node is not None and node.output[0] not in outputs else []
+        return found if sorted(n.op_type for n in found) == sorted(kinds) else []
+
+    def only(node: Any, kind: str) -> Any:
+        return next(iter(followed(node, kind)), None)
+
+    def other(node: Any, made: Any) -> str:
+        return str(node.input[1] if node.input[0] == made.output[0] else node.input[0])
+
+    for mean in (node for node in nodes if node.op_type == "ReduceMean" and _last(onnx, node)):
+        centred = only(mean, "Sub")
+        if centred is None or list(centred.input) != [mean.input[0], mean.output[0]]:
+            continue
+        both = {n.op_type: n for n in followed(centred, "Pow", "Div")}
+        variance = only(both.get("Pow"), "ReduceMean")
+        plus = only(variance, "Add")
+        root = only(plus, "Sqrt")
+        quotient, eps = only(root, "Div"), number(other(plus, variance)) if plus is not None else None
+        if quotient is None or quotient is not both["Div"] or eps is None or not _last(onnx, variance):
+            continue
+        if number(both["Pow"].input[1]) != 2.0 or list(quotient.input) != [centred.output[0], root.output[0]]:
+            continue
+        scaled = only(quotient, "Mul")
+        shifted = only(scaled, "Add")
+        if shifted is None:
+            continue
+        own = [mean.input[0], other(scaled, quotient), other(shifted, scaled)]
+        if not {*own[1:]} <= vectors:
+            continue
+        instead[id(shifted)] = onnx.helper.make_node(
+            "LayerNormalization", own, list(shifted.output), shifted.name or shifted.output[0], axis=-1, epsilon=eps
+        )
+        gone |= {id(node) for node in (mean, centred, both["Pow"], variance, plus, root, quotient, scaled)}
+        constants |= {both["Pow"].input[1], other(plus, variance)}
+    return tuple(instead.get(id(node), node) for node in nodes if id(node) not in gone), constants
+
+
+def _last(onnx: Any, node: Any) -> bool:
+    """True for a mean over the last dimension that keeps it."""
+    said = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return list(said.get("axes", ())) == [-1] and said.get("keepdims", 1) == 1
+
+
 def _factors(
     node: Any, plus: str, x: str | None, maker: dict[str, Any], only: Callable[[Any], Any], halved: Callable[[Any], str | None]
 ) -> tuple[Any, list[Any]] | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from taskflow import operators as ops
 from taskflow.models.onnx.context import Context, Unknown, name_of, says
+from taskflow.models.onnx.resizing import chosen, permuted
 from taskflow.operators.tensor import Tensor
 
 
@@ -41,12 +42,7 @@ def transpose(c: Context, node: Any) -> Tensor:
     """Permute dimensions."""
     x = c.tensor(node, 0)
     wanted = c.attributes(node, perm=list(range(x.ndim))[::-1])["perm"]
-    now = list(range(x.ndim))
-    for i, dim in enumerate(wanted):
-        if (j := now.index(dim)) != i:
-            x = ops.transpose(x, i, j, name=name_of(node))
-            now[i], now[j] = now[j], now[i]
-    return x
+    return permuted(x, wanted, name_of(node))
 
 
 @says("Concat")
@@ -74,14 +70,17 @@ def expand(c: Context, node: Any) -> Tensor:
 
 @says("Slice")
 def sliced(c: Context, node: Any) -> Tensor:
-    """Slice ranges of dimensions, in steps of 1."""
+    """Slice ranges of dimensions."""
     said, x = c.attributes(node, starts=None, ends=None, axes=None), c.tensor(node, 0)  # attributes before opset 10
     starts, ends = (said[key] if not c.has(node, i) else c.constant(node, i) for i, key in ((1, "starts"), (2, "ends")))
     axes = c.constant(node, 3) if c.has(node, 3) else said["axes"] or range(len(starts))
     steps = c.constant(node, 4) if c.has(node, 4) else [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps):
         low, high, by = slice(int(start), int(end), int(step)).indices(x.shape[int(axis)])
-        if by != 1 or low >= high:
-            raise Unknown("only steps of 1 that leave elements")
+        if not range(low, high, by):
+            raise Unknown("only ranges that leave elements")
+        if by != 1:
+            x = chosen(c, x, int(axis) % x.ndim, np.arange(low, high, by), name_of(node))
+            continue
         x = ops.narrow(x, int(axis), low, high - low, name=name_of(node)) if high - low < x.shape[int(axis)] else x
     return x

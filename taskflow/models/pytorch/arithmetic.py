@@ -145,6 +145,8 @@ _unary(ops.rsqrt, "rsqrt", "rsqrt_")
 _unary(ops.sin, "sin", "sin_")
 _unary(ops.cos, "cos", "cos_")
 _unary(ops.abs, "abs", "abs_", "absolute")
+_unary(lambda x, name: ops.log(ops.shift(x, 1.0, name=f"{name}.one_more"), name=name), "log1p", "log1p_")
+_unary(lambda x, name: ops.shift(ops.exp(x, name=f"{name}.exp"), -1.0, name=name), "expm1", "expm1_")
 _unary(ops.sigmoid, "sigmoid", "sigmoid_")
 _unary(ops.tanh, "tanh", "tanh_")
 

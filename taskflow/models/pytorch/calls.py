@@ -16,6 +16,14 @@ QUERIES = {  # methods that say something about a tensor and change nothing
     "is_same_size", "result_type", "can_cast", "_assert", "promote_types", "is_tensor", "broadcast_shapes", "is_grad_enabled",
 }
 NEVER = {"_nested_tensor_from_mask_left_aligned"}  # questions about numbers that only choose another way to the same result
+WITHOUT_SHAPE = {  # functions whose results have shapes that depend on numbers: what to do instead
+    "_pack_padded_sequence": "packs sequences, whose number of rows depends on their lengths, and a plan is of fixed shapes: hand "
+    "padded sequences to the layer as they are (pack_padded_sequence only saves the work on padding)",
+    "nonzero": "has as many results as there are numbers that are not 0: multiply by a mask instead",
+    "masked_select": "has as many results as the mask has True: multiply by the mask, or use where",
+    "unique": "has as many results as there are different numbers",
+}
+OF_FINITE = {"isfinite": True, "isinf": False, "isnan": False}  # what these say of all numbers of a training that goes well
 STATE = {"grad", "_grad", "_version"}  # properties that say what happened before
 ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",

@@ -12,7 +12,7 @@ from torch import nn
 from taskflow import operators as ops
 from taskflow.floats import is_narrow
 from taskflow.graph import FrameworkCall, Node, OperatorGraph
-from taskflow.models.pytorch import arithmetic, assigning, neural, shaping  # noqa: F401  they fill the registry
+from taskflow.models.pytorch import arithmetic, assigning, neural, reducing, shaping  # noqa: F401  they fill the registry
 from taskflow.models.pytorch.experts import is_experts
 from taskflow.models.pytorch.fused import Fusion, fusions_of
 from taskflow.models.pytorch.idle import memory_savers
@@ -200,7 +200,9 @@ class _Following:
             if isinstance(part, STATEFUL) or is_experts(part):
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target
-        swapped = Lazy if isinstance(part, IN_EITHER_ORDER) else ()
+        swapped = (*Lazy, Stacked, *(() if isinstance(part, nn.MultiheadAttention) else (Fixed,))) if (
+            isinstance(part, IN_EITHER_ORDER)
+        ) else ()
         convert = self._tensor(step.target)
         args = mapped(lambda value: value if isinstance(value, swapped) else convert(value), args)
         own = (Fixed, Mask, *swapped)  # what a layer looks at itself

@@ -44,17 +44,24 @@ def own_losses(result: Any) -> list[str]:
 def memory_savers() -> Iterator[set[str]]:
     """Collect the ways in which the block saves memory for activations: recomputation, copies on the CPU."""
     from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+    from torch.utils.checkpoint import CheckpointFunction
 
-    found: set[str] = set()
+    recomputes, found = "recomputes activations (torch.utils.checkpoint)", set[str]()
     plain = saved_tensors_hooks.__enter__
 
     def enter(hooks: Any) -> Any:
         kept = isinstance(hooks, save_on_cpu)
-        found.add("keeps activations on the CPU" if kept else "recomputes activations (torch.utils.checkpoint)")
+        found.add("keeps activations on the CPU" if kept else recomputes)
         return plain(hooks)
 
+    def apply(function: Any, preserve: bool, *args: Any) -> Any:  # of use_reentrant=True
+        found.add(recomputes)
+        return function(*args)
+
     saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
+    CheckpointFunction.apply = apply  # type: ignore[method-assign,assignment]
     try:
         yield found
     finally:
+        del CheckpointFunction.apply  # the one that it inherits is there again
         saved_tensors_hooks.__enter__ = plain  # type: ignore[method-assign]

@@ -9,13 +9,17 @@ import numpy as np
 from torch import nn
 
 from taskflow import operators as ops
+from taskflow.models.pytorch.activations import ACTIVATIONS
 from taskflow.models.pytorch.arithmetic import add
+from taskflow.models.pytorch.convolving import of_rows, of_volumes, padding_of
 from taskflow.models.pytorch.dropping import is_drop_path
 from taskflow.models.pytorch.experts import experts, is_experts
 from taskflow.models.pytorch.multihead import multihead
-from taskflow.models.pytorch.normalising import affine, normalised
+from taskflow.models.pytorch.normalising import affine, normalised, normalised_groups
+from taskflow.models.pytorch.recurrent import recurrent
 from taskflow.models.pytorch.refused import class_of
-from taskflow.models.pytorch.registry import Stacked, least_step
+from taskflow.models.pytorch.registry import least_step
+from taskflow.models.pytorch.resizing import channel_shuffle, pixel_shuffle, pixel_unshuffle, upsample
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
 from taskflow.models.pytorch.turned import CONV1D
 from taskflow.operators.tensor import Tensor
@@ -39,13 +43,7 @@ def _conv1d(site: Site, m: Any, x: Tensor) -> Made:
 
 
 def _conv2d(site: Site, m: nn.Conv2d, x: Tensor) -> Made:
-    require(m.padding_mode == "zeros", f"padding_mode {m.padding_mode!r}; only zeros")
-    padding: Any = m.padding
-    if padding == "valid":
-        padding = 0
-    elif padding == "same":
-        totals = [d * (k - 1) for d, k in zip(m.dilation, m.kernel_size)]
-        padding = tuple((total // 2, total - total // 2) for total in totals)
+    padding: Any = padding_of(m)
     y = ops.conv2d(
         x, m.out_channels, m.kernel_size, m.stride, padding, m.dilation, m.groups, m.bias is not None, name=site.name,
         parameters=site.shared(m.weight, m.bias),
@@ -96,8 +94,17 @@ def _held(site: Site, m: Any, name: str) -> Held | None:
 
 
 def _group_norm(site: Site, m: nn.GroupNorm, x: Tensor) -> Made:
-    require(m.affine, "needs affine")
+    if not m.affine:
+        return normalised_groups(site.name, x, m.num_groups, m.eps)
     y = ops.group_norm(x, m.num_groups, m.eps, name=site.name, parameters=site.shared(m.weight, m.bias))
+    return site.own(y, m.weight, m.bias)
+
+
+def _instance_norm(site: Site, m: Any, x: Tensor) -> Made:
+    require(not m.track_running_stats, "track_running_stats is not supported: evaluation would use other statistics")
+    if not m.affine:
+        return normalised_groups(site.name, x, x.shape[1], m.eps)
+    y = ops.group_norm(x, x.shape[1], m.eps, name=site.name, parameters=site.shared(m.weight, m.bias))
     return site.own(y, m.weight, m.bias)
 
 
@@ -111,14 +118,6 @@ def _embedding(site: Site, m: nn.Embedding, x: Tensor) -> Made:
         name=site.name, parameters=site.shared(m.weight),
     )
     return site.own(y, m.weight)
-
-
-def _lstm(site: Site, m: nn.LSTM, x: Tensor, hx: Any = None) -> Made:
-    require(m.batch_first and m.bias and not m.bidirectional and not m.proj_size, "only batch_first, with biases, in one direction")
-    require(hx is None, "a first state; only zeros")
-    require(f"{site.name}.l0" not in {node.name for node in site.graph}, "is called twice")
-    y, (h, c) = ops.lstm(x, m.hidden_size, m.num_layers, dropout=m.dropout if site.training else 0.0, name=site.name)
-    return y, (Stacked(tuple(h)), Stacked(tuple(c)))
 
 
 def _dropout(site: Site, m: nn.Dropout, x: Tensor) -> Made:
@@ -187,23 +186,20 @@ def _sizes_or_kept(size: Any, x: Tensor) -> tuple[int, int]:
     return height, width
 
 
-def _upsample(site: Site, m: nn.Upsample, x: Tensor) -> Made:
-    require(m.mode == "nearest" and x.ndim == 4, f"only images (N, C, H, W), by mode 'nearest', not {m.mode!r} of {x}")
-    require(not getattr(m, "antialias", False) and m.align_corners is None, "antialias and align_corners are not supported")
-    given: Any = m.size if m.scale_factor is None else m.scale_factor
-    down, right = given if isinstance(given, (tuple, list)) else (given, given)
-    if m.scale_factor is None:
-        down, right = down / x.shape[2], right / x.shape[3]
-    require(down == int(down) and right == int(right), f"only by whole factors, not {down:g} and {right:g}")
-    for number, (dim, times) in enumerate(((2, int(down)), (3, int(right)))):
-        at = f"{site.name}.{'rows' if dim == 2 else 'columns'}"
-        whole = (*x.shape[:dim], times * x.shape[dim], *x.shape[dim + 1 :])
-        if times > 1:  # each element that many times, in a dimension of its own
-            alone = ops.reshape(x, (*x.shape[: dim + 1], 1, *x.shape[dim + 1 :]), name=f"{at}.each")
-            x = ops.concat([alone] * times, dim + 1, name=f"{at}.again")
-        if times > 1 or number:
-            x = ops.reshape(x, whole, name=site.name if number else at)
-    return x
+def _pool1d(site: Site, m: Any, x: Tensor) -> Made:
+    """Pooling of (N, C, L) as images of one row."""
+    one = x.ndim == 3
+    require(one and not getattr(m, "return_indices", False), "only of (N, C, L), and return_indices is not supported")
+    kernel, stride, pad = (value[0] if isinstance(value, tuple) else value for value in (m.kernel_size, m.stride, m.padding))
+    rows = ops.reshape(x, (*x.shape[:2], 1, x.shape[2]), name=f"{site.name}.rows")
+    each: Any = dict(kernel_size=(1, kernel), stride=(1, kernel if stride is None else stride), padding=(0, pad))
+    if isinstance(m, nn.MaxPool1d):
+        apart = m.dilation[0] if isinstance(m.dilation, tuple) else m.dilation
+        y = ops.max_pool2d(rows, **each, dilation=(1, apart), ceil_mode=m.ceil_mode, name=f"{site.name}.pool")
+    else:
+        more = dict(count_include_pad=m.count_include_pad, ceil_mode=m.ceil_mode)
+        y = ops.avg_pool2d(rows, **each, **more, name=f"{site.name}.pool")
+    return ops.reshape(y, (*y.shape[:2], y.shape[3]), name=site.name)
 
 
 def _flatten(site: Site, m: nn.Flatten, x: Tensor) -> Made:
@@ -219,20 +215,17 @@ def _unflatten(site: Site, m: Any, x: Tensor) -> Made:
     return ops.reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]), name=site.name)
 
 
-def pair(value: Any) -> tuple[int, int]:
-    """Return (height, width) from one number for both, or from two."""
-    height, width = value if isinstance(value, (tuple, list)) else (value, value)
-    return height, width
-
-
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
-    nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.BatchNorm1d: _batch_norm,
-    nn.BatchNorm2d: _batch_norm, nn.LayerNorm: _layer_norm, nn.GroupNorm: _group_norm,
-    nn.Embedding: _embedding, nn.LSTM: _lstm, nn.MultiheadAttention: multihead, nn.RMSNorm: _rms_norm,
-    nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu,
-    nn.Softmax: _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
-    nn.AdaptiveAvgPool1d: _adaptive_avg_pool1d,
-    nn.Flatten: _flatten, nn.Unflatten: _unflatten, nn.Upsample: _upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
+    **ACTIVATIONS, nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.BatchNorm1d:
+    _batch_norm, nn.Conv1d: of_rows, nn.ConvTranspose1d: of_rows, nn.Conv3d: of_volumes, nn.BatchNorm3d: _batch_norm,
+    nn.InstanceNorm1d: _instance_norm, nn.InstanceNorm2d: _instance_norm, nn.InstanceNorm3d: _instance_norm,
+    nn.MaxPool1d: _pool1d, nn.AvgPool1d: _pool1d, nn.PixelShuffle: pixel_shuffle, nn.PixelUnshuffle: pixel_unshuffle,
+    nn.ChannelShuffle: channel_shuffle, nn.GRU: recurrent, nn.BatchNorm2d: _batch_norm, nn.LayerNorm: _layer_norm,
+    nn.GroupNorm: _group_norm, nn.Embedding: _embedding, nn.LSTM: recurrent, nn.MultiheadAttention: multihead,
+    nn.RMSNorm: _rms_norm, nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu, nn.Softmax:
+    _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
+    nn.AdaptiveAvgPool1d: _adaptive_avg_pool1d, nn.Flatten: _flatten, nn.Unflatten: _unflatten, nn.Upsample: upsample,
+    nn.UpsamplingNearest2d: upsample, nn.UpsamplingBilinear2d: upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
     nn.Hardsigmoid: lambda site, m, x: ops.hardsigmoid(x, name=site.name),
     nn.Hardswish: lambda site, m, x: ops.hardswish(x, name=site.name),
     nn.Identity: lambda site, m, x: x,
@@ -250,9 +243,9 @@ BY_NAME: dict[str, Callable[..., Made]] = {
     "torchvision.ops.stochastic_depth.StochasticDepth": stochastic_depth, CONV1D: _conv1d,
 }
 """Layers of packages that need not be installed."""
-IN_EITHER_ORDER = (nn.MultiheadAttention,)
+IN_EITHER_ORDER = (nn.MultiheadAttention, nn.LSTM, nn.GRU)
 """Layers that take what is to be swapped as it is."""
-STATEFUL = (nn.LSTM, nn.MultiheadAttention, nn.BatchNorm1d, nn.BatchNorm2d)
+STATEFUL = (nn.LSTM, nn.GRU, nn.MultiheadAttention, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 """Layers that may share no parameter with others."""
 
 
@@ -270,8 +263,17 @@ def layer_of(module: nn.Module) -> Callable[..., Made] | None:
     return found
 
 
+FROZEN = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Embedding)
+"""Layers that are followed into their functions if nothing of them is trained: their parameters are constants."""
+
+
 def is_leaf(module: nn.Module) -> bool:
     """True for modules that are recorded as a whole."""
+    parameters = [*module.parameters(False)]
+    if type(module) in FROZEN and parameters and not any(p.requires_grad for p in parameters):
+        return False
     if layer_of(module) is not None:
         return True
-    return type(module).__module__.startswith(("torch.nn.", "torch.ao.nn.")) and not isinstance(module, FOLLOWED)
+    own = type(module).__module__
+    whole = own.startswith(("torch.nn.", "torch.ao.nn.")) and not own.startswith("torch.nn.utils.")
+    return whole and not isinstance(module, FOLLOWED) and "parametrizations" not in module._modules

@@ -12,15 +12,17 @@ from torch import nn
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add, matmul, mul
 from taskflow.models.pytorch.attention_masks import fixed_mask, masked_scores
+from taskflow.models.pytorch.convolving import as_planes
 from taskflow.models.pytorch.masks import Mask
-from taskflow.models.pytorch.modules import LAYERS, pair
-from taskflow.models.pytorch.normalising import affine, normalised
+from taskflow.models.pytorch.modules import LAYERS
+from taskflow.models.pytorch.normalising import affine, normalised, normalised_groups
 from taskflow.models.pytorch.registry import (
     Again,
     Function,
     Later,
     Lazy,
     graph_of,
+    in_order,
     layer_site,
     least_step,
     stands_for,
@@ -30,6 +32,7 @@ from taskflow.models.pytorch.registry import (
 from taskflow.models.pytorch.shaping import repeat_interleave, transpose
 from taskflow.models.pytorch.site import Held, require
 from taskflow.models.pytorch.steps import Fixed
+from taskflow.models.pytorch.weight_norm import Normed, convolved
 from taskflow.operators.tensor import Tensor
 
 
@@ -47,6 +50,11 @@ def _layer(kind: type[nn.Module], x: Any, parameters: dict[str, Any], **attribut
     return LAYERS[kind](site, SimpleNamespace(**tensors, **attributes), x)
 
 
+def several(value: Any, count: int) -> tuple[Any, ...]:
+    """Return one number for each of so many dimensions, from one for all or from a sequence."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * count
+
+
 @stands_for("linear", raw=True)
 def linear(name: str, input: Any, weight: Any, bias: Any = None) -> Any:
     """input weight^T + bias."""
@@ -61,33 +69,43 @@ def linear(name: str, input: Any, weight: Any, bias: Any = None) -> Any:
     return y if bias is None else add(name, y, bias)
 
 
-@stands_for("conv2d", raw=True)
-def conv2d(
-    name: str, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Any:
-    """Convolution with a module's parameters."""
-    shape = weight.shape if isinstance(weight, Held) else (0, 0, 0, 0)
-    made = _layer(
-        nn.Conv2d, input, {"weight": weight, "bias": bias}, out_channels=shape[0], kernel_size=shape[2:], stride=pair(stride),
-        padding=padding, dilation=pair(dilation), groups=groups, padding_mode="zeros",
-    )
-    require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
+def _convolution(kind: type[nn.Module], dims: int, turned: bool) -> Function:
+    """A convolution with a module's parameters, whose weight may be normalised."""
+
+    def made(
+        name: str, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, *args: Any, **named: Any
+    ) -> Any:
+        rest = dict(zip(("output_padding", "groups", "dilation") if turned else ("dilation", "groups"), args), **named)
+        shape = weight.shape if isinstance(weight, (Held, Normed)) else (0,) * (2 + dims)
+        groups = rest.pop("groups", 1)
+        options = dict(
+            out_channels=shape[1] * groups if turned else shape[0], kernel_size=shape[2:], stride=several(stride, dims),
+            padding=padding if isinstance(padding, str) else several(padding, dims), groups=groups, padding_mode="zeros",
+            dilation=several(rest.pop("dilation", 1), dims), output_padding=several(rest.pop("output_padding", 0), dims),
+        )
+        require(not rest, f"argument {next(iter(rest), '')!r} is not understood")
+        if isinstance(weight, Normed):
+            return convolved(kind, LAYERS[kind], tensor_of(input, graph_of(input), name), weight, bias, options)
+        planes = not isinstance(weight, Held) or as_planes(kind, weight.shape) == weight.shape
+        require(planes, "by function only with images: the parameter of a torch.nn layer is turned into theirs")
+        made = _layer(kind, in_order(input), {"weight": weight, "bias": bias}, transposed=turned, **options)
+        require(made is not None, "needs trained parameters called weight and bias, of one module inside of the whole")
+        return made
+
     return made
 
 
-@stands_for("conv_transpose2d", raw=True)
-def conv_transpose2d(
-    name: str, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
-    groups: int = 1, dilation: Any = 1,
-) -> Any:
-    """Convolution turned round, with a module's parameters."""
-    shape = weight.shape if isinstance(weight, Held) else (0, 0, 0, 0)
-    made = _layer(
-        nn.ConvTranspose2d, input, {"weight": weight, "bias": bias}, out_channels=shape[1] * groups, kernel_size=shape[2:],
-        stride=pair(stride), padding=pair(padding), output_padding=pair(output_padding), groups=groups, dilation=pair(dilation),
-    )
-    require(made is not None, "needs parameters called weight and bias, of one module inside of the whole")
-    return made
+for _kind, _dims in ((nn.Conv1d, 1), (nn.Conv2d, 2), (nn.Conv3d, 3), (nn.ConvTranspose1d, 1), (nn.ConvTranspose2d, 2)):
+    _turned = issubclass(_kind, (nn.ConvTranspose1d, nn.ConvTranspose2d))
+    stands_for(f"conv_transpose{_dims}d" if _turned else f"conv{_dims}d", later=True)(_convolution(_kind, _dims, _turned))
+
+
+@stands_for("_weight_norm", raw=True)
+def weight_norm(name: str, v: Any, g: Any, dim: int = 0) -> Any:
+    """A weight in two parts, its lengths and its directions."""
+    require(isinstance(v, Held) and isinstance(g, Held), "of what is no parameter")
+    require(dim in (0, -len(v.shape)), f"weight_norm with dim={dim}; only 0")
+    return Normed(v, g, name, lambda held: tensor_of(held, held.site.graph, name))
 
 
 @stands_for("embedding", raw=True)
@@ -102,6 +120,7 @@ def embedding(
         nn.Embedding, x, {"weight": weight}, num_embeddings=shape[0], embedding_dim=shape[1], padding_idx=padding_idx,
         max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse,
     )
+    require(not isinstance(weight, Fixed), "a table that is not trained (requires_grad=False) has no counterpart; train it")
     require(made is not None, "needs a parameter called weight, of a module inside of the whole")
     return made
 
@@ -142,15 +161,23 @@ def group_norm(name: str, input: Any, num_groups: int, weight: Any = None, bias:
         if made is not None:
             return made
     x = tensor_of(input, graph_of(input, weight, bias), name)
-    count, channels, *rest = x.shape
-    grouped = ops.reshape(x, (count, num_groups, channels // num_groups, *rest), name=f"{name}.groups")
-    plain = normalised(name, grouped, grouped.ndim - 2, eps, centred=True)
-    y = ops.reshape(plain, x.shape, name=f"{name}.joined")
+    _, channels, *rest = x.shape
+    y = normalised_groups(name, x, num_groups, eps)
     for number, (build, parameter) in enumerate(((mul, weight), (add, bias))):
         if parameter is not None:
             whole = tensor_of(parameter, y.graph, name)
             y = build(f"{name}.{number}", y, ops.reshape(whole, (channels, *[1] * len(rest)), name=f"{name}.channels"))
     return y
+
+
+@stands_for("instance_norm", raw=True)
+def instance_norm(
+    name: str, input: Any, running_mean: None = None, running_var: None = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:
+    """Normalisation of every channel of every sample by itself."""
+    require(running_mean is None and use_input_stats, "running statistics are not supported")
+    return group_norm(name, input, input.shape[1], weight, bias, eps)
 
 
 # ---- activations, pooling ----------------------------------------------------------------------------------------------------
@@ -172,6 +199,17 @@ def _as_layer(kind: type[nn.Module], **arguments: Any) -> Function:
 stands_for("gelu")(_as_layer(nn.GELU, approximate="none"))
 stands_for("silu")(_as_layer(nn.SiLU, inplace=False))
 stands_for("leaky_relu", "leaky_relu_")(_as_layer(nn.LeakyReLU, negative_slope=0.01, inplace=False))
+stands_for("elu", "elu_")(_as_layer(nn.ELU, alpha=1.0, inplace=False))
+stands_for("selu", "selu_")(_as_layer(nn.SELU, inplace=False))
+stands_for("celu", "celu_")(_as_layer(nn.CELU, alpha=1.0, inplace=False))
+stands_for("softplus")(_as_layer(nn.Softplus, beta=1.0, threshold=20.0))
+stands_for("mish")(_as_layer(nn.Mish, inplace=False))
+stands_for("glu")(_as_layer(nn.GLU, dim=-1))
+stands_for("logsigmoid")(_as_layer(nn.LogSigmoid))
+stands_for("softmin")(_as_layer(nn.Softmin, dim=None))
+stands_for("tanhshrink")(_as_layer(nn.Tanhshrink))
+stands_for("pixel_shuffle")(_as_layer(nn.PixelShuffle, upscale_factor=None))
+stands_for("pixel_unshuffle")(_as_layer(nn.PixelUnshuffle, downscale_factor=None))
 stands_for("hardtanh", "hardtanh_")(_as_layer(nn.Hardtanh, min_val=-1.0, max_val=1.0, inplace=False))
 stands_for("hardswish")(_as_layer(nn.Hardswish, inplace=False))
 stands_for("hardsigmoid")(_as_layer(nn.Hardsigmoid, inplace=False))
@@ -198,6 +236,15 @@ def relu6(name: str, input: Tensor, inplace: bool = False) -> Any:
 def relu(name: str, input: Tensor, inplace: bool = False) -> Any:
     """Numbers below 0 become 0."""
     return ops.relu(input, name=name)
+
+
+@stands_for("prelu", raw=True)
+def prelu(name: str, input: Any, weight: Any) -> Any:
+    """Numbers below 0 times a trained weight."""
+    graph = graph_of(input, weight)
+    x = tensor_of(input, graph, name)
+    require(isinstance(weight, Held), "the weight must be a parameter")
+    return LAYERS[nn.PReLU](weight.site.below(name), SimpleNamespace(weight=weight.tensor), x)
 
 
 @stands_for("softmax")

@@ -23,3 +23,10 @@ def affine(name: str, x: Tensor, weight: Any, bias: Any) -> Any:
     """Build x weight + bias, either of which may be missing."""
     y = x if weight is None else mul(f"{name}.scaled", x, weight)
     return y if bias is None else add(name, y, bias)
+
+
+def normalised_groups(name: str, x: Tensor, groups: int, eps: float) -> Tensor:
+    """Build x with each group of its channels normalised by itself."""
+    count, channels, *rest = x.shape
+    grouped = ops.reshape(x, (count, groups, channels // groups, *rest), name=f"{name}.groups")
+    return ops.reshape(normalised(name, grouped, grouped.ndim - 2, eps, centred=True), x.shape, name=f"{name}.joined")

@@ -38,10 +38,11 @@ def _place_of(code: CodeType, line: int) -> CodePlace | None:
     return CodePlace(code.co_filename, line) if is_theirs(code.co_filename) else None
 
 
-def calling_line() -> CodePlace | None:
-    """The line of the innermost frame of the module's own code."""
+def calling_line(within: CodeType) -> CodePlace | None:
+    """The line of the innermost frame of the module's own code, which ``within`` calls; None where only torch's own containers
+    stand between: the line of whoever called that is not the module's."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code is not within:
         if frame.f_code is at_place.__code__:
             return frame.f_locals["place"]  # type: ignore[no-any-return]
         if (found := _place_of(frame.f_code, frame.f_lineno)) is not None:

@@ -15,9 +15,11 @@ from torch.overrides import TorchFunctionMode
 from taskflow.models.pytorch.calls import (
     INDEX_ASSIGNMENT,
     NEVER,
+    OF_FINITE,
     ONLY_SHAPES,
     QUERIES,
     STATE,
+    WITHOUT_SHAPE,
     changes_by_name,
     is_in_place,
     numbers_like,
@@ -202,6 +204,12 @@ class TorchRecorder(TorchFunctionMode):
             return result
         if name in NEVER:
             return False
+        if name in OF_FINITE and kind == "function":
+            answer = torch.tensor(OF_FINITE[name]).expand(given[0].shape)
+            self.made[answer.untyped_storage()._cdata] = answer
+            return answer
+        if name in WITHOUT_SHAPE:
+            raise Unsupported(f"{name_of(target)} in {self.inside or 'forward'} {WITHOUT_SHAPE[name]}")
         if name in ("copy_", INDEX_ASSIGNMENT) and (into := self.recipes.unset(given[0])) is not None:
             return self.writes.assigned(into, run, args)
         if name == "copy_" and (view := self.writes.last_view(given[0])) is not None:
@@ -334,7 +342,7 @@ class TorchRecorder(TorchFunctionMode):
         """Write down a step, whose result is new from there on."""
         step = TorchStep(len(self.steps), kind, target, args, kwargs, where=self.inside, training=training)
         step.grad = torch.is_grad_enabled() and name_of(target) != "detach"
-        step.line = calling_line()
+        step.line = calling_line(TorchRecorder.run.__code__)
         self._count(step)
         self.steps.append(step)
 

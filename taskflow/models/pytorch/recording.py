@@ -17,12 +17,13 @@ from torch.nn import functional as F
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.recipes import lacks_numbers
 from taskflow.models.pytorch.recorder import TorchRecorder
+from taskflow.models.pytorch.refused import only_keeps_results
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped
 
 CONTAINERS = (list, dict, set)
-RANDOM_IN_TRAINING = ("MultiheadAttention", "LSTM")  # layers with a ``dropout``
+RANDOM_IN_TRAINING = ("MultiheadAttention", "LSTM", "GRU")  # layers with a ``dropout``
 ATTENTION = F.scaled_dot_product_attention
 
 
@@ -149,9 +150,11 @@ def _attributes(part: nn.Module) -> dict[str, Any]:
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     for name in (*before, *(name for name in after if name not in before)):
-        if name == "training":
+        if name in ("training", "_output_capturing_hooks_installed"):
             continue
         old, new = before.get(name, _differences), after.get(name, _differences)
+        if name == "_forward_hooks":
+            old, new = ([hook for hook in hooks.values() if not only_keeps_results(hook)] for hooks in (old, new))
         if not _same(old, new) and (name in ("_parameters", "_buffers", "_modules") or not _only_results(new)):
             yield name
 

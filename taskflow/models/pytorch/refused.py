@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 
 from taskflow.models.pytorch.site import Unsupported
+from taskflow.models.pytorch.weight_norm import is_weight_norm
 
 HOOKS = {
     "_forward_hooks": "forward hook", "_forward_pre_hooks": "forward pre-hook", "_backward_hooks": "backward hook",
@@ -43,6 +44,11 @@ def require_plain(module: nn.Module) -> None:
                 _require_plain_tensor(f"{path}.{name}" if path else name, tensor, owners)
 
 
+def only_keeps_results(hook: Any) -> bool:
+    """True for a hook that collects what a layer returns, for forward to return it too, as transformers' modules install them."""
+    return getattr(hook, "__module__", "") == "transformers.utils.output_capturing"
+
+
 def more_than_its_class(part: nn.Module) -> Iterator[str]:
     """Yield what a module has that its classes do not tell (compilation, hooks and so on), as the end of a sentence."""
     if isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) or type(part).__module__.startswith("torch._dynamo"):
@@ -50,12 +56,17 @@ def more_than_its_class(part: nn.Module) -> Iterator[str]:
     if any(kind.__name__ == "_StatefulGraphModule" for kind in type(part).__mro__):
         yield "is what .module() of an exported program returns; hand over the exported program itself"
     for attribute, kind in HOOKS.items():
-        if getattr(part, attribute, None):
+        if any(not only_keeps_results(hook) for hook in (getattr(part, attribute, None) or {}).values()):
             yield (
-                f"has a {kind} (also weight_norm and spectral_norm are hooks); remove it, or do what it does in forward"
+                f"has a {kind} (also torch.nn.utils.weight_norm and spectral_norm are hooks: use "
+                "torch.nn.utils.parametrizations.weight_norm); remove it, or do what it does in forward"
             )
-    if "parametrizations" in part._modules:
-        yield "is parametrized; torch.nn.utils.parametrize.remove_parametrizations makes it plain"
+    if "parametrizations" in part._modules and not is_weight_norm(part):
+        kept = "SpectralNorm" in str(part._modules["parametrizations"])
+        why = "in every step spectral_norm changes vectors that it keeps, and a graph has no such state" if kept else (
+            "only weight_norm is understood"
+        )
+        yield f"is parametrized: {why}; torch.nn.utils.parametrize.remove_parametrizations makes it plain"
     patched = [
         name for name, value in vars(part).items()
         if callable(value) and not isinstance(value, (nn.Module, type)) and callable(getattr(type(part), name, None))

@@ -17,6 +17,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch.recipes import LARGE, ByParts, Recipe, lacks_numbers, numpy_of, whole
 from taskflow.models.pytorch.site import Held, Site, require, started
 from taskflow.models.pytorch.steps import Fixed
+from taskflow.models.pytorch.weight_norm import Normed
 from taskflow.operators.constant import ConstantArray
 from taskflow.operators.tensor import Builder, Tensor
 
@@ -172,7 +173,7 @@ class Patches:
         return each[0] if len(each) == 1 else ops.concat(each, self.dim, name=self.name)
 
 
-Lazy = (Later, Again, Hides, Patches)
+Lazy = (Later, Again, Hides, Patches, Normed)
 
 
 def origin_tensor(value: Any) -> Any:

@@ -108,7 +108,7 @@ def no_dropout(module: nn.Module) -> Iterator[None]:
     for part in module.modules():
         if (name := probability_name(part)) is not None:
             before.append((part, name, getattr(part, name)))
-        elif isinstance(part, (nn.MultiheadAttention, nn.LSTM)):
+        elif isinstance(part, (nn.MultiheadAttention, nn.LSTM, nn.GRU)):
             before.append((part, "dropout", part.dropout))
     try:
         for part, name, _ in before:

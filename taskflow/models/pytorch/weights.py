@@ -27,8 +27,11 @@ def weights_of(module: Any) -> StoredWeights:
 def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
     import torch
 
+    from taskflow.models.pytorch.convolving import as_planes
     from taskflow.models.pytorch.experts import is_experts, parts_of
+    from taskflow.models.pytorch.recurrent import gates_of
     from taskflow.models.pytorch.turned import is_turned
+    from taskflow.models.pytorch.weight_norm import name_of_direction
 
     seen: set[int] = set()
     for path, part in module.named_modules():
@@ -40,9 +43,9 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
             if id(tensor) in seen or not kept:
                 continue
             seen.add(id(tensor))
-            if isinstance(part, torch.nn.LSTM):  # weight_ih_l0 (4 h, i) of all layers in one module; ours have one each
+            if gates := gates_of(part):  # weight_ih_l0 (4 h, i) of all layers in one module; ours have one each
                 kind, _, layer = name.rpartition("_l")
-                shape = (4, tensor.shape[0] // 4, *tensor.shape[1:])
+                shape = (gates, tensor.shape[0] // gates, *tensor.shape[1:])
                 yield f"{prefix}l{layer}.{kind}", (shape, _reader(tensor, shape))
             elif isinstance(part, torch.nn.MultiheadAttention) and name.startswith("in_proj_"):
                 third = tensor.shape[0] // 3
@@ -59,7 +62,10 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
             elif is_turned(part) and name == "weight":
                 yield f"{prefix}{name}", (tensor.T.shape, _reader(tensor.T, tuple(tensor.T.shape)))
             else:
-                yield f"{prefix}{name}", (tensor.shape, _reader(tensor, tuple(tensor.shape)))
+                renamed = name_of_direction(path, name, module)
+                owner = part if renamed is None else module.get_submodule(renamed.rpartition(".")[0])
+                shape = as_planes(type(owner), tuple(tensor.shape)) if renamed or name == "weight" else tuple(tensor.shape)
+                yield renamed or f"{prefix}{name}", (shape, _reader(tensor, shape))
 
 
 def _reader(tensor: Any, shape: tuple[int, ...], part: Any = ...) -> Any:

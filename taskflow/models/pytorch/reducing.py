@@ -1,0 +1,91 @@
+"""Functions of torch that make few numbers of many, or one of all before it: extremes, norms, cumulative sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from taskflow import operators as ops
+from taskflow.models.pytorch.activations import log_softmax
+from taskflow.models.pytorch.registry import FUNCTIONS, stands_for
+from taskflow.models.pytorch.site import Unsupported, require
+from taskflow.operators.tensor import Tensor
+
+
+def _extremes(least: bool, several: str, one: str) -> None:
+    @stands_for(several)
+    def amax(name: str, input: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
+        """The largest or least numbers over some dimensions, all by none."""
+        return ops.amax(input, None if dim == () or dim == [] else dim, keepdim, least=least, name=name)
+
+    @stands_for(one)
+    def extreme(name: str, input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+        """The largest or least number of all, or those along a dimension, whose positions have no counterpart."""
+        if dim is None:
+            return ops.amax(input, None, least=least, name=name)
+        if not isinstance(dim, int):
+            raise Unsupported("of two tensors; only over a dimension, or over all")
+        return ops.amax(input, dim, keepdim, least=least, first=True, name=name), None
+
+
+_extremes(False, "amax", "max")
+_extremes(True, "amin", "min")
+
+
+@stands_for("cumsum", "cumsum_")
+def cumsum(name: str, input: Tensor, dim: int, *, dtype: Any = None) -> Any:
+    """Sums of all elements up to each one."""
+    return ops.cumsum(input, dim, name=name)
+
+
+@stands_for("logsumexp")
+def logsumexp(name: str, input: Tensor, dim: Any, keepdim: bool = False) -> Any:
+    """The logarithm of a sum of exponentials."""
+    return ops.logsumexp(input, dim, keepdim, name=name)
+
+
+@stands_for("log_softmax")
+def log_softmax_of(name: str, input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
+    """The logarithm of softmax."""
+    return log_softmax(name, input, dim)
+
+
+@stands_for("norm")
+def norm(name: str, input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, out: None = None,
+         dtype: Any = None) -> Any:
+    """The norm of vectors along some dimensions: of the first, second or infinite order."""
+    p = 2 if p in ("fro", None) else p
+    if p == 2:
+        squares = ops.sum(ops.pow(input, 2.0, name=f"{name}.squares"), dim, keepdim, name=f"{name}.sum")
+        return ops.sqrt(squares, name=name)
+    require(p in (1, float("inf")), f"of order {p}; only 1, 2 and infinity")
+    sizes = ops.abs(input, name=f"{name}.sizes")
+    return ops.sum(sizes, dim, keepdim, name=name) if p == 1 else ops.amax(sizes, dim, keepdim, name=name)
+
+
+def vector_norm(
+    name: str, x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, out: None = None
+) -> Any:
+    """torch.linalg.vector_norm; as torch.linalg.norm only where that means the same."""
+    return norm(name, x, ord, dim, keepdim)
+
+
+def linalg_norm(
+    name: str, A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, out: None = None, dtype: Any = None
+) -> Any:
+    """torch.linalg.norm of vectors, or of all elements."""
+    require(ord is None or isinstance(dim, int), "of matrices, of another order than None")
+    return norm(name, A, ord, dim, keepdim)
+
+
+FUNCTIONS.update({torch.linalg.vector_norm: vector_norm, torch.linalg.norm: linalg_norm})
+
+
+@stands_for("normalize")
+def normalize(name: str, input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: None = None) -> Any:
+    """Vectors divided by their lengths, which count as ``eps`` at least."""
+    require(p == 2.0, f"of order {p}; only 2")
+    squares = ops.sum(ops.pow(input, 2.0, name=f"{name}.squares"), dim, True, name=f"{name}.sum")
+    least = ops.clamp(squares, eps * eps, None, name=f"{name}.least")  # before the root, whose derivative at 0 is infinite
+    return ops.mul(input, ops.rsqrt(least, name=f"{name}.inverse"), name=name)
