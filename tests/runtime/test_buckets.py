@@ -61,14 +61,14 @@ def test_a_recurrent_network_in_buckets() -> None:
 
 
 def test_random_networks_in_buckets() -> None:
-    assert sum(any_network(seed, 2) for seed in range(300, 316)) >= 16
+    assert sum(any_network(seed, 2) for seed in range(300, 308)) >= 8
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", range(3))
 def test_many_networks_in_buckets(seed: int) -> None:
-    assert sum(any_network(400 + 100 * seed + i, 2) for i in range(30)) >= 30
+    assert sum(any_network(308 + 100 * seed + i, 2) for i in range(30)) >= 30
 
 
 @pytest.mark.parametrize(("first", "second"), [

@@ -28,7 +28,7 @@ def reference():
             for config in (CONFIG, ONE_STEP)}
 
 
-@pytest.mark.parametrize("block", fast_among(range(10), range(4)))
+@pytest.mark.parametrize("block", fast_among(range(10), range(2)))
 def test_two_hundred_random_strategies(block, reference):
     for seed in range(20 * block, 20 * block + 20):
         random = Random(seed)
@@ -47,7 +47,7 @@ def of_one_processor():
 @pytest.mark.parametrize("mapper", MAPPERS)
 @pytest.mark.parametrize(("processors", "dtype", "tolerance"), fast_among(
     [(n, *kind) for n in (1, 2, 3, 5, 8, 16) for kind in (("float64", 1e-10), ("float32", 1e-4))],
-    [*((n, "float64", 1e-10) for n in (1, 2, 3, 5, 8, 16)), *((n, "float32", 1e-4) for n in (1, 5, 16))],
+    [*((n, "float64", 1e-10) for n in (1, 3, 8, 16)), (5, "float32", 1e-4)],
 ))
 def test_every_mapper_and_number_of_processors(mapper, processors, dtype, tolerance):
     graph = model(dtype)
