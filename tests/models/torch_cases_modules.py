@@ -78,4 +78,9 @@ for _name, _function in {
     "by_their_norms": lambda x: x / x.norm(dim=-1, keepdim=True), "vector_norm": lambda x: torch.linalg.vector_norm(x, dim=1),
 }.items():
     simple(_function, name=_name)
+_modules(
+    "equal", lambda: (torch.tensor([3, 4, 0]), torch.randn(3, 6, dtype=torch.float64)),
+    steps_of_diffusion=lambda: net(
+        lambda s, t, x: s.a(x) * torch.sin((t * torch.ones(3, dtype=t.dtype))[:, None].double() * torch.arange(1, 7)), a=line()),
+)
 simple(lambda x: x - x.argmax(1, keepdim=True), "refused", name="positions_of_the_largest")

@@ -81,6 +81,12 @@ def mul(name: str, input: Any, other: Any) -> Any:
     made = _with_parameter(ops.mul_weight, input, other)
     if made is not None:
         return made
+    for x, one in ((input, other), (other, input)):  # integers, repeated for each sample
+        whole = isinstance(x, Tensor) and x.dtype.kind in "iu" and isinstance(one, Fixed) and one.tensor.numel() > 0
+        if whole and bool((array_of(one) == 1).all()):
+            shape = np.broadcast_shapes(x.shape, tuple(one.tensor.shape))
+            require(shape == x.shape, f"integers {list(x.shape)} repeated to {list(shape)}; give one for each sample")
+            return x
     a, b = _two(name, input, other)
     a, b = (b, a) if isinstance(a, float) else (a, b)
     return ops.scale(a, b, name=name) if isinstance(b, float) else ops.mul(a, b, name=name)

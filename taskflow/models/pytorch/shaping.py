@@ -389,5 +389,10 @@ def roll(name: str, input: Tensor, shifts: Any, dims: Any = None) -> Any:
     "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cuda", "detach", "type", later=True
 )
 def unchanged(name: str, input: Any, *args: Any, **options: Any) -> Any:
-    """Return the same numbers. Another type, or a gradient that does not flow, is found by comparison with PyTorch."""
+    """Return the same numbers, integers as floats where that is asked. Another type, or a gradient that does not flow, is found by
+    comparison with PyTorch."""
+    wanted = [value for value in (*args, *options.values()) if isinstance(value, torch.dtype) and value.is_floating_point]
+    asked = bool(wanted) or name.rpartition(".")[2] in ("float", "double", "half", "bfloat16")
+    if asked and isinstance(input, Tensor) and input.dtype.kind in "iu":
+        return ops.to_float(input, name=name)
     return input if isinstance(input, Lazy) else tensor_of(input, graph_of(input), name)
