@@ -57,7 +57,7 @@ def tried(file: Path, *more: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         subprocess.run([sys.executable, "-m", "venv", home], check=True, timeout=300)
         commands = Path(home) / "bin"
-        subprocess.run([commands / "pip", "install", "--quiet", *more, str(file.resolve())], cwd=home, check=True, timeout=900)
+        subprocess.run([commands / "pip", "install", "--quiet", *more, str(file.resolve())], cwd=home, check=True, timeout=7200)
         done = subprocess.run([commands / "taskflow", *PLAN], cwd=home, text=True, capture_output=True, timeout=300, check=True)
         where = [commands / "python", "-c", "import taskflow; print(taskflow.__file__)"]
         place = subprocess.run(where, cwd=home, text=True, capture_output=True, check=True).stdout
@@ -74,7 +74,7 @@ def main() -> None:
     sdist = source_distribution(folder)
     verify(sdist)
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(sdist)]
-    subprocess.run(wheel, check=True, timeout=1800)
+    subprocess.run(wheel, check=True, timeout=7200)
     for file in sorted(folder.iterdir()):
         tried(file)
         print(f"{file}: {file.stat().st_size / 1e6:.2f} MB, installs and plans")

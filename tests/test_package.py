@@ -231,7 +231,7 @@ def test_the_source_distribution_has_what_is_tracked_and_nothing_generated(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(7200)
 def test_the_source_distribution_installs_and_plans_without_mpi(tmp_path: Path) -> None:
     tried(source_distribution(tmp_path))
 

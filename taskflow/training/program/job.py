@@ -20,7 +20,7 @@ from taskflow.runtime.profiler import TraceError, Tracer
 from taskflow.runtime.transport import Transport
 from taskflow.training.data import Batches, Say, digest_of
 from taskflow.training.program.definition import Preset, RunConfig, Training
-from taskflow.training.program.logs import Log, open_log
+from taskflow.training.program.logs import RunLog, open_log
 from taskflow.training.program.loop import Result, rows_read, train
 from taskflow.training.program.options import Options, steps_to_trace
 from taskflow.training.program.plan import plan
@@ -43,7 +43,7 @@ class TrainingJob:
     steps: int
     tracer: Tracer | None = None
     predicted: TraceCosts | None = None
-    log: Log | None = None
+    log: RunLog | None = None
 
 
 def prepare(
@@ -92,12 +92,12 @@ def prepare(
     return TrainingJob(training, executor, machine, start, steps, tracer, costs, log)
 
 
-def _log(options: Options, transport: Transport, training: Training, background: ExitStack) -> Log | None:
+def _log(options: Options, transport: Transport, training: Training, background: ExitStack) -> RunLog | None:
     """Open the log on rank 0, until ``background`` ends."""
     if (text := options.log) is None:
         return None
     about = {"network": training.graph.name, "mapper": options.mapper, "preset": options.preset, "dtype": options.dtype}
-    log: Log | None = on_first_rank(transport, lambda: open_log(text, about), send=lambda log: None)
+    log: RunLog | None = on_first_rank(transport, lambda: open_log(text, about), send=lambda log: None)
     if log is not None:
         background.callback(log.close)
     return log
