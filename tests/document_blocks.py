@@ -21,7 +21,7 @@ NOT_RUN: dict[str, str] = {
     r"python3 benchmarks/gpu\.py --wheels .*": "needs a GPU; tests/gpu/test_gpu_benchmark.py runs it part by part",
     r"taskflow search resnet50\.onnx .*": "needs onnx and a file; tests/models/test_onnx.py runs a small one",
     r"taskflow search hf:.*": "needs transformers and minutes; tests/models/test_huggingface.py runs a small one",
-    r"python benchmarks/.*": "takes minutes to hours on a quiet machine; tests/test_benchmark_options.py has it parse its options",
+    r"(mpirun -n 2 )?python benchmarks/.*": "takes minutes to hours on a quiet machine; tests/test_benchmark_options.py has it parse its options",
     r"python try_jax\.py": "needs JAX; tests/export/test_jax_export.py runs it",
     r"module load .*": CLUSTER,
     r"python -m pip uninstall mpich": CLUSTER,
@@ -35,6 +35,7 @@ SCRIPTS_NOT_RUN = {"#SBATCH": "needs Slurm; bash reads it without running it, an
 
 TEXTS_NOT_COMPARED = {
     "bash:  eval": "what to write into the start files of three shells",
+    "plan = importlib.import_module": "lines of a training program; tests/export/train_elastic.py is one",
     "with torch.profiler.profile() as profiler:": "lines of a training program; tests/probe profiles one",
     "node0:4": "an MPI host file; the command below it runs with one of this machine's name",
 }
