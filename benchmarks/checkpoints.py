@@ -1,6 +1,6 @@
 """By how much checkpoints delay training: blocks of steps with a checkpoint and without one, in turn.
 
-    mpirun -n 2 python benchmarks/checkpoints.py [--hidden 256] [--layers 4] [--batch 16] [--every 20] [--blocks 20] [--together]
+    python benchmarks/checkpoints.py [--ranks 2] [--hidden 256] [--layers 4] [--batch 16] [--every 20] [--blocks 20] [--together]
 
 GPT-2 with Adam under data parallelism. A block is ``--every`` steps; every other one begins with a checkpoint, as training with
 ``--checkpoint-every`` does. ``--together``: steps wait until the file is complete. One JSON object: medians over blocks, of the
@@ -10,6 +10,8 @@ delay by the clock and by the ranks' processor time, which other programs of the
 from __future__ import annotations
 
 import json
+import os
+import sys
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -20,18 +22,22 @@ import click
 import taskflow
 from taskflow.checkpoint import CheckpointWriter, Written
 from taskflow.models import build
+from taskflow.runtime.job import launcher
 from taskflow.training.data.synthetic import random_feeds
 
 
 @click.command()
+@click.option("--ranks", default=2, show_default=True)
 @click.option("--hidden", default=256, show_default=True)
 @click.option("--layers", default=4, show_default=True)
 @click.option("--batch", default=16, show_default=True)
 @click.option("--every", default=20, show_default=True, help="Steps from one checkpoint to the next.")
 @click.option("--blocks", default=20, show_default=True)
 @click.option("--together", is_flag=True, help="Wait for each file.")
-def main(hidden: int, layers: int, batch: int, every: int, blocks: int, together: bool) -> None:
+def main(ranks: int, hidden: int, layers: int, batch: int, every: int, blocks: int, together: bool) -> None:
     """Measure it."""
+    if launcher() is None and ranks > 1:
+        os.execvp("mpirun", ["mpirun", "-n", str(ranks), sys.executable, *sys.argv])
     transport = taskflow.connect()
     machine = taskflow.host(transport.size)
     graph = build("gpt-2", batch, preset="small", steps=64, vocabulary=4000, hidden=hidden, heads=4, layers=layers)
