@@ -35,6 +35,7 @@ SCRIPTS_NOT_RUN = {"#SBATCH": "needs Slurm; bash reads it without running it, an
 
 TEXTS_NOT_COMPARED = {
     "bash:  eval": "what to write into the start files of three shells",
+    "plan = importlib.import_module": "lines of a training program; tests/export/train_elastic.py is one",
     "with torch.profiler.profile() as profiler:": "lines of a training program; tests/probe profiles one",
     "node0:4": "an MPI host file; the command below it runs with one of this machine's name",
 }

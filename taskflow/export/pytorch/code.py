@@ -13,7 +13,9 @@ from taskflow.export.pytorch.plan import TorchPlan
 from taskflow.export.pytorch.units import NUMBER
 
 SUPPORT = Path(__file__).with_name("support")
-FILES = ("plan", "parallel", "means", "stages", "layers", "exchange", "statistics", "naming", "modules")  # in the order of reading
+FILES = (  # in the order of reading
+    "plan", "parallel", "checkpoints", "means", "stages", "layers", "exchange", "statistics", "naming", "modules",
+)
 RULE = "# ---- The same in every exported module " + "-" * 80
 
 

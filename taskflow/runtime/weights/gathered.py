@@ -18,29 +18,31 @@ def gathered(
     """Yield the name and a copy (None except on rank 0) of one array after the other. Every rank iterates to the end. What rank 0
     has itself is not sent."""
     for group in _groups(holdings):
-        parts = [(k, held) for k, holding in enumerate(group) for held in holding.distinct()]
-        owners = [rank_of(held.memory.processor) for _, held in parts]
-        mine = {
-            i: kept.device.to_host(held.view(kept)) for i, (_, held) in enumerate(parts) if owners[i] == transport.rank
-        }
+        of_each = [holding.distinct() for holding in group]
+        parts = [held for some in of_each for held in some]
+        owners = [rank_of(held.memory.processor) for held in parts]
+        mine = {i: kept.device.to_host(held.view(kept)) for i, held in enumerate(parts) if owners[i] == transport.rank}
         if any(owners):
             tables = transport.gather(mine)
         else:
             tables = [mine] if transport.rank == 0 else None
         values = None if tables is None else {i: value for table in tables for i, value in table.items()}
-        for k, holding in enumerate(group):
+        numbers = iter(range(len(parts)))
+        for holding, some in zip(group, of_each):
             whole = None
             if values is not None:
-                whole = holding.assemble((held, values.pop(i)) for i, (of, held) in enumerate(parts) if of == k)
+                whole = holding.assemble((held, values.pop(i)) for held, i in zip(some, numbers))
             yield holding.name, whole
 
 
 def _groups(holdings: Iterable[ArrayLayout]) -> Iterator[list[ArrayLayout]]:
     group: list[ArrayLayout] = []
+    size = 0
     for holding in holdings:
         group.append(holding)
-        if sum(one.spec.nbytes for one in group) >= _TOGETHER:
+        size += holding.spec.nbytes
+        if size >= _TOGETHER:
             yield group
-            group = []
+            group, size = [], 0
     if group:
         yield group
