@@ -184,7 +184,7 @@ def test_a_search_and_the_plans_for_its_target_have_one_budget(monkeypatch: pyte
     deadline, framework = Deadline(10.0, lambda: clock[0]), framework_of("jax", graph)
     run = phases.SearchRun(
         make_evaluator(graph, machine), SearchOptions(Budget(10.0), deadline=deadline), moved,
-        Allowed(graph, machine, None, framework), Constraints(), framework, no_plans="small",
+        Allowed(graph, machine, None, framework), Constraints(), lambda strategy: "", framework, no_plans="small",
     )
     found = phases.in_phases(run)
     assert given == [pytest.approx((7.0, 3.0))]
