@@ -30,12 +30,14 @@ class ELU(Elementary):
     keeps_input: ClassVar[bool] = True
 
     def value(self, x: Array) -> Array:
-        below = np.expm1(self.rate * np.minimum(x, 0.0))
-        return self.scale * (np.maximum(x, 0.0) + self.alpha * below)
+        y = self.scale * self.alpha * np.expm1(self.rate * np.minimum(x, 0.0))
+        np.copyto(y, self.scale * x, where=x >= 0)  # a zero keeps its sign
+        return y
 
     def slope(self, x: Array, y: Array) -> Array:
         above = x > 0
-        return self.scale * (above + ~above * (self.alpha * self.rate) * np.exp(self.rate * np.minimum(x, 0.0)))
+        below = np.exp(self.rate * np.minimum(x, 0.0))
+        return self.scale * (above + ~above * (self.alpha * self.rate) * below)
 
     @classmethod
     def example(cls, random: Random) -> Example:
@@ -54,8 +56,9 @@ class Softplus(Elementary):
 
     def value(self, x: Array) -> Array:
         scaled = self.beta * x
-        linear = scaled > self.threshold
-        return linear * x + ~linear * _log_one_plus_exp(np.minimum(scaled, self.threshold)) / self.beta
+        y = _log_one_plus_exp(scaled) / self.beta
+        np.copyto(y, x, where=scaled > self.threshold)
+        return y
 
     def slope(self, x: Array, y: Array) -> Array:
         scaled = self.beta * x

@@ -21,7 +21,7 @@ from taskflow.rules import UpdateRule
 ACCUMULATED = 2
 """Micro-batches of a step, at least: then gradients stay, as PyTorch keeps them until the update."""
 MOST_DEVICES = 4096  # of the clusters that are looked at
-MOST_SAMPLES = 1 << 16
+MOST_SAMPLES = 1 << 16  # at a time that are looked for
 MOST_TENSOR = 8  # devices that share a layer
 WAYS = (("DDP", HybridPlan()), ("ZeRO-1", HybridPlan(zero=1)), ("ZeRO-2", HybridPlan(zero=2)),
         ("FSDP (ZeRO-3)", HybridPlan(zero=3)), ("FSDP, recomputed", HybridPlan(zero=3, recompute="full")))  # fmt: skip

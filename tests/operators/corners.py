@@ -14,6 +14,7 @@ from taskflow.operators.hard import Clamp, Hardsigmoid, Hardswish, Hardtanh, Lea
 from taskflow.operators.operator import REGISTRY, Call, Operator, Spec, StepState, Target, iteration_space
 from taskflow.operators.silu import SiLU
 from taskflow.operators.sixteen_bit import task_action
+from taskflow.operators.smooth import ELU, Mish, Softplus
 from taskflow.operators.unary import GELU, ReLU, Scale, Shift, Sigmoid, Tanh, Unary
 
 INF, NAN = np.inf, np.nan
@@ -23,6 +24,7 @@ OPERATORS: dict[str, Operator] = {
     "clamp": Clamp(-1.0, 3.0), "clamp from 0": Clamp(0.0, None), "clamp to 3": Clamp(None, 3.0),
     "leaky_relu": LeakyReLU(0.25), "leaky_relu of 0": LeakyReLU(0.0), "exp": Exp(), "log": Log(), "sqrt": Sqrt(),
     "rsqrt": Rsqrt(), "sin": Sin(), "cos": Cos(), "abs": Abs(), "scale": Scale(-2.0), "scale 0": Scale(0.0), "shift": Shift(1.5),
+    "elu": ELU(0.5), "softplus": Softplus(1.0, 20.0), "mish": Mish(),
     **{f"pow {e:g}": Power(e) for e in (1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -0.5, 1.5, 2.5, -1.5)},
 }
 

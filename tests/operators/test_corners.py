@@ -14,7 +14,7 @@ from taskflow.operators.unary import Shift
 
 KERNELS: dict[str, KernelSet] = {"numpy": NumpyKernels(), "native": default_kernels()}
 X = [0.0, -0.0, INF, -INF, NAN]
-THIRD = 1 / 3
+THIRD, LOG2 = 1 / 3, float(np.log(2.0))
 TABLE: dict[str, tuple[list[float], list[float], list[float]]] = {  # x, value, derivative; those of PyTorch
     "relu": (X, [0.0, -0.0, INF, 0, NAN], [0, 0, 1, 0, 1]),
     "tanh": (X, [0.0, -0.0, 1, -1, NAN], [1, 1, 0, 0, NAN]),
@@ -40,6 +40,9 @@ TABLE: dict[str, tuple[list[float], list[float], list[float]]] = {  # x, value, 
     "abs": (X, [0.0, 0.0, INF, INF, NAN], [0, 0, 1, -1, 0]),
     "scale": (X, [-0.0, 0.0, -INF, INF, NAN], [-2] * 5),
     "scale 0": (X, [0.0, -0.0, NAN, NAN, NAN], [0] * 5),
+    "elu": (X, [0.0, -0.0, INF, -0.5, NAN], [0.5, 0.5, 1, 0, NAN]),
+    "softplus": ([*X, 25], [LOG2, LOG2, INF, 0, NAN, 25], [0.5, 0.5, 1, 0, NAN, 1]),
+    "mish": (X, [0.0, -0.0, INF, NAN, NAN], [0.6, 0.6, NAN, NAN, NAN]),
     "shift": (X, [1.5, 1.5, INF, -INF, NAN], [1] * 5),
     "pow 1": (X, X, [1] * 5),
     "pow 2": (X, [0, 0, INF, INF, NAN], [0.0, -0.0, INF, -INF, NAN]),
@@ -74,7 +77,8 @@ def test_values_and_derivatives_are_those_of_the_table(kernels: str, dtype: str)
 def test_the_table_has_every_elementwise_operator() -> None:
     assert set(TABLE) == set(OPERATORS)
     left_out = elementwise() - {operator.kind for operator in OPERATORS.values()}
-    assert left_out <= {"dropout", "stochastic_depth", "positional_encoding"}, left_out  # random, or no function of an element
+    # Those are random, or no function of an element.
+    assert left_out <= {"cumsum", "dropout", "stochastic_depth", "positional_encoding"}, left_out
 
 
 def test_the_comparison_sees_a_corner() -> None:

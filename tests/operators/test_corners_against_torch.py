@@ -27,6 +27,7 @@ TORCH: dict[str, Any] = {
     "leaky_relu": lambda x: F.leaky_relu(x, 0.25), "leaky_relu of 0": lambda x: F.leaky_relu(x, 0.0), "exp": torch.exp,
     "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "abs": torch.abs,
     "scale": lambda x: -2.0 * x, "scale 0": lambda x: 0.0 * x, "shift": lambda x: x + 1.5,
+    "elu": lambda x: F.elu(x, 0.5), "softplus": F.softplus, "mish": F.mish,
     **{f"pow {e:g}": lambda x, e=e: torch.pow(x, e) for e in (1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -0.5, 1.5, 2.5, -1.5)},
 }
 TWO: dict[str, tuple[Any, Any]] = {
@@ -38,7 +39,7 @@ OVERFLOWS = {"hardswish", "gelu tanh"}
 BEYOND = {"gelu"}  # PyTorch's vectors (AVX2 and AVX-512) give inf for the largest number, and NaN for inf
 RELATIVE = {"float64": 1e-13, "float32": 2e-6, "bfloat16": 1e-2}
 SINGLE = {"hardsigmoid": 1e-7}
-OPEN_OF_NAN = {"hardtanh", "relu6", "hardswish"}  # PyTorch's vectors give another derivative than its rest of a loop
+OPEN_OF_NAN = {"hardtanh", "relu6", "hardswish", "elu"}  # PyTorch's vectors give another derivative than its rest of a loop
 
 
 def by_torch(function: Any, inputs: tuple[Any, ...]) -> tuple[Any, list[Any]]:

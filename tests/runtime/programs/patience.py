@@ -13,8 +13,8 @@ with transport.patient(60.0):
     if transport.rank == 0:
         time.sleep(2 * limit)
     assert transport.broadcast("planned" if transport.rank == 0 else None) == "planned"
-    used = time.process_time() - began
-    assert used < 0.02 * limit, f"rank {transport.rank} took {used:.3f} s of a core to wait"
+    used = time.process_time() - began  # a rank that polls without sleeping takes 2 * limit
+    assert used < 0.05 * limit, f"rank {transport.rank} took {used:.3f} s of a core to wait"
 assert transport._limit == limit
 if transport.rank == 0:
     print("planned")
