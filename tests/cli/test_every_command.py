@@ -41,7 +41,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "simulate": (MODEL, (*MODEL, "--strategy", "luck"), "no strategy 'luck'"),
     "compare": ((*MODEL, "--budget", "20p"), ("mlpp", *ON), "mlpp"),
     "share": (("mlp", "mlp", *MODEL[1:], "--budget", "20p"), ("mlp", *MODEL[1:]), "needs two jobs or more, got 1"),
-    "fit": (("gpt-2", "--size", "small", *ON), ("mlpp", *ON), "mlpp"),
+    "fit": (MODEL, ("mlpp", *ON), "mlpp"),
     "explain": (PLAN, (*PLAN, "--what-if", "luck=2x"), "luck"),
     "strategy show": (PLAN, ("gone.json",), "gone.json does not exist"),
     "strategy diff": (("data", "expert", *PLAN[1:]), ("gone.json", "data"), "gone.json does not exist"),
