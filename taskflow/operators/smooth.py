@@ -30,7 +30,8 @@ class ELU(Elementary):
     keeps_input: ClassVar[bool] = True
 
     def value(self, x: Array) -> Array:
-        y = self.scale * self.alpha * np.expm1(self.rate * np.minimum(x, 0.0))
+        y = np.empty_like(x)
+        np.copyto(y, self.scale * self.alpha * np.expm1(self.rate * np.minimum(x, 0.0)))
         np.copyto(y, self.scale * x, where=x >= 0)  # a zero keeps its sign
         return y
 
@@ -56,7 +57,8 @@ class Softplus(Elementary):
 
     def value(self, x: Array) -> Array:
         scaled = self.beta * x
-        y = _log_one_plus_exp(scaled) / self.beta
+        y = np.empty_like(x)
+        np.copyto(y, _log_one_plus_exp(scaled) / self.beta)
         np.copyto(y, x, where=scaled > self.threshold)
         return y
 
