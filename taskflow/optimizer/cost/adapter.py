@@ -131,7 +131,7 @@ class ModelCosts(Costs):
         return all(n % EIGHT_BIT_SIZES == 0 for n in node.parameters[0].spec.shape[-2:])
 
     def pace(self, graph: TaskGraph, strategy: Strategy, copies: Sequence[int] | None = None) -> Cost:
-        if (own := self._of(strategy)) is not self and not self._eight:
+        if (own := self._of(strategy)) is not self:
             return own.pace(graph, strategy, copies)
         programs = tuple(program for device in self._machine.kinds if (program := device.program) is not None)
         if not programs or not isinstance(self.model, AnalyticCosts):
