@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from random import Random
 from typing import ClassVar
 
@@ -49,11 +50,12 @@ class Hardtanh(Unary):
 @register("clamp")
 @dataclass(frozen=True, slots=True)
 class Clamp(Unary):
-    """y = min(max(x, low), high), None: without that bound. The derivative at the bounds is 1, unlike `hardtanh`'s; of NaN it is
-    0."""
+    """y = min(max(x, low), high), None: without that bound. The derivative at the bounds is 1, or 0 where ``strict`` (as in
+    PyTorch before and since 2.14); of NaN it is 0, unlike `hardtanh`'s."""
 
     low: float | None
     high: float | None
+    strict: bool
     keeps_output: ClassVar[bool] = False
     keeps_input: ClassVar[bool] = True
 
@@ -68,13 +70,14 @@ class Clamp(Unary):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             x = call.inputs[0]
-            passes = x == x if self.low is None else x >= self.low
-            dx.put(call.kernels.xp.where(passes if self.high is None else passes & (x <= self.high), call.grad, 0))
+            above, below = (gt, lt) if self.strict else (ge, le)
+            passes = x == x if self.low is None else above(x, self.low)
+            dx.put(call.kernels.xp.where(passes if self.high is None else passes & below(x, self.high), call.grad, 0))
 
     @classmethod
     def example(cls, random: Random) -> Example:
         low, high = random.uniform(-1.2, -0.3), random.uniform(0.3, 1.2)
-        return example(cls(*random.choice(((low, high), (low, None), (None, high)))), random)
+        return example(cls(*random.choice(((low, high), (low, None), (None, high))), random.random() < 0.5), random)
 
 
 @register("leaky_relu")
@@ -172,15 +175,18 @@ def hardtanh(input: Tensor, low: float = -1.0, high: float = 1.0, *, name: str |
     return input.graph.apply(Hardtanh(float(low), float(high)), (input,), name=name)[0]
 
 
-def clamp(input: Tensor, low: float | None = None, high: float | None = None, *, name: str | None = None) -> Tensor:
+def clamp(
+    input: Tensor, low: float | None = None, high: float | None = None, *, strict: bool = False, name: str | None = None,
+) -> Tensor:
     """Limit every element from below by ``low``, from above by ``high``, or both. Any shape in, the same shape out. Where an
-    element is at a bound its gradient passes, as in torch.clamp; `hardtanh`'s does not. Raises ValueError without a bound.
+    element is at a bound its gradient passes, as in torch.clamp before PyTorch 2.14; with ``strict`` it stops, as since then.
+    Raises ValueError without a bound.
 
     For a 16-bit tensor the bounds are rounded to its type."""
     if is_narrow(input.dtype):
         low, high = (None if bound is None else float(input.dtype.type(bound)) for bound in (low, high))
     bounds = (None if bound is None else float(bound) for bound in (low, high))
-    return input.graph.apply(Clamp(*bounds), (input,), name=name)[0]
+    return input.graph.apply(Clamp(*bounds, strict), (input,), name=name)[0]
 
 
 def leaky_relu(input: Tensor, slope: float = 0.01, *, name: str | None = None) -> Tensor:

@@ -21,7 +21,9 @@ INF, NAN = np.inf, np.nan
 OPERATORS: dict[str, Operator] = {
     "relu": ReLU(), "tanh": Tanh(), "sigmoid": Sigmoid(), "gelu": GELU("none"), "gelu tanh": GELU("tanh"), "silu": SiLU(),
     "hardtanh": Hardtanh(-1.0, 1.0), "relu6": Hardtanh(0.0, 6.0), "hardsigmoid": Hardsigmoid(), "hardswish": Hardswish(),
-    "clamp": Clamp(-1.0, 3.0), "clamp from 0": Clamp(0.0, None), "clamp to 3": Clamp(None, 3.0),
+    "clamp": Clamp(-1.0, 3.0, False), "clamp from 0": Clamp(0.0, None, False), "clamp to 3": Clamp(None, 3.0, False),
+    "strict clamp": Clamp(-1.0, 3.0, True), "strict clamp from 0": Clamp(0.0, None, True),
+    "strict clamp to 3": Clamp(None, 3.0, True),
     "leaky_relu": LeakyReLU(0.25), "leaky_relu of 0": LeakyReLU(0.0), "exp": Exp(), "log": Log(), "sqrt": Sqrt(),
     "rsqrt": Rsqrt(), "sin": Sin(), "cos": Cos(), "abs": Abs(), "scale": Scale(-2.0), "scale 0": Scale(0.0), "shift": Shift(1.5),
     "elu": ELU(0.5), "softplus": Softplus(1.0, 20.0), "mish": Mish(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import prod
 from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
+import torch
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.registry import array_of, constant, graph_of, number_of, stands_for, tensor_of
@@ -162,7 +164,16 @@ def clamp(name: str, input: Tensor, min: Any = None, max: Any = None) -> Any:
     """Clamp between min and max."""
     for bound in (min, max):
         require(bound is None or isinstance(bound, (int, float)), "min and max must be numbers")
-    return ops.clamp(input, min, max, name=name)
+    return ops.clamp(input, min, max, strict=clamp_stops_at_bounds(), name=name)
+
+
+@cache
+def clamp_stops_at_bounds() -> bool:
+    """Whether torch.clamp has the derivative 0 at its bounds: it has since PyTorch 2.14, and had 1 before."""
+    with torch.enable_grad():
+        x = torch.zeros((), requires_grad=True)
+        torch.clamp(x, min=0.0).backward()
+    return not x.grad
 
 
 @stands_for("clamp_min", "clamp_min_")

@@ -218,7 +218,7 @@ def test_what_was_disturbed_is_measured_anew_where_that_may_be(tmp_path: Path, m
     def costs(calm: bool) -> MeasuredCosts:
         monkeypatch.setattr(cost_bench, "interruptions", (lambda: 0) if calm else (lambda: 100 * next(turns)))
         made = MeasuredCosts(host(1), folder=tmp_path, seconds=1e-3)
-        made._clock, made._patience = perf_counter, -1e9  # timed by the clock, and not for long
+        made._clock, made._patience, made._yardstick = perf_counter, -1e9, None  # by the clock, not for long, on any core
         return made
 
     first = costs(calm=False)
