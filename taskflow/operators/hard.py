@@ -77,7 +77,8 @@ class Clamp(Unary):
     @classmethod
     def example(cls, random: Random) -> Example:
         low, high = random.uniform(-1.2, -0.3), random.uniform(0.3, 1.2)
-        return example(cls(*random.choice(((low, high), (low, None), (None, high))), random.random() < 0.5), random)
+        bounds = random.choice(((low, high), (low, None), (None, high)))
+        return example(cls(bounds[0], bounds[1], random.random() < 0.5), random)
 
 
 @register("leaky_relu")
@@ -185,8 +186,8 @@ def clamp(
     For a 16-bit tensor the bounds are rounded to its type."""
     if is_narrow(input.dtype):
         low, high = (None if bound is None else float(input.dtype.type(bound)) for bound in (low, high))
-    bounds = (None if bound is None else float(bound) for bound in (low, high))
-    return input.graph.apply(Clamp(*bounds, strict), (input,), name=name)[0]
+    low, high = (None if bound is None else float(bound) for bound in (low, high))
+    return input.graph.apply(Clamp(low, high, strict), (input,), name=name)[0]
 
 
 def leaky_relu(input: Tensor, slope: float = 0.01, *, name: str | None = None) -> Tensor:
