@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -13,12 +14,14 @@ import numpy as np
 
 from taskflow.drawing import table
 from taskflow.floats import float_type, is_narrow
+from taskflow.operators.frozen import frozen
 from taskflow.operators.operator import Dim, Operator, Reads, Soap, Spec
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 
 AXES = 1 << 16  # that are kept
 MOST_ROWS = 200  # of the table that a notebook shows
+MOST_NAMES = 8  # of layers in a message
 MOST_ELEMENTS = 2**50  # of an array: no cluster has memory for more, and sums over all arrays stay below 2**63 bytes
 
 
@@ -198,6 +201,40 @@ class OperatorGraph:
         """Return the parameters of the node that produces ``tensor``, to be shared with another node."""
         return self.nodes[tensor.node].parameters
 
+    def freeze(self, *patterns: str) -> int:
+        """Train nothing of the parameters whose name or layer matches one of ``patterns`` (as of file names: ``encoder.*``), once
+        the network is there. Returns their number of scalars. Raises ValueError for a pattern that matches nothing, and as
+        `freeze_parameters`."""
+        names: set[str] = set()
+        for pattern in patterns:
+            some = {p.name for p in self.parameters if fnmatchcase(p.name, pattern) or fnmatchcase(p.layer, pattern)}
+            if not some:
+                raise ValueError(f"freeze: {pattern!r} matches no parameter of {self.name}; its layers are {self._some_layers()}")
+            names |= some
+        return self.freeze_parameters(names)
+
+    def freeze_parameters(self, names: Collection[str]) -> int:
+        """Train nothing of the parameters of these names. Returns their number of scalars. Raises ValueError for an operator of
+        which only a part is trained then, such as a layer's bias alone."""
+        chosen = {p: replace(p, trained=False) for p in self.parameters if p.name in names}
+        for node in self.nodes:
+            trained = [p for p in node.parameters if p.trained and p not in chosen]
+            if trained and len(trained) < len(node.parameters):
+                raise ValueError(
+                    f"freeze: of {node.name}'s parameters {', '.join(p.name for p in trained)} would be trained and others not; "
+                    "an operator is trained whole or not at all: freeze all of them or none"
+                )
+        self.parameters = [chosen.get(p, p) for p in self.parameters]
+        for i, node in enumerate(self.nodes):
+            if any(p in chosen for p in node.parameters):
+                parameters = tuple(chosen.get(p, p) for p in node.parameters)
+                self.nodes[i] = replace(node, operator=frozen(node.operator), parameters=parameters)
+        return sum(p.spec.rect.volume for p in chosen)
+
+    def _some_layers(self) -> str:
+        names = list(dict.fromkeys(p.layer for p in self.parameters))
+        return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+
     def minimize(self, *losses: Tensor) -> None:
         """Set the loss that training minimises: the sum of these scalars."""
         for loss in losses:
@@ -231,8 +268,13 @@ class OperatorGraph:
 
     @property
     def parameter_count(self) -> int:
-        """Return the number of trained scalars; shared parameters count once."""
+        """Return the number of scalars of all parameters; shared ones count once."""
         return sum(p.spec.rect.volume for p in self.parameters)
+
+    @property
+    def trained_count(self) -> int:
+        """Return how many of these are trained."""
+        return sum(p.spec.rect.volume for p in self.parameters if p.trained)
 
     def fingerprint(self) -> str:
         """Return sixteen hex digits that change when an operator, a shape, a type or an edge changes."""

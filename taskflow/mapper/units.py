@@ -35,7 +35,7 @@ def bucket_units(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:
     seen: set[str] = set()
     for node in graph:
         for parameter, elements in zip(node.parameters, _read_by_first(node, strategy) if node.parameters else ()):
-            if parameter.layer not in sizes and not strategy.sync(parameter.layer).bucket:
+            if not parameter.trained or (parameter.layer not in sizes and not strategy.sync(parameter.layer).bucket):
                 continue
             stages.setdefault(parameter.layer, set()).add(0 if pipeline is None else pipeline.stage(node.name))
             sizes[parameter.layer] = sizes.get(parameter.layer, 0) + (elements if parameter.name not in seen else 0)

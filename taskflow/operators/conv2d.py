@@ -82,7 +82,7 @@ class Conv2d(Convolution):
     def backward(self, call: Call) -> None:
         (x,), dy, dx, dw = call.inputs, call.grad, call.grad_inputs[0], call.grad_weights[0]
         self.bias_gradient(call)
-        if not x.size:
+        if not call.reads.inputs[0].volume:
             return
         for group in self._groups(call):
             if dx is not None:
@@ -126,7 +126,7 @@ class Conv2d(Convolution):
         k0, k1 = call.piece.lo[1], call.piece.hi[1]
         outputs, each = self.out_channels // self.groups, call.specs[0].shape[1] // self.groups
         if self.groups == 1:
-            yield slice(0, k1 - k0), slice(0, call.inputs[0].shape[1]), 1
+            yield slice(0, k1 - k0), slice(0, call.reads.inputs[0].shape[1]), 1
             return
         origin, at = k0 // outputs, k0
         while at < k1:

@@ -34,6 +34,7 @@ class Convolution(Operator):
 
     work: ClassVar[Work] = Work.CONVOLUTION
     splits_backward: ClassVar[bool] = True
+    inputs_for_weights: ClassVar[bool] = True
     cuts_groups: ClassVar[bool]
     """Whether output channels can be cut if there are several groups."""
 

@@ -39,6 +39,7 @@ class ExpertLinear(Operator):
     groups."""
 
     work: ClassVar[Work] = Work.CONTRACTION
+    inputs_for_weights: ClassVar[bool] = True
 
     out_features: int
 

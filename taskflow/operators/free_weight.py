@@ -115,6 +115,7 @@ class MulWeight(FreeWeight):
     """y = x weight."""
 
     keeps_both: ClassVar[bool] = True
+    inputs_for_weights: ClassVar[bool] = True
 
     def forward(self, call: Call) -> None:
         np.multiply(call.inputs[0], call.weights[0], out=call.outputs[0])

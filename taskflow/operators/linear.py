@@ -36,6 +36,7 @@ class Linear(Operator):
     """x (N, ..., K), weight (C, K), bias (C) -> y (N, ..., C). C cuts the weights (parameter), K is contracted."""
 
     work: ClassVar[Work] = Work.CONTRACTION
+    inputs_for_weights: ClassVar[bool] = True
     splits_backward: ClassVar[bool] = True
     dense_dim: ClassVar[str | None] = "c"
 

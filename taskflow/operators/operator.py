@@ -224,6 +224,11 @@ class Operator(ABC):
     """Whether `backward` gives the gradients of inputs, and those of weights, by work of their own of about the same size, so that
     a schedule may put one off (zero bubble)."""
 
+    inputs_for_weights: ClassVar[bool] = False
+    """Whether `backward` reads the inputs for the gradients of weights alone."""
+    frozen: ClassVar[bool] = False
+    """Whether none of its weights are trained (`taskflow.operators.frozen`)."""
+
     @abstractmethod
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         """Return the outputs' specs. Raises ValueError that says what was required and given if the inputs do not fit."""

@@ -64,13 +64,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """Trained array. Operators that share one hold the same object. ``layer``: the node that declared it; the parameters of one
-    layer are synchronised together."""
+    """Array that is trained, unless it is frozen (not ``trained``). Operators that share one hold the same object. ``layer``: the
+    node that declared it; the parameters of one layer are synchronised together."""
 
     name: str
     layer: str
     spec: Spec
     init: Init
+    trained: bool = True
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -207,7 +207,7 @@ class MemoryEstimate:
             holders[layer] = holders.get(layer, 0) + 1
             alike.update((layer, *read) for read in sizes)
         buffers = self._evaluator.rule.buffers if self._evaluator.rule else 0
-        wider = {p.name: _wider(p.spec.dtype.itemsize) for p in self.graph.parameters}
+        wider = {p.name: _wider(p.spec.dtype.itemsize) * p.trained for p in self.graph.parameters}  # 0: without a gradient
         gradients: dict[tuple[str, int], int] = {}
         arriving: dict[tuple[str, int], int] = {}
         for i, ((layer, processor), sizes) in enumerate(rects.items()):
@@ -215,7 +215,7 @@ class MemoryEstimate:
                 self._evaluator.checkpoint()
             sync, count = strategy.sync(layer), holders[layer] * self._repeats
             summed = sum(n * wider[read[0]] for read, n in sizes.items())
-            masters = summed - sum(n for read, n in sizes.items() if wider[read[0]] == 1)
+            masters = sum(n * wider[read[0]] for read, n in sizes.items() if wider[read[0]] > 1)
             updated = summed  # by others' messages in chunks of 1 MiB and more, which may be all of a layer
             if sync.algorithm is SyncAlgorithm.COLLECTIVE and sync.placement is UpdatePlacement.SHARDED:
                 among = {read: alike[layer, read[0], read[1]] * self._repeats for read in sizes}
@@ -302,7 +302,7 @@ class MemoryEstimate:
                 for parameter, (read, size, room) in zip(node.parameters, piece.weights):
                     if room:
                         laid_out[processor, parameter.name, read, room] = None
-                    again = size * (1 + _wider(parameter.spec.dtype.itemsize))  # and its gradient
+                    again = size * (1 + _wider(parameter.spec.dtype.itemsize) * parameter.trained)  # and its gradient
                     gathered[processor] = gathered.get(processor, 0) + again
                     weights[parameter.layer, processor, parameter.name, read, size] = None
                 activations[processor] = activations.get(processor, 0) + nbytes

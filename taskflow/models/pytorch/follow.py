@@ -88,7 +88,8 @@ class _Following:
         self.known: dict[int, Parameter] = {}
         self.stateful: dict[int, str] = {}  # parameters of layers that share none: the layer's path
         self.values: dict[Ref, Any] = {}
-        self.trained: set[int] = set()  # nodes whose outputs depend on a parameter
+        self.frozen: set[str] = set()  # parameters that are not trained
+        self.trained: set[int] = set()  # nodes whose outputs depend on one that is
         self.seen = 0  # nodes that were looked at
         self.parameters = dict(module.named_parameters())
         self.aliases = dict(module.named_parameters(remove_duplicate=False))
@@ -113,6 +114,7 @@ class _Following:
             self._remember(step, self.graph.nodes[before:])
         result = mapped(self._result, self.recording.output)
         self._add_unused()
+        self.graph.freeze_parameters(self.frozen)
         return Followed(self.graph, result, self.recording, self.values)
 
     def _remember(self, step: TorchStep, nodes: Sequence[Node]) -> None:
@@ -189,11 +191,14 @@ class _Following:
         part = self.module.get_submodule(step.target)
         build = layer_of(part)
         assert build is not None, "layers without counterparts are refused before"
-        for name, parameter in part.named_parameters():
-            require(
-                parameter.requires_grad,
-                f"{name} has requires_grad=False, but a layer's parameters are trained here; train it, or import without it",
+        parameters = dict(part.named_parameters())
+        fixed = [name for name, parameter in parameters.items() if not parameter.requires_grad]
+        if fixed and len(fixed) < len(parameters):
+            raise Unsupported(
+                f"{fixed[0]} has requires_grad=False and {next(n for n in parameters if n not in fixed)} has not; a layer is "
+                "trained whole or not at all"
             )
+        for name, parameter in parameters.items():
             given = next((found for value in leaves((args, kwargs)) if (found := type_of(value)) is not None), None)
             self._require_type(parameter, name, given)
             self._require_alone(parameter, step.target)
@@ -207,8 +212,10 @@ class _Following:
         args = mapped(lambda value: value if isinstance(value, swapped) else convert(value), args)
         own = (Fixed, Mask, *swapped)  # what a layer looks at itself
         kwargs = {key: value if isinstance(value, own) else mapped(convert, value) for key, value in kwargs.items()}
-        name = self._home(step.target, part)
+        name, before = self._home(step.target, part), len(self.graph.parameters)
         made = build(Site(name, self.graph, self.known, step.training, self.names), part, *args, **kwargs)
+        if fixed:
+            self.frozen.update(p.name for p in self.graph.parameters[before:])
         return narrowed(made, step.values, name)
 
     def _home(self, path: str, part: nn.Module) -> str:
@@ -283,7 +290,7 @@ class _Following:
 
     def _depends_on_parameters(self, ours: Tensor) -> bool:
         for node in self.graph.nodes[self.seen :]:
-            own = any(not p.name.startswith(WATCHING) for p in node.parameters)
+            own = any(p.name not in self.frozen and not p.name.startswith(WATCHING) for p in node.parameters)
             if own or any(t.node in self.trained and t.spec.differentiable for t in node.inputs):
                 self.trained.add(node.number)
         self.seen = len(self.graph.nodes)

@@ -263,15 +263,8 @@ def layer_of(module: nn.Module) -> Callable[..., Made] | None:
     return found
 
 
-FROZEN = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.Embedding)
-"""Layers that are followed into their functions if nothing of them is trained: their parameters are constants."""
-
-
 def is_leaf(module: nn.Module) -> bool:
     """True for modules that are recorded as a whole."""
-    parameters = [*module.parameters(False)]
-    if type(module) in FROZEN and parameters and not any(p.requires_grad for p in parameters):
-        return False
     if layer_of(module) is not None:
         return True
     own = type(module).__module__

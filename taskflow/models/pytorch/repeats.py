@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from taskflow.models.pytorch.modules import is_leaf
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep, leaves, mapped
 
 plain_call = nn.Module.__call__
@@ -73,15 +74,19 @@ def numbers_of(part: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
 def signature(part: nn.Module) -> Any:
     """Return what layers alike have in common; None for a layer that is not compared."""
     said: list[Any] = []
+    layers = {id(module) for layer in part.modules() if is_leaf(layer) for module in layer.modules()}
     for path, module in part.named_modules():
         own = []
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules") or (type(value) is int and INDEX.search(name)):
                 continue
             own.append((name, _frozen(value)))
-        if any(p is not None and not p.requires_grad for p in module._parameters.values()):
+        # Of no layer of torch.nn: they are constants.
+        if id(module) not in layers and any(p is not None and not p.requires_grad for p in module._parameters.values()):
             return None
-        parameters = [(name, None if p is None else (tuple(p.shape), p.dtype)) for name, p in module._parameters.items()]
+        parameters = [
+            (name, None if p is None else (tuple(p.shape), p.dtype, p.requires_grad)) for name, p in module._parameters.items()
+        ]
         buffers = []
         for name, buffer in module._buffers.items():
             if buffer is not None and (buffer.is_meta or buffer.numel() > 1 << 22):

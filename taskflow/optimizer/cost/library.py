@@ -96,7 +96,7 @@ def spent(
             else:
                 seconds += products.seconds(phase)
             kernels += 1
-        if backward and len(touched.weights) > 1:  # the bias's gradient, by a pass over the output's
+        if backward and len(touched.weights) > 1 and not operator.frozen:  # the bias's gradient, by a pass over the output's
             seconds, kernels = seconds + sum(touched.outputs) / memory, kernels + 1
         # A product does not add: what is added to is read, added, and written.
         results, sums = (*touched.inputs, *touched.weights), (*touched.inputs, *touched.weight_gradients)
@@ -114,7 +114,7 @@ def spent(
                 seconds += 3 * sum(n for n, a in zip(touched.inputs, adds) if a) / memory
             else:
                 seconds += max(passing.times * phase.nbytes / memory, phase.flops / (device.rate() / 2))
-        kernels = _passes(operator, inputs, piece, backward, len(touched.weights)) * passing.kernels + sum(adds)
+        kernels = _passes(operator, inputs, piece, backward, 0 if operator.frozen else len(touched.weights)) * passing.kernels + sum(adds)
     return Spent(seconds + kernels * device.launch_seconds, kernels * (program.host_seconds if program else 0.0))
 
 

@@ -61,7 +61,7 @@ def arrays(operator: Operator, inputs: tuple[Spec, ...], piece: Rect) -> Arrays:
     return Arrays(
         tuple(r.volume * s.dtype.itemsize for r, s in zip(reads.inputs, inputs)),
         tuple(r.volume * itemsize for r in reads.weights),
-        tuple(r.volume * summed for r in reads.weights),
+        tuple(0 if operator.frozen else r.volume * summed for r in reads.weights),
         tuple(r.volume * s.dtype.itemsize for r, s in zip(writes, outputs)),
         sum(s.nbytes for s in operator.saves(inputs, piece)),
         tuple(r.volume for r in reads.inputs), tuple(r.volume for r in reads.weights),
@@ -80,11 +80,13 @@ def phases(
 ) -> tuple[Phase, ...]:
     """Return the work of a piece. ``wanted``: for each input, whether backward computes its gradient. ``adds``: for each input,
     then for each weight, whether backward adds to its gradient, which is then also read (none, if empty)."""
-    kernels = operator.work
+    kernels, trained = operator.work, not operator.frozen
     touched = arrays(operator, tuple(inputs), piece)
     flops = operator.backward_flops(inputs, piece) if backward else operator.flops(inputs, piece)
+    if backward and not trained and kernels != Work.MEMORY:
+        flops *= 2  # as if it gave gradients of weights, whose products are left out below
     if kernels == Work.RECURRENT:
-        return _recurrent(touched, inputs[0].shape[1], flops, backward, wanted, adds)
+        return _recurrent(touched, inputs[0].shape[1], flops, backward, (*wanted, trained), adds)
     if kernels == Work.MEMORY:
         nbytes = _pass_bytes(operator, inputs, touched, backward, wanted, adds)
         return (Phase(Work.MEMORY, flops, nbytes, max(1, piece.volume)),)
@@ -92,7 +94,7 @@ def phases(
         results = sum(touched.output_elements)
         left, right = _factors(inputs, touched)
         return (Phase(kernels, flops, touched.forward_bytes, _width(flops, results), factors=(left, right, results)),)
-    return _products(kernels, inputs, touched, flops, wanted, adds)
+    return _products(kernels, inputs, touched, flops, (*wanted, trained), adds)
 
 
 def _added(touched: Arrays, adds: Sequence[bool]) -> int:
@@ -127,15 +129,15 @@ def _pass_bytes(
 def _products(
     kernels: Work, inputs: Sequence[Spec], touched: Arrays, flops: int, wanted: Sequence[bool], adds: Sequence[bool]
 ) -> tuple[Phase, ...]:
-    """Backward of a contraction: for each factor whose gradient is wanted a product of the output's gradient with the
-    other factor. Biases, far smaller, are left out."""
+    """Backward of a contraction: for each factor whose gradient is ``wanted``, of inputs and then the weight, a product of the
+    output's gradient with the other factor. Biases, far smaller, are left out."""
     given = len(touched.inputs)
     adding = [*adds[:given], *adds[given : given + 1]] if adds else [False] * (given + 1)
     wider = [g - w for g, w in zip(touched.weight_gradients[:1], touched.weights)]  # a gradient than its weight
     factors = [
         (elements, needed, size * again + more)
         for elements, needed, size, again, more in zip(
-            (*touched.input_elements, *touched.weight_elements[:1]), (*wanted, True),
+            (*touched.input_elements, *touched.weight_elements[:1]), wanted,
             (*touched.inputs, *touched.weight_gradients[:1]), adding, (*(0 for _ in touched.inputs), *wider),
         )
     ]
@@ -169,7 +171,7 @@ def _width(flops: float, results: int) -> int:
 def _recurrent(
     touched: Arrays, steps: int, flops: int, backward: bool, wanted: Sequence[bool], adds: Sequence[bool]
 ) -> tuple[Phase, ...]:
-    """One layer over ``steps``: products with the input weights for all steps at once; with the recurrent weights one step
+    """One layer over ``steps`` (``wanted``: gradients of inputs, then those of weights): products with the input weights for all steps at once; with the recurrent weights one step
     after the other, and a pass over the gates each time."""
     input_weight, recurrent_weight = touched.weights[0], touched.weights[1]
     share = recurrent_weight / max(1, input_weight + recurrent_weight)  # of the flops of a forward task
@@ -192,7 +194,7 @@ def _recurrent(
         _width(flops / 2, sum(touched.weight_elements[:2])),
     )
     towards_input = Phase(Work.RECURRENT, flops * (1 - share) / 2, 4 * y + input_weight + x, max(1, touched.input_elements[0]))
-    return (chain, weights, towards_input) if wanted[0] else (chain, weights)
+    return (chain, *[weights] * wanted[-1], *[towards_input] * wanted[0])
 
 
 def product_flops(

@@ -133,7 +133,7 @@ def _wanted_share(operator: Operator, inputs: Sequence[Spec], wanted: Sequence[b
         return 1.0
     floats = [want for want, spec in zip(wanted, inputs) if spec.differentiable]
     most = max(2, len(floats) + (len(floats) < 2))
-    return (most - len(floats) + sum(floats)) / most
+    return (most - len(floats) + sum(floats) - operator.frozen) / most
 
 
 def _added(inputs: Sequence[int], weights: Sequence[int], adds: Sequence[bool]) -> Iterator[int]:

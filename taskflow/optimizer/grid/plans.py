@@ -158,7 +158,7 @@ def held_bytes(graph: OperatorGraph, rule: UpdateRule | None) -> int:
     total, buffers = 0, rule.buffers if rule is not None else 0
     for parameter in graph.parameters:
         size = parameter.spec.dtype.itemsize
-        wide = sum_bytes(size)
+        wide = sum_bytes(size) * parameter.trained
         updated = wide if rule is not None and wide > size else 0  # beside weights of 16 bits
         total += parameter.spec.rect.volume * (size + updated + wide * buffers)
     return total

@@ -122,11 +122,14 @@ class ShardedPasses:
                 for i in kept for node in layers[i]
             }
             zero = {weights: zeros[number_of[node]] for node, names in together.items() for weights in names}
-            sent = {layer: layer in self._places and any(several[place] for place in self._places[layer]) for layer in zero}
+            sent, summed = (
+                {layer: any(which[place] for place in self._places.get(layer, ())) for layer in zero}
+                for which in (several, several & (self.wide > 0))
+            )
             maker = WalkMaker(
                 self.lists, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
                 self.sums.not_kept(plan), self.sums.always(plan), table.saved > 0, together,
-                lambda layer: sent[layer] and zero[layer] > 2, lambda layer: sent[layer] and zero[layer] > 1,
+                lambda layer: sent[layer] and zero[layer] > 2, lambda layer: summed[layer] and zero[layer] > 1,
                 plan.prefetch if isinstance(plan.prefetch, int) else 1, anew,
             )
             self._walks[name] = maker.walk(runs), len(self._walks)
@@ -163,7 +166,7 @@ class ShardedPasses:
                     sizes[1] += int(wide[place])
             steps = {count: groups.expert_step if count < of_expert else groups.tensor for count in held_by}
             gathers[layer] = [self._travel(groups, steps[count], sizes[0], READS) for count, sizes in held_by.items()]
-            reduces[layer] = [self._travel(groups, steps[count], sizes[1], ADDS) for count, sizes in held_by.items()]
+            reduces[layer] = [self._travel(groups, steps[count], sizes[1], ADDS) for count, sizes in held_by.items() if sizes[1]]
         layers = len(walk.ends[1])
         each = sum(travel.seconds for name in walk.gathers for travel in gathers[name]) / (2 * layers + 1)
         summed = sum(travel.seconds for name in walk.reductions for travel in reduces[name]) / layers

@@ -99,7 +99,9 @@ class PlanSums:
         self._blocks = [blocks.get(layer, layer) for layer in numbers]
         sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
         self.touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
-        self.wide = np.array([sum_bytes(size) for size in sizes], np.int64)
+        trained = np.array([p.trained for node in self.graph for p in node.parameters], np.int64)
+        self.touched *= trained
+        self.wide = np.array([sum_bytes(size) for size in sizes], np.int64) * trained  # bytes of an element's gradient
 
     @cached_property
     def axes(self) -> PlanAxes:
@@ -263,7 +265,7 @@ class PlanSums:
 
         together = np.where((zero >= 2) & plan.in_blocks, -1 - self._unit, self._in_buckets(plan, table, zero))
         together -= together.min(initial=0)
-        moved = sent * (zero == 0), sent * (zero == 1), nbytes * ~alone * ((zero == 1) | (zero == 2))
+        moved = sent * (zero == 0), sent * (zero == 1), nbytes * ~alone * (wide > 0) * ((zero == 1) | (zero == 2))
         experts = table.weight_holders < plan.context * plan.experts
         each_pass = bool(((zero >= 2) & ~alone).any())
         return StageWeights(
@@ -280,7 +282,7 @@ class PlanSums:
             once = np.zeros(len(self._layer), bool)
             once[np.unique(self.tables.weight_name, return_index=True)[1]] = True
             many, at = len(self._blocks), self.stages(plan)[self.tables.weight_node]
-            elements = np.bincount(self._layer, table.weight_elements * once, many).astype(np.int64).tolist()
+            elements = np.bincount(self._layer, table.weight_elements * once * (self.wide > 0), many).astype(np.int64).tolist()
             first, last, stage = np.full(many, len(at)), np.zeros(many, np.int64), np.zeros(many, np.int64)
             np.minimum.at(first, self._layer, at)
             np.maximum.at(last, self._layer, at)
@@ -288,7 +290,7 @@ class PlanSums:
             kinds = list(zip(stage.tolist(), first.tolist(), last.tolist()))
             layers = [
                 BucketLayer(str(i), self._blocks[i], elements[i], kinds[i], size)
-                for i in reversed(range(many)) if (size := sizes[kinds[i][0]])
+                for i in reversed(range(many)) if elements[i] and (size := sizes[kinds[i][0]])
             ]
             numbers = np.arange(many)
             for number, bucket in enumerate(divided(layers)):

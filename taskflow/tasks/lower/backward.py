@@ -305,7 +305,7 @@ def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: G
     grad_inputs = (None,) * len(node.inputs) if half is Gives.WEIGHTS else tuple(
         _input_target(state, tensor, rect, piece) for tensor, rect in zip(node.inputs, piece.reads.inputs)
     )
-    grad_weights = (None,) * len(node.parameters) if half is Gives.INPUTS or not piece.first else tuple(
+    grad_weights = (None,) * len(node.parameters) if half is Gives.INPUTS or not piece.first or node.operator.frozen else tuple(
         weight_target(state, parameter, rect, piece.processor)
         for parameter, rect in zip(node.parameters, piece.reads.weights)
     )
@@ -347,7 +347,7 @@ def _half(state: Lowering, piece: Piece, gives: Gives) -> Gives | None:
     if gives is Gives.ALL:
         return gives
     to_inputs = any(wanted and not r.empty for wanted, r in zip(_wanted(state, piece), piece.reads.inputs))
-    to_weights = any(not rect.empty for rect in piece.reads.weights)
+    to_weights = not piece.node.operator.frozen and any(not rect.empty for rect in piece.reads.weights)
     if to_inputs and to_weights and piece.node.operator.splits_backward:
         return gives
     own = Gives.WEIGHTS if to_weights and not to_inputs else Gives.INPUTS

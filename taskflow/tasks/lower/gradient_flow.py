@@ -10,12 +10,12 @@ TensorKey = tuple[int, int]  # (node, output)
 def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[str]]:
     """Return which nodes' backward runs, which tensors' gradients are needed, and which parameters get gradients.
 
-    A tensor needs a gradient if a parameter lies upstream and a loss downstream, both through differentiable tensors that are
+    A tensor needs a gradient if a trained parameter lies upstream and a loss downstream, both through differentiable tensors that are
     actually read (a convolution may see nothing but padding).
     """
     upstream: set[TensorKey] = set()
     for node in graph:
-        if node.parameters or any((t.node, t.index) in upstream for t in node.inputs):
+        if any(p.trained for p in node.parameters) or any((t.node, t.index) in upstream for t in node.inputs):
             upstream.update((t.node, t.index) for t in node.outputs if t.spec.differentiable)
     downstream: set[TensorKey] = {(t.node, t.index) for t in graph.losses}
     active: set[int] = set()
@@ -27,7 +27,7 @@ def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[s
                 (t.node, t.index) for t, rect in zip(node.inputs, node.reads(node.space).inputs)
                 if t.spec.differentiable and not rect.empty
             )
-    trained = {p.name for node in graph if node.number in active for p in node.parameters}
+    trained = {p.name for node in graph if node.number in active for p in node.parameters if p.trained}
     return active, upstream & downstream, trained
 
 

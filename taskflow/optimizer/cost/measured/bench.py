@@ -166,7 +166,7 @@ def _prepare_backward(
         for r, s, w, a in zip(call.reads.inputs, inputs, wanted, adds)
     )
     call.grad_weights = tuple(
-        None if r.empty else Target(xp.zeros(r.shape, sums_in(dtype)), a)
+        None if r.empty or operator.frozen else Target(xp.zeros(r.shape, sums_in(dtype)), a)
         for r, a in zip(call.reads.weights, adds[len(inputs) :])
     )
     for name, kept in (("inputs", keeps.inputs), ("weights", keeps.weights), ("outputs", keeps.outputs)):

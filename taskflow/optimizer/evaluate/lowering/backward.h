@@ -81,7 +81,7 @@ inline void Lowering::backward_piece(int n, int piece, Backward& made) {
     }
     for (size_t k = 0; k < params; ++k) {
         const Region& region = g.regions[g.lists[cut.weights[k]][piece]];
-        if (region.empty) continue;
+        if (region.empty || !is_trained(n, int(k))) continue;
         int64_t& last = weight_gradient(n, int(k), piece, fresh);
         if (!fresh && last != task) wait(int32_t(last));
         last = task;
@@ -131,7 +131,7 @@ inline void Lowering::recall_backward(int n) {
             if (wants_gradient(node.inputs[i]) && gradient_reads_[tensor(node.inputs[i])] && !f.input[piece * ins + i].none())
                 put(n, f, int(i), int(piece), fresh).last = made.task[piece];
         for (size_t k = 0; k < node.parameters.size(); ++k)
-            if (gradient_weights_[layer_of(n, int(k))] && !g.regions[g.lists[p->configs[n]->cut->weights[k]][piece]].empty)
+            if (gradient_weights_[layer_of(n, int(k))] && is_trained(n, int(k)) && !g.regions[g.lists[p->configs[n]->cut->weights[k]][piece]].empty)
                 weight_gradient(n, int(k), int(piece), fresh) = made.task[piece];
     }
 }

@@ -322,6 +322,7 @@ private:
     std::vector<std::vector<int32_t>> slot_after_;  // output slots of the node at hand -> tasks that complete the gradient
     std::vector<uint8_t> slot_everywhere_;          // and whether all that wrote the slot then have it
 
+    bool is_trained(int n, int k) const { return m.parameters[m.nodes[n].parameters[k]].trained; }
     bool wants_gradient(Of of) const { return m.nodes[of.first].needs_gradient[of.second]; }
     void lower_backward(int n);
     void recall_backward(int n);

@@ -33,7 +33,7 @@ inline void Lowering::collect_direct(int n) {
     for (size_t piece = 0; piece < made.task.size(); ++piece)
         for (size_t k = 0; k < m.nodes[n].parameters.size(); ++k) {
             const int32_t cover = cover_of(n, int(k), int(piece));
-            if (cover < 0) continue;
+            if (cover < 0 || !is_trained(n, int(k))) continue;
             const int layer = layer_of(n, int(k)), processor = p->configs[n]->processors[piece];
             const auto& cells = plan_of(layer).covers[cover];
             if (cells.size() == 1) {
@@ -57,7 +57,7 @@ inline void Lowering::collect_gathered(int n) {
     for (size_t piece = 0; piece < made.task.size(); ++piece)
         for (size_t k = 0; k < m.nodes[n].parameters.size(); ++k) {
             const int32_t cover = cover_of(n, int(k), int(piece));
-            if (cover < 0) continue;
+            if (cover < 0 || !is_trained(n, int(k))) continue;
             const int layer = layer_of(n, int(k)), processor = p->configs[n]->processors[piece];
             const auto& cells = plan_of(layer).covers[cover];
             if (cells.size() == 1) continue;
