@@ -216,7 +216,7 @@ class OperatorGraph:
     def freeze_parameters(self, names: Collection[str]) -> int:
         """Train nothing of the parameters of these names. Returns their number of scalars. Raises ValueError for an operator of
         which only a part is trained then, such as a layer's bias alone."""
-        chosen = {p: replace(p, trained=False) for p in self.parameters if p.name in names}
+        chosen = {p: replace(p, trained=False) for p in self.parameters if p.trained and p.name in names}
         for node in self.nodes:
             trained = [p for p in node.parameters if p.trained and p not in chosen]
             if trained and len(trained) < len(node.parameters):
@@ -291,7 +291,8 @@ class OperatorGraph:
         return len(self.nodes)
 
     def __repr__(self) -> str:
-        return f"{self.name}: {len(self.nodes)} operators, {self.parameter_count:,} parameters, {self.dtype}"
+        some = f" ({self.trained_count:,} trained)" if self.trained_count < self.parameter_count else ""
+        return f"{self.name}: {len(self.nodes)} operators, {self.parameter_count:,} parameters{some}, {self.dtype}"
 
     def _repr_html_(self) -> str:
         rows = [

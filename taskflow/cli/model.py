@@ -32,6 +32,7 @@ from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models import MODELS, build, find, find_sized
 
+FROZEN = "freeze"  # the setting that --freeze gives
 _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 
@@ -58,11 +59,15 @@ def build_model(
 
     ``batch``: samples a step of the whole machine; None: the network's own, or the function's default. ``size``: of a built-in
     network ``paper``, ``small`` or the name of a published size (`find_sized`). ``settings``: texts that replace single sizes,
-    or keyword arguments of a function. What an import leaves out or replaces is said on stderr. Raises ValueError,
+    or keyword arguments of a function; `FROZEN`: patterns of what is not trained. What an import leaves out or replaces is said on stderr. Raises ValueError,
     FileNotFoundError or ImportError with what to do.
     """
+    given = dict(settings or {})
+    frozen = given.pop(FROZEN, "").split()
     with notes_said(), importing(name):
-        return _built(name, batch, devices, size, dict(settings or {}))
+        graph = _built(name, batch, devices, size, given)
+    graph.freeze(*frozen)
+    return graph
 
 
 def _built(name: str, batch: int | None, devices: int, size: str, settings: dict[str, str]) -> OperatorGraph:

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from taskflow.asking import FloatName
 from taskflow.cli import completing
-from taskflow.cli.model import build_model, parse_settings
+from taskflow.cli.model import FROZEN, build_model, parse_settings
 from taskflow.cli.ranks import works
 from taskflow.cli.tables import nbytes, render
 from taskflow.export import PROGRAM_OF
@@ -33,7 +33,8 @@ from taskflow.writing import json_text, one_line, unwritable
 
 FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
 # Keys of a click context's meta.
-SETTINGS, DTYPE, DEBUG, PROGRAM = "taskflow.settings", "taskflow.dtype", "taskflow.debug", "taskflow.program"
+SETTINGS, DTYPE, FREEZE = "taskflow.settings", "taskflow.dtype", "taskflow.freeze"
+DEBUG, PROGRAM = "taskflow.debug", "taskflow.program"
 F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = (
     "Costs of tasks: analytic, from the machine's rates; or measured, by timing tasks one by one on the CPU or GPU at hand and "
@@ -117,6 +118,8 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
                      help="A size of the network or a parameter of the function, e.g. hidden=512; may be repeated."),
         click.option("--dtype", "--precision", type=FloatName(), expose_value=False, callback=_remember(DTYPE),
                      help="Type of weights and activations; bf16 and fp16 keep float32 copies of the weights (default: fp32)."),
+        click.option("--freeze", multiple=True, metavar="PATTERN", expose_value=False, callback=_remember(FREEZE),
+                     help="Layers that are not trained, such as 'encoder.*'; may be repeated."),
         click.option("--program", expose_value=False, callback=_remember(PROGRAM), shell_complete=completing.programs,
                      help="What drives the GPUs: a program's name (see `taskflow programs`) or FILE.json (default: that of --for, "
                           "else the machine's)."),
@@ -203,7 +206,7 @@ def command_path(context: click.Context) -> str:
 
 
 def given_settings(context: click.Context | None) -> dict[str, str]:
-    """Read --set, and --dtype as one more of the model's parameters."""
+    """Read --set, and --dtype and --freeze as two more of the model's parameters."""
     if context is None:
         return {}
     found = parse_settings(context.meta.get(SETTINGS, ()))
@@ -211,6 +214,8 @@ def given_settings(context: click.Context | None) -> dict[str, str]:
         if "dtype" in found:
             raise ValueError(f"--dtype {dtype} and --set dtype={found['dtype']} say the same twice; give one")
         found["dtype"] = dtype
+    if frozen := context.meta.get(FREEZE):
+        found[FROZEN] = " ".join(frozen)
     return found
 
 

@@ -123,4 +123,5 @@ def simulate_command(
 def _checkpoint_bytes(problem: Problem) -> int:
     """Bytes of a checkpoint: weights and the update rule's arrays, in float32 at least."""
     wide = max(4, sums_in(problem.graph.dtype).itemsize)
-    return problem.graph.parameter_count * wide * (1 + (problem.evaluator.rule.buffers if problem.evaluator.rule else 0))
+    buffers = problem.evaluator.rule.buffers if problem.evaluator.rule else 0
+    return wide * (problem.graph.parameter_count + problem.graph.trained_count * buffers)

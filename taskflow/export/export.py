@@ -40,6 +40,7 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
         raise ValueError(
             f"{target}: code has no products={strategy.plan.products}; leave it out, or take the target torchtitan or megatron"
         )
+    _require_trained(graph, target)
     pipeline = strategy.pipeline
     if target == "onnx" or pipeline is None or pipeline.split == 1:
         return _WRITERS[target](graph, strategy, file)
@@ -51,6 +52,7 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
 def require_exportable(graph: OperatorGraph, target: str) -> None:
     """Raise ValueError, or ImportError without PyTorch, if no plan of a network can be exported to a framework: before anybody
     searches for one."""
+    _require_trained(graph, target)
     if target == "torch":
         if find_spec("torch") is None:
             raise ImportError("torch: needs PyTorch, to look at the network's module: pip install 'soap-taskflow[torch]'")
@@ -61,6 +63,14 @@ def require_exportable(graph: OperatorGraph, target: str) -> None:
         require_transformer(graph, target)
         if target == "torchtitan":
             require_decoder(graph)
+
+
+def _require_trained(graph: OperatorGraph, target: str) -> None:
+    if target != "onnx" and graph.trained_count < graph.parameter_count:
+        raise ValueError(
+            f"{target}: {graph.name} has frozen layers, which exports do not know; plan it here, and give the framework the same "
+            "degrees by hand"
+        )
 
 
 def nearest_plan(graph: OperatorGraph, strategy: Strategy, target: str) -> Strategy:

@@ -9,8 +9,9 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.operators.operator import Work
 from taskflow.rules import UpdateRule
+from taskflow.tasks.lower import gradient_flow
 
-MFU = "MFU: the forward pass's products, three times in training, for each second, as a share of the devices' peak"
+MFU = "MFU: the forward pass's products, three times in training (twice of frozen layers), for each second, as a share of the devices' peak"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,25 @@ def reads_words(graph: OperatorGraph) -> bool:
     return len(first.space.shape) == 2 and first.outputs[0].dtype.kind in "iu"
 
 
+def _times(graph: OperatorGraph) -> list[int]:
+    """How often a training step does an operator's products: three times; twice if its weights are frozen, once if no gradient
+    comes to it."""
+    if graph.trained_count == graph.parameter_count:
+        return [3] * len(graph)
+    active, _, _ = gradient_flow(graph)
+    return [1 + (node.number in active) * (1 if node.operator.frozen else 2) for node in graph]
+
+
 def step_units(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, seconds: float) -> StepUnits:
     """Return a step of ``seconds`` in these units. ``rule`` None: forward only."""
     first = graph.nodes[0]
+    times = _times(graph) if rule is not None else [1] * len(graph)
     products = sum(
-        node.operator.flops(node.specs, node.space) for node in graph if node.operator.work is not Work.MEMORY
+        count * node.operator.flops(node.specs, node.space) for node, count in zip(graph, times)
+        if node.operator.work is not Work.MEMORY
     )
     return StepUnits(
         seconds, len(machine.processors), first.space.shape[0], first.space.volume if reads_words(graph) else None,
-        float(products * (1 if rule is None else 3)),
+        float(products),
         sum(processor.device.product_rate(graph.dtype) for processor in machine.processors),
     )  # fmt: skip

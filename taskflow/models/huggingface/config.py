@@ -15,6 +15,7 @@ from typing import Any
 
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
+from taskflow.models.huggingface.adapters import with_adapters
 from taskflow.models.huggingface.classes import class_of, one_line, why_not_built
 from taskflow.models.huggingface.parts import require_no_other_part, require_one_tower, take_part
 from taskflow.models.huggingface.replaced import (
@@ -36,7 +37,8 @@ POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 
 def from_config(
     config: str | Path | Mapping[str, Any], batch: int | None = None, steps: int | None = None, *, verify: bool = False,
-    loss: str | None = None, name: str | None = None, part: str | None = None, dtype: str | None = None, **changes: Any,
+    loss: str | None = None, name: str | None = None, part: str | None = None, dtype: str | None = None, lora: int | None = None,
+    **changes: Any,
 ) -> OperatorGraph:
     """Return the operator graph of the network that a config.json of Hugging Face describes; its weights are never allocated.
 
@@ -45,7 +47,8 @@ def from_config(
     `from_torch` (None: cross-entropy of the logits). ``verify``: compare module and graph on random numbers, which needs memory
     for the weights. ``part``: "text" for the text part alone of a network that reads images or sounds as well. ``dtype``: of
     the weights, such as "bfloat16" (None: as the config says, else float32); what the class computes in float32 all the same
-    is so in the graph. Inputs of the graph have the names of forward's arguments. ``labels`` must already be the next tokens:
+    is so in the graph. ``lora``: the rank of adapters beside the dense layers of all blocks, which alone are trained then (needs
+    peft). Inputs of the graph have the names of forward's arguments. ``labels`` must already be the next tokens:
     nothing is shifted.
 
     Warns, each in one line (`ImportNote`), of what the config says and the graph has not. Raises ImportError without torch or
@@ -55,6 +58,8 @@ def from_config(
     from taskflow.models.pytorch import from_torch
 
     module = module_of(config, dtype=dtype, **changes)
+    if lora is not None:
+        module = with_adapters(module, lora)
     kind = type(module).__name__
     positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
     if loss is None and kind.endswith("Model") and "LMHead" not in kind:

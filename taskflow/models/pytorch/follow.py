@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,26 +49,37 @@ Watch = Callable[[TorchStep, int, Any], Any]  # what stands for a step's tensor 
 @dataclass(slots=True)
 class Followed:
     """A module's graph without a loss. ``result``: what stands for the module's output. ``values``: what stands for the tensors of
-    the recording's steps. ``savers``: how forward saves memory for activations, which a graph does not say."""
+    the recording's steps. ``savers``: how forward saves memory for activations, which a graph does not say. ``holds_frozen``:
+    whether parameters that are not trained, outside of layers, are parameters of the graph; else they are constants."""
 
     graph: OperatorGraph
     result: Any
     recording: TorchRecording
     values: dict[Ref, Any] = field(default_factory=dict)
     savers: tuple[str, ...] = ()
+    holds_frozen: bool = True
 
 
 def follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | None = None) -> Followed:
     """The graph of a module, called ``title``; arguments and errors as `from_torch` has them. ``examples``: as `examples_of`
-    returns them."""
+    returns them. Parameters that are not trained become constants if code does with them what parameters are not made for."""
+    frozen = isinstance(module, nn.Module) and not all(p.requires_grad for p in module.parameters())
+    if frozen:
+        with suppress(ValueError):
+            return _follow(module, examples, title, watch, True)
+    return _follow(module, examples, title, watch, False)
+
+
+def _follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | None, frozen: bool) -> Followed:
     try:
         require_plain(module)
         with memory_savers() as savers:
-            recording = record_both(module, examples, lambda: Shadow(module, without_numbers(), fake=True), is_leaf)
+            recording = record_both(module, examples, lambda: Shadow(module, without_numbers(), True, frozen), is_leaf)
         dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
         dtype = dtype or next((e.dtype for e in examples if isinstance(e, torch.Tensor) and e.is_floating_point()), torch.float32)
         graph = OperatorGraph(str(dtype).removeprefix("torch."), title)
-        return replace(_Following(graph, module, recording, watch).followed(), savers=tuple(sorted(savers)))
+        found = _Following(graph, module, recording, watch).followed()
+        return replace(found, savers=tuple(sorted(savers)), holds_frozen=frozen)
     except Unsupported as error:
         raise ValueError(f"from_torch: {title}: {error}{said(raising_line(error.__traceback__))}") from error
     except Exception as error:  # whatever the module's code raises when it meets what has no numbers
@@ -114,7 +126,7 @@ class _Following:
             self._remember(step, self.graph.nodes[before:])
         result = mapped(self._result, self.recording.output)
         self._add_unused()
-        self.graph.freeze_parameters(self.frozen)
+        self.graph.freeze_parameters({p.name for p in self.graph.parameters if p.name in self.frozen or self._is_fixed(p.name)})
         return Followed(self.graph, result, self.recording, self.values)
 
     def _remember(self, step: TorchStep, nodes: Sequence[Node]) -> None:
@@ -171,6 +183,8 @@ class _Following:
             held = self.parameters[step.target]
             self._require_type(held, step.target, torch.float32)  # functions are given what PyTorch gives them
             self._require_alone(held, step.target)
+            if not held.requires_grad:
+                self.frozen.add(step.target)
             return Held(Site(step.target, self.graph, self.known, names=self.names), held)
         args, kwargs = mapped(self._given, step.args), mapped(self._given, step.kwargs)
         if step.kind == "module":
@@ -316,6 +330,10 @@ class _Following:
         wanted = weights_of(self.module).shapes
         wrong = [p.name for p in self.graph.parameters if p.name not in wanted and not p.name.startswith(WATCHING)]
         require(not wrong, f"{', '.join(wrong)}: no parameter of the module is called so; put it into a module of its own")
+
+    def _is_fixed(self, name: str) -> bool:
+        """True for a parameter of the module's that it does not train."""
+        return name in self.parameters and not self.parameters[name].requires_grad
 
     def _free(self, name: str) -> str:
         """A name for what is no layer: weights are found by the layers' names, which nothing else may take."""

@@ -20,7 +20,7 @@ def idle_parts(graph: OperatorGraph, module: Any) -> list[str]:
             used.add(number)
             left += [tensor.node for tensor in graph.nodes[number].inputs]
     trained = {p.name for number in used for p in graph.nodes[number].parameters}
-    idle = {p.name: p for p in graph.parameters if p.name not in trained}
+    idle = {p.name: p for p in graph.parameters if p.trained and p.name not in trained}
     if not graph.losses or not idle:
         return []
     paths = [path for path, _ in module.named_modules() if path]

@@ -85,7 +85,7 @@ def _recorded(trial: Trial, feeds: Sequence[Any], outputs: Sequence[Any]) -> tup
     if not trial.module.training:
         trial.module.train()
     with no_dropout(trial.module), torch.enable_grad():
-        shadow = Shadow(trial.module, lambda tensor: tensor, fake=False)
+        shadow = Shadow(trial.module, lambda tensor: tensor, False, trial.followed.holds_frozen)
         run = TorchRecorder(trial.module, shadow, is_leaf, observe).run(list(feeds))
         found = [
             run.steps[leaf.step].values[leaf.index] for leaf in leaves(run.output) if isinstance(leaf, Ref)

@@ -20,6 +20,8 @@ from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep, leaves, mapped
 
 plain_call = nn.Module.__call__
 NUMBERED = re.compile(r"(^|\.)\d+$")
+NUMBER = re.compile(r"\.\d+\.")
+OWN_PATH = "its own path"
 INDEX = re.compile(r"(layer|block|depth)?_?(idx|index|id|number)$|^layer_")
 PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
@@ -71,8 +73,9 @@ def numbers_of(part: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
                 yield module, name, value
 
 
-def signature(part: nn.Module) -> Any:
-    """Return what layers alike have in common; None for a layer that is not compared."""
+def signature(part: nn.Module, at: str, holds_frozen: bool = True) -> Any:
+    """Return what layers alike have in common; None for a layer that is not compared. ``at``: its path. ``holds_frozen``: as
+    `Shadow` has it."""
     said: list[Any] = []
     layers = {id(module) for layer in part.modules() if is_leaf(layer) for module in layer.modules()}
     for path, module in part.named_modules():
@@ -80,9 +83,10 @@ def signature(part: nn.Module) -> Any:
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules") or (type(value) is int and INDEX.search(name)):
                 continue
-            own.append((name, _frozen(value)))
-        # Of no layer of torch.nn: they are constants.
-        if id(module) not in layers and any(p is not None and not p.requires_grad for p in module._parameters.values()):
+            own.append((name, _settled(value, f"{at}.{path}" if path else at)))
+        if not holds_frozen and id(module) not in layers and any(
+            p is not None and not p.requires_grad for p in module._parameters.values()
+        ):  # constants
             return None
         parameters = [
             (name, None if p is None else (tuple(p.shape), p.dtype, p.requires_grad)) for name, p in module._parameters.items()
@@ -96,13 +100,17 @@ def signature(part: nn.Module) -> Any:
     return tuple(said)
 
 
-def _frozen(value: Any) -> Any:
+def _settled(value: Any, path: str) -> Any:
+    """A value of an attribute of the module at ``path`` as something that is equal if the values are. A module may know its own
+    path, which differs."""
+    if isinstance(value, str) and NUMBER.search(value) and f".{path}".endswith(f".{value}"):
+        return OWN_PATH
     if isinstance(value, PLAIN):
         return (type(value), value)
     if isinstance(value, (tuple, list)):
-        return (type(value), tuple(map(_frozen, value)))
+        return (type(value), tuple([_settled(part, path) for part in value]))
     if isinstance(value, dict):
-        return tuple((str(key), _frozen(part)) for key, part in value.items())
+        return tuple((str(key), _settled(part, path)) for key, part in value.items())
     if isinstance(value, (set, frozenset)):
         return tuple(sorted(map(str, value)))
     return id(value)
@@ -160,7 +168,7 @@ class RepeatedLayers:
         if not r.repeats or not r.shadow.fake or r.observe is not None or not NUMBERED.search(path):
             return plain_call(part, *args, **kwargs)
         with self.recorder.pause():
-            own = signature(part)
+            own = signature(part, path, r.shadow.holds_frozen)
             given, said = self._given(args, kwargs)
         if own is None or given is None:
             return plain_call(part, *args, **kwargs)

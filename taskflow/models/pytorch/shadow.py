@@ -14,10 +14,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 class Shadow:
     """Stand-ins for a module's tensors. ``stand_in``: makes one: shape, type and strides without numbers (`without_numbers`),
-    or a copy. Trained parameters are replaced while the module runs; layers are run as copies, whose buffers are stand-ins too."""
+    or a copy. Trained parameters, and with ``frozen`` the others, are replaced while the module runs; layers are run as copies,
+    whose buffers are stand-ins too."""
 
-    def __init__(self, module: nn.Module, stand_in: Callable[[torch.Tensor], torch.Tensor], fake: bool) -> None:
-        self.fake, self._stand_in = fake, stand_in
+    def __init__(
+        self, module: nn.Module, stand_in: Callable[[torch.Tensor], torch.Tensor], fake: bool, frozen: bool = True,
+    ) -> None:
+        self.fake, self.holds_frozen, self._stand_in = fake, frozen, stand_in
         self.mode: Any = getattr(stand_in, "mode", None)  # in which fixed tensors without numbers are made, too
         self.parameters: dict[int, torch.Tensor] = {}  # by identity of the module's
         self.paths: dict[int, str] = {}  # of the stand-ins
@@ -28,7 +31,7 @@ class Shadow:
             made = stand_in(tensor)
             self.originals.append(tensor)
             self._memo[id(tensor)] = self._memo[id(made)] = made
-            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+            if isinstance(tensor, nn.Parameter) and (tensor.requires_grad or frozen):
                 self.parameters[id(tensor)], self.paths[id(made)] = made, path
 
     def example(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -14,9 +14,8 @@ STATISTICS = ("running_mean", "running_var")  # of batch normalisation
 
 def weights_of(module: Any) -> StoredWeights:
     """Parameters and running statistics of a module (or an exported program) that `from_torch` made a graph of, for
-    `load_weights`. Parameters that several layers share come once; other buffers, and parameters that are not trained and belong
-    to no layer of torch.nn, are in the graph as they were. Arrays are read when they are asked for: later changes of the module
-    are seen."""
+    `load_weights`. Parameters that several layers share come once; other buffers are in the graph as they were. Arrays are read
+    when they are asked for: later changes of the module are seen."""
     from taskflow.models.pytorch.examples import module_and_name
 
     module, _ = module_and_name(module, None)
@@ -30,17 +29,15 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
     from taskflow.models.pytorch.convolving import as_planes
     from taskflow.models.pytorch.experts import is_experts, parts_of
-    from taskflow.models.pytorch.modules import is_leaf
     from taskflow.models.pytorch.recurrent import gates_of
     from taskflow.models.pytorch.turned import is_turned
     from taskflow.models.pytorch.weight_norm import name_of_direction
 
     seen: set[int] = set()
-    of_layers = {id(tensor) for part in module.modules() if is_leaf(part) for tensor in part.parameters()}
     for path, part in module.named_modules():
         prefix, experts = f"{path}." if path else "", is_experts(part)
         for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
-            kept = tensor.requires_grad or id(tensor) in of_layers if isinstance(tensor, torch.nn.Parameter) else (
+            kept = isinstance(tensor, torch.nn.Parameter) or (
                 isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and name in STATISTICS
             )
             if id(tensor) in seen or not kept:

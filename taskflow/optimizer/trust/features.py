@@ -34,9 +34,11 @@ class Features:
 
 
 def features(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Features | None:
-    """Return the features of a strategy; None for a network whose samples are not rows of words, for which there are no
-    measurements."""
+    """Return the features of a strategy; None for a network whose samples are not rows of words, or of which a part is frozen, for
+    which there are no measurements."""
     first = graph.nodes[0]
+    if graph.trained_count < graph.parameter_count:
+        return None
     if len(first.space.shape) != 2 or first.outputs[0].dtype.kind not in "iu":
         return None
     samples, words = first.space.shape
