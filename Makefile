@@ -22,7 +22,7 @@ $(VENV)/.installed: $(SOURCES)
 	touch $@
 
 $(VENV)/.torch: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet 'torch>=2.13,<2.15' 'onnx>=1.23,<2' 'transformers>=5.20,<6'
+	$(BIN)/python -m pip install --quiet 'torch>=2.13,<2.15' 'onnx>=1.23,<2' 'transformers>=5.20,<6' 'peft>=0.21,<1'
 	touch $@
 
 run: setup

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any, ClassVar
 
 from taskflow.operators.operator import Keeps, Operator, Spec, Work
@@ -37,7 +37,7 @@ def frozen(operator: Operator) -> Operator:
     return operator if operator.frozen else _as(_frozen_class(type(operator)), operator)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _frozen_class(cls: type[Operator]) -> type[Operator]:
     """The class derived from an operator's, which is equal for equal classes, so that operators that are alike stay so."""
     return type(f"Frozen{cls.__name__}", (Frozen, cls), {"__slots__": (), "__doc__": cls.__doc__, "__module__": cls.__module__})

@@ -214,7 +214,6 @@ class Operator(ABC):
     layer its channels, of what takes a dense layer's scores where they lie the same."""
     uniform: ClassVar[bool] = True
     """Whether `flops` of a piece follow from the shapes of what it reads and writes. If not, they are a part of `cost_key`."""
-
     calculates: ClassVar[bool] = True
     """Whether its tasks calculate; if not, they put numbers elsewhere, and 16-bit ones need no conversion."""
     linear: ClassVar[bool] = False
@@ -224,10 +223,8 @@ class Operator(ABC):
     """Whether `backward` gives the gradients of inputs, and those of weights, by work of their own of about the same size, so that
     a schedule may put one off (zero bubble)."""
 
-    inputs_for_weights: ClassVar[bool] = False
-    """Whether `backward` reads the inputs for the gradients of weights alone."""
-    frozen: ClassVar[bool] = False
-    """Whether none of its weights are trained (`taskflow.operators.frozen`)."""
+    inputs_for_weights: ClassVar[bool] = False  # whether `backward` reads the inputs for the gradients of weights alone
+    frozen: ClassVar[bool] = False  # whether none of its weights are trained (`taskflow.operators.frozen`)
 
     @abstractmethod
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:

@@ -11,7 +11,10 @@ from taskflow.operators.operator import Work
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import gradient_flow
 
-MFU = "MFU: the forward pass's products, three times in training (twice of frozen layers), for each second, as a share of the devices' peak"
+MFU = (
+    "MFU: the forward pass's products, three times in training (twice of frozen layers), for each second, as a share of the "
+    "devices' peak"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ def spent(
                 seconds += 3 * sum(n for n, a in zip(touched.inputs, adds) if a) / memory
             else:
                 seconds += max(passing.times * phase.nbytes / memory, phase.flops / (device.rate() / 2))
-        kernels = _passes(operator, inputs, piece, backward, 0 if operator.frozen else len(touched.weights)) * passing.kernels + sum(adds)
+        kernels = _passes(operator, inputs, piece, backward, len(touched.weights)) * passing.kernels + sum(adds)
     return Spent(seconds + kernels * device.launch_seconds, kernels * (program.host_seconds if program else 0.0))
 
 
@@ -129,7 +129,7 @@ def _passes(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: b
         return LOSS_KERNELS
     if operator.kind == "softmax" and len(piece.shape) == 4 and piece.shape[0] * piece.shape[1] % SOFTMAX_ROWS:
         return SOFTMAX_KERNELS
-    return 2 if backward and weights else 1  # of the input's gradient and of the weights'
+    return 2 if backward and weights and not operator.frozen else 1  # of the input's gradient and of the weights'
 
 
 @dataclass(frozen=True, slots=True)

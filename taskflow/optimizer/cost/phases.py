@@ -171,8 +171,8 @@ def _width(flops: float, results: int) -> int:
 def _recurrent(
     touched: Arrays, steps: int, flops: int, backward: bool, wanted: Sequence[bool], adds: Sequence[bool]
 ) -> tuple[Phase, ...]:
-    """One layer over ``steps`` (``wanted``: gradients of inputs, then those of weights): products with the input weights for all steps at once; with the recurrent weights one step
-    after the other, and a pass over the gates each time."""
+    """One layer over ``steps``: products with the input weights for all steps at once; with the recurrent weights one step after
+    the other, and a pass over the gates each time. ``wanted``: gradients of inputs, then those of weights."""
     input_weight, recurrent_weight = touched.weights[0], touched.weights[1]
     share = recurrent_weight / max(1, input_weight + recurrent_weight)  # of the flops of a forward task
     gates = 4 * touched.output_elements[0]

@@ -10,8 +10,8 @@ TensorKey = tuple[int, int]  # (node, output)
 def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[str]]:
     """Return which nodes' backward runs, which tensors' gradients are needed, and which parameters get gradients.
 
-    A tensor needs a gradient if a trained parameter lies upstream and a loss downstream, both through differentiable tensors that are
-    actually read (a convolution may see nothing but padding).
+    A tensor needs a gradient if a trained parameter lies upstream and a loss downstream, both through differentiable tensors that
+    are actually read (a convolution may see nothing but padding).
     """
     upstream: set[TensorKey] = set()
     for node in graph:

@@ -1,8 +1,7 @@
-"""Steps of networks of which a part is frozen: compiled as lowered, folded as whole, priced as simulated; their memory and bounds."""
+"""Steps of networks of which a part is frozen: compiled as lowered, folded as whole, priced as simulated; and their memory."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -14,7 +13,7 @@ from language_model import random_strategy
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import HybridParallel, HybridPlan, choose, map_graph, parse_plan, samples
+from taskflow.mapper import HybridParallel, choose, map_graph, parse_plan, samples
 from taskflow.models import build
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import MemoryCheck, make_evaluator, search, step_units
@@ -55,7 +54,8 @@ PLANS = ("d16 mb1", "d16 mb1 zero1", "d16 mb1 zero2", "d16 mb1 zero3", "t4 d4 mb
 def test_prices_are_near_simulated_steps(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordered, "MOST_WHOLE", 0)  # folded: a tenth of the time
     graph, machine = decoder(share), load_machine("h100", 16)
-    grid, evaluator, whole = PlanGrid(graph, machine, RULE), make_evaluator(graph, machine, rule=RULE), PlanGrid(decoder(0), machine, RULE)
+    grid, whole = PlanGrid(graph, machine, RULE), PlanGrid(decoder(0), machine, RULE)
+    evaluator = make_evaluator(graph, machine, rule=RULE)
     for text in PLANS:
         plan = parse_plan(text)
         count = samples(graph) // plan.together
