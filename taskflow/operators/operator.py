@@ -210,8 +210,7 @@ class Operator(ABC):
     work: ClassVar[Work] = Work.MEMORY
     """What its kernels do, which decides how fast they are predicted to be on a described device."""
     dense_dim: ClassVar[str | None] = None
-    """The name of the dimension that the experts' mapper cuts instead of samples in networks that are not recurrent: of a dense
-    layer its channels, of what takes a dense layer's scores where they lie the same."""
+    """The dimension that the experts' mapper cuts instead of samples in networks that are not recurrent, such as channels."""
     uniform: ClassVar[bool] = True
     """Whether `flops` of a piece follow from the shapes of what it reads and writes. If not, they are a part of `cost_key`."""
     calculates: ClassVar[bool] = True
@@ -222,7 +221,6 @@ class Operator(ABC):
     splits_backward: ClassVar[bool] = False
     """Whether `backward` gives the gradients of inputs, and those of weights, by work of their own of about the same size, so that
     a schedule may put one off (zero bubble)."""
-
     inputs_for_weights: ClassVar[bool] = False  # whether `backward` reads the inputs for the gradients of weights alone
     frozen: ClassVar[bool] = False  # whether none of its weights are trained (`taskflow.operators.frozen`)
 
