@@ -15,7 +15,6 @@ from taskflow.mapper import (
     HybridParallel,
     HybridPlan,
     Strategy,
-    UpdatePlacement,
     layer_numbers,
     map_graph,
     placed_devices,
@@ -156,7 +155,7 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
         why = f"would be {b.describe(node)}" if one == two else f"is in stage {one}, and would be in stage {two}"
         differences.append(Difference(node.name, a.describe(node), why))
     for layer in sorted({parameter.layer for parameter in graph.parameters}):
-        stages = [sync.zero if sync.placement is UpdatePlacement.SHARDED else 0 for sync in (wanted.sync(layer), found.sync(layer))]
+        stages = [wanted.sync(layer).zero, found.sync(layer).zero]
         if stages[0] != stages[1]:
             differences.append(Difference(layer, f"zero{stages[0]}", f"would be zero{stages[1]}, as most layers"))
     for name in sorted(wanted.recompute ^ found.recompute):

@@ -19,7 +19,15 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
-from taskflow.mapper.config import Exchange, Sync, SyncAlgorithm, UpdatePlacement, writes_together
+from taskflow.mapper.config import (
+    CollectiveSync,
+    Exchange,
+    ShardedSync,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    writes_together,
+)
 from taskflow.mapper.fitting import fitted
 from taskflow.mapper.layers import layer_numbers
 from taskflow.mapper.mapper import Mapper
@@ -205,13 +213,11 @@ class HybridParallel(Mapper):
 
 def sync_of(zero: int, plan: HybridPlan, overlap: bool = True) -> Sync:
     """Return how a layer at a stage of ZeRO is synchronised."""
-    if not zero:
-        return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap, bucket=plan.bucket_of(0))
-    return Sync(
-        SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero, shard_group=plan.shard_group if zero > 1 else 0,
-        prefetch=plan.prefetch, overlap=overlap, late_gather=plan.overlap == "all" and zero < 3,
-        replicas=plan.sharers if zero > 1 and plan.tensor > 1 else 0, bucket=plan.bucket_of(zero),
-    )
+    late = plan.overlap == "all" and 0 < zero < 3
+    if zero < 2:
+        place = UpdatePlacement.SHARDED if zero else UpdatePlacement.REPLICATED
+        return CollectiveSync(place, overlap, plan.bucket_of(zero), late)
+    return ShardedSync(zero, plan.shard_group, plan.prefetch, plan.sharers if plan.tensor > 1 else 0, late)
 
 
 def _numbered(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:

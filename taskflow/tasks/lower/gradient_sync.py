@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 
 from taskflow.floats import sum_bytes
 from taskflow.machine import ring_bytes
-from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import MessageSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.rules import UpdateRule
 
@@ -162,8 +162,9 @@ def chunk_count(sync: Sync, holders: int, size: int, itemsize: int) -> int:
         return 1
     if sync.placement is UpdatePlacement.REPLICATED and sync.algorithm is not SyncAlgorithm.RING:
         return 1
-    wanted = sync.chunks or max(1, size * itemsize // SMALLEST_CHUNK_BYTES)
-    return min(holders, holders if _collective(sync) else wanted, size)
+    if not isinstance(sync, MessageSync):
+        return min(holders, size)
+    return min(holders, sync.chunks or max(1, size * itemsize // SMALLEST_CHUNK_BYTES), size)
 
 
 def first_root(sync: Sync, rank: int, holders: int) -> int:
