@@ -146,7 +146,7 @@ def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: i
     holders = len(giving)
     count = chunk_count(sync, holders, size, itemsize)
     cuts = even_cuts(size, count)
-    if _collective(sync):
+    if not isinstance(sync, MessageSync):
         roots, patterns = list(range(count)), [_pattern(sync.algorithm, sync.placement, giving, count)] * count
     else:
         roots = [i * holders // count for i in range(count)]
@@ -171,11 +171,7 @@ def first_root(sync: Sync, rank: int, holders: int) -> int:
     """Return the holder that is the first chunk's root. Roots differ between layers and bundles (``rank``,
     `ParameterLayout.rank`), so that no processor owns everything. Only the layer's own bundles matter, so an evaluator can
     cache layers that did not change. Shares of a library's collective begin at the first holder."""
-    return 0 if _collective(sync) else rank % holders
-
-
-def _collective(sync: Sync) -> bool:
-    return sync.algorithm is SyncAlgorithm.COLLECTIVE
+    return rank % holders if isinstance(sync, MessageSync) else 0
 
 
 def routes(algorithm: SyncAlgorithm, count: int) -> list[list[tuple[int, int]]]:
