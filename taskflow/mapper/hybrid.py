@@ -69,7 +69,7 @@ class HybridParallel(Mapper):
         self._layer_of = _numbered(graph, plan)
         self._group = group
         self._places: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        self._micro_batches = samples(graph) // plan.together
+        self._micro_batches = samples(graph) // plan.samples_a_pass
         self._parts = self._micro_batches * plan.split
         levels = plan.recompute_layers
         self._recompute, self._rerun = (
@@ -160,19 +160,19 @@ class HybridParallel(Mapper):
         return frozenset(node.name for node in graph if node.parameters and self._tensor.shared(node) is not None)
 
     def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:
-        return SyncAlgorithm.COLLECTIVE if self._together() else super().select_sums(processors, machine)
+        return SyncAlgorithm.COLLECTIVE if self._by_collectives() else super().select_sums(processors, machine)
 
     def select_exchange(self, graph: OperatorGraph, machine: Machine) -> Exchange:
         if self.plan.ring:
             return Exchange.RING
-        return Exchange.COLLECTIVES if self._together() else Exchange.COPIES
+        return Exchange.COLLECTIVES if self._by_collectives() else Exchange.COPIES
 
     def select_plan(self, graph: OperatorGraph, machine: Machine) -> HybridPlan:
         """Return the plan with every degree set, and with its devices as numbers, so that it means the same elsewhere."""
         in_order = self._numbers == tuple(range(len(machine.processors)))
         return replace(self.plan, devices=() if in_order else self._numbers)
 
-    def _together(self) -> bool:
+    def _by_collectives(self) -> bool:
         """True if transfers across a group are collectives, as are sums of losses: in all plans except those that only distribute
         samples. What is ordered anyway (`Strategy.ordered`) is more than that: were its loss summed by one replica, replicas would
         not be alike, and would all have to be lowered. So is what costs otherwise than an operator by itself does."""
