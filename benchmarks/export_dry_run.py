@@ -31,7 +31,7 @@ from typing import Any
 
 import taskflow
 from taskflow.export import exported
-from taskflow.mapper import Strategy, UpdatePlacement
+from taskflow.mapper import ShardedSync, Strategy
 from taskflow.models.huggingface import from_config, module_of
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.memory_check import MemoryCheck
@@ -332,7 +332,8 @@ def _wrong_parameters(
                 continue
             rect = next(node.reads(rect).weights[k] for rect, p in wanted[node.name].pieces(node) if p == rank)
             sync = wanted.sync(parameter.layer)
-            shares = (sync.shard_group or replicas) if sync.placement is UpdatePlacement.SHARDED else 1
+            group = sync.shard_group if isinstance(sync, ShardedSync) else 0
+            shares = (group or replicas) if sync.zero else 1
             planned = (-(-rect.shape[0] // shares), *rect.shape[1:])
             found = tuple(here[parameter.name].to_local().shape)
             if found != planned:

@@ -64,7 +64,7 @@ def named(grid: AnyGrid, texts: Sequence[str]) -> list[PricedPlan]:
     found = []
     for text in texts:
         plan = parse_plan(text)
-        count = samples(grid.graph) // plan.together
+        count = samples(grid.graph) // plan.samples_a_pass
         found.append(PricedPlan(plan, count, grid.prices(plan, count), grid.memory(plan, count)))
     return found
 
@@ -80,7 +80,7 @@ def measure(name: str, texts: Sequence[str], count: int, seed: int, limit: float
     seconds = process_time() - begin  # with tables, which prices and memories are added up from
     if known is not None:
         pairs = [
-            (row["plan"], grid.prices(plan := parse_plan(row["plan"]), batch // plan.plan.together), row["simulated"])
+            (row["plan"], grid.prices(plan := parse_plan(row["plan"]), batch // plan.plan.samples_a_pass), row["simulated"])
             for row in known["plans"]
         ]
     else:

@@ -16,7 +16,7 @@ import click
 import taskflow
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper import Mapper, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import Mapper, MessageSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.models import build
 from taskflow.operators.operator import Work
 from taskflow.optimizer import make_evaluator
@@ -58,9 +58,9 @@ class EnoughWork(Mapper):
 
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         return (
-            Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED)
+            MessageSync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED)
             if nbytes > 1 << 20
-            else Sync(SyncAlgorithm.TREE, UpdatePlacement.REPLICATED)
+            else MessageSync(SyncAlgorithm.TREE, UpdatePlacement.REPLICATED)
         )
 
 

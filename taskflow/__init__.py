@@ -19,7 +19,19 @@ if TYPE_CHECKING:
     from taskflow.graph import OperatorGraph
     from taskflow.loss_scaling import LossScaling
     from taskflow.machine import host, load_machine
-    from taskflow.mapper import Mapper, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, choose, map_graph
+    from taskflow.mapper import (
+        CollectiveSync,
+        Mapper,
+        MessageSync,
+        OpConfig,
+        ShardedSync,
+        Strategy,
+        Sync,
+        SyncAlgorithm,
+        UpdatePlacement,
+        choose,
+        map_graph,
+    )
     from taskflow.mapper import load as load_strategy
     from taskflow.mapper import save as save_strategy
     from taskflow.models.pytorch import from_torch
@@ -40,12 +52,15 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "CollectiveSync",
     "Executor",
     "LossScaling",
     "Mapper",
+    "MessageSync",
     "OpConfig",
     "OperatorGraph",
     "SearchResult",
+    "ShardedSync",
     "Strategy",
     "Sync",
     "SyncAlgorithm",
@@ -71,6 +86,9 @@ _WHERE = {
     "OpConfig": "taskflow.mapper:OpConfig",
     "UpdatePlacement": "taskflow.mapper:UpdatePlacement",
     "Strategy": "taskflow.mapper:Strategy",
+    "CollectiveSync": "taskflow.mapper:CollectiveSync",
+    "MessageSync": "taskflow.mapper:MessageSync",
+    "ShardedSync": "taskflow.mapper:ShardedSync",
     "Sync": "taskflow.mapper:Sync",
     "SyncAlgorithm": "taskflow.mapper:SyncAlgorithm",
     "choose": "taskflow.mapper:choose",

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import CollectiveSync, MessageSync, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.strategy import SUMS
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 
@@ -19,13 +19,13 @@ ONE_STEP = RNNLMConfig(batch=5, steps=2, vocabulary=7, hidden=4, layers=2, dropo
 def ways(*chunks: int) -> list[Sync]:
     """All ways to synchronise a layer."""
     found = [
-        Sync(travel, place, n)
+        MessageSync(travel, place, n)
         for travel in SyncAlgorithm
         if travel is not SyncAlgorithm.COLLECTIVE
         for place in UpdatePlacement
         for n in chunks
     ]
-    return found + [Sync(SyncAlgorithm.COLLECTIVE, place) for place in (UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)]
+    return found + [CollectiveSync(place) for place in (UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)]
 
 
 def feeds(step: int, config: RNNLMConfig = CONFIG) -> dict[str, np.ndarray]:

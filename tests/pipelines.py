@@ -16,14 +16,15 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import (
     BLOCK,
+    CollectiveSync,
     Exchange,
     HybridParallel,
     OpConfig,
     Pipeline,
     PipelineSchedule,
+    ShardedSync,
     Strategy,
     Sync,
-    SyncAlgorithm,
     UpdatePlacement,
     in_micro_batches,
     map_graph,
@@ -161,8 +162,8 @@ def random_shares(graph: OperatorGraph, strategy: Strategy, random: Random) -> S
     often, alike = random.choice((0.5, 1.0)), random.random() < 0.5
 
     def shares(zero: int) -> Sync:
-        return Sync(
-            SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero,
+        return ShardedSync(
+            zero=zero,
             shard_group=random.choice((0, 0, 2, 3)), prefetch=random.choice((BLOCK, BLOCK, 0, 1, 3)),
             replicas=random.choice((0, 0, 1, 2)), late_gather=zero == 2 and random.random() < 0.5,
         )
@@ -178,8 +179,8 @@ def random_buckets(graph: OperatorGraph, strategy: Strategy, random: Random) -> 
     """The same with the weights of some layers or all synchronised in buckets of a random size, in one or in several ways."""
     often, size = random.choice((0.5, 0.9, 1.0)), random.choice((1, 30, 100, 300, 1000, 10**6))
     ways = [
-        Sync(
-            SyncAlgorithm.COLLECTIVE, place, overlap=random.random() < 0.7, bucket=size,
+        CollectiveSync(
+            place, overlap=random.random() < 0.7, bucket=size,
             late_gather=place is UpdatePlacement.SHARDED and random.random() < 0.5,
         )
         for place in (random.choice((UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)) for _ in range(random.choice((1, 1, 2))))

@@ -10,7 +10,7 @@ from pipelines import decoder, fitting
 
 import taskflow
 from taskflow.loss_scaling import LossScaling
-from taskflow.mapper import Strategy, Sync, SyncAlgorithm, UpdatePlacement, choose
+from taskflow.mapper import CollectiveSync, MessageSync, Strategy, Sync, SyncAlgorithm, UpdatePlacement, choose
 from taskflow.rules import AdamW
 
 
@@ -28,10 +28,10 @@ class Case:
 RING, COLLECTIVE = SyncAlgorithm.RING, SyncAlgorithm.COLLECTIVE
 REPLICATED, SHARDED = UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED
 CASES = (
-    Case("bfloat16", "data", Sync(COLLECTIVE, REPLICATED)),
-    Case("bfloat16", "data", Sync(COLLECTIVE, SHARDED)),
-    Case("float16", "data", Sync(RING, SHARDED, 3)),
-    Case("float16", "data", Sync(COLLECTIVE, SHARDED), scale=2.0**40),  # the first steps overflow
+    Case("bfloat16", "data", CollectiveSync(REPLICATED)),
+    Case("bfloat16", "data", CollectiveSync(SHARDED)),
+    Case("float16", "data", MessageSync(RING, SHARDED, 3)),
+    Case("float16", "data", CollectiveSync(SHARDED), scale=2.0**40),  # the first steps overflow
     Case("bfloat16", 7, sums=SyncAlgorithm.COLLECTIVE),  # partial values of 16 bits are all-reduced
     Case("float16", 9, sums=SyncAlgorithm.COLLECTIVE),
     *(Case(dtype, seed) for seed, dtype in enumerate(("bfloat16", "float16", "bfloat16", "float16"))),

@@ -15,7 +15,6 @@ from taskflow.mapper import (
     HybridParallel,
     HybridPlan,
     Strategy,
-    UpdatePlacement,
     layer_numbers,
     map_graph,
     placed_devices,
@@ -90,15 +89,15 @@ def _hybrid(
     ranks, many = (pipeline.ranks, pipeline.micro_batches) if pipeline is not None else (1, 1)
     virtual = pipeline.count // ranks if pipeline is not None else 1
     sharing = sharing_of(graph, strategy)
-    together = size == data or not any(config.copies > 1 for config in strategy.configs.values())
+    in_sequence = size == data or not any(config.copies > 1 for config in strategy.configs.values())
     plan = HybridPlan(
         tensor=size // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
         ring=context > 1 and strategy.exchange is Exchange.RING, micro_batch=max(1, samples(graph) // (data * many)),
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
         recompute=_recompute(graph, strategy, levels),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
-        overlap="all" if sharing.late_gather else "grads" if sharing.overlap else "none", sequence_parallel=together,
-        regather=bool(strategy.regather) and together and size > data * context,
+        overlap="all" if sharing.late_gather else "grads" if sharing.overlap else "none", sequence_parallel=in_sequence,
+        regather=bool(strategy.regather) and in_sequence and size > data * context,
     )
     if sharing.zero < 2 and plan.sharers > 1 and sharing.bucket != plan.bucket_of(sharing.zero):
         plan = replace(plan, bucket=sharing.bucket)
@@ -156,7 +155,7 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
         why = f"would be {b.describe(node)}" if one == two else f"is in stage {one}, and would be in stage {two}"
         differences.append(Difference(node.name, a.describe(node), why))
     for layer in sorted({parameter.layer for parameter in graph.parameters}):
-        stages = [sync.zero if sync.placement is UpdatePlacement.SHARDED else 0 for sync in (wanted.sync(layer), found.sync(layer))]
+        stages = [wanted.sync(layer).zero, found.sync(layer).zero]
         if stages[0] != stages[1]:
             differences.append(Difference(layer, f"zero{stages[0]}", f"would be zero{stages[1]}, as most layers"))
     for name in sorted(wanted.recompute ^ found.recompute):

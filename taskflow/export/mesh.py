@@ -15,7 +15,7 @@ from itertools import product
 from math import prod
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import BLOCK, OpConfig, Pipeline, Strategy, UpdatePlacement, in_micro_batches, sample_dim
+from taskflow.mapper import BLOCK, OpConfig, Pipeline, ShardedSync, Strategy, in_micro_batches, sample_dim
 from taskflow.operators.operator import Soap
 
 Assignment = tuple[int | None, ...]  # for each mesh dimension the operator's dimension that is cut along it
@@ -138,7 +138,7 @@ def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class WeightSharing:
     """Sharding of weights among replicas. ``zero``: ZeRO's stage; 0: each has all. ``group``: replicas that have all shares
-    together; 0: all of them. ``prefetch``: with stage 3, what is gathered ahead (`Sync.prefetch`). ``overlap``, ``bucket``,
+    together; 0: all of them. ``prefetch``: with stage 3, what is gathered ahead (`ShardedSync.prefetch`). ``overlap``, ``bucket``,
     ``late_gather``: as in `Sync`."""
 
     zero: int = 0
@@ -154,9 +154,8 @@ def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:
     counted: Counter[WeightSharing] = Counter()
     for p in graph.parameters:
         sync = strategy.sync(p.layer)
-        zero = sync.zero if sync.placement is UpdatePlacement.SHARDED else 0
-        of = WeightSharing(zero, sync.shard_group, sync.prefetch, sync.overlap, sync.bucket, sync.late_gather)
-        counted[of] += prod(p.shape)
+        among = (sync.shard_group, sync.prefetch) if isinstance(sync, ShardedSync) else (0, BLOCK)
+        counted[WeightSharing(sync.zero, *among, sync.overlap, sync.bucket, sync.late_gather)] += prod(p.shape)
     return max(counted, key=lambda sharing: counted[sharing], default=WeightSharing())
 
 

@@ -19,7 +19,15 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
-from taskflow.mapper.config import Exchange, Sync, SyncAlgorithm, UpdatePlacement, writes_together
+from taskflow.mapper.config import (
+    CollectiveSync,
+    Exchange,
+    ShardedSync,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    writes_together,
+)
 from taskflow.mapper.fitting import fitted
 from taskflow.mapper.layers import layer_numbers
 from taskflow.mapper.mapper import Mapper
@@ -61,7 +69,7 @@ class HybridParallel(Mapper):
         self._layer_of = _numbered(graph, plan)
         self._group = group
         self._places: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        self._micro_batches = samples(graph) // plan.together
+        self._micro_batches = samples(graph) // plan.samples_a_pass
         self._parts = self._micro_batches * plan.split
         levels = plan.recompute_layers
         self._recompute, self._rerun = (
@@ -152,19 +160,19 @@ class HybridParallel(Mapper):
         return frozenset(node.name for node in graph if node.parameters and self._tensor.shared(node) is not None)
 
     def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:
-        return SyncAlgorithm.COLLECTIVE if self._together() else super().select_sums(processors, machine)
+        return SyncAlgorithm.COLLECTIVE if self._by_collectives() else super().select_sums(processors, machine)
 
     def select_exchange(self, graph: OperatorGraph, machine: Machine) -> Exchange:
         if self.plan.ring:
             return Exchange.RING
-        return Exchange.COLLECTIVES if self._together() else Exchange.COPIES
+        return Exchange.COLLECTIVES if self._by_collectives() else Exchange.COPIES
 
     def select_plan(self, graph: OperatorGraph, machine: Machine) -> HybridPlan:
         """Return the plan with every degree set, and with its devices as numbers, so that it means the same elsewhere."""
         in_order = self._numbers == tuple(range(len(machine.processors)))
         return replace(self.plan, devices=() if in_order else self._numbers)
 
-    def _together(self) -> bool:
+    def _by_collectives(self) -> bool:
         """True if transfers across a group are collectives, as are sums of losses: in all plans except those that only distribute
         samples. What is ordered anyway (`Strategy.ordered`) is more than that: were its loss summed by one replica, replicas would
         not be alike, and would all have to be lowered. So is what costs otherwise than an operator by itself does."""
@@ -205,13 +213,11 @@ class HybridParallel(Mapper):
 
 def sync_of(zero: int, plan: HybridPlan, overlap: bool = True) -> Sync:
     """Return how a layer at a stage of ZeRO is synchronised."""
-    if not zero:
-        return Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, overlap=overlap, bucket=plan.bucket_of(0))
-    return Sync(
-        SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=zero, shard_group=plan.shard_group if zero > 1 else 0,
-        prefetch=plan.prefetch, overlap=overlap, late_gather=plan.overlap == "all" and zero < 3,
-        replicas=plan.sharers if zero > 1 and plan.tensor > 1 else 0, bucket=plan.bucket_of(zero),
-    )
+    late = plan.overlap == "all" and 0 < zero < 3
+    if zero < 2:
+        place = UpdatePlacement.SHARDED if zero else UpdatePlacement.REPLICATED
+        return CollectiveSync(place, overlap, plan.bucket_of(zero), late)
+    return ShardedSync(zero, plan.shard_group, plan.prefetch, plan.sharers if plan.tensor > 1 else 0, late)
 
 
 def _numbered(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import CollectiveSync, Exchange, MessageSync, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches
 from taskflow.mapper.plan import HybridPlan
 from taskflow.mapper.report import Profile
@@ -66,9 +66,9 @@ class Mapper(ABC):
         all-gather). That takes fewer messages, and update state is held once.
         """
         return (
-            Sync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED)
+            MessageSync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED)
             if _copying(holders, machine)
-            else Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)
+            else CollectiveSync(UpdatePlacement.REPLICATED)
         )
 
     def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:

@@ -75,8 +75,8 @@ def parse_sync(text: str, who: str) -> Sync:
     }
     said |= {"overlap": overlap, "late_gather": late}
     if words[1] in _STAGES:
-        return Sync(SyncAlgorithm(words[0]), UpdatePlacement.SHARDED, zero=_STAGES[words[1]], **said)
-    return Sync(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), **said)
+        return Sync.of(SyncAlgorithm(words[0]), UpdatePlacement.SHARDED, zero=_STAGES[words[1]], **said)
+    return Sync.of(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), **said)
 
 
 def parse_ranges(text: str, who: str) -> tuple[int, ...]:

@@ -91,7 +91,7 @@ class HybridPlan:
         return default_bucket(zero, self.sharers) if self.bucket is None or zero > 1 else self.bucket
 
     @property
-    def together(self) -> int:
+    def samples_a_pass(self) -> int:
         """Return the samples of a micro-batch that all replicas take together, of a plan with ``data`` and ``micro_batch``, or
         ``shares``."""
         return sum(self.shares) or (self.data or 1) * (self.micro_batch or 1)

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.config import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import CollectiveSync, MessageSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.strategy import SUMS
 from taskflow.operators.operator import Soap
@@ -118,8 +118,8 @@ class RandomMapper(Mapper):
         random = Random(crc32(f"{self._seed} {layer}".encode()))
         travel = random.choice(list(SyncAlgorithm))
         if travel is SyncAlgorithm.COLLECTIVE:
-            return Sync(travel, random.choice((UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)))
-        return Sync(travel, random.choice(list(UpdatePlacement)), random.randint(0, len(holders)))
+            return CollectiveSync(random.choice((UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)))
+        return MessageSync(travel, random.choice(list(UpdatePlacement)), random.randint(0, len(holders)))
 
     def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:
         return Random(f"{self._seed} sums").choice(SUMS)

@@ -9,11 +9,12 @@ from html import escape
 from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, ranges
+from taskflow.mapper.config import Exchange, MessageSync, OpConfig, Sync, SyncAlgorithm, ranges
 from taskflow.mapper.pipeline import Pipeline, verify_pipeline
 from taskflow.mapper.plan import HybridPlan
 from taskflow.regions import Rect
 
+_DEFAULT_SYNC = MessageSync()
 MOST_ROWS = 200  # of the table that a notebook shows
 SUMS = (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)  # how partial values may be summed
 
@@ -59,7 +60,7 @@ class Strategy:
 
     def sync(self, layer: str) -> Sync:
         """Return how the weights of a layer are synchronised."""
-        return self.syncs.get(layer, Sync())
+        return self.syncs.get(layer, _DEFAULT_SYNC)
 
     def partial(self, node: Node) -> bool:
         """True if several processors compute partial values of one Rect of an output of ``node``; `sums` says how these are

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper.config import Exchange, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import Exchange, MessageSync, OpConfig, ShardedSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.pipeline import Pipeline
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
 from taskflow.mapper.plan import is_plan, parse_plan
@@ -316,13 +316,7 @@ def _from_file(file: StrategyFile) -> Strategy:
         name: OpConfig(tuple(entry.degrees), tuple(entry.processors), tuple(map(tuple, entry.weights or ())), entry.copies)
         for name, entry in file.operators.items()
     }
-    syncs = {
-        layer: Sync(
-            entry.travel, entry.place, entry.chunks, entry.zero, entry.shard_group, entry.prefetch, entry.overlap, entry.replicas,
-            entry.bucket, entry.late_gather,
-        )
-        for layer, entry in file.syncs.items()
-    }
+    syncs = {layer: _sync(entry) for layer, entry in file.syncs.items()}
     pipeline = None
     if file.pipeline is not UNSET:
         entry = file.pipeline
@@ -333,14 +327,20 @@ def _from_file(file: StrategyFile) -> Strategy:
     )
 
 
+def _sync(entry: SyncEntry) -> Sync:
+    said = msgspec.structs.asdict(entry)
+    return Sync.of(said.pop("travel"), said.pop("place"), **said)
+
+
 def _sync_entry(sync: Sync) -> dict[str, Any]:
-    shares: dict[str, Any] = {"zero": sync.zero, "shard_group": sync.shard_group} if sync.zero > 1 else {}
-    shares |= {"replicas": sync.replicas} if sync.replicas else {}
-    shares |= {"prefetch": sync.prefetch} if sync.zero == 3 else {}
-    shares |= {} if sync.overlap else {"overlap": False}
-    shares |= {"bucket": sync.bucket} if sync.bucket else {}
-    shares |= {"late_gather": True} if sync.late_gather else {}
-    return {"travel": sync.algorithm.value, "place": sync.placement.value, "chunks": sync.chunks, **shares}
+    found: dict[str, Any] = {"travel": sync.algorithm.value, "place": sync.placement.value}
+    found["chunks"] = sync.chunks if isinstance(sync, MessageSync) else 0
+    if isinstance(sync, ShardedSync):
+        found |= {"zero": sync.zero, "shard_group": sync.shard_group}
+        found |= {"replicas": sync.replicas} if sync.replicas else {}
+        found |= {"prefetch": sync.prefetch} if sync.zero == 3 else {}
+    found |= {} if sync.overlap else {"overlap": False}
+    return found | ({"bucket": sync.bucket} if sync.bucket else {}) | ({"late_gather": True} if sync.late_gather else {})
 
 
 def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:

@@ -25,8 +25,8 @@ def units_of(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:
 
 
 def bucket_units(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:
-    """Return, by layer, the name of its bucket, for layers that share one (`Sync.bucket`): ``h.2.q..h.3.mlp``, of the first and the
-    last of them. A layer's size is that of the weights that the first piece of each of its operators reads."""
+    """Return, by layer, the name of its bucket, for layers that share one (`CollectiveSync.bucket`): ``h.2.q..h.3.mlp``, of the
+    first and the last of them. A layer's size is that of the weights that the first piece of each of its operators reads."""
     if not any(sync.bucket for sync in strategy.syncs.values()):
         return {}
     pipeline, blocks = strategy.pipeline, blocks_of(graph)

@@ -2,7 +2,7 @@
 
 A search has one `Deadline` for all its phases and threads. Everything that may take long calls `SearchSession.checkpoint` now
 and then, even in the middle of an evaluation (`Evaluator.checkpoint`), and is aborted when the time is over. So no durations
-have to be estimated in advance. A phase has a `BudgetShare`, and a `Restart` searches within one as if no better plan were
+have to be estimated in advance. A phase has a `BudgetPart`, and a `Restart` searches within one as if no better plan were
 known.
 """
 
@@ -156,15 +156,15 @@ class Spending(Protocol):
         """True if there is no time left."""
 
 
-class BudgetShare:
-    """Share, for one phase, of what is left of a search's budget or of its current restart."""
+class BudgetPart:
+    """Part, for one phase, of what is left of a search's budget or of its current restart."""
 
-    def __init__(self, search: Spending, share: float) -> None:
+    def __init__(self, search: Spending, fraction: float) -> None:
         self._search, end = search, search.end
         self._from = End(search.elapsed, search.proposals)
         self._to = End(
-            search.elapsed + share * max(0.0, end.seconds - search.elapsed),
-            search.proposals + share * max(0.0, end.proposals - search.proposals),
+            search.elapsed + fraction * max(0.0, end.seconds - search.elapsed),
+            search.proposals + fraction * max(0.0, end.proposals - search.proposals),
         )
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from taskflow.mapper import Strategy
+from taskflow.mapper import ShardedSync, Strategy
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.evaluate.folded import folded_use
 from taskflow.optimizer.memory import MemoryUse, explain, memory_use
@@ -150,7 +150,7 @@ class MemoryCheck:
         if step is None:
             return None
         uses = folded_use(step, self._evaluator.checkpoint)
-        if not strategy.regather and not any(sync.replicas for sync in strategy.syncs.values()):
+        if not strategy.regather and not any(isinstance(sync, ShardedSync) and sync.replicas for sync in strategy.syncs.values()):
             return uses
         return tuple([replace(use, holes=use.holes + round(OTHER_ORDER * use.buffers)) for use in uses])
 

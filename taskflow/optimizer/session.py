@@ -10,7 +10,7 @@ from math import inf, isfinite
 from time import perf_counter
 
 from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
-from taskflow.optimizer.budget import Admission, BudgetExhausted, BudgetShare, Deadline, End, Restart
+from taskflow.optimizer.budget import Admission, BudgetExhausted, BudgetPart, Deadline, End, Restart
 from taskflow.optimizer.cost.measured import before_measuring
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator, TooManyTasksError
 from taskflow.optimizer.memory_check import MOST_TASKS, MemoryCheck
@@ -285,7 +285,7 @@ class SearchSession:
             self.leave_out("lower bound (no time)")
         elif self.options.bound is not None:
             self.enter("lower bound")
-            part = BudgetShare(self, BOUND_SHARE if isfinite(self.deadline.seconds) else 1.0)
+            part = BudgetPart(self, BOUND_SHARE if isfinite(self.deadline.seconds) else 1.0)
             self.lower_bound = self.options.bound(lambda: part.expired)
 
     def _check(self, strategy: Strategy) -> str:

@@ -12,7 +12,7 @@ from taskflow.mapper import Strategy
 from taskflow.operators.operator import computes_in
 from taskflow.optimizer.cost import group_of, name_of, parts_of, size_of
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.probe.joined import owner_of, predicted_parts
+from taskflow.probe.joined import by_kind, owner_of, predicted_parts
 from taskflow.probe.kineto import RankTrace, TimeOf
 from taskflow.programs import TrainingProgram
 from taskflow.rules import Adam
@@ -32,7 +32,7 @@ def calibrated(
     ratios: dict[TimeOf, list[float]] = {}
     for trace in traces:
         predicted, least = predicted_parts(evaluator, strategy, trace.rank, paths), LEAST_PART * median(trace.seconds)
-        kinds = _sums(trace.known), _sums(predicted)
+        kinds = by_kind(trace.known), by_kind(predicted)
         for part, seconds in trace.known.items():
             if part.kind in ("forward", "backward", "loss") and predicted.get(part, 0.0) > 0:
                 ratios.setdefault(part, []).append(seconds / predicted[part])
@@ -56,13 +56,6 @@ def calibrated(
     others = [(kind, factors[part]) for kind in ("unit", "update") if (part := TimeOf(kind)) in factors]
     said += [f"{kind}: {factor:.2f} of what was predicted" for kind, factor in others]
     return replace(machine, kinds=kinds_now, collectives=library, source=f"{machine.source}; calibrated by a run"), said
-
-
-def _sums(parts: Mapping[TimeOf, float]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part, seconds in parts.items():
-        found[part.kind] = found.get(part.kind, 0.0) + seconds
-    return found
 
 
 def _points(

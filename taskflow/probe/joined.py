@@ -86,7 +86,7 @@ def joined(evaluator: Evaluator, strategy: Strategy, traces: Sequence[RankTrace]
     return Joined(
         seconds, evaluator.seconds_of(strategy) if not evaluator.at(strategy) else evaluator.seconds, chosen, rows,
         _causes(rows, slow, chosen), 1 - host / whole if whole else 0.0,
-        {rank: _by_kind(parts) for rank, parts in known.items()},
+        {rank: by_kind(parts) for rank, parts in known.items()},
     )  # fmt: skip
 
 
@@ -187,7 +187,8 @@ def _causes(rows: Iterable[PartRowOfStep], slow: Mapping[tuple[str, str], float]
     return tuple(sorted(found, key=lambda cause: -abs(cause.seconds)))
 
 
-def _by_kind(parts: Mapping[TimeOf, float]) -> dict[str, float]:
+def by_kind(parts: Mapping[TimeOf, float]) -> dict[str, float]:
+    """Return the seconds of each kind of part."""
     found: dict[str, float] = {}
     for part, seconds in parts.items():
         found[part.kind] = found.get(part.kind, 0.0) + seconds

@@ -42,7 +42,7 @@ def lacks(where: str, text: str, devices: int, at_a_time: int = 1) -> str:
     """What a plan lacks on so many devices, in a step of two micro-batches."""
     plan, machine = parse_plan(text), load_machine(where, devices)
     plan = replace(plan, data=devices // plan.tensor, micro_batch=at_a_time)
-    graph = build_model("llama", 2 * plan.together, devices, settings={key: str(value) for key, value in SIZES.items()})
+    graph = build_model("llama", 2 * plan.samples_a_pass, devices, settings={key: str(value) for key, value in SIZES.items()})
     return MemoryCheck(make_evaluator(graph, machine, rule=RULES["adam"]))(map_graph(HybridParallel(plan), graph, machine))
 
 

@@ -15,7 +15,7 @@ WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "w
 LIMIT_SECONDS = 200
 
 OWN_MAPPER = '''
-from taskflow.mapper import DataParallel, Mapper, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import DataParallel, Mapper, SyncAlgorithm, UpdatePlacement, MessageSync
 
 class Columns(Mapper):
     """Dense layers by columns, everything else on the last processor; weights travel around a ring."""
@@ -30,7 +30,7 @@ class Columns(Mapper):
         return len(machine.processors) - 1 - piece
 
     def select_reduction(self, layer, nbytes, holders, machine):
-        return Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED)
+        return MessageSync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED)
 '''
 
 

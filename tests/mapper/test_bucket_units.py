@@ -15,6 +15,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import (
     BucketLayer,
+    CollectiveSync,
     HybridParallel,
     HybridPlan,
     Strategy,
@@ -81,7 +82,7 @@ def test_sizes_are_those_of_the_libraries() -> None:
     assert {sync.bucket for sync in planned("t2 d4 zero1 mb1 bucket=2K", graph).syncs.values()} == {2000}
     assert {sync.bucket for sync in planned("t8 d1 mb1", graph).syncs.values()} == {0}  # no device holds what another does
     mixed = planned("d8 mb1 zero=0*1,1*2,2*3 bucket=2K", graph)
-    assert {(sync.zero, sync.bucket) for sync in mixed.syncs.values()} == {(1, 2000), (2, 0)}
+    assert {(sync.zero, sync.bucket) for sync in mixed.syncs.values()} == {(0, 2000), (1, 2000), (2, 0)}
 
 
 @pytest.mark.parametrize(("text", "what"), [
@@ -95,11 +96,11 @@ def test_wrong_words_are_said(text: str, what: str) -> None:
 
 
 def test_syncs_say_their_buckets() -> None:
-    sync = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, bucket=4000, overlap=False)
+    sync = CollectiveSync(UpdatePlacement.SHARDED, bucket=4000, overlap=False)
     assert str(sync) == "collective/spread/bucket4000/after" and parse_sync(str(sync), "test") == sync
-    for wrong in (Sync(SyncAlgorithm.RING), Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=2)):
-        with pytest.raises(ValueError, match="bucket 5 has collectives take several layers at once"):
-            replace(wrong, bucket=5)
+    for travel, zero in ((SyncAlgorithm.RING, 1), (SyncAlgorithm.COLLECTIVE, 2)):
+        with pytest.raises(ValueError, match="Sync: bucket 5 goes with algorithm 'collective' and zero 1; got"):
+            Sync.of(travel, UpdatePlacement.SHARDED, zero=zero, bucket=5)
 
 
 def test_files_keep_buckets(tmp_path: object) -> None:

@@ -15,8 +15,10 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import (
     BLOCK,
+    CollectiveSync,
     HybridPlan,
     PipelineSchedule,
+    ShardedSync,
     Strategy,
     Sync,
     SyncAlgorithm,
@@ -74,7 +76,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     assert parse_plan("d4 zero3 prefetch=block") == parse_plan("d4 zero3") and parse_plan("zero3").prefetch == BLOCK
     for text in ("t1 p1 d4 zero2 hsdp2", "t1 p1 zero3 prefetch=0", "t1 p1 d4 zero3 hsdp2 prefetch=2", "t1 p1 zero3 prefetch=1"):
         assert str(parse_plan(text)) == text
-    sync = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=3, shard_group=2, prefetch=0)
+    sync = ShardedSync(zero=3, shard_group=2, prefetch=0)
     assert set(planned("d4 hsdp2 prefetch=0", 4).syncs.values()) == {sync}
 
 
@@ -170,9 +172,9 @@ def test_pieces_run_where_megatron_has_them() -> None:
     assert pipeline.stage("tokens") == 0 and pipeline.stage("targets") == 1  # with the loss that reads it
     assert {pipeline.stage(f"h.{i}.mlp.add") for i in range(3)} == {0}
     assert pipeline.stage("lm_head") == pipeline.stage("h.3.ln_1") == 1
-    assert set(strategy.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, bucket=25 * 2**20 // 4)}
+    assert set(strategy.syncs.values()) == {CollectiveSync(UpdatePlacement.REPLICATED, bucket=25 * 2**20 // 4)}
     sharded = planned("d2 zero1", 2)
-    assert set(sharded.syncs.values()) == {Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, bucket=40_000_000)}
+    assert set(sharded.syncs.values()) == {CollectiveSync(UpdatePlacement.SHARDED, bucket=40_000_000)}
 
 
 def test_without_sequence_parallelism_what_is_between_is_with_all_of_a_group() -> None:
@@ -240,8 +242,8 @@ def test_without_overlap_sums_wait_for_the_end_of_the_backward_pass(plan: str) -
     assert planned(plan, 8, graph).syncs == planned(f"{plan} overlap=grads", 8, graph).syncs
     for sync in set(planned(f"{plan} overlap=none", 8, graph).syncs.values()):
         assert not sync.overlap and str(sync).endswith("/after") and parse_sync(str(sync), "test") == sync
-    with pytest.raises(ValueError, match="it goes with algorithm 'collective' and zero 1"):
-        Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, overlap=False)
+    with pytest.raises(ValueError, match="overlap False goes with algorithm 'collective' and zero 1"):
+        Sync.of(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, overlap=False)
 
     def sums(text: str) -> list[tuple[float, float]]:
         """When gradients are summed, and when the last backward task ends on the processors that sum them."""

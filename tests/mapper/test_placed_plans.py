@@ -49,7 +49,7 @@ def test_places_and_shares_are_read_and_say_themselves() -> None:
     assert str(plan) == text and parse_plan("p2 d2 stages=2,1 shares=2,1 devices=4,5,0,1") == plan
     assert str(parse_plan("p2 devices=v100,a100")) == "t1 p2 devices=v100,a100"
     assert str(parse_plan("p2 devices=v100,3,0-1,a100")) == "t1 p2 devices=v100,3,0-1,a100"
-    assert (plan.together, HybridPlan(data=4, micro_batch=2).together) == (3, 8)
+    assert (plan.samples_a_pass, HybridPlan(data=4, micro_batch=2).samples_a_pass) == (3, 8)
 
 
 @pytest.mark.parametrize(("plan", "message"), [

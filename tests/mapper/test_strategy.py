@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
 
@@ -15,13 +15,16 @@ from language_model import CONFIG, feeds, model, random_strategy
 import taskflow
 from taskflow.mapper import (
     BLOCK,
+    MessageSync,
     OpConfig,
+    ShardedSync,
     Strategy,
     Sync,
     SyncAlgorithm,
     UpdatePlacement,
     described_by_layers,
     load,
+    parse_sync,
     save,
 )
 
@@ -39,8 +42,8 @@ def test_round_trip(seed: int, tmp_path: Path) -> None:
 
 def test_a_file_says_what_is_kept_as_shares_and_nothing_new_without(tmp_path: Path) -> None:
     graph = model()
-    sharded = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=3, shard_group=2, prefetch=0)
-    strategy = replace(random_strategy(graph, 4, Random(2)), syncs={"softmax": sharded, "embedding": Sync()})
+    sharded = ShardedSync(zero=3, shard_group=2, prefetch=0)
+    strategy = replace(random_strategy(graph, 4, Random(2)), syncs={"softmax": sharded, "embedding": MessageSync()})
     save(strategy, graph, "host", tmp_path / "plan.json")
     assert load(tmp_path / "plan.json", graph, 4) == strategy and strategy.ordered
     entries = json.loads((tmp_path / "plan.json").read_text())["syncs"]
@@ -58,7 +61,7 @@ def test_a_file_says_what_is_kept_as_shares_and_nothing_new_without(tmp_path: Pa
     path = write(tmp_path, lambda content: content["syncs"].update(
         {"softmax": {"travel": "ring", "place": "spread", "zero": 2}}
     ))
-    with pytest.raises(ValueError, match=r"plan.json: Sync: zero 2 keeps shares by reduce-scatter .* got 'ring' and 'spread'"):
+    with pytest.raises(ValueError, match=r"plan.json: Sync: zero 2 goes with algorithm 'collective', .* got 'ring', 'spread'"):
         load(path, graph, 2)
 
 
@@ -79,9 +82,9 @@ def test_a_file_trains_like_the_strategy_it_was_made_of(tmp_path: Path) -> None:
 def test_what_is_not_in_a_file_has_its_default(tmp_path: Path) -> None:
     graph = model()
     path = write(tmp_path, lambda content: content.pop("syncs"))
-    assert load(path, graph, 2).sync("softmax") == Sync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED)
+    assert load(path, graph, 2).sync("softmax") == MessageSync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED)
     path = write(tmp_path, lambda content: content["syncs"].update({"softmax": {"travel": "ring", "place": "every"}}))
-    assert load(path, graph, 2).sync("softmax") == Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, 0)
+    assert load(path, graph, 2).sync("softmax") == MessageSync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, 0)
 
 
 def write(folder: Path, change: Callable[[dict], object] = lambda content: None, processors: int = 2) -> Path:
@@ -234,7 +237,8 @@ def test_a_strategy_prints_itself() -> None:
     assert whole.describe(graph.node("softmax")) == "whole @ 2"
     mixed = OpConfig((2, 1, 2, 1), (0, 1, 3, 1))
     assert mixed.describe(graph.node("softmax")) == "n/2 c/2 @ 0-1,3,1"
-    assert str(Sync()) == "owner/spread" and str(Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, 3)) == "ring/every/3"
+    assert str(MessageSync()) == "owner/spread"
+    assert str(MessageSync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, 3)) == "ring/every/3"
 
 
 def test_a_strategy_that_does_not_fit_is_refused_by_the_executor() -> None:
@@ -262,3 +266,29 @@ def test_equal_operators_of_layers_are_described_in_one_line() -> None:
         "x: n/4 @ 0-3", "h.0,2-3.up: n/4 @ 0-3", "h.0-3.act: n/4 @ 0-3", "h.1.up: n/4 @ 3,2,1,0", "labels: n/4 @ 0-3",
         "loss: n/4 @ 0-3",
     ]
+
+
+KINDS = {
+    "ring/spread": {"chunks": 3},
+    "collective/every": {"bucket": 7, "overlap": False},
+    "collective/spread": {"bucket": 7, "overlap": False, "late_gather": True},
+    "collective/zero2": {"shard_group": 2, "replicas": 4, "late_gather": True},
+    "collective/zero3": {"shard_group": 2, "replicas": 4, "prefetch": 5},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_synchronisation_takes_its_own_words(kind: str) -> None:
+    words = {name: value for of in KINDS.values() for name, value in of.items()}
+    plain = parse_sync(kind, "test")
+    for name, value in words.items():
+        said = {"algorithm": plain.algorithm, "placement": plain.placement, "zero": max(1, plain.zero), name: value}
+        if name in KINDS[kind]:
+            made = Sync.of(**said)
+            assert getattr(made, name) == value and type(made) is type(plain) and parse_sync(str(made), "test") == made
+        elif name == "prefetch":  # files of every kind may have it
+            assert Sync.of(**said) == plain
+        else:
+            with pytest.raises(ValueError, match=f"Sync: {name} .*goes with"):
+                Sync.of(**said)
+    assert set(KINDS[kind]) <= {field.name for field in fields(plain)}

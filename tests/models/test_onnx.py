@@ -16,7 +16,17 @@ from random_networks import network
 
 import taskflow
 from taskflow.cli.main import main
-from taskflow.mapper import DataParallel, Exchange, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.mapper import (
+    DataParallel,
+    Exchange,
+    MessageSync,
+    OpConfig,
+    ShardedSync,
+    Strategy,
+    SyncAlgorithm,
+    UpdatePlacement,
+    map_graph,
+)
 from taskflow.models import build
 from taskflow.models.notes import ImportNote
 from taskflow.models.onnx import config_of, export_onnx, from_onnx, read_onnx_plan, specs_of
@@ -365,11 +375,12 @@ def test_what_onnx_has_no_words_for_is_kept_too() -> None:
     node = next(n for n in graph if n.parameters)
     uneven = OpConfig(plain[node.name].degrees, (1, 0), tuple((1.0, 3.0) if k > 1 else () for k in plain[node.name].degrees))
     strategy = Strategy(
-        2, {**plain.configs, node.name: uneven}, {node.name: Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, 2)}, "mine",
+        2, {**plain.configs, node.name: uneven},
+        {node.name: MessageSync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED, 2)}, "mine",
         SyncAlgorithm.COLLECTIVE, exchange=Exchange.COLLECTIVES,
     )
     assert read_onnx_plan(export_onnx(graph, strategy), graph) == strategy
-    sharded = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, zero=3, shard_group=2, prefetch=2)
+    sharded = ShardedSync(zero=3, shard_group=2, prefetch=2)
     strategy = Strategy(2, plain.configs, {node.name: sharded}, recompute=frozenset({node.name}))
     assert read_onnx_plan(export_onnx(graph, strategy), graph) == strategy
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from report_cases import EVIL, evil_report, report_of
 
-from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import MessageSync, SyncAlgorithm, UpdatePlacement
 from taskflow.report import write_page
 from taskflow.report.units import seconds
 
@@ -259,7 +259,7 @@ def test_names_do_not_run(browser: Any, tmp_path: Path) -> None:
 
 def test_a_step_of_64_devices_is_ready_and_drawn_quickly(browser: Any, tmp_path: Path) -> None:
     """The paper's NMT on 64 K80, the expert's plan, rings of messages: thousands of tasks. The issue's limit is 2 s."""
-    _, report = report_of("NMT", "expert", 64, preset="paper", sync=Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED))
+    _, report = report_of("NMT", "expert", 64, preset="paper", sync=MessageSync(SyncAlgorithm.RING, UpdatePlacement.SHARDED))
     assert report.value["plan"]["tasks"] > 8000
     size = write_page(report, tmp_path / "r.html")
     assert size < 5_000_000

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from report_cases import EVIL, evil_report, report_of
 
 from taskflow.cli.main import main
-from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import MessageSync, SyncAlgorithm, UpdatePlacement
 from taskflow.report import page, write_page
 from taskflow.report.columns import unpack
 from taskflow.report.page import SCRIPTS
@@ -107,7 +107,7 @@ def test_names_cannot_break_out() -> None:
 
 
 def test_the_largest_small_page_is_small() -> None:
-    _, report = report_of("NMT", "data", 16, preset="paper", sync=Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED))
+    _, report = report_of("NMT", "data", 16, preset="paper", sync=MessageSync(SyncAlgorithm.RING, UpdatePlacement.SHARDED))
     assert report.value["plan"]["tasks"] > 4000
     assert len(page(report)) < 600_000
 

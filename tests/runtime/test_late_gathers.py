@@ -14,7 +14,7 @@ from taskflow.checkpoint import load_checkpoint, save_checkpoint
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import choose, parse_sync
-from taskflow.mapper.config import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import CollectiveSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.models.gpt import gpt
 from taskflow.rules import AdamW
 from taskflow.runtime.executor import Executor
@@ -88,11 +88,11 @@ def test_a_step_begins_with_the_gathers_and_ends_with_updates(plan: str) -> None
 
 
 def test_only_shares_of_whole_weights_are_gathered_late() -> None:
-    late = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, bucket=100, late_gather=True)
+    late = CollectiveSync(UpdatePlacement.SHARDED, bucket=100, late_gather=True)
     assert str(late) == "collective/spread/bucket100/late" and parse_sync(str(late), "test") == late
     for travel, place, zero in (
         (SyncAlgorithm.RING, UpdatePlacement.SHARDED, 1), (SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED, 1),
         (SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED, 3),
     ):
-        with pytest.raises(ValueError, match="late_gather has an all-gather of new weights wait for the next step"):
-            Sync(travel, place, zero=zero, late_gather=True)
+        with pytest.raises(ValueError, match=r"Sync: late_gather .* goes with"):
+            Sync.of(travel, place, zero=zero, late_gather=True)

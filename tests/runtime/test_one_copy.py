@@ -12,7 +12,7 @@ from language_model import CONFIG, feeds, model, random_strategy
 
 from taskflow.machine import host
 from taskflow.mapper import choose
-from taskflow.mapper.config import Sync, UpdatePlacement
+from taskflow.mapper.config import MessageSync, UpdatePlacement
 from taskflow.mapper.strategy import Strategy
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
@@ -101,7 +101,7 @@ def test_who_updates_decides(place: UpdatePlacement, shared: bool) -> None:
     graph = model("float32", CONFIG)
     data = choose("data", graph, host(2))[0]
     layers = {bundle.layer for bundle in lower(graph, data, SGD(0.1)).bundles}
-    strategy = Strategy(2, data.configs, {layer: Sync(placement=place) for layer in layers})
+    strategy = Strategy(2, data.configs, {layer: MessageSync(placement=place) for layer in layers})
     tasks = lower(graph, strategy, SGD(0.1))
     order = simulate(tasks, host(2), roofline(host(2))).begun(tasks)
     found = one_copy(tasks, order, Placement(2, 2))

@@ -22,7 +22,7 @@ from taskflow.cli.main import main
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.loss_scaling import LossScaler, LossScaling
-from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.mapper import CollectiveSync, DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.models import build
 from taskflow.optimizer.memory.peak import peak_bytes
 from taskflow.rules import SGD, AdamW, UpdateRule
@@ -172,19 +172,19 @@ def data_parallel(dtype: str, way: Sync, processors: int = 4) -> tuple[OperatorG
 def test_a_sharded_update_keeps_copies_of_its_share(travel: SyncAlgorithm) -> None:
     """ZeRO's stage 1: each processor has all 16-bit weights, and of copies and state a quarter."""
     chunks = 0 if travel is SyncAlgorithm.COLLECTIVE else 4
-    graph, strategy = data_parallel("bfloat16", Sync(travel, UpdatePlacement.SHARDED, chunks))
+    graph, strategy = data_parallel("bfloat16", Sync.of(travel, UpdatePlacement.SHARDED, chunks=chunks))
     uses = peak_bytes(graph, strategy, RULE)
     count = graph.parameter_count
     assert all(use.weights == 2 * count for use in uses)
     assert sum(use.state for use in uses) == (4 + 2 * 4) * count
     assert max(use.state for use in uses) < 1.2 * (4 + 2 * 4) * count / 4
-    every = data_parallel("bfloat16", Sync(travel, UpdatePlacement.REPLICATED))
+    every = data_parallel("bfloat16", Sync.of(travel, UpdatePlacement.REPLICATED))
     assert all(use.state == (4 + 2 * 4) * count for use in peak_bytes(*every, RULE))
 
 
 def test_gradients_travel_in_float32_and_weights_in_16_bits() -> None:
     """As in Megatron-LM's distributed optimiser: a reduce-scatter of 4 bytes, an all-gather of 2."""
-    graph, strategy = data_parallel("bfloat16", Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED))
+    graph, strategy = data_parallel("bfloat16", CollectiveSync(UpdatePlacement.SHARDED))
     tasks = Executor(graph, strategy, RULE).program("train").graph
     sent = [t.nbytes for t in tasks if t.kind is Kind.COLLECTIVE]
     assert sum(sent) == 3 * (4 + 2) * graph.parameter_count

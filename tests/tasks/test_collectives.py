@@ -10,7 +10,16 @@ from language_model import CONFIG, feeds, model
 
 import taskflow
 from taskflow.machine import host, load_machine, ring, ring_bytes
-from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.mapper import (
+    CollectiveSync,
+    DataParallel,
+    MessageSync,
+    Strategy,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    map_graph,
+)
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.optimizer.evaluate.evaluator import timeline_json
 from taskflow.regions import Rect
@@ -20,7 +29,7 @@ from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import simulate, together
 from taskflow.tasks.task import AllReduce, Kind
 
-COLLECTIVE = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)
+COLLECTIVE = CollectiveSync(UpdatePlacement.REPLICATED)
 
 
 def synchronised(strategy: Strategy, sync: Sync) -> Strategy:
@@ -56,7 +65,7 @@ def test_the_same_losses_as_by_our_own_messages() -> None:
         run = taskflow.Executor(graph, synchronised(strategy, sync), SGD(0.5, momentum=0.9), seed=3, clip_norm=0.1)
         return [run.train(feeds(step, CONFIG)) for step in range(4)]
 
-    assert losses(COLLECTIVE) == pytest.approx(losses(Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED)), rel=1e-12)
+    assert losses(COLLECTIVE) == pytest.approx(losses(MessageSync(SyncAlgorithm.RING, UpdatePlacement.SHARDED)), rel=1e-12)
 
 
 def test_all_wait_for_the_last_one() -> None:
@@ -137,8 +146,9 @@ def test_where_processors_copy_a_collective_goes_around_its_ring() -> None:
 
 def test_what_is_refused() -> None:
     for place, chunks in ((UpdatePlacement.SHARDED, 2), (UpdatePlacement.OWNER, 0), (UpdatePlacement.REPLICATED, 2)):
-        with pytest.raises(ValueError, match="leaves each holder with the whole sum, or with a share of it"):
-            Sync(SyncAlgorithm.COLLECTIVE, place, chunks)
+        said = "leaves each holder with the whole sum, or with a share of it" if chunks == 0 else "Sync: chunks 2 goes with"
+        with pytest.raises(ValueError, match=said):
+            Sync.of(SyncAlgorithm.COLLECTIVE, place, chunks=chunks)
     emit = Emitter(2)
     one = [emit.whole(emit.buffer(f"b{i}", Rect((0,), (4,)), 1, np.dtype(np.float32))) for i in range(2)]
     for parts in (one, one[:1]):

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import CollectiveSync, MessageSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.rules import SGD
 from taskflow.tasks.lower.gradient_sync import SyncStep, SyncTask, first_root, make_sync_table, routes, sync_tasks
 
@@ -16,8 +16,8 @@ MESSAGES = [SyncAlgorithm.RING, SyncAlgorithm.TREE, SyncAlgorithm.OWNER]
 def random_sync(random: Random) -> Sync:
     travel = random.choice(list(SyncAlgorithm))
     if travel is SyncAlgorithm.COLLECTIVE:
-        return Sync(travel, random.choice((UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)))
-    return Sync(travel, random.choice(list(UpdatePlacement)), random.choice((0, 1, 2, 3, 5, 64)))
+        return CollectiveSync(random.choice((UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)))
+    return MessageSync(travel, random.choice(list(UpdatePlacement)), random.choice((0, 1, 2, 3, 5, 64)))
 
 
 def random_tasks(random: Random) -> tuple[tuple[bool, ...], int, list[SyncTask]]:
@@ -87,7 +87,7 @@ def test_where_the_first_root_is_only_renames_holders(seed: int) -> None:
 
 
 def test_work_is_what_is_read_and_written() -> None:
-    tasks, _ = sync_tasks(make_sync_table(Sync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER), (True,) * 3, 10, 4), 0)
+    tasks, _ = sync_tasks(make_sync_table(MessageSync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER), (True,) * 3, 10, 4), 0)
     rule = SGD(0.1)
     work = {task.step: task.work(3, 4, rule) for task in tasks}
     assert work == {
@@ -109,4 +109,4 @@ def test_routes_bring_each_value_to_the_root_once(travel: SyncAlgorithm, count: 
 
 def test_a_bundle_without_gradients_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one of 2 holders must have a gradient"):
-        make_sync_table(Sync(), (False, False), 4, 4)
+        make_sync_table(MessageSync(), (False, False), 4, 4)

@@ -18,7 +18,7 @@ from fast_and_slow import fast_among
 from language_model import CONFIG, ONE_STEP, model, random_strategy
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, SyncAlgorithm
+from taskflow.mapper import MessageSync, OpConfig, Strategy
 from taskflow.operators.operator import Soap
 from taskflow.regions import LogicalRegion, Privilege, Requirement
 from taskflow.regions.dependence import Analysis
@@ -233,7 +233,7 @@ def test_nothing_is_overwritten_before_it_was_read(seed):
     graph = model(config=(CONFIG, ONE_STEP)[seed % 2])
     strategy = strategy_of(seed, graph, contract=True)
     # One chunk a bundle: the definition has one update for all of it, which would wait for readers of other chunks.
-    syncs = {n: replace(sync, chunks=int(sync.algorithm is not SyncAlgorithm.COLLECTIVE)) for n, sync in strategy.syncs.items()}
+    syncs = {n: replace(sync, chunks=1) if isinstance(sync, MessageSync) else sync for n, sync in strategy.syncs.items()}
     strategy = replace(strategy, syncs=syncs)
     overwrites = Definition(graph, strategy).overwrites
     tasks = lower(graph, strategy, SGD(0.1))

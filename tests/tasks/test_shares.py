@@ -13,7 +13,16 @@ from language_model import CONFIG, feeds, model, random_strategy
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine, ring, ring_bytes, ring_share
-from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.mapper import (
+    CollectiveSync,
+    DataParallel,
+    MessageSync,
+    Strategy,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    map_graph,
+)
 from taskflow.mapper.notation import parse_sync
 from taskflow.mapper.strategy_file import load, save
 from taskflow.optimizer.cost.task_costs import Roofline
@@ -25,7 +34,7 @@ from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.task import AllGather, AllReduce, Kind, ReduceScatter, TaskGraph, Update
 from taskflow.tasks.topic import Purpose
 
-SHARES = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED)
+SHARES = CollectiveSync(UpdatePlacement.SHARDED)
 RULES = (SGD(0.5), SGD(0.5, momentum=0.9), Adam(0.01))
 
 
@@ -67,7 +76,7 @@ def test_three_tasks_in_place_of_a_ring_of_messages() -> None:
 def test_state_is_held_once() -> None:
     """Adam's two numbers for each weight: on all processors together as often as on one."""
     graph = model()
-    every = synchronised(data_parallel(graph, 3), Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED))
+    every = synchronised(data_parallel(graph, 3), CollectiveSync(UpdatePlacement.REPLICATED))
 
     def state(strategy: Strategy) -> int:
         found = lower(graph, strategy, Adam())
@@ -89,9 +98,9 @@ def test_the_same_losses_as_by_other_ways(rule: UpdateRule, clip: float | None) 
     strategy = data_parallel(graph, 4)
     found = losses(graph, strategy, rule, clip)
     for other in (
-        Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED),
-        Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED),
-        Sync(SyncAlgorithm.TREE, UpdatePlacement.OWNER),
+        MessageSync(SyncAlgorithm.RING, UpdatePlacement.SHARDED),
+        CollectiveSync(UpdatePlacement.REPLICATED),
+        MessageSync(SyncAlgorithm.TREE, UpdatePlacement.OWNER),
     ):
         assert found == pytest.approx(losses(graph, synchronised(strategy, other), rule, clip), rel=1e-11)
 
@@ -102,7 +111,7 @@ def test_random_plans(seed: int) -> None:
     graph, random = model(), Random(seed)
     strategy = random_strategy(graph, random.randint(2, 6), random)
     rule, clip = RULES[seed % 3], (None, 0.1)[seed % 2]
-    wanted = losses(graph, synchronised(strategy, Sync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER)), rule, clip)
+    wanted = losses(graph, synchronised(strategy, MessageSync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER)), rule, clip)
     assert losses(graph, synchronised(strategy, SHARES), rule, clip) == pytest.approx(wanted, rel=1e-11)
 
 

@@ -9,7 +9,7 @@ import pytest
 from fast_and_slow import fast_among
 
 from taskflow.machine import load_machine
-from taskflow.mapper import Sync, choose
+from taskflow.mapper import MessageSync, choose
 from taskflow.models import build
 from taskflow.optimizer.algorithms.initial import random_start
 from taskflow.optimizer.space.space import SearchSpace
@@ -31,7 +31,7 @@ def test_every_task_has_a_topic(model: str, mapper: str, clip_norm: float | None
         random_start(graph, machine, SearchSpace(graph, 4), Random(5)) if mapper == "random" else choose(mapper, graph, machine)[0]
     )
     if mapper == "random":  # one that sends new weights
-        strategy = replace(strategy, syncs={p.layer: Sync() for p in graph.parameters})
+        strategy = replace(strategy, syncs={p.layer: MessageSync() for p in graph.parameters})
     tasks = lower(graph, strategy, SGD(lr=0.1), clip_norm=clip_norm)
     nodes = {node.name: node for node in graph}
     layers = {p.layer for p in graph.parameters}

@@ -11,7 +11,7 @@ from taskflow.export.difference import Difference, regather_differences, rerun_d
 from taskflow.export.jax.pipelines import STAGES, without_stages
 from taskflow.export.mesh import Assignment, Mesh, data_dims, mesh_of
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import Strategy, UpdatePlacement, sample_dim
+from taskflow.mapper import ShardedSync, Strategy, sample_dim
 from taskflow.operators.operator import Soap, Work
 
 HEAVY = {Work.CONTRACTION, Work.CONVOLUTION, Work.RECURRENT}
@@ -144,12 +144,12 @@ class _Expression:
                         self.notes.append(f"{node.name} reads {parameter.name}, which lies as {parameter.layer} cuts it")
                     continue
                 sync = self.strategy.sync(parameter.layer)
-                zero = sync.zero if sync.zero > 1 else int(sync.placement is UpdatePlacement.SHARDED)
+                zero, among = sync.zero, sync if isinstance(sync, ShardedSync) else None
                 free = [j for j, lies in enumerate(lying) if lies.axis is None]
-                if zero and 0 < sync.replicas < prod(self.mesh.sizes[j] for j in free):
-                    free = self._within(free, sync.replicas, node)
-                if zero and sync.shard_group:
-                    free = self._within(free[::-1], sync.shard_group, node)
+                if among and 0 < among.replicas < prod(self.mesh.sizes[j] for j in free):
+                    free = self._within(free, among.replicas, node)
+                if among and among.shard_group:
+                    free = self._within(free[::-1], among.shard_group, node)
                 state = self._shared(spec, parameter.shape, free) if zero and free else spec
                 if zero and free and state == spec:
                     whole.append(parameter.name)
@@ -276,7 +276,8 @@ def _axis_names(graph: OperatorGraph, mesh: Mesh, data: Sequence[int]) -> list[s
 
 def _split(mesh: Mesh, graph: OperatorGraph, strategy: Strategy) -> Mesh:
     """The mesh with its replicas split into two dimensions, groups and their members, if weights are sharded within groups."""
-    groups = {strategy.sync(p.layer).shard_group for p in graph.parameters if strategy.sync(p.layer).zero > 1} - {0}
+    syncs = [strategy.sync(p.layer) for p in graph.parameters]
+    groups = {sync.shard_group for sync in syncs if isinstance(sync, ShardedSync)} - {0}
     data = data_dims(graph, mesh)
     if len(groups) != 1 or len(data) != 1:
         return mesh

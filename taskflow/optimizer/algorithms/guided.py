@@ -49,7 +49,7 @@ from taskflow.optimizer.algorithms.local_search import polish
 from taskflow.optimizer.algorithms.moves import SYNCS, Moves
 from taskflow.optimizer.algorithms.repetitions import try_repeated
 from taskflow.optimizer.algorithms.uneven import UnevenPieces
-from taskflow.optimizer.budget import BudgetExhausted, BudgetShare
+from taskflow.optimizer.budget import BudgetExhausted, BudgetPart
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import SearchResult
@@ -104,7 +104,7 @@ class _Guided:
             self.run.local = self.run.optimal = True
             return "finished"
         if self.run.evaluator.tasks >= MANY_TASKS:  # of smaller steps annealing tries enough
-            self._together(BudgetShare(self.run, 0.1))
+            self._together(BudgetPart(self.run, 0.1))
         self.run.back_to_best()
         if self.large or self.run.evaluator.tasks < MANY_TASKS:
             self._restarts(self.run.strategy)
@@ -126,12 +126,12 @@ class _Guided:
 
     def _round(self, number: int) -> None:
         """Annealing of layers and of operators, and descent, from the best plan."""
-        self.uneven.shift(BudgetShare(self.run, 0.1))
+        self.uneven.shift(BudgetPart(self.run, 0.1))
         temperature = TEMPERATURES[number % len(TEMPERATURES)]
         if self.large:
             self.run.back_to_best()
-            self.tied.anneal(BudgetShare(self.run, 0.2), temperature)
-        self._anneal(BudgetShare(self.run, 0.3), temperature)
+            self.tied.anneal(BudgetPart(self.run, 0.2), temperature)
+        self._anneal(BudgetPart(self.run, 0.3), temperature)
         self.run.back_to_best()
         self._descend()
 
@@ -150,7 +150,7 @@ class _Guided:
             return
         self.uneven.start(self.run.options.rivals or known(self.graph, self.machine))
         large = self.run.evaluator.tasks >= MOST_CRITICAL
-        try_repeated(self.run, guided, BudgetShare(self.run, LARGE_REPEATED if large else REPEATED))
+        try_repeated(self.run, guided, BudgetPart(self.run, LARGE_REPEATED if large else REPEATED))
         if self.run.refused:  # memory is scarce: one of these does not fit
             self.run.enter("groups, to fit the memory")
             for strategy in groups(self.graph, self.machine):
@@ -189,7 +189,7 @@ class _Guided:
             if self.run.expired:
                 raise BudgetExhausted
             self.run.back_to_best()
-            self.tied.anneal(BudgetShare(self.run, 0.2 if self.large else 0.02), temperature)
+            self.tied.anneal(BudgetPart(self.run, 0.2 if self.large else 0.02), temperature)
             if number == 0 and between is not None:
                 between()
 
@@ -198,12 +198,12 @@ class _Guided:
         these had found nothing. Where such a chain of annealing is short beside the budget, more of them follow, each
         for itself, from both plans in turn. Where annealing ends differs by a tenth and more from one time to the next,
         and does not get better by going on."""
-        budget, every = self.run.options.budget, BudgetShare(self.run, RESTARTS)
+        budget, every = self.run.options.budget, BudgetPart(self.run, RESTARTS)
         if self.large:
-            self._descend_layers(BudgetShare(self.run, 0.15))
+            self._descend_layers(BudgetPart(self.run, 0.15))
         else:
             self.run.enter("patterns")
-            self.patterns.descend(BudgetShare(self.run, 0.1))
+            self.patterns.descend(BudgetPart(self.run, 0.1))
         descended, begin = self.run.strategy, (self.run.elapsed, self.run.proposals)
         self.run.restart(start)
         self._chain(self._plans_of_others)
@@ -231,27 +231,27 @@ class _Guided:
         """Descend from where annealing of layers ends: over layers and over groups of operators."""
         if self.large and not self.run.restarted and not self.run.options.starts:
             # Not before: annealing that starts from them seldom leaves them, and may have found something better.
-            self.tied.hybrids(BudgetShare(self.run, 0.2))
+            self.tied.hybrids(BudgetPart(self.run, 0.2))
         self.run.back_to_best()
         if self.large:
-            self._descend_layers(BudgetShare(self.run, 0.2))
-        self._layers(BudgetShare(self.run, 0.1 if self.large else 0.3))
-        self.uneven.flatten(self.moves.groups.distinct(self.moves.groups.layer), BudgetShare(self.run, 0.1))
+            self._descend_layers(BudgetPart(self.run, 0.2))
+        self._layers(BudgetPart(self.run, 0.1 if self.large else 0.3))
+        self.uneven.flatten(self.moves.groups.distinct(self.moves.groups.layer), BudgetPart(self.run, 0.1))
 
-    def _descend_layers(self, part: BudgetShare) -> None:
+    def _descend_layers(self, part: BudgetPart) -> None:
         self.run.enter("descent over layers")
         self.descent.descend(part)
 
     def _plans_of_others(self) -> None:
         for make in self.also_from:
-            part = BudgetShare(self.run, 0.2)
+            part = BudgetPart(self.run, 0.2)
             self.run.enter("dynamic programming")
             try:
                 self.run.try_set(make(lambda: part.expired))  # noqa: B023 (called before the next round)
             except TimeoutError as error:
                 self.run.leave_out(str(error))
 
-    def _together(self, part: BudgetShare) -> None:
+    def _together(self, part: BudgetPart) -> None:
         """Try changes of all layers together. Partial values are summed in the other way. Then all layers, then halves
         of them, and so on, are synchronised in each way. These are few plans, which need no new geometry; on networks
         with many layers they are much of what there is to gain."""
@@ -273,7 +273,7 @@ class _Guided:
             size = size // 2 if size > 1 and self.run.seconds < before else 0
 
     # ---- descent over groups -------------------------------------------------------------------------------------
-    def _layers(self, part: BudgetShare) -> None:
+    def _layers(self, part: BudgetPart) -> None:
         """Each group of operators tries a short list of configurations, together."""
         self.run.enter("layers")
         self.run.back_to_best()
@@ -306,7 +306,7 @@ class _Guided:
         self.random.shuffle(chosen)
         return chosen[:96]
 
-    def _synchronise(self, part: BudgetShare) -> bool:
+    def _synchronise(self, part: BudgetPart) -> bool:
         improved = False
         for layer in self.moves.layers:
             for sync in SYNCS:
@@ -316,7 +316,7 @@ class _Guided:
         return improved
 
     # ---- annealing -----------------------------------------------------------------------------------------------
-    def _anneal(self, part: BudgetShare, temperature: float) -> None:
+    def _anneal(self, part: BudgetPart, temperature: float) -> None:
         self.run.enter("annealing")
         self.run.back_to_best()
         age = 0
@@ -342,7 +342,7 @@ class _Guided:
     def _descend(self) -> None:
         """Until no candidate of a single operator helps. Operators on the critical path come first."""
         self.run.enter("descent")
-        part = BudgetShare(self.run, 1.0 if self.run.evaluator.tasks < MANY_TASKS else 0.3)
+        part = BudgetPart(self.run, 1.0 if self.run.evaluator.tasks < MANY_TASKS else 0.3)
         self._synchronise(part)
         names = list(self.moves.names)
         self.random.shuffle(names)
@@ -358,7 +358,7 @@ class _Guided:
         if self.run.seconds <= self.run.best_seconds:
             self.run.local = True
 
-    def _try_all(self, name: str, part: BudgetShare) -> bool:
+    def _try_all(self, name: str, part: BudgetPart) -> bool:
         improved = False
         for config in self._all(name):
             if part.expired:

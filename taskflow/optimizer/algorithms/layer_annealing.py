@@ -19,7 +19,7 @@ from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms.acceptance import acceptance_limit
 from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.moves import SYNCS
-from taskflow.optimizer.budget import BudgetShare
+from taskflow.optimizer.budget import BudgetPart
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, Spreads, on_team, orders, repaired
 from taskflow.optimizer.traffic import Loads
@@ -68,7 +68,7 @@ class LayerAnnealing:
             self._made.append(_loads(self.run))
         return self._made[0]
 
-    def hybrids(self, part: BudgetShare) -> None:
+    def hybrids(self, part: BudgetPart) -> None:
         """Try `taskflow.optimizer.algorithms.hybrid_starts` while its share of the budget lasts."""
         if self._loads is not None:
             self.run.enter("hybrids")
@@ -76,7 +76,7 @@ class LayerAnnealing:
             for plan in hybrids(evaluator.graph, evaluator.machine, self.space, self.layers, self._loads, lambda: part.expired):
                 self.run.try_set(plan)
 
-    def anneal(self, part: BudgetShare, temperature: float) -> None:
+    def anneal(self, part: BudgetPart, temperature: float) -> None:
         """Anneal from the current strategy until the share of the budget is spent. ``temperature``: at the start, as a fraction
         of the best time."""
         self.run.enter("layers")

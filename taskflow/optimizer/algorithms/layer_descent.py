@@ -13,7 +13,7 @@ from math import nextafter, prod
 from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Strategy
 from taskflow.optimizer.algorithms.moves import SYNCS
-from taskflow.optimizer.budget import BudgetShare
+from taskflow.optimizer.budget import BudgetPart
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, on_team
 
@@ -33,7 +33,7 @@ class LayerDescent:
         self.run, self.space, self.layers, self.shapes = run, space, layers, shapes
         self._permitted: dict[int, set[tuple[int, ...]]] = {}
 
-    def descend(self, part: BudgetShare) -> None:
+    def descend(self, part: BudgetPart) -> None:
         """Descend from the current strategy until no run of layers finds anything better, or the share of the budget is spent."""
         for _ in range(ROUNDS):
             before = self.run.seconds
@@ -48,7 +48,7 @@ class LayerDescent:
             some = [self.layers[start : start + length] for start in range(len(self.layers) - length + 1)]
             yield from sorted(some, key=lambda stretch: _heaviest(stretch).weight_bytes, reverse=True)
 
-    def _improve(self, stretch: Sequence[Layer], part: BudgetShare) -> bool:
+    def _improve(self, stretch: Sequence[Layer], part: BudgetPart) -> bool:
         """False if there is no time left."""
         for shape in self.shapes:
             for degrees in self.cuts(stretch, len(shape[0])):
@@ -82,7 +82,7 @@ class LayerDescent:
             self._permitted[id(space)] = set(space.tuples)
         return degrees in self._permitted[id(space)]
 
-    def _synchronise(self, part: BudgetShare) -> bool:
+    def _synchronise(self, part: BudgetPart) -> bool:
         """Each layer's weights in the best way. False if there is no time left."""
         for name in dict.fromkeys(name for layer in self.layers for name in layer.weights):
             for sync in SYNCS:

@@ -13,7 +13,7 @@ from itertools import combinations, product
 from math import inf, nextafter
 
 from taskflow.mapper import OpConfig
-from taskflow.optimizer.budget import BudgetShare
+from taskflow.optimizer.budget import BudgetPart
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import DeviceGroup, Layer, SearchSpace, on_team
 
@@ -38,7 +38,7 @@ class LayerPatterns:
         heaviest = sorted((k for k in kinds.values() if k[0].weights), key=lambda k: -sum(layer.weight_bytes for layer in k))
         self.kinds = tuple(tuple(kind) for kind in heaviest[:MOST_KINDS])
 
-    def descend(self, part: BudgetShare) -> None:
+    def descend(self, part: BudgetPart) -> None:
         """Descend from the current strategy until no two or three kinds find anything better, or the share of the budget is
         spent."""
         ways = [self._ways(kind) for kind in self.kinds]

@@ -10,7 +10,7 @@ from taskflow.optimizer.algorithms.acceptance import acceptance_limit
 from taskflow.optimizer.algorithms.initial import known, random_start
 from taskflow.optimizer.algorithms.mcmc_compiled import Chain, CompiledChain, Patience, walks
 from taskflow.optimizer.algorithms.splitmix import SplitMix
-from taskflow.optimizer.budget import BudgetShare
+from taskflow.optimizer.budget import BudgetPart
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import SearchResult
@@ -52,7 +52,7 @@ def mcmc(
             if start.name not in rivals:
                 run.try_set(start, start=True)
         reasons = [
-            _walk(run, start, moves, compiled, random, beta, BudgetShare(run, 1 / (len(starts) - i)), patient)
+            _walk(run, start, moves, compiled, random, beta, BudgetPart(run, 1 / (len(starts) - i)), patient)
             for i, start in enumerate(starts)
         ]
         return reasons[-1]
@@ -62,7 +62,7 @@ def mcmc(
 
 def _walk(
     run: SearchSession, start: Strategy, moves: CoupledMoves, compiled: CompiledChain | None, random: SplitMix, beta: float,
-    part: BudgetShare, patient: bool,
+    part: BudgetPart, patient: bool,
 ) -> str:
     """One Markov chain; why it ended."""
     run.enter(start.name)

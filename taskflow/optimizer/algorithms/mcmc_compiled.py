@@ -11,7 +11,7 @@ from math import ceil, inf
 
 from taskflow.mapper import OpConfig
 from taskflow.optimizer.algorithms.splitmix import SplitMix
-from taskflow.optimizer.budget import BudgetShare
+from taskflow.optimizer.budget import BudgetPart
 from taskflow.optimizer.evaluate import NO_SYNCS, Evaluator
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import PLACEMENTS, CoupledMoves, OperatorSpace, SearchSpace, SpaceOptions
@@ -30,16 +30,16 @@ UNWATCHED = 0.005  # seconds of a walk in C++ without a look at the clock
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Rule by which a chain ends by itself: after ``least`` proposals, when more than ``most`` plus the fraction ``share`` of
+    """Rule by which a chain ends by itself: after ``least`` proposals, when more than ``most`` plus this ``fraction`` of
     all passed without a new best."""
 
     least: int = 0
     most: float = inf
-    share: float = 0.0
+    fraction: float = 0.0
 
     def expired(self, count: int, found: int) -> bool:
         """True if the chain ends after ``count`` proposals, of which number ``found`` brought the best."""
-        return count >= self.least and count - found > self.most + self.share * count
+        return count >= self.least and count - found > self.most + self.fraction * count
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Chain:
     passed without a new best. ``best``: seconds of its best plan, from proposal ``found``, when ``since`` (0 to 1) of the
     part's time had passed."""
 
-    part: BudgetShare
+    part: BudgetPart
     random: SplitMix
     scale: float
     patience: Patience
@@ -117,7 +117,7 @@ class CompiledChain:
         """Run one chain from the session's current plan; return why it ended. None if `SearchSession.admission` has to be asked
         about each proposal, which only Python can do."""
         patience, walk = chain.patience, self._walk
-        walk.begin(chain.random.state, run.seconds, chain.scale, patience.least, patience.most, patience.share)
+        walk.begin(chain.random.state, run.seconds, chain.scale, patience.least, patience.most, patience.fraction)
         self._accepted = 0
         try:
             while not run.admission.counts:

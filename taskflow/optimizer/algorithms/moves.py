@@ -15,7 +15,9 @@ from random import Random
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import (
+    CollectiveSync,
     Cut,
+    MessageSync,
     OpConfig,
     Strategy,
     Sync,
@@ -29,18 +31,18 @@ from taskflow.optimizer.space import SearchSpace, orders, place
 
 FINEST = 1 << 20  # chunks: as many as there are holders
 SYNCS = (
-    Sync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED),
-    Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED),
-    Sync(SyncAlgorithm.TREE, UpdatePlacement.SHARDED),
-    Sync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER),
-    Sync(SyncAlgorithm.TREE, UpdatePlacement.OWNER),
-    Sync(SyncAlgorithm.TREE, UpdatePlacement.REPLICATED),
-    Sync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED),
-    Sync(SyncAlgorithm.OWNER, UpdatePlacement.REPLICATED),
-    Sync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED, FINEST),
-    Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED, FINEST),
-    Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED),
-    Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED),
+    MessageSync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED),
+    MessageSync(SyncAlgorithm.RING, UpdatePlacement.SHARDED),
+    MessageSync(SyncAlgorithm.TREE, UpdatePlacement.SHARDED),
+    MessageSync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER),
+    MessageSync(SyncAlgorithm.TREE, UpdatePlacement.OWNER),
+    MessageSync(SyncAlgorithm.TREE, UpdatePlacement.REPLICATED),
+    MessageSync(SyncAlgorithm.RING, UpdatePlacement.REPLICATED),
+    MessageSync(SyncAlgorithm.OWNER, UpdatePlacement.REPLICATED),
+    MessageSync(SyncAlgorithm.OWNER, UpdatePlacement.SHARDED, FINEST),
+    MessageSync(SyncAlgorithm.RING, UpdatePlacement.SHARDED, FINEST),
+    CollectiveSync(UpdatePlacement.REPLICATED),
+    CollectiveSync(UpdatePlacement.SHARDED),
 )
 
 

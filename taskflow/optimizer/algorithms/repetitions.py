@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from taskflow.mapper import Strategy, sample_dim
 from taskflow.optimizer.algorithms.initial import known
-from taskflow.optimizer.budget import Budget, BudgetShare
+from taskflow.optimizer.budget import Budget, BudgetPart
 from taskflow.optimizer.evaluate import Evaluator, Repetition, repeated, repetition
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.options import SearchOptions
@@ -50,7 +50,7 @@ def sizes(run: SearchSession) -> Iterator[Repetition]:
         size *= 2
 
 
-def try_repeated(run: SearchSession, search: Searcher, part: BudgetShare) -> None:
+def try_repeated(run: SearchSession, search: Searcher, part: BudgetPart) -> None:
     """Try the best plans found within ``part`` of the budget on all processors, one after the other. Raises KeyboardInterrupt,
     after the best found until then, if the user ended the search for them."""
     plans, interrupted = repeated_plans(run, search, part)
@@ -60,7 +60,7 @@ def try_repeated(run: SearchSession, search: Searcher, part: BudgetShare) -> Non
         raise KeyboardInterrupt
 
 
-def repeated_plans(run: SearchSession, search: Searcher, part: BudgetShare) -> tuple[list[Strategy], bool]:
+def repeated_plans(run: SearchSession, search: Searcher, part: BudgetPart) -> tuple[list[Strategy], bool]:
     """The best plan of each size found within ``part`` of the budget, for all processors, the best first; and whether the user
     interrupted the search for them."""
     found: list[tuple[float, Strategy]] = []

@@ -18,7 +18,7 @@ from math import inf, nextafter
 from random import Random
 
 from taskflow.mapper import OpConfig, Strategy
-from taskflow.optimizer.budget import BudgetShare
+from taskflow.optimizer.budget import BudgetPart
 from taskflow.optimizer.evaluate import where_time_goes
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.session import SearchSession
@@ -67,9 +67,9 @@ class UnevenPieces:
         self.run.try_set(plan, start=True)
         for strategy in known[1:]:
             self.run.try_set(strategy)  # which tries it by speed, too
-        self.shift(BudgetShare(self.run, 0.1))
+        self.shift(BudgetPart(self.run, 0.1))
 
-    def shift(self, part: BudgetShare) -> None:
+    def shift(self, part: BudgetPart) -> None:
         """Move units, from the best plan, from slow devices to fast ones while a step gets faster."""
         if self.run.weigher is None:
             return
@@ -79,7 +79,7 @@ class UnevenPieces:
         while improved and not part.expired:
             improved = any(self._try(shares) for shares in self._shifted() if not part.expired)
 
-    def flatten(self, groups: Sequence[Sequence[str]], part: BudgetShare) -> None:
+    def flatten(self, groups: Sequence[Sequence[str]], part: BudgetPart) -> None:
         """Give groups of operators even pieces if a step is then faster: transfers may matter more than arithmetic."""
         if self.run.weigher is None:
             return

@@ -12,7 +12,7 @@ from math import inf
 
 from taskflow.graph import Node
 from taskflow.machine import ring_bytes
-from taskflow.mapper import OpConfig, Sync, SyncAlgorithm
+from taskflow.mapper import MessageSync, OpConfig, Sync, SyncAlgorithm
 from taskflow.optimizer.bounds._partial_plan import Relax
 from taskflow.optimizer.bounds.sync import HeldBundle, Prices, bundles_of, kind_of_sync, layer_sync, least_sync
 from taskflow.optimizer.bounds.updates import LeastUpdates
@@ -55,7 +55,7 @@ class Relaxation:
         self,
         evaluator: Evaluator,
         choices: Mapping[str, Sequence[OpConfig]],
-        syncs: Sequence[Sync] = (Sync(),),
+        syncs: Sequence[Sync] = (MessageSync(),),
         group: Sequence[Renumbering] = (),
         pinned: Mapping[str, Sync] | None = None,
         sums: SyncAlgorithm = SyncAlgorithm.OWNER,

@@ -72,7 +72,7 @@ def _descent(grid: AnyGrid, start: PricedPlan, over: Callable[[], bool]) -> Pric
         for one in grid.quick_neighbours(best.plan):
             if over():
                 break
-            count = batch // one.together
+            count = batch // one.samples_a_pass
             if one in tried:
                 continue
             tried.add(one)

@@ -362,7 +362,7 @@ class PlanTrial:
         return seconds
 
     def _micro_batches(self, plan: HybridPlan) -> int:
-        return self.evaluator.graph.nodes[0].space.shape[0] // plan.together
+        return self.evaluator.graph.nodes[0].space.shape[0] // plan.samples_a_pass
 
     def promises(self, seconds: float) -> bool:
         """True if a plan of so many seconds would be much faster than the best so far."""

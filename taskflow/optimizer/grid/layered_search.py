@@ -148,7 +148,7 @@ class _LayeredSearch:
         while trial.best is not None:
             plan = trial.best
             one = replace(plan, split=2 * plan.split)
-            count = samples(self.grid.graph) // plan.together
+            count = samples(self.grid.graph) // plan.samples_a_pass
             if one in self.halved or not one.may_split:
                 return
             before = trial.seconds
@@ -237,21 +237,21 @@ class _LayeredSearch:
         price first. Those with the same passes have a lower one, since prices of such differ as their seconds do; and they need no
         more than the plan, in closed form, and the ``spare`` bytes that it was seen to leave."""
         batch = samples(self.grid.graph)
-        own_bytes = self.grid.memory(plan, batch // plan.together).nbytes
+        own_bytes = self.grid.memory(plan, batch // plan.samples_a_pass).nbytes
         fitting: list[tuple[HybridPlan, int]] = []
         for one in self.grid.neighbours(plan):
             if one in self.climbed:
                 continue
             if self.deadline.elapsed >= self.end:
                 raise BudgetExhausted
-            count = batch // one.together
+            count = batch // one.samples_a_pass
             try:
                 most = own_bytes + spare if _passes(one) == _passes(plan) else inf
                 if self.grid.memory(one, count).nbytes <= min(most, (1 + MARGIN) * self.grid.memory_bytes):
                     fitting.append((one, count))
             except ValueError:
                 continue
-        own = share * self.grid.prices(plan, batch // plan.together)
+        own = share * self.grid.prices(plan, batch // plan.samples_a_pass)
         prices = self.grid.prices.price(fitting)
         ranked = sorted(
             (price, random.random(), number) for number, ((one, _), price) in enumerate(zip(fitting, prices))

@@ -254,7 +254,7 @@ class MixedGrid:
             if (new.tensor, new.context, new.pipeline, new.data or len(new.shares)) != same:
                 continue
             if new.pipeline > 1 and not new.stages:
-                dealt = self.dealt(new, self.batch // new.together)
+                dealt = self.dealt(new, self.batch // new.samples_a_pass)
                 if dealt is not None:
                     yield dealt
                 continue

@@ -87,10 +87,10 @@ def _ordered(plan: HybridPlan) -> Iterator[HybridPlan]:
 
 
 def _divides(plan: HybridPlan, batch: int, layers: int) -> bool:
-    together, stages = plan.together, plan.pipeline * plan.virtual
-    if not plan.may_split or batch % together or (stages > 1 and stages > max(layers, plan.pipeline)):
+    taken, stages = plan.samples_a_pass, plan.pipeline * plan.virtual
+    if not plan.may_split or batch % taken or (stages > 1 and stages > max(layers, plan.pipeline)):
         return False
-    count = batch // together
+    count = batch // taken
     if plan.pipeline == 1 and plan.schedule is not PipelineSchedule.ONE_F_ONE_B:
         return False
     if plan.schedule.chunks is not None:

@@ -59,12 +59,12 @@ def least_of_plans(works: LayerWorks, memory_bytes: int, over: Callable[[], bool
             return 0.0
         with suppress(ValueError):  # the network cannot be cut so
             ahead, back = pass_seconds(works, plan)
-            passes = samples(graph) // plan.together / plan.pipeline
+            passes = samples(graph) // plan.samples_a_pass / plan.pipeline
             left.append((passes * float(ahead.sum() + back.min(axis=0).sum()), len(left), plan))
     for quick, _, shape in sorted(left, key=lambda one: one[:2]):
         if quick >= found:
             break
-        for kind in kinds_of(shape, samples(graph) // shape.together, works.sums.layers):
+        for kind in kinds_of(shape, samples(graph) // shape.samples_a_pass, works.sums.layers):
             if over():
                 return 0.0
             found = min(found, least_of(works, shape, memory_bytes, found, kind))
@@ -74,7 +74,7 @@ def least_of_plans(works: LayerWorks, memory_bytes: int, over: Callable[[], bool
 def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float = inf, kind: ScheduleKind | None = None) -> float:
     """Return the seconds that plans with these degrees and micro-batch take at least, with a ``kind`` of schedule, or with the
     plan's own; ``most`` if that is less. Raises ValueError if the network cannot be cut so."""
-    count, kind = samples(works.sums.graph) // plan.together, kind or kind_of(plan)
+    count, kind = samples(works.sums.graph) // plan.samples_a_pass, kind or kind_of(plan)
     update = 1 / _memory_rate(works.sums)
     if plan.pipeline > max(1, works.sums.layers):
         return works.of_stages(plan, count, most)

@@ -117,18 +117,18 @@ class ShardedPasses:
             plan.regather and (plan.tensor, plan.context, plan.experts),
         )  # fmt: skip
         if name not in self._walks:
-            together = {
+            unit = {
                 node: (self.lists.blocks if plan.in_blocks and zeros[number_of[node]] > 1 else self.lists.layers)[node]
                 for i in kept for node in layers[i]
             }
-            zero = {weights: zeros[number_of[node]] for node, names in together.items() for weights in names}
+            zero = {weights: zeros[number_of[node]] for node, names in unit.items() for weights in names}
             sent, summed = (
                 {layer: any(which[place] for place in self._places.get(layer, ())) for layer in zero}
                 for which in (several, several & (self.wide > 0))
             )
             maker = WalkMaker(
                 self.lists, [layers[i] for i in kept], frozenset(node for nodes in layers for node in nodes),
-                self.sums.not_kept(plan), self.sums.always(plan), table.saved > 0, together,
+                self.sums.not_kept(plan), self.sums.always(plan), table.saved > 0, unit,
                 lambda layer: sent[layer] and zero[layer] > 2, lambda layer: summed[layer] and zero[layer] > 1,
                 plan.prefetch if isinstance(plan.prefetch, int) else 1, anew,
             )

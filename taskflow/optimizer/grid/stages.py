@@ -263,13 +263,13 @@ class PlanSums:
         def by_stage(values: Array) -> Array:
             return np.bincount(at, values, count)
 
-        together = np.where((zero >= 2) & plan.in_blocks, -1 - self._unit, self._in_buckets(plan, table, zero))
-        together -= together.min(initial=0)
+        unit = np.where((zero >= 2) & plan.in_blocks, -1 - self._unit, self._in_buckets(plan, table, zero))
+        unit -= unit.min(initial=0)
         moved = sent * (zero == 0), sent * (zero == 1), nbytes * ~alone * (wide > 0) * ((zero == 1) | (zero == 2))
         experts = table.weight_holders < plan.context * plan.experts
         each_pass = bool(((zero >= 2) & ~alone).any())
         return StageWeights(
-            by_stage(held), by_stage(gradients), by_stage(state), gathered, self._layer_bytes(at, count, together, moved, experts),
+            by_stage(held), by_stage(gradients), by_stage(state), gathered, self._layer_bytes(at, count, unit, moved, experts),
             each_pass, by_stage(elements * self.touched / parts),
         )
 
@@ -300,12 +300,12 @@ class PlanSums:
 
     @staticmethod
     def _layer_bytes(
-        stage: Array, count: int, layer: Array, moved: Sequence[Array], experts: Array
+        stage: Array, count: int, unit: Array, moved: Sequence[Array], experts: Array
     ) -> tuple[LayerBytes, ...]:
-        """`StageWeights.layers`, of the bytes of each weight. ``layer``: weights that are sent together have the same number."""
+        """`StageWeights.layers`, of the bytes of each weight. ``unit``: weights that are sent together have the same number."""
         if not any(values.any() for values in moved):
             return ((),) * count
-        place = (layer * count + stage) * 2 + experts
+        place = (unit * count + stage) * 2 + experts
         rows = np.stack([np.bincount(place, values) for values in moved], axis=1).astype(np.int64)
         found: list[Counter[tuple[int, int, int, bool]]] = [Counter() for _ in range(count)]
         for at in np.flatnonzero(rows.any(axis=1)).tolist():

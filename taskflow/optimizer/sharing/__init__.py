@@ -1,5 +1,6 @@
 """Sharing a cluster among several jobs: which devices each gets, and each job's plan."""
 
+from taskflow.optimizer.sharing.concurrent_jobs import ConcurrentJobs, merge, on_members, simulate_jobs
 from taskflow.optimizer.sharing.divisions import (
     Division,
     Shape,
@@ -11,16 +12,15 @@ from taskflow.optimizer.sharing.divisions import (
     units,
 )
 from taskflow.optimizer.sharing.share import OBJECTIVES, Job, JobShare, Sharing, share, throughput
-from taskflow.optimizer.sharing.together import Together, merge, on_members, together
 
 __all__ = [
     "OBJECTIVES",
+    "ConcurrentJobs",
     "Division",
     "Job",
     "JobShare",
     "Shape",
     "Sharing",
-    "Together",
     "Units",
     "divisions",
     "equal_division",
@@ -29,7 +29,7 @@ __all__ = [
     "on_members",
     "shape_of",
     "share",
+    "simulate_jobs",
     "throughput",
-    "together",
     "units",
 ]

@@ -24,6 +24,7 @@ from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.search import search
 from taskflow.optimizer.session import NothingFits
+from taskflow.optimizer.sharing.concurrent_jobs import on_members, simulate_jobs
 from taskflow.optimizer.sharing.divisions import (
     Division,
     Shape,
@@ -35,7 +36,6 @@ from taskflow.optimizer.sharing.divisions import (
     shape_of,
     units,
 )
-from taskflow.optimizer.sharing.together import on_members, together
 from taskflow.rules import UpdateRule
 
 OBJECTIVES = ("slowest", "throughput")
@@ -307,7 +307,7 @@ class _Share:
             plan = self.plans[j, shape_of(self.units, row)][1]
             assert plan is not None
             plans.append(plan)
-        found = together([self.evaluator(job, group) for job, group in zip(self.jobs, groups)], plans)
+        found = simulate_jobs([self.evaluator(job, group) for job, group in zip(self.jobs, groups)], plans)
         strategies = [on_members(plan, group, len(self.machine.processors)) for plan, group in zip(plans, groups)]
         return tuple(
             JobShare(job.name, job.weight, tuple(sorted(group)), strategy, seconds, own, whole)

@@ -79,7 +79,7 @@ def _bring_gradients(state: Lowering, node: Node, some: Sequence[Piece], forget:
 
 def _share(state: Lowering, node: Node, tensor: Tensor, table: dict[tuple[Rect, int], int]) -> None:
     """Bring the owners' gradients to the other processors that computed partial values of the same Rects."""
-    if state.together:
+    if state.by_collectives:
         _gather_shares(state, tensor, table)
         return
     emit = state.emit
@@ -164,16 +164,16 @@ def _gather(
                 both = [(processor, rect, buffer), *_nearest(copies[rect], processor)]
                 gathered[rect, processor] = _owner_gradient(state, tensor, rect, processor, both, seed, arriving)
             del asked[rect]
-        elif state.together and rect in owners.copied and not seed and {p for p, *_ in parts} <= held.keys():
+        elif state.by_collectives and rect in owners.copied and not seed and {p for p, *_ in parts} <= held.keys():
             gathered.update(_sum_everywhere(state, tensor, rect, asked[rect], list(held), parts, copies.get(rect, {})))
             del asked[rect]
-        elif state.together and held and seed and not parts:  # all begin with 1, and nothing needs to be sent
+        elif state.by_collectives and held and seed and not parts:  # all begin with 1, and nothing needs to be sent
             gathered.update({(rect, processor): _seed(state, tensor, rect, processor) for processor in held})
             del asked[rect]
     for rect in [rect for rect in asked if rect in copies]:
         meeting.setdefault(rect, []).extend(_nearest(copies[rect], asked[rect]))
     met = meeting
-    if state.together:
+    if state.by_collectives:
         among = {r: parts for r, parts in meeting.items() if r in asked}
         met = exchange_gradients(state.emit, tensor, asked, among, state.ring)
     for rect, owner in asked.items():

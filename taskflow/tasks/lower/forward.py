@@ -88,7 +88,7 @@ def _own(state: Lowering, node: Node) -> None:
         owners.summed.update((rect, dict(table.pop(rect))) for rect in owners.copied)
         if state.part is not None and not state.part.alone:
             owners.crossing.update(_crossing(state, state.part, tensor, table))
-        if state.together:
+        if state.by_collectives:
             state.owners[key] = _divide(state, tensor, table, owners)
             place_shares(state, tensor, state.owners[key].shares)
         else:

@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 
 from taskflow.floats import sum_bytes
 from taskflow.machine import ring_bytes
-from taskflow.mapper import Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import MessageSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.partition import even_cuts
 from taskflow.rules import UpdateRule
 
@@ -146,7 +146,7 @@ def make_sync_table(sync: Sync, giving: tuple[bool, ...], size: int, itemsize: i
     holders = len(giving)
     count = chunk_count(sync, holders, size, itemsize)
     cuts = even_cuts(size, count)
-    if _collective(sync):
+    if not isinstance(sync, MessageSync):
         roots, patterns = list(range(count)), [_pattern(sync.algorithm, sync.placement, giving, count)] * count
     else:
         roots = [i * holders // count for i in range(count)]
@@ -162,19 +162,16 @@ def chunk_count(sync: Sync, holders: int, size: int, itemsize: int) -> int:
         return 1
     if sync.placement is UpdatePlacement.REPLICATED and sync.algorithm is not SyncAlgorithm.RING:
         return 1
-    wanted = sync.chunks or max(1, size * itemsize // SMALLEST_CHUNK_BYTES)
-    return min(holders, holders if _collective(sync) else wanted, size)
+    if not isinstance(sync, MessageSync):
+        return min(holders, size)
+    return min(holders, sync.chunks or max(1, size * itemsize // SMALLEST_CHUNK_BYTES), size)
 
 
 def first_root(sync: Sync, rank: int, holders: int) -> int:
     """Return the holder that is the first chunk's root. Roots differ between layers and bundles (``rank``,
     `ParameterLayout.rank`), so that no processor owns everything. Only the layer's own bundles matter, so an evaluator can
     cache layers that did not change. Shares of a library's collective begin at the first holder."""
-    return 0 if _collective(sync) else rank % holders
-
-
-def _collective(sync: Sync) -> bool:
-    return sync.algorithm is SyncAlgorithm.COLLECTIVE
+    return rank % holders if isinstance(sync, MessageSync) else 0
 
 
 def routes(algorithm: SyncAlgorithm, count: int) -> list[list[tuple[int, int]]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import Strategy, gather_units
+from taskflow.mapper import ShardedSync, Strategy, gather_units
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
 from taskflow.tasks.lower.parameters import ParameterLayout
@@ -23,7 +23,7 @@ class Shards:
     """Division of a bundle among its holders. The holders of each of the ``groups``, which have equal sizes, have all of it
     between them: the nth has elements ``cuts[n]`` to ``cuts[n + 1]``. ``zero``: 2 if they keep shares of gradients and of the
     update rule's state, 3 if also of weights. ``ahead``: how many units ahead weights are gathered; ``in_blocks``: whether these
-    are blocks of layers (`Sync.prefetch`)."""
+    are blocks of layers (`ShardedSync.prefetch`)."""
 
     zero: int
     groups: tuple[tuple[int, ...], ...]
@@ -58,7 +58,7 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout)
     in_blocks = bool(gather_units(graph, strategy))
     for bundle in layout.bundles:
         sync = strategy.sync(bundle.layer)
-        if sync.zero == 1 or len(bundle.group) == 1:
+        if not isinstance(sync, ShardedSync) or len(bundle.group) == 1:
             continue
         if using is None:
             using = _users(graph, layout)
@@ -120,8 +120,8 @@ def _stages_of(strategy: Strategy, operators: Sequence[str]) -> dict[int, frozen
 
 
 def _by_replicas(classes: Sequence[Sequence[int]], replicas: int) -> list[list[int]]:
-    """Of each class of holders, those at the same place of each replica (`Sync.replicas`). A class of ``replicas`` or fewer is left
-    as it is."""
+    """Of each class of holders, those at the same place of each replica (`ShardedSync.replicas`). A class of ``replicas`` or fewer
+    is left as it is."""
     apart = len(classes[0]) // replicas if replicas and len(classes[0]) % replicas == 0 else 1
     return [list(holders[place::apart]) for holders in classes for place in range(apart)]
 

@@ -102,8 +102,8 @@ class Lowering:
     wanted: list[Wanted] = field(default_factory=list)  # instances that `bring` is to fill
     recut: list[Recut] = field(default_factory=list)  # the same of what all replicas write
     reading: dict[TensorKey, set[int]] = field(default_factory=dict)
-    """Of a tensor, the processors that have wanted some of it since the last `bring`; only with `together`."""
-    together: bool = field(init=False)  # what is cut anew within a group of processors goes as collectives
+    """Of a tensor, the processors that have wanted some of it since the last `bring`; only with `by_collectives`."""
+    by_collectives: bool = field(init=False)  # what is cut anew within a group of processors goes as collectives
     ring: bool = field(init=False)  # and whole pieces that several of them read go from neighbour to neighbour
     gathers: WeightGathers = field(init=False)  # of the weights that are kept as shares
     gradient_shares: dict[tuple[str, int], int] = field(default_factory=dict)  # of those gradients, as flat_gradients
@@ -122,8 +122,8 @@ class Lowering:
             for tensors, names in zip((node.outputs, node.inputs), again) if node.name in names for t in tensors
         }
         # A mapper that picks sources says for each copy where it is from.
-        self.together = self.strategy.exchange is not Exchange.COPIES and self.select_source is None
-        self.ring = self.together and self.strategy.exchange is Exchange.RING
+        self.by_collectives = self.strategy.exchange is not Exchange.COPIES and self.select_source is None
+        self.ring = self.by_collectives and self.strategy.exchange is Exchange.RING
         self.gathers = WeightGathers(self.emit, self.shards, self.layout)
         for bundle in self.layout.bundles if self.shards else ():
             if bundle.name in self.shards:
@@ -181,7 +181,7 @@ class Lowering:
         if self.recut:
             self.recut, recut = [], self.recut
             bring_recut(self.emit, recut, self.topics)
-        if self.together and wanted:
+        if self.by_collectives and wanted:
             by_tensor: dict[TensorKey, list[Wanted]] = {}
             for one in wanted:
                 by_tensor.setdefault((one.tensor.node, one.tensor.index), []).append(one)
@@ -203,7 +203,7 @@ class Lowering:
         by then. If the mapper picks sources, it is emitted at once, since the instance may be the source of the next one."""
         of, key = (tensor.node, tensor.index), (processor, rect)
         readers = self.readers.setdefault(of, {})
-        if self.together:
+        if self.by_collectives:
             self.reading.setdefault(of, set()).add(processor)
         if (known := readers.get(key)) is not None:
             return known
@@ -246,7 +246,7 @@ class Lowering:
     def _members(self, tensor: Tensor, rect: Rect, processor: int) -> Members | None:
         """Among whom a tensor is cut anew of which a processor reads ``rect``, if it takes processors that are not lowered."""
         owners, part = self.owners[tensor.node, tensor.index], self.part
-        if part is None or not part.spread or not self.together or rect.empty:
+        if part is None or not part.spread or not self.by_collectives or rect.empty:
             return None
         if (processor, rect) not in owners.recut and not owners.lowered(rect):
             owners.recut[processor, rect] = self._cut_anew(part, tensor, rect, processor)

@@ -274,8 +274,8 @@ def _clip(state: Lowering, chunks: Sequence[SyncedChunk], limit: float, scaled: 
         return {}
     emit.topic = Topic(Purpose.NORM, "")
     updaters = set(range(emit.graph.processors)) if scaled else {p for chunk in chunks for p in chunk.updaters}
-    if state.together and len(updaters | squares.keys()) > 1:
-        return _clip_together(state, squares, updaters, limit, scaled)
+    if state.by_collectives and len(updaters | squares.keys()) > 1:
+        return _clip_by_collectives(state, squares, updaters, limit, scaled)
     if state.part is not None:
         raise NotAlikeError("the norm of gradients comes together at one processor")
     first = min(squares)
@@ -302,7 +302,7 @@ def _squares(state: Lowering, chunks: Sequence[SyncedChunk]) -> dict[int, int]:
     squares: dict[int, int] = {}
     for chunk in chunks:
         emit.topic = Topic(Purpose.NORM, chunk.bundle.unit)
-        for processor, span in _norm_spans(chunk, state.together):
+        for processor, span in _norm_spans(chunk, state.by_collectives):
             if part is not None and processor not in part.images:
                 continue
             accumulate = processor in squares
@@ -320,16 +320,16 @@ def _squares(state: Lowering, chunks: Sequence[SyncedChunk]) -> dict[int, int]:
     return squares
 
 
-def _norm_spans(chunk: SyncedChunk, together: bool) -> list[tuple[int, Rect]]:
+def _norm_spans(chunk: SyncedChunk, by_collectives: bool) -> list[tuple[int, Rect]]:
     """Return who squares which elements of a chunk."""
     count, (low,) = len(chunk.summed), chunk.span.lo
-    if not together or count == 1 or chunk.span.volume < count:
+    if not by_collectives or count == 1 or chunk.span.volume < count:
         return [(chunk.root, chunk.span)]
     cuts = even_cuts(chunk.span.volume, count)
     return [(p, Rect((low + a,), (low + b,))) for p, a, b in zip(chunk.summed, cuts, cuts[1:])]
 
 
-def _clip_together(
+def _clip_by_collectives(
     state: Lowering, squares: dict[int, int], updaters: set[int], limit: float, scaled: bool
 ) -> dict[int, int]:
     """The same by one all-reduce of everyone's sum of squares, after which each that updates has the norm itself."""

@@ -18,7 +18,7 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.initial import known, random_start, with_syncs
 from taskflow.optimizer.algorithms.layer_annealing import SIMPLE, LayerAnnealing
-from taskflow.optimizer.budget import Budget, BudgetShare
+from taskflow.optimizer.budget import Budget, BudgetPart
 from taskflow.optimizer.evaluate.usage import where_time_goes
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator
@@ -159,7 +159,7 @@ def test_annealing_of_layers_improves_and_keeps_layers_together() -> None:
     run = SearchSession("tied", evaluator, SearchOptions(Budget(proposals=150)))
     start = run.set(known(graph, machine)[0])
     tied = LayerAnnealing(run, SearchSpace(graph, 8), layers(graph), shapes(machine), Random(0))
-    tied.anneal(BudgetShare(run, 1.0), 0.05)
+    tied.anneal(BudgetPart(run, 1.0), 0.05)
     assert run.best is not None and run.best_seconds < 0.97 * start
     assert evaluator.set(run.best) == run.best_seconds
     for layer in tied.layers:

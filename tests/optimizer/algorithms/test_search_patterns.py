@@ -11,7 +11,7 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
-from taskflow.optimizer.budget import Budget, BudgetShare
+from taskflow.optimizer.budget import Budget, BudgetPart
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.session import SearchSession
@@ -44,7 +44,7 @@ def test_two_kinds_together_find_what_one_after_the_other_does_not() -> None:
         improved = run.seconds < before
     alone = run.seconds
     run.set(data)
-    found.descend(BudgetShare(run, 1.0))
+    found.descend(BudgetPart(run, 1.0))
     assert run.seconds < 0.97 * alone
     dealt = {run.strategy[f"{half}.lstm{i}"].processors for half in ("encoder", "decoder") for i in (0, 1)}
     assert dealt == {(0,), (1,)}  # LSTM layers in turn, whole
@@ -62,7 +62,7 @@ def test_kinds_are_layers_of_equal_operators() -> None:
 
 def test_it_ends_with_its_share_of_the_budget() -> None:
     run, found = patterns("AlexNet", 4, proposals=100)
-    found.descend(BudgetShare(run, 0.5))
+    found.descend(BudgetPart(run, 0.5))
     assert run.proposals == 50
 
 
@@ -74,7 +74,7 @@ def test_it_keeps_to_constraints(options: dict[str, dict[str, str]]) -> None:
     ))  # fmt: skip
     run, found = patterns("RNNLM", 4, space=space)
     before = run.seconds
-    found.descend(BudgetShare(run, 1.0))
+    found.descend(BudgetPart(run, 1.0))
     assert run.seconds <= before
     permitted = space.constraints.resolve(graph, 4)
     for name, allowed in permitted.items():

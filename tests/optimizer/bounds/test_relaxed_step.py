@@ -14,7 +14,7 @@ from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import MessageSync, OpConfig, Strategy, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.algorithms.moves import SYNCS
@@ -156,7 +156,7 @@ def test_an_unknown_way_to_synchronise_is_refused() -> None:
     evaluator = make_evaluator(build("MLP", preset="small"), taskflow.load_machine("p100", devices=2))
     prices, held = relax_sync.Prices(evaluator.costs), relax_sync.HeldBundle(8, 4, True, {0: ((0, 0),), 1: ((0, 1),)})
     assert evaluator.rule is not None
-    for way in (Sync(Other.PIGEON, UpdatePlacement.SHARDED), Sync(SyncAlgorithm.RING, Other.PIGEON)):  # type: ignore[arg-type]
+    for way in (MessageSync(Other.PIGEON, UpdatePlacement.SHARDED), MessageSync(SyncAlgorithm.RING, Other.PIGEON)):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"does not know .* Other\.PIGEON"):
             relax_sync.layer_sync(prices, evaluator.rule, way, [held], 0)
 
@@ -183,7 +183,7 @@ def test_all_completions_of_all_partial_plans(rule: SGD | None) -> None:
     evaluator = make_evaluator(graph, taskflow.load_machine("p100", devices=2), rule=rule)
     space = SearchSpace(graph, 2, SpaceOptions("powers", reduction=False))
     relaxation = relax.Relaxation(evaluator, {node.name: list(space[node]) for node in graph}, SYNCS)
-    ways = SYNCS if rule else (Sync(),)
+    ways = SYNCS if rule else (MessageSync(),)
     seconds = {}
     for picks in product(*(range(len(configs)) for configs in relaxation.choices)):
         configs = {node.name: of[i] for node, of, i in zip(relaxation.order, relaxation.choices, picks)}

@@ -10,7 +10,7 @@ from partial_sums import near_config, network
 from search_toys import every
 
 import taskflow
-from taskflow.mapper import Strategy, Sync, SyncAlgorithm
+from taskflow.mapper import MessageSync, Strategy, SyncAlgorithm
 from taskflow.mapper.strategy import SUMS
 from taskflow.optimizer.algorithms.exact import exact
 from taskflow.optimizer.algorithms.moves import SYNCS
@@ -49,7 +49,7 @@ def excess(evaluator: Evaluator, random: Random, told: SyncAlgorithm) -> float:
     """By how much a bound passes the seconds of a plan that it is one for (a share of these; not above 0 if it is right), where
     partial values are summed by an all-reduce and the bound is ``told`` how."""
     choices, picked = plans(evaluator, random, 4)
-    relaxation, most = relax.Relaxation(evaluator, choices, [Sync()], sums=told), -1.0
+    relaxation, most = relax.Relaxation(evaluator, choices, [MessageSync()], sums=told), -1.0
     for picks in picked:
         configs = {name: choices[name][i] for name, i in picks.items()}
         seconds = evaluator.set(Strategy(len(evaluator.machine.processors), configs, sums=SyncAlgorithm.COLLECTIVE))
@@ -80,7 +80,7 @@ def test_nor_any_renumbered_one(seed: int) -> None:
     group = renumberings(evaluator.costs, 4)
     assert len(group) > 1
     choices, picked = plans(evaluator, random, 3)
-    relaxation = relax.Relaxation(evaluator, choices, [Sync()], group, sums=SyncAlgorithm.COLLECTIVE)
+    relaxation = relax.Relaxation(evaluator, choices, [MessageSync()], group, sums=SyncAlgorithm.COLLECTIVE)
     for picks in picked:
         ops = list(range(len(relaxation.order)))
         relaxation.fix(ops, [picks[relaxation.order[op].name] for op in ops])

@@ -12,7 +12,7 @@ from language_model import CONFIG, ONE_STEP, model, random_strategy
 
 import taskflow
 from taskflow.machine import host, load_machine
-from taskflow.mapper import DataParallel, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.mapper import DataParallel, MessageSync, OpConfig, Strategy, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.optimizer.cost.adapter import ModelCosts
@@ -104,7 +104,7 @@ def test_as_many_tasks_synchronise_as_there_are():
     """Of a network of many operators a block has few names; all layers' messages together are one block, and many more."""
     graph, machine = build("Inception-v3", devices=32), load_machine("k80", 32)
     strategy = map_graph(DataParallel(), graph, machine)
-    finest = Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED, 1 << 20)
+    finest = MessageSync(SyncAlgorithm.RING, UpdatePlacement.SHARDED, 1 << 20)
     evaluator = core.CompiledEvaluator(graph, machine, Roofline(machine), SGD(0.1), None)
     seconds = evaluator.set(replace(strategy, syncs=dict.fromkeys(strategy.syncs, finest)))
     assert evaluator.tasks > 1 << 19

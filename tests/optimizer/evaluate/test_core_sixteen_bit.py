@@ -13,7 +13,7 @@ from language_model import CONFIG, ONE_STEP, model, random_strategy
 from test_core_equal import same
 
 from taskflow.machine import host, load_machine
-from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.mapper import DataParallel, MessageSync, Strategy, SyncAlgorithm, UpdatePlacement, map_graph
 from taskflow.models import build
 from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.bounds.work_and_path import lower_bound
@@ -92,5 +92,5 @@ def test_the_bound_holds(name: str) -> None:
     for strategy in (*known(graph, machine), *(Strategy(4, space.random(random)) for _ in range(25))):
         assert evaluator.set(strategy) >= bound
     for travel, place in product((SyncAlgorithm.OWNER, SyncAlgorithm.TREE, SyncAlgorithm.RING), UpdatePlacement):
-        way = Sync(travel, place)
+        way = MessageSync(travel, place)
         assert evaluator.set(replace(known(graph, machine)[0], syncs={p.layer: way for p in graph.parameters})) >= bound

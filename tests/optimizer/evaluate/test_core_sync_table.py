@@ -14,7 +14,7 @@ import taskflow
 from taskflow.floats import sum_bytes
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
-from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import CollectiveSync, MessageSync, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.optimizer.cost.task_costs import Roofline
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.tasks.lower.emit import apart, distance
@@ -47,8 +47,8 @@ class Layer:
 def random_sync(random: Random) -> Sync:
     way = random.choice(list(SyncAlgorithm))
     if way is SyncAlgorithm.COLLECTIVE:
-        return Sync(way, random.choice([place for place in UpdatePlacement if place is not UpdatePlacement.OWNER]))
-    return Sync(way, random.choice(list(UpdatePlacement)), random.choice((0, 1, 2, 3, 5, 64)))
+        return CollectiveSync(random.choice([place for place in UpdatePlacement if place is not UpdatePlacement.OWNER]))
+    return MessageSync(way, random.choice(list(UpdatePlacement)), random.choice((0, 1, 2, 3, 5, 64)))
 
 
 def random_layers(random: Random, processors: int) -> list[Layer]:

@@ -9,7 +9,7 @@ import pytest
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import HybridParallel, Sync, SyncAlgorithm, map_graph
+from taskflow.mapper import HybridParallel, MessageSync, SyncAlgorithm, map_graph
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
@@ -101,7 +101,7 @@ def test_times_tasks_bytes_and_memory_are_those_of_the_whole_step(plan: str, bat
 def test_a_norm_that_comes_together_at_one_processor_is_not_folded() -> None:
     graph = network(SMALL, 48, 2)
     strategy = map_graph(HybridParallel("p2 d8 mb1"), graph, MACHINE)
-    ring = replace(strategy, syncs={p.layer: Sync(SyncAlgorithm.RING) for p in graph.parameters})
+    ring = replace(strategy, syncs={p.layer: MessageSync(SyncAlgorithm.RING) for p in graph.parameters})
     evaluator = make_evaluator(graph, MACHINE, rule=RULE)
     with pytest.raises(NotAlikeError, match="not synchronised by collectives"):
         folded_step(graph, ring, MACHINE, evaluator.costs, RULE, 1.0)

@@ -11,7 +11,16 @@ from fast_and_slow import fast_among
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import DataParallel, OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.mapper import (
+    CollectiveSync,
+    DataParallel,
+    MessageSync,
+    OpConfig,
+    Strategy,
+    SyncAlgorithm,
+    UpdatePlacement,
+    map_graph,
+)
 from taskflow.mapper.strategy import SUMS
 from taskflow.models import build
 from taskflow.models.llama import LlamaConfig, llama
@@ -31,7 +40,7 @@ from taskflow.tasks.lower.sync_part import first_repetition
 
 core = pytest.importorskip("taskflow.optimizer.evaluate.compiled", reason="the compiled core is not built")
 RULE = SGD(0.1, momentum=0.9)
-WAYS = [Sync(SyncAlgorithm.COLLECTIVE, place) for place in (UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)]
+WAYS = [CollectiveSync(place) for place in (UpdatePlacement.REPLICATED, UpdatePlacement.SHARDED)]
 PLACES = (("k80", 16, 4), ("k80", 32, 8), ("h100", 16, 4), ("h100", 8, 2), ("p100", 16, 8))
 
 
@@ -123,14 +132,14 @@ def test_what_cannot_be_repeated() -> None:
     evaluator = small_evaluator(of)
     evaluator.set(map_graph(DataParallel(), graph, of.machine))
     assert evaluator.propose({node.name: OpConfig((3, *(1,) * (len(node.dims) - 1)), (0, 1, 2))}) == inf  # 16 samples in 3
-    assert evaluator.propose({}, inf, {node.parameters[0].layer: Sync(SyncAlgorithm.RING)}) == inf
+    assert evaluator.propose({}, inf, {node.parameters[0].layer: MessageSync(SyncAlgorithm.RING)}) == inf
     with pytest.raises(ValueError, match="only even pieces"):
         of.expanded(node, OpConfig((2, *(1,) * (len(node.dims) - 1)), (0, 1), ((3, 1), *((),) * (len(node.dims) - 1))))
 
 
 def test_the_first_repetition_of_a_table() -> None:
     with pytest.raises(ValueError, match="only collectives"):
-        first_repetition(make_sync_table(Sync(SyncAlgorithm.RING), (True,) * 8, 100, 4), 2)
+        first_repetition(make_sync_table(MessageSync(SyncAlgorithm.RING), (True,) * 8, 100, 4), 2)
     spread = first_repetition(make_sync_table(WAYS[1], (True, False) * 4, 100, 4), 2)
     rows = spread.chunks[0].pattern.rows
     assert [row.step for row in rows] == [

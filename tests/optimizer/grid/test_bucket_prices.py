@@ -48,7 +48,7 @@ def test_prices_have_the_buckets_of_the_lowered_step(name: str, plan: str) -> No
         whole = replace(parse_plan(plan), bucket=size)
         strategy = map_graph(HybridParallel(whole), graph, machine)
         units = units_of(graph, strategy)
-        zero = np.array([strategy.sync(layer).zero if strategy.sync(layer).placement.value == "spread" else 0 for layer in layers])
+        zero = np.array([strategy.sync(layer).zero for layer in layers])
         numbers = sums._in_buckets(whole, sums.tables.of(whole), zero).tolist()
         named = [units.get(layer, layer) for layer in layers]
         assert len(set(zip(named, numbers))) == len(set(named)) == len(set(numbers))

@@ -197,7 +197,7 @@ def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, mo
     ]
     assert alike and descended
     for one, best in alike:
-        assert grid.prices(one, 16 // one.together) < grid.prices(best, 16 // best.together)
+        assert grid.prices(one, 16 // one.samples_a_pass) < grid.prices(best, 16 // best.samples_a_pass)
 
 
 def test_a_budget_in_seconds_holds(everywhere: None) -> None:

@@ -123,7 +123,7 @@ def test_plans_are_valid_and_the_price_ranks_them() -> None:
     random, pairs = Random(1), []
     for one in [plans[0], *random.sample(plans, 8)]:
         plan = one.plan
-        assert one.micro_batches * plan.together == 16
+        assert one.micro_batches * plan.samples_a_pass == 16
         pairs.append((one.seconds, evaluator.set(map_graph(HybridParallel(one.plan), graph, machine))))
     assert kendall(pairs) > 0.5
     assert sum(bool(one.plan.shares) for one in plans) > 10
@@ -149,7 +149,7 @@ def test_neighbours_keep_the_devices_and_divide() -> None:
     for plan in (HybridPlan(data=4, shares=(6, 6, 2, 2)), HybridPlan(pipeline=2, data=2, micro_batch=2, stages=(4, 2))):
         found = list(grid.neighbours(plan))
         assert len(found) > 5
-        assert all(one.devices == plan.devices and 16 % one.together == 0 for one in found)
+        assert all(one.devices == plan.devices and 16 % one.samples_a_pass == 0 for one in found)
         assert all(not one.pipeline > 1 or one.stages for one in found)
         for one in found[::3]:
             map_graph(HybridParallel(one), graph, machine)
@@ -237,7 +237,7 @@ def test_descents_by_price_keep_the_devices() -> None:
     layouts = {(one.plan.devices, one.plan.tensor, one.plan.pipeline) for one in plans}
     for one in ends:
         plan = one.plan
-        assert (plan.devices, plan.tensor, plan.pipeline) in layouts and 16 % plan.together == 0
+        assert (plan.devices, plan.tensor, plan.pipeline) in layouts and 16 % plan.samples_a_pass == 0
         assert one.seconds == grid.prices(one.plan, one.micro_batches)
     best = min(ends, key=lambda one: one.seconds)
     assert make_evaluator(graph, machine, rule=RULE).set(map_graph(HybridParallel(best.plan), graph, machine)) > 0
@@ -251,7 +251,7 @@ def test_prices_of_shares_that_do_not_divide_the_batch_are_near_simulated_steps(
     for text in ("d8 zero1 shares=6,6,6,6,2,2,2,2", "d8 zero3 shares=12,12,12,12,4,4,4,4"):
         plan = parse_plan(text)
         seconds = evaluator.set(map_graph(HybridParallel(plan), graph, machine))
-        assert grid.prices(plan, 64 // plan.together) == pytest.approx(seconds, rel=0.05)
+        assert grid.prices(plan, 64 // plan.samples_a_pass) == pytest.approx(seconds, rel=0.05)
 
 
 def test_the_grid_of_people_has_even_pieces_in_the_order_of_the_devices() -> None:

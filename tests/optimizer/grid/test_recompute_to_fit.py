@@ -41,7 +41,7 @@ def slowest(one: PlanGrid, plan: HybridPlan) -> float:
 @pytest.mark.parametrize("plan", [HybridPlan(data=4, micro_batch=2, zero=1), HybridPlan(data=4, micro_batch=1, zero=3)])
 def test_of_one_stage_no_mixture_that_fits_is_faster(plan: HybridPlan) -> None:
     one = grid(layers=5)
-    count = 16 // plan.together
+    count = 16 // plan.samples_a_pass
     whole = [memory_of_plan(one.sums, replace(plan, recompute=level), count).nbytes for level in ("full", "none")]
     for share in (0.1, 0.35, 0.6, 0.85):
         limit = whole[0] + share * (whole[1] - whole[0])
@@ -66,7 +66,7 @@ def test_of_one_stage_no_mixture_that_fits_is_faster(plan: HybridPlan) -> None:
     HybridPlan(pipeline=2, data=2, micro_batch=1, virtual=2, schedule=PipelineSchedule.ZERO_BUBBLE_V),
 ])  # fmt: skip
 def test_each_rank_of_a_pipeline_fits_and_the_slowest_is_no_slower_than_with_the_same_for_all(plan: HybridPlan) -> None:
-    one, count = grid(layers=24), 16 // plan.together
+    one, count = grid(layers=24), 16 // plan.samples_a_pass
     of_level = {
         level: memory_of_plan(one.sums, replace(plan, recompute=level), count).nbytes for level in one.sums.masks
     }

@@ -14,7 +14,7 @@ from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.algorithms.layer_descent import LayerDescent
 from taskflow.optimizer.algorithms.moves import SYNCS
-from taskflow.optimizer.budget import Budget, BudgetExhausted, BudgetShare, End, Restart
+from taskflow.optimizer.budget import Budget, BudgetExhausted, BudgetPart, End, Restart
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.session import SearchSession
@@ -49,7 +49,7 @@ def test_no_layer_does_better_on_another_team() -> None:
     graph = build("AlexNet", devices=8)
     run, down, _ = descent(graph, devices=8)
     before = run.seconds
-    down.descend(BudgetShare(run, 1.0))
+    down.descend(BudgetPart(run, 1.0))
     assert run.seconds < 0.9 * before and run.best_seconds == run.seconds
     space = SearchSpace(graph, 8)
     for layer in layers(graph):
@@ -66,14 +66,14 @@ def test_no_layer_does_better_on_another_team() -> None:
 
 def test_it_ends_with_its_share_of_the_budget() -> None:
     run, down, _ = descent(build("AlexNet", devices=4), proposals=100)
-    down.descend(BudgetShare(run, 0.5))
+    down.descend(BudgetPart(run, 0.5))
     assert run.proposals == 50
 
 
 def test_it_keeps_to_constraints() -> None:
     only = Constraints.parse({"classifier.*": {"devices": "0-1"}, "features.*": {"forbid": ["c"]}})
     run, down, _ = descent(build("AlexNet", devices=4), space=SpaceOptions(constraints=only))
-    down.descend(BudgetShare(run, 1.0))
+    down.descend(BudgetPart(run, 1.0))
     assert run.best is not None
     for name, config in run.best.configs.items():
         if name.startswith("classifier."):
@@ -110,12 +110,12 @@ def test_restarts_are_each_for_themselves() -> None:
     graph = build("AlexNet", devices=8)
     run, down, starts = descent(graph, devices=8)
     data = run.seconds
-    down.descend(BudgetShare(run, 1.0))
+    down.descend(BudgetPart(run, 1.0))
     best, found = run.best, run.best_seconds
     assert found < data
     assert run.restart(starts[0], proposals=50) and run.restarted
     assert run.seconds == data and run.best is best
-    down.descend(BudgetShare(run, 1.0))
+    down.descend(BudgetPart(run, 1.0))
     assert run.seconds > found  # there was no time for more
     run.propose({}, inf, {"classifier.1": SYNCS[0]})
     run.back_to_best()
@@ -147,7 +147,7 @@ def test_a_restart_without_time_does_not_begin() -> None:
 def test_what_a_restart_finds_is_kept() -> None:
     run, down, starts = descent(build("AlexNet", devices=8), devices=8)
     assert run.restart(starts[0])
-    down.descend(BudgetShare(run, 1.0))
+    down.descend(BudgetPart(run, 1.0))
     run.end_restart()
     assert run.best is not None and run.best_seconds == run.seconds < run.starts.get("data", inf)
 

@@ -49,7 +49,7 @@ def prices() -> list[tuple[float, float]]:
     one, evaluator = grid(), make_evaluator(network(), grid().machine, rule=RULE)
     pairs = []
     for plan in PLANS:
-        price = one.prices(plan, samples(one.graph) // plan.together)
+        price = one.prices(plan, samples(one.graph) // plan.samples_a_pass)
         pairs.append((price, evaluator.set(map_graph(HybridParallel(plan), one.graph, one.machine))))
     return pairs
 

@@ -12,7 +12,16 @@ from test_core_equal import pair, same
 
 import taskflow
 from taskflow.machine import host, load_machine
-from taskflow.mapper import DataParallel, Strategy, Sync, SyncAlgorithm, UpdatePlacement, map_graph
+from taskflow.mapper import (
+    CollectiveSync,
+    DataParallel,
+    MessageSync,
+    Strategy,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    map_graph,
+)
 from taskflow.models import build
 from taskflow.optimizer.explain.explain import explain
 from taskflow.optimizer.memory.peak import peak_bytes
@@ -22,8 +31,8 @@ from taskflow.optimizer.traffic.messages import Messages
 from taskflow.rules import Adam
 from taskflow.tasks.task import AllGather, Kind
 
-SHARES = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.SHARDED)
-REPLICATED = Sync(SyncAlgorithm.COLLECTIVE, UpdatePlacement.REPLICATED)
+SHARES = CollectiveSync(UpdatePlacement.SHARDED)
+REPLICATED = CollectiveSync(UpdatePlacement.REPLICATED)
 
 
 def synchronised(strategy: Strategy, sync: Sync) -> Strategy:
@@ -39,7 +48,7 @@ def test_the_compiled_core_has_the_same_tasks_and_times(seed: int) -> None:
     same(reference, compiled)
     for _ in range(4):  # layers come to it, and leave it, one by one
         layer = random.choice(sorted(strategy.syncs))
-        change = {layer: random.choice((SHARES, REPLICATED, Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED, 3)))}
+        change = {layer: random.choice((SHARES, REPLICATED, MessageSync(SyncAlgorithm.RING, UpdatePlacement.SHARDED, 3)))}
         assert compiled.propose({}, syncs=change) == reference.propose({}, syncs=change)
         compiled.accept()
         reference.accept()
@@ -75,7 +84,7 @@ def test_one_collective_is_not_counted_as_many_messages() -> None:
     plan = map_graph(DataParallel(), graph, load_machine("k80", 64))
     counts = [
         Messages(graph).synchronising(plan.configs, dict.fromkeys(plan.syncs, sync))
-        for sync in (REPLICATED, SHARES, Sync(SyncAlgorithm.RING, UpdatePlacement.SHARDED, 64))
+        for sync in (REPLICATED, SHARES, MessageSync(SyncAlgorithm.RING, UpdatePlacement.SHARDED, 64))
     ]
     # Of each of the three layers: an all-reduce; a reduce-scatter and an all-gather; messages around rings.
     assert counts[0] == 3 and counts[1] == 6 < counts[2] // 10

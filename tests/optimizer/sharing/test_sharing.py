@@ -29,7 +29,7 @@ from taskflow.optimizer.sharing import (
     merge,
     shape_of,
     share,
-    together,
+    simulate_jobs,
     units,
 )
 from taskflow.optimizer.sharing import share as sharing
@@ -97,7 +97,7 @@ def test_units_are_few_and_equal() -> None:
         units(load_machine("h100", 2), 3)
 
 
-# ---- together --------------------------------------------------------------------------------------------------------
+# ---- concurrent jobs ---------------------------------------------------------------------------------------------------
 def judge_of(job: Job, machine: Cluster, group: tuple[int, ...]) -> Evaluator:
     part = PartOfMachine(machine, group)
     return evaluator(job.graph, part, ModelCosts(AnalyticCosts(part), job.graph, part, job.rule), job.rule)
@@ -135,7 +135,7 @@ def test_only_jobs_that_share_links_are_in_each_others_way() -> None:
 
     def beside(*groups: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
         judges = [judge_of(job, machine, group) for job, group in zip(both, groups)]
-        found = together(judges, [data(judge) for judge in judges])
+        found = simulate_jobs(judges, [data(judge) for judge in judges])
         return found.seconds, found.alone
 
     apart = beside((0, 1), (2, 3))
@@ -178,7 +178,7 @@ def test_no_division_of_the_devices_is_better(objective: str, fast: int, slow: i
             own = sorted((p for p in range(count) if owners[p] == j), key=lambda p: (of.kinds[place[p]], p))
             judges.append(judge.evaluator(both[j], own))
             plans.append(judge.plans[j, shape_of(of, row)][1])
-        seconds = together(judges, plans).seconds
+        seconds = simulate_jobs(judges, plans).seconds
         worth = internals["score"](objective, [s / w for s, w in zip(seconds, whole)], [1.0, 3.0])
         best = min(best, worth)
     reached = found.slowest if objective == "slowest" else -4 * found.throughput

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm, UpdatePlacement, choose
+from taskflow.mapper import MessageSync, OpConfig, Strategy, SyncAlgorithm, UpdatePlacement, choose
 from taskflow.models import build
 from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.moves import SYNCS
@@ -153,7 +153,7 @@ def test_exact_search_takes_a_pinned_synchronisation_for_the_only_one(pinned: st
     found = search(graph, machine, budget="400s", algorithm="exact", constraints=table, space=options)
     free = unpinned()
     assert found.optimal and free.optimal and str(found.strategy.sync("fc1")) == pinned
-    assert found.strategy.sync("fc2") == Sync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER)
+    assert found.strategy.sync("fc2") == MessageSync(SyncAlgorithm.OWNER, UpdatePlacement.OWNER)
     assert found.proof is not None and free.proof is not None and found.proof.strategies < free.proof.strategies
     evaluator, random = make_evaluator(graph, machine), Random(0)
     space = SearchSpace(graph, 2, replace(options, constraints=Constraints.parse(table)))
@@ -167,7 +167,7 @@ def test_synchronisation_is_matched_by_layer_or_operator() -> None:
     shared = next(node for node in graph if node.parameters and node.parameters[0].layer != node.name)
     layer = shared.parameters[0].layer
     assert Constraints.parse({shared.name: {"sync": "tree/owner"}}).syncs(graph) == {
-        layer: Sync(SyncAlgorithm.TREE, UpdatePlacement.OWNER)
+        layer: MessageSync(SyncAlgorithm.TREE, UpdatePlacement.OWNER)
     }
     assert set(Constraints.parse({"*": {"sync": "ring/spread/4"}}).syncs(graph)) == {p.layer for p in graph.parameters}
     assert not Constraints.parse({layer: {"sync": "tree/owner"}}).resolve(graph, 4)  # nothing is said of operators

@@ -1,4 +1,4 @@
-"""Together: jobs that have their own devices but share links, simulated as one task graph."""
+"""ConcurrentJobs: jobs that have their own devices but share links, simulated as one task graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def on_members(strategy: Strategy, members: Sequence[int], processors: int) -> S
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class ConcurrentJobs:
     """Times of jobs that run together. ``seconds``: of a step of each job while all run. ``alone``: the same without the
     others. ``steps``: how many steps of each were simulated together; 1 for a job that shares no link."""
 
@@ -35,7 +35,7 @@ class Together:
     steps: tuple[int, ...]
 
 
-def together(evaluators: Sequence[Evaluator], strategies: Sequence[Strategy]) -> Together:
+def simulate_jobs(evaluators: Sequence[Evaluator], strategies: Sequence[Strategy]) -> ConcurrentJobs:
     """Return the seconds of a step of jobs that run at the same time, each under a strategy for its part of one machine (its
     evaluator's machine is a `PartOfMachine`). Jobs that share links, directly or through other jobs, are merged into one task
     graph and simulated by Algorithm 1. Each job repeats its step for about as long as the longest step takes; a step begins
@@ -43,7 +43,7 @@ def together(evaluators: Sequence[Evaluator], strategies: Sequence[Strategy]) ->
     parts = [_part(evaluator) for evaluator in evaluators]
     everyone = [member for part in parts for member in part.members]
     if any(part.whole is not parts[0].whole for part in parts) or len(set(everyone)) < len(everyone):
-        raise ValueError(f"together: jobs need parts of one machine without a device in two of them, got {everyone}")
+        raise ValueError(f"simulate_jobs: jobs need parts of one machine without a device in two of them, got {everyone}")
     alone, links = [], []
     for evaluator, strategy in zip(evaluators, strategies):
         alone.append(evaluator.set(strategy))
@@ -54,12 +54,12 @@ def together(evaluators: Sequence[Evaluator], strategies: Sequence[Strategy]) ->
             found, repeats = _contending([evaluators[j] for j in group], [strategies[j] for j in group], [alone[j] for j in group])
             for j, one, many in zip(group, found, repeats):
                 seconds[j], steps[j] = one, many
-    return Together(tuple(seconds), tuple(alone), tuple(steps))
+    return ConcurrentJobs(tuple(seconds), tuple(alone), tuple(steps))
 
 
 def _part(evaluator: Evaluator) -> PartOfMachine:
     if not isinstance(evaluator.machine, PartOfMachine):
-        raise ValueError(f"together: jobs need parts of one machine, got {evaluator.machine.name}")
+        raise ValueError(f"simulate_jobs: jobs need parts of one machine, got {evaluator.machine.name}")
     return evaluator.machine
 
 
