@@ -6,7 +6,6 @@ factor says how many the busiest device is planned for. The simulator, folded st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, inf
 
@@ -83,7 +82,7 @@ class _WithPlaces:
             inputs = [self.new[_key(tensor)] for tensor in node.inputs]
             self._keep(node, self.graph.apply(self._larger(node.operator), inputs, name=node.name, parameters=node.parameters))
 
-    def _keep(self, node: Node, made: Sequence[Tensor]) -> None:
+    def _keep(self, node: Node, made: tuple[Tensor, ...]) -> None:
         self.new.update((_key(old), tensor) for old, tensor in zip(node.outputs, made))
 
     def _larger(self, operator: Operator) -> Operator:
@@ -132,8 +131,8 @@ class _WithPlaces:
         held = [self.placed.get(_key(tensor)) for tensor in node.inputs]
         first = next(one for one in held if one is not None)
         if isinstance(node.operator, Einsum) and len(held) == 2 and (weights := _weights_of(node, node.operator)) is not None:
-            made, slots = self.placed[_key(node.inputs[1 - weights])]
-            inputs = made, self.new[_key(node.inputs[weights])], slots
+            rows, slots = self.placed[_key(node.inputs[1 - weights])]
+            inputs = rows, self.new[_key(node.inputs[weights])], slots
             self._keep(node, self.graph.apply(CombineExperts(), inputs, name=node.name))
             return
         if any(one is None or one[1] is not first[1] for one in held) or not _by_element(node):
