@@ -10,6 +10,7 @@ import click
 from taskflow.cli import completing
 from taskflow.cli.beside import beside
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
+from taskflow.cli.experts import experts_said
 from taskflow.cli.problem import (
     Problem,
     budget_option,
@@ -125,6 +126,8 @@ def compare_command(
     else:
         batch = step_units(problem.graph, problem.machine, problem.evaluator.rule, 0.0).batch
         tell(f"{problem.said}; a step is {batch}\n{table(rows)}")
+        for said in dict.fromkeys(f"{row['name']}: {said}" for row in rows if (said := experts_said(row))):
+            tell(said)
         if grid is not None:
             tell(f"grid: {grid if isinstance(grid, str) else grid['grid_said']}")
     if interrupted:

@@ -14,7 +14,7 @@ from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, render, tell
 from taskflow.machine import load_machine
-from taskflow.optimizer import Deadline, WayToShard, step_units, ways_to_shard
+from taskflow.optimizer import Deadline, WayToShard, expert_imbalance, step_units, ways_to_shard
 
 SAMPLES = 4  # of a device, if nobody says how many: enough to plan steps with several at a time
 PATIENCE_SECONDS = 20.0  # after which sizes are by closed form alone
@@ -62,6 +62,8 @@ def fit_command(
         size = f"a sample is {tokens:,} tokens" if tokens else "one sample at a time"
         tell(f"{problem.graph} on {problem.machine}; {rule}; {size}; a device has {nbytes(have)}")
     tell(_table(ways, count, tokens))
+    if (factor := expert_imbalance(problem.graph)) is not None:
+        tell(f"experts: places for {factor:.4g} times the mean of tokens")
     if smallest is None:
         tell("no cluster that was looked at is large enough; search for a plan with stages: taskflow search")
     elif not quiet:

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from taskflow.asking import FloatName
 from taskflow.cli import completing
+from taskflow.cli.experts import experts_row, imbalance_option, placed
 from taskflow.cli.model import FROZEN, build_model, parse_settings
 from taskflow.cli.ranks import works
 from taskflow.cli.tables import nbytes, render
@@ -123,6 +124,7 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
         click.option("--program", expose_value=False, callback=_remember(PROGRAM), shell_complete=completing.programs,
                      help="What drives the GPUs: a program's name (see `taskflow programs`) or FILE.json (default: that of --for, "
                           "else the machine's)."),
+        imbalance_option,
         click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
         click.option("--rule", type=click.Choice(list(RULES)), default=rule, show_default=shown,
                      help="Update rule; none: forward only."),
@@ -222,11 +224,11 @@ def given_settings(context: click.Context | None) -> dict[str, str]:
 # ---- problems --------------------------------------------------------------------------------------------------------
 def make_problem(
     model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, algorithm: str = "auto",
-    settings: Mapping[str, str] | None = None, costs: str = ANALYTIC, program: str | None = None,
+    settings: Mapping[str, str] | None = None, costs: str = ANALYTIC, program: str | None = None, imbalance: float | None = None,
 ) -> Problem:
-    """Build the problem. ``settings``, ``program``: by default those of --set and --program. Raises ValueError, FileNotFoundError
-    or ImportError if there
-    is no such model or machine, or if its costs cannot be measured here."""
+    """Build the problem. ``settings``, ``program``: by default those of --set and --program; ``imbalance``: where
+    --expert-imbalance says none. Raises ValueError, FileNotFoundError or ImportError if there is no such model or machine, or if
+    its costs cannot be measured here."""
     context = click.get_current_context(silent=True)
     if settings is None:
         settings = given_settings(context)
@@ -235,10 +237,11 @@ def make_problem(
     if program is not None:
         cluster = driven(cluster, program)
     count = len(cluster.processors)
-    graph = build_model(model, batch, count, size=size, settings=settings)
+    graph, imbalance = placed(build_model(model, batch, count, size=size, settings=settings), context, imbalance)
     made = {
         "model": model, "machine": machine, "devices": count, "batch": batch, "size": size, "rule": rule,
         "set": dict(settings), "costs": costs, **({"program": program} if program is not None else {}),
+        **({"expert_imbalance": imbalance} if imbalance is not None else {}),
     }
     evaluator = make_evaluator(graph, cluster, costs=costs, rule=RULES[rule], algorithm=algorithm)
     if context is not None:
@@ -283,7 +286,7 @@ def plan_problem(
         model or str(made["model"]), wanted, devices or there.get("devices"),
         batch or (made.get("batch") if same else None), size or (made.get("size") if same else None) or "paper",
         rule or made.get("rule") or "momentum", settings=settings, costs=costs or there.get("costs") or ANALYTIC,
-        program=asked_program(context) or there.get("program"),
+        program=asked_program(context) or there.get("program"), imbalance=made.get("expert_imbalance") if same else None,
     )
 
 
@@ -339,7 +342,7 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     row["peak_memory_bytes"] = max(peaks)
     row["peak_memory_is"] = "planned" if planned else "estimate"
     row["fits_memory"], row["lacks"] = not lacks, lacks
-    return row | trusted(problem, strategy, seconds)
+    return row | experts_row(problem.graph, strategy) | trusted(problem, strategy, seconds)
 
 
 def trusted(problem: Problem, strategy: Strategy, seconds: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from taskflow.cli import completing
 from taskflow.cli.beside import beside, beside_table, better
 from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
+from taskflow.cli.experts import experts_said
 from taskflow.cli.problem import (
     Problem,
     budget_option,
@@ -139,6 +140,8 @@ def search_command(
             tell(beside_table(row, beside_it))
         if sizes is not None:
             tell(str(sizes))
+        if said := experts_said(row):
+            tell(said)
         if "trust" in row:
             tell(row["trust"]["said"])
         if not quiet:

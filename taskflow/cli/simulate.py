@@ -10,6 +10,7 @@ import click
 
 from taskflow.asking import Duration
 from taskflow.cli import completing
+from taskflow.cli.experts import experts_said
 from taskflow.cli.problem import (
     Problem,
     describe,
@@ -111,6 +112,8 @@ def simulate_command(
     tell(table([row]))
     if not quiet:
         tell(str(step_units(problem.graph, problem.machine, problem.evaluator.rule, row["iteration_seconds"])))
+    if said := experts_said(row):
+        tell(said)
     if "trust" in row:
         tell(row["trust"]["said"])
     if mtbf is not None:

@@ -281,7 +281,8 @@ def _experts(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
         routed = any(node.operator.kind == "routed_linear" for node in graph)
         raise ValueError(
             f"plan {plan}: eN needs layers of experts with places (expert_linear); {graph.name} has none"
-            + ("; without a capacity experts are shared by tN" if routed else "")
+            + ("; build it with places for its tokens (--expert-imbalance 1 or more, or with_places in Python), "
+               "or share experts by tN" if routed else "")
         )
     return found
 

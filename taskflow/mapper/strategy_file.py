@@ -87,6 +87,10 @@ class MadeFrom(Entry, frozen=True, kw_only=True):
     set: Annotated[dict[Name, str], Meta(description="Values of --set.")] | UnsetType | None = UNSET
     costs: Annotated[Name, Meta(description="What said how long tasks take.")] | UnsetType | None = UNSET
     program: Annotated[Name, Meta(description="What drives the GPUs.")] | UnsetType | None = UNSET
+    expert_imbalance: (
+        Annotated[float, Meta(ge=1, description="Tokens that the busiest device of experts has, as a multiple of the mean.")]
+        | UnsetType | None
+    ) = UNSET
 
 
 class ImprovementEntry(Entry, frozen=True, kw_only=True):

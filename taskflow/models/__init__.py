@@ -20,6 +20,7 @@ from taskflow.models.moe import SIZES as MOE_SIZES
 from taskflow.models.moe import MoEConfig, moe
 from taskflow.models.nmt import NMTConfig, nmt
 from taskflow.models.notes import ImportNote, notes_kept
+from taskflow.models.places import is_dropless, with_places
 from taskflow.models.resnet import ResNetConfig, resnet
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
 from taskflow.models.rnntc import RNNTCConfig, rnntc
@@ -51,6 +52,7 @@ __all__ = [
     "find_sized",
     "gpt",
     "inception_v3",
+    "is_dropless",
     "lenet",
     "llama",
     "mixtral",
@@ -62,6 +64,7 @@ __all__ = [
     "rnnlm",
     "rnntc",
     "transformer",
+    "with_places",
 ]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.models.llama import STD, LlamaConfig, attend, feed_forward, gated, score
+from taskflow.models.places import with_places
 from taskflow.operators.rotary import Scaling
 from taskflow.operators.tensor import Tensor
 
@@ -17,7 +18,8 @@ class MixtralConfig(LlamaConfig):
     """Sizes of the network; the defaults are those of Mixtral 8x7B. Beyond Llama's: ``experts`` of a layer, of which each token
     uses ``chosen``. ``balance``: weight of the load-balancing loss, which is 1 for an even load. ``expert_inner``: width of an
     expert (None: ``inner``); ``shared``: as wide as so many experts is a part that every token uses. ``dense``: the first layers
-    without experts; of the others every ``every``-th has them."""
+    without experts; of the others every ``every``-th has them. ``places``: experts have places
+    for so many times the mean of tokens, so that plans can deal them (`with_places`); None: they have none."""
 
     vocabulary: int = 32_000
     theta: float = 1_000_000.0
@@ -29,6 +31,7 @@ class MixtralConfig(LlamaConfig):
     shared: int | None = None
     dense: int | None = None
     every: int = 1
+    places: float | None = None
 
     @staticmethod
     def small() -> MixtralConfig:
@@ -62,7 +65,7 @@ def mixtral(config: MixtralConfig, dtype: str = "float32") -> OperatorGraph:
     score(graph, c, x, targets)
     if c.balance and uneven:
         graph.minimize(*uneven)
-    return graph
+    return graph if c.places is None else with_places(graph, c.places)
 
 
 def _experts(c: MixtralConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from taskflow.operators.elementary import abs, cos, exp, log, pow, rsqrt, sin, s
 from taskflow.operators.embedding import embedding
 from taskflow.operators.expand import expand
 from taskflow.operators.expert_linear import expert_linear
+from taskflow.operators.expert_places import expert_places
 from taskflow.operators.extreme import amax
 from taskflow.operators.flash_attention import flash_attention
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
@@ -63,7 +64,7 @@ __all__ = [
     "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "attention", "avg_pool2d", "batch_norm", "cast", "clamp",
     "combine", "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy",
     "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "exp", "expand", "expand_weight", "expert_linear",
-    "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh",
+    "expert_places", "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh",
     "input", "layer_norm", "leaky_relu", "linear", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "matmul",
     "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
     "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select",

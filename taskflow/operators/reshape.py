@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, prod
 from random import Random
 from typing import ClassVar
@@ -27,6 +28,7 @@ from taskflow.operators.operator import (
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
+SHAPES = 1 << 12  # pairs of shapes whose groups are kept
 Group = tuple[list[int], list[int]]  # dimensions of the input and of the output that hold the same elements
 
 
@@ -113,7 +115,8 @@ class Reshape(Operator):
         return Example(cls(shape()), (Spec(shape(), np.dtype(np.float64)),))
 
 
-def _groups(left: Sequence[int], right: Sequence[int]) -> list[Group]:
+@lru_cache(SHAPES)  # every piece of every layer asks
+def _groups(left: tuple[int, ...], right: tuple[int, ...]) -> list[Group]:
     """The dimensions of two shapes of equal product, in groups of equal product; none of size 1."""
     ours = [i for i, size in enumerate(left) if size > 1]
     theirs = [i for i, size in enumerate(right) if size > 1]

@@ -25,7 +25,7 @@ from taskflow.optimizer.result import Improvement, PhaseReport, SearchResult
 from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
 from taskflow.optimizer.session import NothingFits
 from taskflow.optimizer.target import PlanTarget, refusal, target_named
-from taskflow.optimizer.units import StepUnits, step_units
+from taskflow.optimizer.units import StepUnits, expert_imbalance, step_units
 from taskflow.optimizer.ways_to_shard import WayToShard, ways_to_shard
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "UsualPlan",
     "WayToShard",
     "best_interval",
+    "expert_imbalance",
     "failure_costs",
     "has_usual_plans",
     "make_evaluator",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
+from taskflow.operators.combine_weights import CombineWeights
+from taskflow.operators.dispatch import Dispatch
+from taskflow.operators.expert_linear import ExpertLinear
 from taskflow.operators.operator import Work
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import gradient_flow
@@ -21,8 +25,8 @@ MFU = (
 class StepUnits:
     """A step of ``samples`` on so many ``devices``. ``tokens``: words of all samples; None for a network whose samples are not rows
     of words. ``model_flops``: the products of its forward pass (matrix products, attention, convolutions, recurrent layers), three
-    times if it is trained; what a plan computes again does not count. ``peak_flops_per_second``: of all devices together, at the
-    rate of the network's products."""
+    times if it is trained; what a plan computes again does not count, nor do experts' places beyond an even load.
+    ``peak_flops_per_second``: of all devices together, at the rate of the network's products."""
 
     seconds: float
     devices: int
@@ -84,13 +88,24 @@ def _times(graph: OperatorGraph) -> list[int]:
     return [1 + (node.number in active) * (1 if node.operator.frozen else 2) for node in graph]
 
 
+def expert_imbalance(graph: OperatorGraph) -> float | None:
+    """Return how many times the mean of tokens experts have places for, where they have most; None without such places. What a
+    device of dealt experts computes, exchanges and holds is so many times what it would be with an even load."""
+    found = [
+        node.operator.experts * node.operator.capacity / prod(node.specs[1].shape[1:])
+        for node in graph if isinstance(node.operator, (Dispatch, CombineWeights))
+    ]
+    return max(found, default=None)
+
+
 def step_units(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, seconds: float) -> StepUnits:
     """Return a step of ``seconds`` in these units. ``rule`` None: forward only."""
     first = graph.nodes[0]
     times = _times(graph) if rule is not None else [1] * len(graph)
+    beyond = max(1.0, expert_imbalance(graph) or 1.0)
     products = sum(
-        count * node.operator.flops(node.specs, node.space) for node, count in zip(graph, times)
-        if node.operator.work is not Work.MEMORY
+        count * node.operator.flops(node.specs, node.space) / (beyond if isinstance(node.operator, ExpertLinear) else 1)
+        for node, count in zip(graph, times) if node.operator.work is not Work.MEMORY
     )
     return StepUnits(
         seconds, len(machine.processors), first.space.shape[0], first.space.volume if reads_words(graph) else None,

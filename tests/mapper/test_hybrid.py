@@ -131,7 +131,7 @@ def test_wrong_notations_name_the_word(text: str, message: str) -> None:
 def test_sequences_are_cut_only_where_there_are_some() -> None:
     with pytest.raises(ValueError, match=r"plan t1 c2 p1 d1 mb4: c cuts sequences, .*; AlexNet has none that its layers follow"):
         planned("c2", 2, build("AlexNet", 4, preset="small"))
-    with pytest.raises(ValueError, match=r"expert_linear.; Mixtral has none; without a capacity experts are shared by tN"):
+    with pytest.raises(ValueError, match=r"expert_linear.; Mixtral has none; build it with places .*with_places.*tN"):
         planned("d2 e2", 2, build("Mixtral", 4, preset="small"))
 
 

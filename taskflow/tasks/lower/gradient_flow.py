@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from taskflow.graph import OperatorGraph
+from taskflow.graph import Node, OperatorGraph
+from taskflow.operators.operator import Operator, Spec
 
 TensorKey = tuple[int, int]  # (node, output)
 
@@ -19,16 +20,22 @@ def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[s
             upstream.update((t.node, t.index) for t in node.outputs if t.spec.differentiable)
     downstream: set[TensorKey] = {(t.node, t.index) for t in graph.losses}
     active: set[int] = set()
+    seen: dict[tuple[Operator, tuple[Spec, ...]], tuple[int, ...]] = {}  # layers are alike
     for node in reversed(graph.nodes):
         reached = any((t.node, t.index) in downstream for t in node.outputs)
         if reached and any((t.node, t.index) in upstream for t in node.outputs):
             active.add(node.number)
-            downstream.update(
-                (t.node, t.index) for t, rect in zip(node.inputs, node.reads(node.space).inputs)
-                if t.spec.differentiable and not rect.empty
-            )
+            if (key := (node.operator, node.specs)) not in seen:
+                seen[key] = _passes_on(node)
+            downstream.update((node.inputs[i].node, node.inputs[i].index) for i in seen[key])
     trained = {p.name for node in graph if node.number in active for p in node.parameters if p.trained}
     return active, upstream & downstream, trained
+
+
+def _passes_on(node: Node) -> tuple[int, ...]:
+    """The inputs that a node reads and through which gradients flow."""
+    reads = node.reads(node.space).inputs
+    return tuple(i for i, (spec, rect) in enumerate(zip(node.specs, reads)) if spec.differentiable and not rect.empty)
 
 
 def gradients_given(graph: OperatorGraph, active: set[int], needs: set[TensorKey]) -> list[tuple[bool, ...]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from taskflow.collector import paused_collector
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, units_of
+from taskflow.mapper import OpConfig, Strategy, sample_dim, units_of
 from taskflow.operators.state import State
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
@@ -59,10 +59,17 @@ def cut_graph(
     Raises ValueError that names the operator if the strategy does not fit the graph."""
     if part is None:
         strategy.verify(graph)
-    pieces = []
-    for number in range(len(graph)):
+    pieces: list[list[Piece]] = []
+    alike: dict[tuple[object, ...], list[Piece]] = {}  # of a part there are few layers that are not like another one
+    for node in graph:
         checkpoint()
-        pieces.append(cut(graph, strategy, number, part))
+        key = None if part is None else (id(strategy[node.name]), node.operator, node.specs, sample_dim(node))
+        if key is None or key not in alike:
+            pieces.append(cut(graph, strategy, node.number, part))
+        else:
+            pieces.append([piece.of(node) for piece in alike[key]])
+        if key is not None:
+            alike.setdefault(key, pieces[-1])
     active, needs_gradient, trained = gradient_flow(graph)
     units = units_of(graph, strategy)
     layout = lay_out(

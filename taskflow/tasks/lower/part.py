@@ -201,9 +201,11 @@ class StepPart:
             found: dict[Rect, set[int]] = {}
             dim = sample_dim(node)
             processors = np.asarray(config.processors).reshape(*config.degrees, config.copies)
+            places, firsts = np.unique(processors, return_index=True)
+            first = dict(zip(places.tolist(), firsts.tolist()))
             for number in self.pieces(node, config, pipeline):
                 for image, piece in self.beside(node, config, pipeline, number).items():
-                    at = np.argwhere(processors == image)[0].tolist()
+                    at = np.unravel_index(first[image], processors.shape)
                     others = processors[tuple(slice(None) if i == dim else n for i, n in enumerate(at))]
                     found.setdefault(node.reads(piece).weights[weight], set()).update(np.ravel(others).tolist())
             self._holders[key] = config, {rect: tuple(sorted(of)) for rect, of in found.items()}

@@ -54,6 +54,10 @@ class Piece:
     def name(self) -> str:
         return f"{self.node.name}[{self.index}]"
 
+    def of(self, node: Node) -> Piece:
+        """Return the same piece of another node, which is like this one's."""
+        return Piece(node, self.index, self.rect, self.processor, self.reads, self.writes, self.of_all, self.copies)
+
 
 @dataclass(slots=True)
 class Lowering:

@@ -5,6 +5,10 @@ The default text is the source of Python's own standard library, which every mac
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import click
+
 from taskflow.models import MixtralConfig, mixtral
 from taskflow.rules import AdamW
 from taskflow.training import Cosine
@@ -28,6 +32,9 @@ PRESETS = {
 
 @example(PRESETS, data="FILE", data_help=DATA_HELP)
 @text_options
-def main(run: RunConfig, ptb: str | None, level: str) -> Training:
+@click.option("--places", type=click.FloatRange(1), metavar="FACTOR",
+              help="Give experts places for so many times the mean of tokens, for plans with eN; experts / chosen: for all tokens, "
+              "with the losses of a run without.")
+def main(run: RunConfig, ptb: str | None, level: str, places: float | None) -> Training:
     """Mixtral on windows of text."""
-    return language_model(run, mixtral, ptb, level, ExpertEvaluation, ExpertWatch)
+    return language_model(replace(run, model=replace(run.model, places=places)), mixtral, ptb, level, ExpertEvaluation, ExpertWatch)

@@ -1,0 +1,60 @@
+"""--expert-imbalance: the busiest device of experts is planned for, named in the answer, and kept in a plan's file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from taskflow.cli.main import main
+
+ASKED = ["mixtral", "--size", "small", "--set", "steps=64", "--batch", "4", "-m", "h100", "-n", "2", "--rule", "adam"]
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(main, list(arguments))
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def row(*arguments: str) -> dict[str, Any]:
+    return dict(json.loads(run(*arguments, "--json")))
+
+
+def test_a_named_plan_that_deals_experts_gives_them_places_for_an_even_load() -> None:
+    assert row("simulate", *ASKED, "--strategy", "d2 e2 mb1")["experts"] == {"imbalance": 1, "dealt": 2}
+    assert "experts" not in row("simulate", *ASKED, "--strategy", "d2 mb1")
+
+
+def test_the_factor_is_named_and_a_step_takes_longer() -> None:
+    even, busy = (
+        row("simulate", *ASKED, "--strategy", "d2 e2 mb1", "--expert-imbalance", factor) for factor in ("1", "2")
+    )
+    assert busy["experts"] == {"imbalance": 2, "dealt": 2}
+    assert busy["transfer_bytes"] > even["transfer_bytes"] and busy["iteration_seconds"] > even["iteration_seconds"]
+    assert busy["peak_memory_bytes"] > even["peak_memory_bytes"] and busy["model_flops"] == pytest.approx(even["model_flops"])
+    text = run("simulate", *ASKED, "--strategy", "d2 e2 mb1", "--expert-imbalance", "2")
+    assert "experts (on 2 devices): busiest device has 2 times the mean of tokens; predicted step" in text
+
+
+def test_a_plan_s_file_has_the_factor_and_is_read_with_it(tmp_path: Path) -> None:
+    file = str(tmp_path / "plan.json")
+    found = row("search", *ASKED, "--budget", "5p", "--start", "d2 e2 mb1", "--expert-imbalance", "1.5", "--out", file)
+    assert found["experts"]["imbalance"] == 1.5
+    assert json.loads(Path(file).read_text())["made_from"]["expert_imbalance"] == 1.5
+    assert row("explain", file)["iteration_seconds"] == found["iteration_seconds"]
+
+
+def test_fit_names_it() -> None:
+    assert "experts: places for 1.5 times the mean of tokens" in run("fit", *ASKED, "--expert-imbalance", "1.5")
+
+
+@pytest.mark.parametrize(("model", "factor", "why"), [
+    ("mlp", "1.5", "MLP has no experts"), ("mixtral", "0.5", "is not in the range x>=1"), ("mixtral", "nan", "at least 1"),
+])
+def test_what_cannot_be_is_refused_on_one_line(model: str, factor: str, why: str) -> None:
+    done = CliRunner().invoke(main, ["simulate", model, "--size", "small", "-m", "h100", "-n", "4", "--expert-imbalance", factor])
+    assert done.exit_code == 2 and why in done.output
