@@ -144,6 +144,8 @@ class OperatorGraph:
                 f"{name}: needs parameters of shapes {[w.shape for w in wanted]}, "
                 f"got {[p.shape for p in parameters]} to share"
             )
+        if parameters and not any(parameter.trained for parameter in parameters):
+            operator = frozen(operator)
         number = len(self.nodes)
         tensors = tuple(
             Tensor(self, number, i, name if len(outputs) == 1 else f"{name}.{i}", spec)

@@ -58,7 +58,7 @@ def test_prices_are_near_simulated_steps(share: float, monkeypatch: pytest.Monke
     evaluator = make_evaluator(graph, machine, rule=RULE)
     for text in PLANS:
         plan = parse_plan(text)
-        count = samples(graph) // plan.together
+        count = samples(graph) // plan.samples_a_pass
         price = grid.prices(plan, count)
         assert price == pytest.approx(evaluator.set(map_graph(HybridParallel(plan), graph, machine)), rel=0.1), text
         assert price < 0.95 * whole.prices(plan, count), text
