@@ -117,7 +117,7 @@ def test_the_check_says_what_the_runtime_plans(count: int, most: int, monkeypatc
                 continue
             folded += 1
             near(MemoryCheck(one.evaluator).peaks(one.strategy)[0], needed, f"{one.said}, folded")
-    assert folded >= 0.4 * count
+    assert folded >= count / 3  # of the networks that are no decoders, a third, none is
 
 
 def near(said: Sequence[int], needed: Sequence[int], what: str) -> None:
