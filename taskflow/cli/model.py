@@ -60,8 +60,7 @@ def build_model(
     ``batch``: samples a step of the whole machine; None: the network's own, or the function's default. ``size``: of a built-in
     network ``paper``, ``small`` or the name of a published size (`find_sized`). ``settings``: texts that replace single sizes,
     or keyword arguments of a function; `FROZEN`: patterns of what is not trained. What an import leaves out or replaces is said on
-    stderr. Raises ValueError,
-    FileNotFoundError or ImportError with what to do.
+    stderr. Raises ValueError, FileNotFoundError or ImportError with what to do.
     """
     given = dict(settings or {})
     frozen = given.pop(FROZEN, "").split()
