@@ -52,24 +52,33 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
 def require_exportable(graph: OperatorGraph, target: str) -> None:
     """Raise ValueError, or ImportError without PyTorch, if no plan of a network can be exported to a framework: before anybody
     searches for one."""
-    _require_trained(graph, target)
     if target == "torch":
         if find_spec("torch") is None:
             raise ImportError("torch: needs PyTorch, to look at the network's module: pip install 'soap-taskflow[torch]'")
         from taskflow.models.pytorch import require_origin
 
         require_origin(graph)
+        _require_trained(graph, target)
     elif target in ("megatron", "torchtitan"):
+        _require_trained(graph, target)
         require_transformer(graph, target)
         if target == "torchtitan":
             require_decoder(graph)
 
 
 def _require_trained(graph: OperatorGraph, target: str) -> None:
-    if target != "onnx" and graph.trained_count < graph.parameter_count:
+    """ValueError for frozen layers where the framework would train them. A module of PyTorch knows its own."""
+    if target == "onnx" or graph.trained_count == graph.parameter_count:
+        return
+    if target != "torch":
+        raise ValueError(f"{target}: {graph.name} has frozen layers, which its configurations do not say; take the target torch")
+    from taskflow.models.pytorch import require_origin
+
+    trained = sum(parameter.numel() for parameter in require_origin(graph).module.parameters() if parameter.requires_grad)
+    if trained != graph.trained_count:
         raise ValueError(
-            f"{target}: {graph.name} has frozen layers, which exports do not know; plan it here, and give the framework the same "
-            "degrees by hand"
+            f"torch: the module of {graph.name} trains {trained:,} parameters and the graph {graph.trained_count:,}; freeze layers "
+            "in the module itself: layer.requires_grad_(False)"
         )
 
 

@@ -20,4 +20,4 @@ def test_the_command_line_freezes_layers(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(main, ["simulate", *asked, "--strategy", "data", "--freeze", "layer.*"])
     assert wrong.exit_code == 2 and "freeze: 'layer.*' matches no parameter of " in wrong.output
     refused = CliRunner().invoke(main, ["export", str(plan), "--to", "megatron", "--out", str(tmp_path / "run.sh")])
-    assert refused.exit_code == 2 and "has frozen layers, which exports do not know" in refused.output, refused.output
+    assert refused.exit_code == 2 and "has frozen layers, which its configurations do not say" in refused.output, refused.output

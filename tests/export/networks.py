@@ -197,8 +197,32 @@ class T5(nn.Module):
         return self.net(input_ids=tokens, decoder_input_ids=said, use_cache=False).logits
 
 
+class Adapted(Llama):
+    """Llama of which nothing is trained but layers of low rank beside those of its attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+        for block in self.blocks:
+            for name in ("wq", "wv"):
+                setattr(block.attention, name, Beside(getattr(block.attention, name)))
+
+
+class Beside(nn.Module):
+    """A layer that is not trained, and two of low rank that are."""
+
+    def __init__(self, base: nn.Linear, rank: int = 4) -> None:
+        super().__init__()
+        self.base = base
+        self.down, self.up = nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.base(x) + self.up(self.down(x))
+
+
 MODULES: dict[str, type[nn.Module]] = {
     "gpt2": GPT2, "llama": Llama, "gpt": GPT, "masked": Masked, "mixtral": Mixtral, "t5": T5, "resnet": ResNet, "cnn": CNN,
+    "adapted": Adapted,
 }  # fmt: skip
 
 

@@ -44,6 +44,17 @@ def test_fewer_micro_batches_than_stages_run_as_gpipe() -> None:
     assert "schedule='Schedule1F1B'" in plan_for("llama", "p2 mb4", 2)[2]
 
 
+def test_frozen_layers_are_exported_as_the_module_has_them() -> None:
+    assert "blocks.#" in plan_for("adapted", "d2 zero3 mb2", 2)[2]
+    graph = taskflow.from_torch(networks.Adapted(), *networks.examples("adapted"), verify=False)
+    strategy = taskflow.choose("data", graph, taskflow.load_machine("p100", 2))[0]
+    graph.freeze("blocks.0.attention.wq.*")
+    with pytest.raises(ValueError, match="the module of Adapted trains 1,024 parameters and the graph 768; freeze layers in the"):
+        exported(graph, strategy, "torch", "parallel.py")
+    with pytest.raises(ValueError, match="megatron: Adapted has frozen layers, which its configurations do not say"):
+        exported(graph, strategy, "megatron", "run.sh")
+
+
 def test_the_nearest_plan_in_micro_batches_is_a_plan() -> None:
     """Micro-batches add up the loss, so that it has no copies, though each rank has all of the scores."""
     graph, nearest, _ = plan_for("cnn", "t2 mb2", 2, nearest=True)
@@ -223,6 +234,8 @@ CASES = [
     ("llama", "d2 zero3 mb2", 2), ("llama", "d4 zero3 hsdp2", 4), ("llama", "t2 d2 zero3 mb2", 4), ("mixtral", "d4 zero1 mb1", 4),
     ("t5", "d2", 2), ("t5", "t2", 2), ("t5", "t2 d2 zero1 mb2", 4), ("t5", "d4 zero3 mb1", 4),
     ("gpt2", "p2 mb2", 2), ("gpt2", "p2 d2 mb1 zero1", 4), ("mixtral", "p2 mb2", 2), ("t5", "p4 mb2", 4), ("llama", "p2 mb8", 2),
+    ("adapted", "data", 2), ("adapted", "d2 zero3 mb2", 2), ("adapted", "t2", 2), ("adapted", "d2 zero1 mb2", 2),
+    ("adapted", "p2 mb2", 2),
 ]
 
 
