@@ -132,3 +132,37 @@ def test_a_network_that_looks_at_its_experts_outputs_is_refused_by_name() -> Non
     graph.minimize(tf.mean(made))
     with pytest.raises(ValueError, match=r"experts of model cannot have places: rows \(reshape\) is not known"):
         with_places(graph)
+
+
+def test_frozen_experts_stay_frozen() -> None:
+    graph = network()
+    graph.freeze("layers.*.experts.*")
+    placed = with_places(graph, 1.5)
+    assert placed.trained_count == graph.trained_count < graph.parameter_count
+    assert all(node.operator.frozen for node in placed if node.operator.kind == "expert_linear")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("kind", "more"), [
+    ("mixtral", {"num_local_experts": 4}), ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 16, "head_dim": 8}),
+])
+def test_imported_experts_get_places(kind: str, more: dict[str, int]) -> None:
+    """With a place for every token a step under dealt experts is that of the network as it was imported."""
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package, reason=f"{package} is not installed: make test TORCH=1")
+    from taskflow.models.huggingface import from_config
+
+    graph = from_config({
+        "model_type": kind, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 50, "max_position_embeddings": 32, "num_experts_per_tok": 2, **more,
+    }, batch=4, steps=8)  # fmt: skip
+    placed = with_places(graph, 2.0)
+    assert [p.name for p in graph.parameters] == [p.name for p in placed.parameters]
+    random = np.random.default_rng(0)
+    feeds = {node.name: random.integers(0, 50, node.space.shape) for node in graph if node.operator.kind == "input"}
+
+    def losses(of: OperatorGraph, plan: str, devices: int) -> list[float]:
+        run = tf.Executor(of, map_graph(HybridParallel(plan), of, host(devices)), tf.SGD(0.1))
+        return [run.train(feeds) for _ in range(2)]
+
+    assert losses(placed, "d2 e2", 2) == pytest.approx(losses(graph, "d1", 1), rel=1e-5)
