@@ -32,7 +32,7 @@ from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models import MODELS, build, find, find_sized
 
-FROZEN = "freeze"  # the setting that --freeze gives
+FROZEN = "--freeze"  # among settings; no parameter of a function has such a name
 _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 

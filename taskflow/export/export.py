@@ -58,12 +58,11 @@ def require_exportable(graph: OperatorGraph, target: str) -> None:
         from taskflow.models.pytorch import require_origin
 
         require_origin(graph)
-        _require_trained(graph, target)
     elif target in ("megatron", "torchtitan"):
-        _require_trained(graph, target)
         require_transformer(graph, target)
         if target == "torchtitan":
             require_decoder(graph)
+    _require_trained(graph, target)
 
 
 def _require_trained(graph: OperatorGraph, target: str) -> None:

@@ -8,6 +8,7 @@ from random import Random
 
 import numpy as np
 
+from taskflow.operators.expert_slots import next_places
 from taskflow.operators.operator import (
     Call,
     Dim,
@@ -75,7 +76,7 @@ class ExpertPlaces(Operator):
             taken = xp.zeros((part.stop - first, self.experts), np.int64)
             for i in range(choices):
                 hot = chosen[part, :, i, None] == every
-                place = ((xp.cumsum(hot, axis=1) + taken[:, None]) * hot).sum(axis=-1) - 1
+                place = next_places(xp, hot, taken)
                 taken = taken + hot.sum(axis=1)
                 fits = (place >= 0) & (place < self.capacity)
                 slots[part, :, i] = xp.where(fits, chosen[part, :, i] * self.capacity + place, -1)

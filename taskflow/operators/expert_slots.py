@@ -1,6 +1,8 @@
-"""Slots as rows of the part of the experts' places that a piece holds; shared by `dispatch` and `combine`."""
+"""Places of tokens with experts, and slots as rows of the part of these places that a piece holds."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,13 @@ def rows_of(call: Call, slots: Array, first: int, last: int, capacity: int) -> A
 
 def _starts(groups: int, held: int) -> Array:
     return (np.arange(groups) * held).reshape(-1, 1, 1)
+
+
+def next_places(xp: Any, chosen: Array, taken: Array) -> Array:
+    """Return the place (G, S) of each token with the expert that it takes, in the order of tokens; -1 if it takes none. ``chosen``
+    (G, S, E): 1 or True at that expert; ``taken`` (G, E): places that are taken already."""
+    place: Array = ((xp.cumsum(chosen, axis=1) + taken[:, None]) * chosen).sum(axis=-1) - 1
+    return place
 
 
 def check_slots(kind: str, slots: Spec, groups: int, experts: int, capacity: int) -> None:

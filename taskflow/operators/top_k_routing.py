@@ -16,6 +16,7 @@ import numpy as np
 
 from taskflow.floats import sums_in
 from taskflow.operators.dropout import generator_key
+from taskflow.operators.expert_slots import next_places
 from taskflow.operators.operator import (
     Array,
     Call,
@@ -146,7 +147,7 @@ class TopKRouting(Operator):
             # A token goes where it wants if its expert has a place; what counts uses up a place even if it does not fit.
             wants = 2 * weight > numbers if numbers is not None and i else weight >= 0
             counted = hot if self.count_all else hot & wants[..., None]
-            place = ((xp.cumsum(counted, axis=1) + placed[:, None]) * counted).sum(axis=-1) - 1
+            place = next_places(xp, counted, placed)
             placed = placed + counted.sum(axis=1)
             if self.capacity is None:
                 fits, slot = wants, chosen[..., i]

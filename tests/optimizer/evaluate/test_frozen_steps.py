@@ -78,7 +78,7 @@ def test_folded_and_whole_steps_are_equal(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_frozen_weights_have_no_gradients_and_no_state() -> None:
-    """14 bytes less for each of them: float32 sums of gradients, a float32 copy, and Adam's two arrays, of 18."""
+    """16 bytes less of 18 for each of them: the float32 sum of gradients, a float32 copy, and Adam's two arrays."""
     machine = load_machine("h100", 2)
     def peak(graph: OperatorGraph) -> int:
         return max(MemoryCheck(make_evaluator(graph, machine, rule=RULE)).peaks(choose("data", graph, machine)[0])[0])
