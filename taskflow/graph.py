@@ -18,6 +18,7 @@ from taskflow.operators.frozen import frozen
 from taskflow.operators.operator import Dim, Operator, Reads, Soap, Spec
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
+from taskflow.saying import some
 
 AXES = 1 << 16  # that are kept
 MOST_ROWS = 200  # of the table that a notebook shows
@@ -235,7 +236,7 @@ class OperatorGraph:
 
     def _some_layers(self) -> str:
         names = list(dict.fromkeys(p.layer for p in self.parameters))
-        return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+        return some(names, MOST_NAMES)
 
     def minimize(self, *losses: Tensor) -> None:
         """Set the loss that training minimises: the sum of these scalars."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def listed(parts: Iterable[str], between: str = ", ") -> str:
     """Return the parts that say something, with ``between`` between them."""
     return between.join(part for part in parts if part)
+
+
+def some(names: Sequence[str], most: int, between: str = ", ", of: str = "") -> str:
+    """Return the first ``most`` of the names and how many more there are: ``a, b and 3 more``, ``a; b; and 3 more kinds``."""
+    rest = len(names) - most
+    if rest <= 0:
+        return between.join(names)
+    return f"{between.join(names[:most])}{' ' if between == ', ' else between}and {rest} more{f' {of}' if of else ''}"
 
 
 def sentence(head: str, aside: Iterable[str] = (), more: Iterable[str] = ()) -> str:

@@ -12,7 +12,7 @@ import pytest
 import taskflow
 from taskflow.mapper import Strategy
 from taskflow.optimizer import SearchResult, search
-from taskflow.saying import listed, sentence
+from taskflow.saying import listed, sentence, some
 
 LEFT_OVER = re.compile(r"\(\s*[,;)]|[,;(]\s*[,;)]|\s[,;]|[,;(]\s*$|^\s*[,;)]|  ")
 
@@ -24,6 +24,12 @@ def test_any_subset_of_parts_is_a_sentence(kept: tuple[bool, ...]) -> None:
     assert not LEFT_OVER.search(said), said
     assert re.findall(r"\w+", said) == [word for word in (head, a, b, c, d, e) if word]
     assert ("(" in said) is bool(a or b or c) and listed(("", a, "", b)) == ", ".join(word for word in (a, b) if word)
+
+
+def test_the_first_names_and_how_many_more() -> None:
+    names = list("abcd")
+    assert [some(names[:n], 2) for n in range(5)] == ["", "a", "a, b", "a, b and 1 more", "a, b and 2 more"]
+    assert some(names, 3, "; ") == "a; b; c; and 1 more" and some(names, 1, of="kinds") == "a and 3 more kinds"
 
 
 def result(

@@ -10,6 +10,7 @@ from taskflow.cli.layers_alike import layers_alike
 from taskflow.cli.tables import nbytes, percent, render, seconds
 from taskflow.mapper import ranges
 from taskflow.optimizer.explain import Bubble, Busy, Explanation, Stretch, TaskPurpose, closed_form
+from taskflow.saying import listed, some
 
 NAMED = 3  # operators of a stretch, or devices that are equally busy, that are named
 BUSY = 0.75  # of the step: what is in use for less does not limit it alone
@@ -63,7 +64,7 @@ def _used(busy: Sequence[Busy], called: str, whole: float) -> str:
 
 def _first(busy: Sequence[Busy], most: str, whole: float) -> str:
     names = [b.name for b in busy if percent(b.seconds, whole) == most]
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    return some(names, NAMED)
 
 
 def _path(found: Explanation, top: int) -> str:
@@ -87,10 +88,9 @@ def _path(found: Explanation, top: int) -> str:
 def _named(stretch: Stretch) -> str:
     groups = layers_alike(stretch.operators, lambda one: one[0])
     ranked = sorted(((sum(s for _, s in group), name) for name, group in groups), reverse=True)
-    named = [f"{name or 'all'} {seconds(s)}" for s, name in ranked[:NAMED]]
-    more = len(ranked) - NAMED
+    named = some([f"{name or 'all'} {seconds(s)}" for s, name in ranked], NAMED)
     between = ", ".join(f"{kind} {seconds(s)}" for kind, s in stretch.others)
-    return ", ".join(named) + (f" and {more} more" if more > 0 else "") + (f"; between: {between}" if between else "")
+    return listed((named, f"between: {between}" if between else ""), "; ")
 
 
 def _where(stretch: Stretch) -> str:

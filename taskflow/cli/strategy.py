@@ -24,6 +24,7 @@ from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.explain import LayerChange, difference
+from taskflow.saying import some
 
 
 @click.group("strategy")
@@ -149,7 +150,7 @@ def _diff_table(problem: Problem, changes: tuple[LayerChange, ...], whole: float
         alike: dict[tuple[str, str], list[str]] = {}
         for name, pair in value["operators"].items():
             alike.setdefault((pair["first"], pair["second"]), []).append(name)
-        lines = [(_some(names), a, b) for (a, b), names in alike.items()]
+        lines = [(some(names, 3), a, b) for (a, b), names in alike.items()]
         lines += [(f"weights of {layer}", pair["first"], pair["second"]) for layer, pair in value["syncs"].items()]
         if change.sums is not None:
             lines.append(("how they are summed", value["sums"]["first"], value["sums"]["second"]))
@@ -159,10 +160,6 @@ def _diff_table(problem: Problem, changes: tuple[LayerChange, ...], whole: float
             rows.append([change.layer if i == 0 else "", who, a, b, *effect])
     headings = ["layer", "operators", "first", "second", "effect", "of step", "then"]
     return render(headings, rows, words=(0, 1, 2, 3), spare=(6, 5))
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------

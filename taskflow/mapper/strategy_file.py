@@ -19,6 +19,7 @@ from taskflow.mapper.plan import is_plan, parse_plan
 from taskflow.mapper.plan_of import checked, plan_of
 from taskflow.mapper.strategy import Strategy
 from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
+from taskflow.saying import some
 from taskflow.writing import json_text, path_text, replacing
 
 FORMAT = "taskflow-strategy"
@@ -384,8 +385,7 @@ def _compare(file: StrategyFile, graph: OperatorGraph, processors: int, path: st
     if differences:
         raise ValueError(
             f"{path}: made for model {file.model or 'that it does not name'}, which differs from {graph.name}: "
-            + "; ".join(differences[:5])
-            + (f"; and {len(differences) - 5} more" if len(differences) > 5 else "")
+            + some(differences, 5, "; ")
             + "; give the model that it was made for, or search again"
         )
     # The same operators with other sizes: usable if every degree still fits, which verify() checks next.

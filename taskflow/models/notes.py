@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from taskflow.saying import some
+
 MOST_NAMED = 4
 
 
@@ -18,10 +20,9 @@ def note(text: str) -> None:
     warnings.warn(text, ImportNote, stacklevel=4)
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[object]) -> str:
     """Return the first few names, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(map(str, names[:MOST_NAMED])) + more
+    return some([str(name) for name in names], MOST_NAMED)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.tensor import Tensor
+from taskflow.saying import some
 from taskflow.tasks.lower import needed_for
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def outputs_of(graph: OperatorGraph, outputs: Tensor | str | Sequence[Tensor | s
     for output in given:
         name = output if isinstance(output, str) else output.name
         if name not in known:
-            raise ValueError(f"{graph.name} has no output {name!r}; there are {_some(list(known))}")
+            raise ValueError(f"{graph.name} has no output {name!r}; there are {some(list(known), 20)}")
         if isinstance(output, Tensor) and output is not known[name]:
             raise ValueError(f"output {name} belongs to another graph; give its name, or the tensor of this one")
         found[name] = known[name]
@@ -137,7 +138,3 @@ def _rows(array: Any, first: int, here: int, batch: int) -> Any:
     if here == batch:
         return rows
     return np.concatenate([rows, np.repeat(rows[-1:], batch - here, axis=0)])
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -238,7 +238,10 @@ def property_in_place_of_a_parameter() -> Any:
             value = super().__getattr__(name)
             return value * 0.5 if name == "weight" else value
 
-    return nn.Sequential(Half(6, 6).double(), nn.BatchNorm1d(6, affine=False))
+    half = Half(6, 6)
+    with torch.no_grad():  # as below: without it the weight is what memory held, at times not a number
+        half._parameters["weight"].normal_()
+    return nn.Sequential(half.double(), nn.BatchNorm1d(6, affine=False))
 
 
 @case("equal")

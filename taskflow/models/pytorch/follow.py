@@ -40,6 +40,7 @@ from taskflow.models.pytorch.types import computed_in, narrowed, type_of, widene
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Parameter, Tensor
+from taskflow.saying import some
 
 MOST_NAMED = 8  # of what has no counterpart
 WATCHING = "verify."  # names of what verification adds begin so
@@ -154,9 +155,8 @@ class _Following:
                 f"{places[0]} ({kind[0]}{f', {len(places)} times' if len(places) > 1 else ''}){lines[kind]}"
                 for kind, places in missing.items()
             ]
-            more = f" and {len(named) - MOST_NAMED} more kinds" if len(named) > MOST_NAMED else ""
             raise ValueError(
-                f"from_torch: {self.graph.name}: no counterpart for {', '.join(named[:MOST_NAMED])}{more}; replace it in the "
+                f"from_torch: {self.graph.name}: no counterpart for {some(named, MOST_NAMED, of='kinds')}; replace it in the "
                 "module by what docs/guide/pytorch.md lists, or build the network with taskflow's operators"
             )
 

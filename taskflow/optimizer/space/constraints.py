@@ -20,8 +20,10 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Strategy, Sync, parse_config, parse_ranges, parse_sync, ranges
 from taskflow.optimizer.space.permitted import Permitted
 from taskflow.reading import Count, Entry, Name, Whole, named, read_as, read_json
+from taskflow.saying import some
 
 ANY = ""  # of max_degree: every dimension
+_MOST_NAMES = 12  # of layers or operators in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Constraints:
             if not about:
                 raise ValueError(
                     f"constraints: no layer of {graph.name} that has weights matches {rule.pattern!r}; there are "
-                    f"{_some(list(layers)) or 'none'}"
+                    f"{some(list(layers), _MOST_NAMES) or 'none'}"
                 )
             for layer in about:
                 before = found.setdefault(layer, (rule.sync, rule))
@@ -219,7 +221,8 @@ def _meant(rule: Rule, graph: OperatorGraph) -> None:
     nodes = [node for node in graph if rule.matches(node.name)]
     if not nodes and (rule.limits or rule.sync is None):
         raise ValueError(
-            f"constraints: no operator of {graph.name} matches {rule.pattern!r}; there are {_some([n.name for n in graph])}"
+            f"constraints: no operator of {graph.name} matches {rule.pattern!r}; there are "
+            f"{some([n.name for n in graph], _MOST_NAMES)}"
         )
     dims = list(dict.fromkeys(dim.name for node in nodes for dim in node.dims))
     for name in (*rule.forbid, *(d for d, _ in rule.max_degree if d != ANY)):
@@ -228,10 +231,6 @@ def _meant(rule: Rule, graph: OperatorGraph) -> None:
                 f"constraints: {rule.pattern!r}: no operator that matches has a dimension {name!r}; they have "
                 f"{', '.join(dims) or 'none'}"
             )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 def _permitted(node: Node, rules: Iterable[Rule], processors: int) -> Permitted:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from taskflow.regions import Rect
 from taskflow.runtime.program import PersistentBuffers, Placement, Program, schedule
 from taskflow.runtime.weights.array_layout import ArrayLayout, HeldElements, Memory
+from taskflow.saying import some
 from taskflow.tasks.lower import Emitter
 
 if TYPE_CHECKING:
@@ -117,8 +118,7 @@ def _check(user: Executor, source: Executor) -> None:
         elif there.spec != holding.spec:
             wrong.append(f"{name} must be {holding.spec}, but there it is {there.spec}")
     if wrong:
-        more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise ValueError(
             f"Executor: {user.graph.name} cannot use the weights of this other {source.graph.name}: "
-            f"{'; '.join(wrong[:5])}{more}"
+            f"{some(wrong, 5, '; ')}"
         )

@@ -24,6 +24,7 @@ from taskflow.models.pytorch.exported.layers import (
 from taskflow.models.pytorch.places import CodePlace, is_theirs, said
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import mapped
+from taskflow.saying import some
 
 MOST_NAMED = 8  # of what is not known
 FRAMES = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in .*(?:\n +(?P<code>.+))?')
@@ -123,9 +124,8 @@ class ProgramReader:
             named = [
                 f"{places[0]}{f' ({len(places)} times)' if len(places) > 1 else ''}" for places in self.missing.values()
             ]
-            more = f" and {len(named) - MOST_NAMED} more kinds" if len(named) > MOST_NAMED else ""
             raise Unsupported(
-                f"no function of torch is known for {', '.join(named[:MOST_NAMED])}{more}; replace it in the module that was "
+                f"no function of torch is known for {some(named, MOST_NAMED, of='kinds')}; replace it in the module that was "
                 "exported, or import the module itself"
             )
 
