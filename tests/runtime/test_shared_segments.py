@@ -50,8 +50,8 @@ def within(folder: Path, size: str, ranks: int, how: str, before: str = "") -> t
     (folder / "rank.py").write_text(RANK)
     script = f"""mount -t tmpfs -o size={size} tmpfs /dev/shm
 {before}
-{MPIRUN} -n {ranks} {sys.executable} rank.py {how} < /dev/null 2>&1
-echo "code $?"
+({MPIRUN} -n {ranks} {sys.executable} rank.py {how}; echo "code $?") < /dev/null > said 2>&1  # as of a batch script: one file
+cat said
 for i in $(seq 100); do [ -z "$(ls /dev/shm)" ] && break; sleep 0.1; done
 ls /dev/shm > left
 """

@@ -15,7 +15,7 @@ import pytest
 from programs.start import LIMIT_SECONDS, processes_with
 
 from taskflow.runtime.job import watcher
-from taskflow.runtime.job.process_end import cause_of
+from taskflow.runtime.job.process_end import cause_of, is_ending
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or not hasattr(os, "pidfd_open"), reason="the watcher is for Linux"
@@ -180,3 +180,13 @@ def test_imports_little():
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "socket" in imported
     assert not {"numpy", "subprocess", "taskflow", "typing", "mpi4py"} & imported
+
+
+def test_a_process_is_ending_before_anybody_has_waited_for_it() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert not is_ending(child.pid) and not is_ending(os.getpid())
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, and still there
+        assert is_ending(child.pid)
+        child.wait()
+        assert is_ending(child.pid)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import sys
 
 _PIDFD_GET_INFO = 0xC040FF0B
 """_IOWR(0xFF, 11, 64 bytes), Linux 6.13; the exit status (last 4 of those bytes) since 6.15."""
 _PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_GETFD = 438
+"""The number of this system call on every architecture; Linux 5.6."""
+_EXITING = 0x4
+"""PF_EXITING of a process's flags, set before its files close."""
 
 
 def wait_status(handle: int | None, process: int) -> int | None:
@@ -53,6 +58,15 @@ def out_of_memory_kills() -> int:
     return 0
 
 
+def is_ending(process: int) -> bool:
+    """True if a process is about to end or has ended."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return bool(int(file.read().rpartition(b")")[2].split()[6]) & _EXITING)
+    except OSError:
+        return True
+
+
 def launcher_of(rank: int) -> tuple[int, int, int] | None:
     """Return mpirun's process, a handle on it and its standard error, if it runs on this node and that can be written."""
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -61,5 +75,19 @@ def launcher_of(rank: int) -> tuple[int, int, int] | None:
                 rank = int(file.read().rpartition(b")")[2].split()[1])
         with open(f"/proc/{rank}/comm", encoding="utf-8") as file:
             if file.read().startswith(("mpirun", "mpiexec")):
-                return rank, os.pidfd_open(rank), os.open(f"/proc/{rank}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+                handle = os.pidfd_open(rank)
+                return rank, handle, _standard_error(rank, handle)
     return None
+
+
+def _standard_error(process: int, handle: int) -> int:
+    """Return a file that writes where a process's standard error goes. Of a file on disk it is the same open file where that is
+    allowed: another one has a place of its own, so that who writes after us, as the shell of a batch script, would overwrite it."""
+    path = f"/proc/{process}/fd/2"
+    if stat.S_ISREG(os.stat(path).st_mode):
+        import ctypes
+
+        same: int = ctypes.CDLL(None).syscall(_PIDFD_GETFD, handle, 2, 0)
+        if same >= 0:
+            return same
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
