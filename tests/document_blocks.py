@@ -20,7 +20,7 @@ NOT_RUN: dict[str, str] = {
     r"pip download .*": "needs a package index",
     r"python3 benchmarks/gpu\.py --wheels .*": "needs a GPU; tests/gpu/test_gpu_benchmark.py runs it part by part",
     r"taskflow search resnet50\.onnx .*": "needs onnx and a file; tests/models/test_onnx.py runs a small one",
-    r"taskflow search hf:.*": "needs transformers and minutes; tests/models/test_huggingface.py runs a small one",
+    r"taskflow (search|fit) hf:.*": "needs transformers and minutes; tests/models/test_huggingface.py runs a small one",
     r"python benchmarks/.*": "takes minutes to hours on a quiet machine; tests/test_benchmark_options.py has it parse its options",
     r"python try_jax\.py": "needs JAX; tests/export/test_jax_export.py runs it",
     r"module load .*": CLUSTER,
