@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import sys
 import time
 import uuid
@@ -154,11 +155,14 @@ def check(notes: list[list[Any]], alone: list[list[Any]]) -> None:
 @pytest.mark.mpi
 @needs_mpi
 def test_a_killed_rank(tmp_path: Path, alone: Callable[[], list[list[Any]]]) -> None:
-    """Two ranks train; one is killed; the other one goes on from the checkpoint."""
+    """Two ranks train; one is killed; the other one goes on from the newest checkpoint that is whole: that of step 6 is written
+    beside training, and may not be by step 7 on a busy machine; that of step 3 is, before the next one begins."""
     notes, said = train(tmp_path, "1:2", [["kill", "step", 1, 7, 0]])
     assert "taskflow: rank 1 of 2: killed by signal 9 (SIGKILL)" in said
-    assert "restart 1 of 5: on 1 of 2 ranks" in said and "resumed from run.safetensors after step 6" in said
-    assert [note[1] for note in notes if note[0] == 1] == list(range(6, STEPS))
+    assert "restart 1 of 5: on 1 of 2 ranks" in said, said
+    resumed = re.search(r"resumed from run\.safetensors after step ([36])\b", said)
+    assert resumed, said
+    assert [note[1] for note in notes if note[0] == 1] == list(range(int(resumed[1]), STEPS))
     check(notes, alone())
 
 
