@@ -138,14 +138,12 @@ def test_more_samples_never_need_less(plan: str) -> None:
     assert peaks == sorted(peaks) and peaks[-1] < 8 * peaks[0]
 
 
-@pytest.mark.parametrize(("words", "share"), [
-    ("t4 d2 regather", 0.95), ("t4 d2 recompute=light", 0.95), ("t4 d2 recompute=full", 0.5),
-])
-def test_regathering_and_recomputing_need_less(words: str, share: float) -> None:
-    graph, machine = build("Llama", 8, preset="small", layers=8, steps=128, hidden=64), load_machine("h100", 8)
+def test_regathering_and_recomputing_need_less() -> None:
+    graph, machine = build("Llama", 8, preset="small", layers=6, steps=128, hidden=64), load_machine("h100", 8)
     check = MemoryCheck(make_evaluator(graph, machine, rule=SGD(0.1)))
-    plain, other = (max(check.peaks(choose(plan, graph, machine)[0])[0]) for plan in ("t4 d2", words))
-    assert other < share * plain
+    plans = ("t4 d2", "t4 d2 regather", "t4 d2 recompute=light", "t4 d2 recompute=full")
+    plain, regathered, light, full = (max(check.peaks(choose(plan, graph, machine)[0])[0]) for plan in plans)
+    assert regathered < 0.95 * plain and light < 0.95 * plain and full < 0.5 * plain
 
 
 # ---- what decides in a search ------------------------------------------------------------------------------------------

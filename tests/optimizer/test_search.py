@@ -28,7 +28,7 @@ from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.optimizer.explain.machine_changes import Change, changed
-from taskflow.optimizer.memory_check import MOST_TASKS, MemoryCheck
+from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.memory_estimate import MemoryEstimate
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Progress
@@ -128,12 +128,12 @@ def test_mcmc_accepts_every_improvement_and_stops_when_it_stalls() -> None:
     assert hot.accepted == hot.proposals
 
 
-def test_the_default_search_finds_the_optimum_of_a_rugged_toy() -> None:
+@pytest.mark.parametrize("seed", fast_among(range(3), [0]))
+def test_the_default_search_finds_the_optimum_of_a_rugged_toy(seed: int) -> None:
     graph = tiny(2, 4)
     best = min(map(rugged, every(graph, 4)))
-    for seed in range(3):
-        found = guided(Table(graph, 4, rugged), SearchOptions(Budget(proposals=10_000), seed=seed))
-        assert found.seconds <= best  # smaller: it also swaps processors, which leaves the structured placements
+    found = guided(Table(graph, 4, rugged), SearchOptions(Budget(proposals=10_000), seed=seed))
+    assert found.seconds <= best  # smaller: it also swaps processors, which leaves the structured placements
 
 
 def test_a_locally_optimal_plan_has_no_better_neighbour() -> None:
@@ -208,15 +208,17 @@ def test_where_weights_do_not_fit_they_are_shared_in_groups() -> None:
 def test_a_large_plan_is_not_lowered_because_the_plan_before_was_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a proposal fits is asked before it is accepted: the evaluator still counts the tasks of the plan before it, by
     which a plan of hundreds of thousands of tasks was lowered in Python, minutes beyond a budget of seconds."""
-    graph, machine = build("Transformer", batch=32), taskflow.load_machine("h100", 32)
+    monkeypatch.setattr("taskflow.optimizer.memory_check.MOST_TASKS", most := 1000)
+    monkeypatch.setattr("taskflow.optimizer.memory_check.MOST_PLANNED", most)
+    graph, machine = build("Transformer", preset="small", batch=8), taskflow.load_machine("h100", 8)
     evaluator = make_evaluator(graph, machine)
     data, _, model = known(graph, machine)
-    small = make_evaluator(graph, changed(machine, [Change("memory", 0.001)]))
+    small = make_evaluator(graph, changed(machine, [Change("memory", 1e-7)]))
     small.set(model)
     evaluator.set(data)
-    assert small.tasks <= MOST_TASKS < evaluator.tasks
+    assert small.tasks <= most < evaluator.tasks
     monkeypatch.setattr(type(small), "lowered", lambda self, strategy=None: pytest.fail("lowered"))
-    assert "32 of 32 processors lack memory" in MemoryCheck(small)(data)
+    assert "8 of 8 processors may lack memory" in MemoryCheck(small)(data)
 
 
 @pytest.mark.parametrize("proposals", [1, 2, 3, 7])
@@ -284,7 +286,8 @@ def test_memory_in_program_order_is_near_the_planned_memory(model: str) -> None:
             assert 0.8 * use.nbytes <= likely[use.processor] <= most[use.processor] + 64 * len(graph)
 
 
-@pytest.mark.parametrize("model", fast_among(["ResNet-101", "Inception-v3"], ["Inception-v3"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["ResNet-101", "Inception-v3"])
 def test_data_parallelism_of_deep_networks_fits_the_machines_of_the_paper(model: str) -> None:
     for machine in ("p100", "k80"):
         where = taskflow.load_machine(machine, devices=4)

@@ -44,6 +44,7 @@ def test_table4_runs() -> None:
     assert default["near_seconds"] <= default["wall_seconds"]
 
 
+@pytest.mark.slow
 def test_paper_results_run() -> None:
     rows = printed("paper_results", "--models", "RNNTC", "--devices", "2", "--budget", "2")
     assert [row["machine"] for row in rows] == ["p100", "p100", "k80", "k80"]
@@ -53,6 +54,7 @@ def test_paper_results_run() -> None:
         assert row["agrees"] == (row["ours"] >= row["paper"][0]) and bool(row["why"]) != row["agrees"]
 
 
+@pytest.mark.slow
 def test_search_quality_runs() -> None:
     (row,) = printed("search_quality", "--models", "RNNTC", "--devices", "2", "--budget", "0.5", "--seeds", "2")
     assert row["starts_sync"]["data"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from fast_and_slow import fast_among
 
 from taskflow.machine import load_machine
 from taskflow.models import build
@@ -47,23 +48,25 @@ def decoder(hidden: int, layers: int, batch: int):  # type: ignore[no-untyped-de
     return llama(sizes, "bfloat16")
 
 
-def test_usual_plans_are_the_first_that_fit() -> None:
+USUAL = {  # memory of a device: the plans; "!": does not fit
+    80e9: ("d16 mb2", "d16 mb2 zero3", "t1 p1 d16 mb2 zero1"),
+    0.15e9: ("d16 mb1!", "d16 mb2 zero3", "t2 p1 d8 mb4 zero1"),
+    0.06e9: ("d16 mb1!", "d16 mb2 zero3 recompute=full", "t4 p1 d4 mb1 zero1"),
+    1e6: ("d16 mb1!", "d16 mb1 zero3 recompute=full!", "t8 p2 d1 mb1 zero1 recompute=full!"),
+}
+
+
+@pytest.mark.parametrize("memory", fast_among(USUAL, [80e9, 0.06e9]))
+def test_usual_plans_are_the_first_that_fit(memory: float) -> None:
     """With less and less memory: smaller micro-batches, then recomputation; more devices that share a layer, then stages."""
-    graph, rule = decoder(512, 8, 32), Adam()
-    for memory, *wanted in (
-        (80e9, "d16 mb2", "d16 mb2 zero3", "t1 p1 d16 mb2 zero1"),
-        (0.15e9, "d16 mb1!", "d16 mb2 zero3", "t2 p1 d8 mb4 zero1"),
-        (0.06e9, "d16 mb1!", "d16 mb2 zero3 recompute=full", "t4 p1 d4 mb1 zero1"),
-        (1e6, "d16 mb1!", "d16 mb1 zero3 recompute=full!", "t8 p2 d1 mb1 zero1 recompute=full!"),
-    ):  # "!": does not fit
-        whole = load_machine("h100", 16)
-        machine = replace(whole, kinds=tuple(replace(kind, memory_bytes=int(memory)) for kind in whole.kinds))
-        room = MemoryCheck(make_evaluator(graph, machine, rule=rule))
-        plans = list(usual_plans(graph, machine, room, rule))
-        assert [plan.name for plan in plans] == ["DDP", "FSDP", "Megatron-LM"]
-        for plan in plans:
-            assert plan.strategy is not None and plan.lacks == room(plan.strategy)
-        assert [plan.plan + ("!" if plan.lacks else "") for plan in plans] == wanted, memory
+    graph, rule, whole = decoder(512, 8, 32), Adam(), load_machine("h100", 16)
+    machine = replace(whole, kinds=tuple(replace(kind, memory_bytes=int(memory)) for kind in whole.kinds))
+    room = MemoryCheck(make_evaluator(graph, machine, rule=rule))
+    plans = list(usual_plans(graph, machine, room, rule))
+    assert [plan.name for plan in plans] == ["DDP", "FSDP", "Megatron-LM"]
+    for plan in plans:
+        assert plan.strategy is not None and plan.lacks == room(plan.strategy)
+    assert tuple(plan.plan + ("!" if plan.lacks else "") for plan in plans) == USUAL[memory]
 
 
 def test_who_has_usual_plans() -> None:

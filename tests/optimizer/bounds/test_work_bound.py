@@ -69,7 +69,8 @@ def plans(graph: OperatorGraph, machine: Cluster, random: Random, count: int) ->
 
 
 @pytest.mark.parametrize(("name", "where", "count"), [
-    ("gpt", "h100", 4), pytest.param("gpt", "unlike", 1, marks=pytest.mark.slow), ("gpt", "arithmetic", 1), ("llama", "slow", 1),
+    ("gpt", "h100", 4), pytest.param("gpt", "unlike", 1, marks=pytest.mark.slow), ("gpt", "arithmetic", 1),
+    pytest.param("llama", "slow", 1, marks=pytest.mark.slow),
     *(pytest.param(name, where, 250, marks=pytest.mark.slow) for name in ("gpt", "llama") for where in MACHINES),
 ])
 def test_no_plan_with_an_order_is_faster(name: str, where: str, count: int) -> None:

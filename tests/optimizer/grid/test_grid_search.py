@@ -433,7 +433,7 @@ def test_small_and_convolutional_networks_have_a_row_for_the_grid(words: tuple[s
 
 @pytest.mark.parametrize(("words", "reason"), [
     (("-n", "1"), "none on one device"),
-    (("-n", "2", "--costs", "measured"), "none with measured costs"),
+    pytest.param(("-n", "2", "--costs", "measured"), "none with measured costs", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_without_a_row_for_the_grid_compare_says_why(words: tuple[str, ...], reason: str, everywhere: None) -> None:
     place = ("--size", "small", "--batch", "4", "-m", "this" if "measured" in words else "h100")
