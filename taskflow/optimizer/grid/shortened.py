@@ -73,12 +73,12 @@ class WalkStep:
 class Walk:
     """Steps of a device: the forward pass of the last layer, a backward pass, and a forward pass. ``ends``: for each of the
     three, the number of the step that ends each kept layer. ``collectives``: of a gather or a reduction the name of its weights,
-    of another its read and 0 or (of a gradient) 1; ``first``: the gathers that wait for no step. ``gathers``, ``reductions``: the
-    weights of those that wait for steps."""
+    of another its read and 0 or (of a gradient) 1; ``names``: the names among them. ``gathers``, ``reductions``: the weights of
+    those that wait for steps; the first gathers wait for none."""
 
     steps: list[WalkStep] = field(default_factory=list)
     collectives: list[str | tuple[int, int]] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
+    names: Sequence[str] = ()
     ends: tuple[dict[int, int], ...] = ()
     runs: Sequence[Run] = ()
     gathers: list[str] = field(default_factory=list)
@@ -135,6 +135,7 @@ class WalkMaker:
         """Return the walk."""
         self.made.ends = (self._forward(self.layers[-1:]), self._backward(), self._forward(self.layers))
         self.made.runs = runs
+        self.made.names = tuple(dict.fromkeys(one for one in self.made.collectives if isinstance(one, str)))
         for step in self.steps:
             self.made.gathers += [str(self.made.collectives[number]) for number in step.begins]
             self.made.reductions += [str(self.made.collectives[number]) for number in step.reduces]
@@ -232,7 +233,8 @@ class WalkMaker:
                 self.now[name] = len(self.visits)
                 before = len(self.visits) - 1 - self.ahead
                 gather = self._collective(name)
-                (self.steps[self.visits[before][1]].begins if before >= 0 else self.made.first).append(gather)
+                if before >= 0:
+                    self.steps[self.visits[before][1]].begins.append(gather)
                 self.visits.append([gather, number])
             visit = self.visits[self.now[name]]
             visit[1] = number
