@@ -87,8 +87,8 @@ class Walk:
 
 class GraphLists:
     """What walks ask of a graph's tables again and again, as lists. Of each read that is its source; of each node its reads,
-    the reads of its outputs, the layers whose weights it has, the blocks that these are gathered with, and whether its
-    outputs are kept."""
+    the reads of its outputs, the layers whose weights it has, the blocks that these are gathered with, whether its backward
+    task reads these weights, and whether its outputs are kept."""
 
     def __init__(self, tables: GraphTables) -> None:
         graph = tables.graph
@@ -99,6 +99,7 @@ class GraphLists:
         self.layers = [tuple(dict.fromkeys(parameter.layer for parameter in node.parameters)) for node in graph]
         blocks = blocks_of(graph)
         self.blocks = [tuple(dict.fromkeys(blocks.get(layer, layer) for layer in layers)) for layers in self.layers]
+        self.weights_kept = [bool(node.parameters) and node.operator.keeps(node.specs).weights for node in graph]
         self.reads: list[list[int]] = [[] for _ in graph]
         self.readers: list[list[int]] = [[] for _ in graph]
         for read, (source, reader) in enumerate(zip(self.source, self.reader)):
@@ -225,19 +226,18 @@ class WalkMaker:
         return len(self.made.collectives) - 1
 
     def _append(self, step: WalkStep) -> int:
-        number = len(self.steps)
-        for name in self.names[step.node]:
-            if not self.gathered(name):
-                continue
-            if name not in self.now:
+        number, reads = len(self.steps), not step.back or self.lists.weights_kept[step.node]
+        for name in filter(self.gathered, self.names[step.node]):
+            if reads and name not in self.now:
                 self.now[name] = len(self.visits)
                 before = len(self.visits) - 1 - self.ahead
                 gather = self._collective(name)
                 if before >= 0:
                     self.steps[self.visits[before][1]].begins.append(gather)
                 self.visits.append([gather, number])
-            visit = self.visits[self.now[name]]
-            visit[1] = number
-            step.waits.append(visit[0])
+            if name in self.now:
+                visit = self.visits[self.now[name]]
+                visit[1] = number
+                step.waits += [visit[0]] * reads
         self.steps.append(step)
         return number
