@@ -88,8 +88,7 @@ class ShardedPasses:
         of = self.tables.of(plan).read_seconds
         reads = [0.0 if isinstance(one, str) else float(of[one]) for one in walk.collectives]
         counts = (tuple([len(travels[name]) for name in walk.names]) for travels in (gathers, reduces))
-        both = groups.meets and groups.tensor > 1
-        shape = WalkShape(groups.meets, both, tuple([seconds > 0 for seconds in reads]), *counts)
+        shape = WalkShape(groups.meets, tuple([seconds > 0 for seconds in reads]), *counts)
         if (number, shape) not in self._tasks:
             self._tasks[number, shape] = WalkTasks(walk, shape)
         return _Prepared(self._tasks[number, shape], reads, listed(walk, gathers, reduces), meanwhile)
@@ -111,8 +110,8 @@ class ShardedPasses:
         count, number_of = max(1, self.sums.layers), self.sums.layer_of
         key = (
             plan.pipeline * plan.virtual, plan.stages, number, plan.recompute_layers or plan.recompute,
-            plan.zero_layers or plan.zero,
-            plan.in_blocks, plan.prefetch, plan.tensor, plan.context, plan.experts, plan.data, plan.sequence_parallel, plan.regather,
+            plan.zero_layers or plan.zero, plan.in_blocks, plan.prefetch,
+            plan.tensor, plan.context, plan.experts, plan.data, plan.sequence_parallel, plan.regather,
         )  # fmt: skip
         if key in self._stages:
             return self._stages[key]

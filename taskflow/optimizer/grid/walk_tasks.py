@@ -1,8 +1,9 @@
 """WalkTasks: the tasks of a walk, as arrays for the simulator: steps, and the collectives that they wait for.
 
-There is one device, which runs its steps in order and between them the copies from and to shares, and three links. Tasks are
-numbered as lowering numbers them, since of those that are ready at the same time the lower number goes first: what brings
-something to a step comes before it, and the reductions of what it completes come right after it.
+There is one device, which runs its steps in order and between them the copies from and to shares, and its links. The others of
+its tensor-parallel group do the same at the same time, so their links need not be looked at. Tasks are numbered as lowering does,
+since of those that are ready at the same time the lower number goes first: what brings something to a step comes before it, and the
+reductions of what it completes come right after it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from itertools import chain
 import numpy as np
 
 from taskflow.optimizer.grid.shortened import Walk, WalkStep
-from taskflow.optimizer.grid.tables import Array
 from taskflow.tasks.simulate import TICKS
 
 try:
@@ -22,10 +22,9 @@ try:
 except ImportError:  # not built: no compiler
     from taskflow.optimizer.evaluate.folded.arrays import simulate_arrays
 
-DEVICE, OWN, OTHER, APART, BOTH = 0, 1, 2, 3, 4
-"""What a task occupies: the device, its own links, those of another device of its tensor-parallel group, those that only this group
-uses, or its own and the other's."""
-OCCUPIED = [(0,), (1,), (2,), (3,), (1, 2)]  # of the device and three links
+DEVICE, OWN, APART = 0, 1, 2
+"""What a task occupies: the device, its links, or others that are not used for weights."""
+OCCUPIED, TOGETHER = [(DEVICE,), (OWN,), (APART,)], [False, False, False]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,10 @@ Walked = tuple[tuple[float, float], list[tuple[float, float]]]
 
 @dataclass(frozen=True, slots=True)
 class WalkShape:
-    """What tasks a walk has. ``meets``: whether collectives of weights and others use the same links; ``both``: whether they are
-    also for another device, on whose links others wait for them. ``sent``: of each collective whether it takes time;
-    ``gathers``, ``reduces``: how many collectives there are for each name of `Walk.names`."""
+    """What tasks a walk has. ``meets``: whether collectives of weights and others use the same links; ``sent``: of each of these
+    others whether it takes time; ``gathers``, ``reduces``: how many collectives there are for each name of `Walk.names`."""
 
     meets: bool
-    both: bool
     sent: tuple[bool, ...]
     gathers: tuple[int, ...]
     reduces: tuple[int, ...]
@@ -95,7 +92,6 @@ class WalkTasks:
         return _added_up(self.walk, ends[own].tolist())
 
     def _step(self, step: WalkStep) -> None:
-        shape, walk = self.shape, self.walk
         for number in step.waits:
             if number not in self._ends:
                 self._ends[number] = self._brought(number)
@@ -103,10 +99,8 @@ class WalkTasks:
         self._steps.append(self._add(len(self._steps), DEVICE, after))
         for number in step.reduces:
             self._ends[number] = ends = []
-            for at in self._travels[str(walk.collectives[number]), True]:
+            for at in self._travels[str(self.walk.collectives[number]), True]:
                 sent = self._add(at, OWN, self._steps[-1:])
-                if shape.both:
-                    self._add(at, OTHER, self._steps[-1:])
                 ends.append(self._add(at + 1, DEVICE, [sent]))
 
     def _brought(self, number: int) -> list[int]:
@@ -115,9 +109,8 @@ class WalkTasks:
         after = [self._steps[self._begin[number]]] if number in self._begin else []
         if isinstance(what, str):
             copies = [(at, self._add(at + 1, DEVICE, after)) for at in self._travels[what, False]]
-            links = (OWN, OTHER) if shape.both else (OWN,)
-            return [self._add(at, link, [copy]) for at, copy in copies for link in links]
-        link = APART if not shape.meets else BOTH if shape.both else OWN
+            return [self._add(at, OWN, [copy]) for at, copy in copies]
+        link = OWN if shape.meets else APART
         return [self._add(len(self.walk.steps) + number, link, after)] if shape.sent[number] else []
 
     def _add(self, seconds: int, place: int, after: list[int]) -> int:
@@ -125,9 +118,6 @@ class WalkTasks:
         self._places.append(place)
         self._after.append(after)
         return len(self._places) - 1
-
-
-TOGETHER = [len(links) > 1 for links in OCCUPIED]  # whether all are reached at once
 
 
 def listed(walk: Walk, *travels: Travels) -> list[float]:
