@@ -68,8 +68,8 @@ EXACT = [
 
 @pytest.mark.parametrize("text", EXACT)
 def test_one_more_micro_batch_takes_as_long_as_in_the_simulated_step(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Where nothing but weights is sent the walk has what the step has, in the same order, so its passes take as long: to
-    0.2 %, since seconds of operators are rounded to a thousandth (`ShardedPasses.stage`) and some wait for their host."""
+    """Where nothing but weights is sent the walk has the tasks that the step has, in the same order, so its passes take as long: to
+    0.2 %, since the seconds of a stage's operators are not theirs, but all scaled alike (`ShardedPasses.stage`)."""
     monkeypatch.setattr("taskflow.optimizer.evaluate.ordered.MOST_WHOLE", 0)
     plan, seconds = parse_plan(text), []
     for micro_batches in (4, 5):
