@@ -87,8 +87,8 @@ class Walk:
 
 class GraphLists:
     """What walks ask of a graph's tables again and again, as lists. Of each read that is its source; of each node its reads,
-    the reads of its outputs, the layers whose weights it has, the blocks that these are gathered with, whether its backward
-    task reads these weights, and whether its outputs are kept."""
+    the reads of its outputs, the layers whose weights it has, the blocks that these are gathered with, and whether its
+    outputs are kept. ``weights_kept``: whether its backward task reads its weights."""
 
     def __init__(self, tables: GraphTables) -> None:
         graph = tables.graph

@@ -2,7 +2,7 @@
 
 There is one device, which runs its steps in order and between them the copies from and to shares, and its links. The others of
 its tensor-parallel group do the same at the same time, so their links need not be looked at. Tasks are numbered as lowering does,
-since of those that are ready at the same time the lower number goes first: what brings something to a step comes before it, and the
+since of those that are ready at the same time the lower number goes first. What brings something to a step comes before it; the
 reductions of what it completes come right after it.
 """
 
@@ -15,12 +15,12 @@ from itertools import chain
 import numpy as np
 
 from taskflow.optimizer.grid.shortened import Walk, WalkStep
-from taskflow.tasks.simulate import TICKS
+from taskflow.tasks import TICKS
 
 try:
     from taskflow.optimizer.evaluate.folded._arrays import simulate_arrays
 except ImportError:  # not built: no compiler
-    from taskflow.optimizer.evaluate.folded.arrays import simulate_arrays
+    from taskflow.optimizer.evaluate.folded import simulate_arrays
 
 DEVICE, OWN, APART = 0, 1, 2
 """What a task occupies: the device, its links, or others that are not used for weights."""
