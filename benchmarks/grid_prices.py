@@ -80,7 +80,7 @@ def measure(name: str, texts: Sequence[str], count: int, seed: int, limit: float
     seconds = process_time() - begin  # with tables, which prices and memories are added up from
     if known is not None:
         pairs = [
-            (row["plan"], grid.prices(plan := parse_plan(row["plan"]), batch // plan.plan.samples_a_pass), row["simulated"])
+            (row["plan"], grid.prices(plan := parse_plan(row["plan"]), batch // plan.samples_a_pass), row["simulated"])
             for row in known["plans"]
         ]
     else:

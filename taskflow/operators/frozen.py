@@ -29,12 +29,17 @@ class Frozen(Operator):
         return flops if self.work is Work.MEMORY else flops // 2  # half of the products are those of weights
 
     def __reduce__(self) -> tuple[Callable[[Operator], Operator], tuple[Operator]]:
-        return frozen, (_as(type(self).__mro__[2], self),)
+        return frozen, (trained(self),)
 
 
 def frozen(operator: Operator) -> Operator:
     """Return the operator as it is if nothing of it is trained."""
     return operator if operator.frozen else _as(_frozen_class(type(operator)), operator)
+
+
+def trained(operator: Operator) -> Operator:
+    """Return the operator as it is if all of it is trained."""
+    return _as(type(operator).__mro__[2], operator) if operator.frozen else operator
 
 
 @cache

@@ -24,6 +24,7 @@ from taskflow.tasks.items import (
 )
 from taskflow.tasks.memory import ALIGNMENT, Lifetime, MemoryPlan, plan_memory, plan_places
 from taskflow.tasks.simulate import (
+    TICKS,
     Cost,
     Priority,
     Span,
@@ -69,6 +70,7 @@ from taskflow.tasks.topic import SYNCHRONISATION, Purpose, Topic
 __all__ = [
     "ALIGNMENT",
     "SYNCHRONISATION",
+    "TICKS",
     "AllGather",
     "AllReduce",
     "AllToAll",

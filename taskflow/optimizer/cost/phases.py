@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from taskflow.floats import sum_bytes
+from taskflow.operators.frozen import trained
 from taskflow.operators.operator import Operator, Spec, Work, outputs_of
 from taskflow.regions import Rect
 
@@ -80,13 +81,11 @@ def phases(
 ) -> tuple[Phase, ...]:
     """Return the work of a piece. ``wanted``: for each input, whether backward computes its gradient. ``adds``: for each input,
     then for each weight, whether backward adds to its gradient, which is then also read (none, if empty)."""
-    kernels, trained = operator.work, not operator.frozen
-    touched = arrays(operator, tuple(inputs), piece)
-    flops = operator.backward_flops(inputs, piece) if backward else operator.flops(inputs, piece)
-    if backward and not trained and kernels != Work.MEMORY:
-        flops *= 2  # as if it gave gradients of weights, whose products are left out below
+    kernels, touched = operator.work, arrays(operator, tuple(inputs), piece)
+    # Of all gradients; products whose gradient is not wanted are left out below.
+    flops = trained(operator).backward_flops(inputs, piece) if backward else operator.flops(inputs, piece)
     if kernels == Work.RECURRENT:
-        return _recurrent(touched, inputs[0].shape[1], flops, backward, (*wanted, trained), adds)
+        return _recurrent(touched, inputs[0].shape[1], flops, backward, (*wanted, not operator.frozen), adds)
     if kernels == Work.MEMORY:
         nbytes = _pass_bytes(operator, inputs, touched, backward, wanted, adds)
         return (Phase(Work.MEMORY, flops, nbytes, max(1, piece.volume)),)
@@ -94,7 +93,7 @@ def phases(
         results = sum(touched.output_elements)
         left, right = _factors(inputs, touched)
         return (Phase(kernels, flops, touched.forward_bytes, _width(flops, results), factors=(left, right, results)),)
-    return _products(kernels, inputs, touched, flops, (*wanted, trained), adds)
+    return _products(kernels, inputs, touched, flops, (*wanted, not operator.frozen), adds)
 
 
 def _added(touched: Arrays, adds: Sequence[bool]) -> int:

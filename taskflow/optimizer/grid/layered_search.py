@@ -27,6 +27,7 @@ NEARLY = 1.02  # times the seconds that are expected of the fastest
 MOST_FITTED = 3  # simulations of one of these, each with the memory that the one before left
 DESCENT_SHARE = 0.3  # of the time after the grid, for descents by price
 MOST_DESCENDED = 6  # plans that these end at and that are simulated
+LOOKING = 0.5  # of these two, to find plans by price; the rest is to simulate them
 DEARER = 1.1  # times the price of the current plan that a neighbour may have to be simulated
 
 
@@ -131,16 +132,16 @@ class _LayeredSearch:
         simulations say of some is expected of the others of their kind. BudgetExhausted when time or proposals end."""
         if trial.simulated >= self.most:
             return
-        end = self._part(DESCENT_SHARE)
-        self._simulate(trial, descend(self.grid, self.grid.fitting, lambda: trial.over() or self.deadline.elapsed >= end), end)
+        found, end = self._part(LOOKING * DESCENT_SHARE), self._part(DESCENT_SHARE)
+        self._simulate(trial, descend(self.grid, self.grid.fitting, lambda: trial.over() or self.deadline.elapsed >= found), end)
 
     def _fit(self, trial: PlanTrial) -> None:
         """Simulate plans in which each rank recomputes as much as memory requires. What is planned of the memory of the best
         ones says how much more or less that is than in closed form. BudgetExhausted when time or proposals end."""
         if trial.simulated >= self.most:
             return
-        end = self._part(FIT_SHARE)
-        self._simulate(trial, self.grid.fitted(lambda: trial.over() or self.deadline.elapsed >= end, trial.seconds), end)
+        found, end = self._part(LOOKING * FIT_SHARE), self._part(FIT_SHARE)
+        self._simulate(trial, self.grid.fitted(lambda: trial.over() or self.deadline.elapsed >= found, trial.seconds), end)
 
     def _split(self, trial: PlanTrial) -> None:
         """Simulate the best plan with its micro-batches split in two, then in four, and so on, as long as that is faster.

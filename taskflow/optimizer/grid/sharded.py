@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,10 +11,21 @@ from taskflow.mapper import HybridPlan, blocks_of
 from taskflow.optimizer.grid.shortened import GraphLists, Run, Walk, WalkMaker, shortened
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
-from taskflow.optimizer.grid.walked import APART, OTHER, OWN, Travel, Walked, walked
+from taskflow.optimizer.grid.walk_tasks import Travel, Travels, Walked, WalkShape, WalkTasks, listed
 from taskflow.optimizer.grid.weight_groups import WeightGroups
 
 READS, ADDS = 2, 3  # arrays that a copy from a share, and an addition to one, pass over
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Tasks of a walk, with the seconds of its collectives, and those that a forward and a backward pass wait for gathers and
+    reductions, for each layer of the network, if they hide behind nothing (``meanwhile``)."""
+
+    tasks: WalkTasks
+    reads: Sequence[float]
+    travels: Sequence[float]
+    meanwhile: tuple[float, float]
 
 
 class ShardedPasses:
@@ -29,7 +41,8 @@ class ShardedPasses:
         self._walks: dict[object, tuple[Walk, int]] = {}
         self._layers: dict[object, list[list[int]]] = {}
         self._stages: dict[object, tuple[Walk, list[Run], int]] = {}
-        self._travels: dict[object, tuple[dict[str, list[Travel]], dict[str, list[Travel]], tuple[float, float]]] = {}
+        self._prepared: dict[object, _Prepared] = {}
+        self._tasks: dict[object, WalkTasks] = {}
         self._one: dict[object, Travel] = {}
         self._known: dict[object, Walked] = {}
         self._kinds: dict[tuple[int, ...], int] = {}
@@ -49,38 +62,36 @@ class ShardedPasses:
         found = self.sums.sums(plan)
         layers = self._layers_of(plan, number)
         walk, runs, name = self._walk(plan, number, layers)
-        of = name, plan.tensor, plan.context, plan.experts, plan.micro_batch, groups
-        if of not in self._travels:
-            self._travels[of] = self._travels_of(walk, plan, groups)
-        gathers, reduces, meanwhile = self._travels[of]
+        of = name, plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, groups
+        if of not in self._prepared:
+            self._prepared[of] = self._prepare(walk, name, plan, groups)
+        prepared = self._prepared[of]
         device, host, each = found.seconds[number, 0:4:2], found.seconds[number, 1:4:2], found.seconds[number, 4:6]
-        weights = np.array(meanwhile) * len(layers)
+        weights = np.array(prepared.meanwhile) * len(layers)
         took = each if alone else np.maximum(device, host - found.sums[number] - weights)
         # To a thousandth, so that stages which differ in length only need no walk of their own.
         scale = tuple(np.round((took + self.exposed * weights) / np.maximum(each, 1e-30), 3).tolist())
         key = of, scale
         if key not in self._known:
-            self._known[key] = self._walked(walk, plan, scale, groups, gathers, reduces)
+            tasks = prepared.tasks
+            seconds = self.tables.seconds(plan)[tasks.nodes, 4 + tasks.back] * np.array(scale)[tasks.back | tasks.again]
+            self._known[key] = tasks.seconds(seconds.tolist(), prepared.reads, prepared.travels)
         (ahead, back), each_run = self._known[key]
         for (more_ahead, more_back), run in zip(each_run, runs):
             ahead += run.more * more_ahead
             back += run.more * more_back
         return ahead, back
 
-    def _walked(
-        self, walk: Walk, plan: HybridPlan, scale: tuple[float, ...], groups: WeightGroups,
-        gathers: dict[str, list[Travel]], reduces: dict[str, list[Travel]],
-    ) -> Walked:
-        table = self.tables.of(plan)
-        nodes = np.array([step.node for step in walk.steps])
-        back = np.array([step.back for step in walk.steps], np.int64)
-        scales = np.array(scale)[np.array([step.back or step.again for step in walk.steps], np.int64)]
-        seconds = self.tables.seconds(plan)[nodes, 4 + back] * scales
-        reads = [0.0 if isinstance(one, str) else float(table.read_seconds[one]) for one in walk.collectives]
-        links: tuple[int, ...] = (APART,)
-        if groups.meets:
-            links = (OWN, OTHER) if groups.tensor > 1 else (OWN,)
-        return walked(walk, seconds.tolist(), reads, links, gathers, reduces)
+    def _prepare(self, walk: Walk, number: int, plan: HybridPlan, groups: WeightGroups) -> _Prepared:
+        """What a walk, known by its number, takes under a plan, but for its steps."""
+        gathers, reduces, meanwhile = self._travels_of(walk, plan, groups)
+        of = self.tables.of(plan).read_seconds
+        reads = [0.0 if isinstance(one, str) else float(of[one]) for one in walk.collectives]
+        counts = (tuple([len(travels[name]) for name in walk.names]) for travels in (gathers, reduces))
+        shape = WalkShape(groups.meets, tuple([seconds > 0 for seconds in reads]), *counts)
+        if (number, shape) not in self._tasks:
+            self._tasks[number, shape] = WalkTasks(walk, shape)
+        return _Prepared(self._tasks[number, shape], reads, listed(walk, gathers, reduces), meanwhile)
 
     # ---- walks -------------------------------------------------------------------------------------------------------
     def _layers_of(self, plan: HybridPlan, number: int) -> list[list[int]]:
@@ -99,8 +110,8 @@ class ShardedPasses:
         count, number_of = max(1, self.sums.layers), self.sums.layer_of
         key = (
             plan.pipeline * plan.virtual, plan.stages, number, plan.recompute_layers or plan.recompute,
-            plan.zero_layers or plan.zero,
-            plan.in_blocks, plan.prefetch, plan.context, plan.experts, plan.data, plan.regather,
+            plan.zero_layers or plan.zero, plan.in_blocks, plan.prefetch,
+            plan.tensor, plan.context, plan.experts, plan.data, plan.sequence_parallel, plan.regather,
         )  # fmt: skip
         if key in self._stages:
             return self._stages[key]
@@ -114,7 +125,7 @@ class ShardedPasses:
         anew = self.tables.regathers(plan) & ~table.read_local
         name = (
             tuple([kinds[i] for i in kept]), tuple(run.first for run in runs), several.all() or several.tobytes(), *ahead,
-            plan.regather and (plan.tensor, plan.context, plan.experts),
+            plan.regather and (plan.tensor, plan.context, plan.experts, plan.sequence_parallel),
         )  # fmt: skip
         if name not in self._walks:
             unit = {
@@ -149,7 +160,7 @@ class ShardedPasses:
     # ---- weights -----------------------------------------------------------------------------------------------------
     def _travels_of(
         self, walk: Walk, plan: HybridPlan, groups: WeightGroups
-    ) -> tuple[dict[str, list[Travel]], dict[str, list[Travel]], tuple[float, float]]:
+    ) -> tuple[Travels, Travels, tuple[float, float]]:
         """By layer with weights, its gathers and its reductions: one for weights that as many devices hold. And the seconds
         that a forward and a backward pass wait for these, for each layer of the network, if they hide behind nothing."""
         table, several = self.tables.of(plan), self._several(plan).tolist()
@@ -157,7 +168,7 @@ class ShardedPasses:
         of_expert = groups.inner // groups.tensor * groups.experts
         gathers: dict[str, list[Travel]] = {}
         reduces: dict[str, list[Travel]] = {}
-        for layer in dict.fromkeys(one for one in walk.collectives if isinstance(one, str)):
+        for layer in walk.names:
             held_by: dict[int, list[int]] = {}  # weights that as many of a replica's devices hold go together
             for place in self._places[layer]:
                 if several[place]:
@@ -176,8 +187,5 @@ class ShardedPasses:
         key = groups, step, nbytes, arrays
         if key not in self._one:
             copy = self.launch + arrays * nbytes / groups.members(step) / self.memory
-            links: tuple[tuple[int, ...], ...] = ((OWN,),)
-            if groups.meets and groups.tensor > 1:
-                links = (OWN,), (OTHER,)
-            self._one[key] = Travel(groups.seconds(step, nbytes, 1), copy, links)
+            self._one[key] = Travel(groups.seconds(step, nbytes, 1), copy)
         return self._one[key]

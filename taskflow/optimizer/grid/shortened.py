@@ -73,12 +73,12 @@ class WalkStep:
 class Walk:
     """Steps of a device: the forward pass of the last layer, a backward pass, and a forward pass. ``ends``: for each of the
     three, the number of the step that ends each kept layer. ``collectives``: of a gather or a reduction the name of its weights,
-    of another its read and 0 or (of a gradient) 1; ``first``: the gathers that wait for no step. ``gathers``, ``reductions``: the
-    weights of those that wait for steps."""
+    of another its read and 0 or (of a gradient) 1; ``names``: the names among them. ``gathers``, ``reductions``: the weights of
+    those that wait for steps; the first gathers wait for none."""
 
     steps: list[WalkStep] = field(default_factory=list)
     collectives: list[str | tuple[int, int]] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
+    names: Sequence[str] = ()
     ends: tuple[dict[int, int], ...] = ()
     runs: Sequence[Run] = ()
     gathers: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Walk:
 class GraphLists:
     """What walks ask of a graph's tables again and again, as lists. Of each read that is its source; of each node its reads,
     the reads of its outputs, the layers whose weights it has, the blocks that these are gathered with, and whether its
-    outputs are kept."""
+    outputs are kept. ``weights_kept``: whether its backward task reads its weights."""
 
     def __init__(self, tables: GraphTables) -> None:
         graph = tables.graph
@@ -99,6 +99,7 @@ class GraphLists:
         self.layers = [tuple(dict.fromkeys(parameter.layer for parameter in node.parameters)) for node in graph]
         blocks = blocks_of(graph)
         self.blocks = [tuple(dict.fromkeys(blocks.get(layer, layer) for layer in layers)) for layers in self.layers]
+        self.weights_kept = [bool(node.parameters) and node.operator.keeps(node.specs).weights for node in graph]
         self.reads: list[list[int]] = [[] for _ in graph]
         self.readers: list[list[int]] = [[] for _ in graph]
         for read, (source, reader) in enumerate(zip(self.source, self.reader)):
@@ -135,6 +136,7 @@ class WalkMaker:
         """Return the walk."""
         self.made.ends = (self._forward(self.layers[-1:]), self._backward(), self._forward(self.layers))
         self.made.runs = runs
+        self.made.names = tuple(dict.fromkeys(one for one in self.made.collectives if isinstance(one, str)))
         for step in self.steps:
             self.made.gathers += [str(self.made.collectives[number]) for number in step.begins]
             self.made.reductions += [str(self.made.collectives[number]) for number in step.reduces]
@@ -224,18 +226,18 @@ class WalkMaker:
         return len(self.made.collectives) - 1
 
     def _append(self, step: WalkStep) -> int:
-        number = len(self.steps)
-        for name in self.names[step.node]:
-            if not self.gathered(name):
-                continue
-            if name not in self.now:
+        number, reads = len(self.steps), not step.back or self.lists.weights_kept[step.node]
+        for name in filter(self.gathered, self.names[step.node]):
+            if reads and name not in self.now:
                 self.now[name] = len(self.visits)
                 before = len(self.visits) - 1 - self.ahead
                 gather = self._collective(name)
-                (self.steps[self.visits[before][1]].begins if before >= 0 else self.made.first).append(gather)
+                if before >= 0:
+                    self.steps[self.visits[before][1]].begins.append(gather)
                 self.visits.append([gather, number])
-            visit = self.visits[self.now[name]]
-            visit[1] = number
-            step.waits.append(visit[0])
+            if name in self.now:
+                visit = self.visits[self.now[name]]
+                visit[1] = number
+                step.waits += [visit[0]] * reads
         self.steps.append(step)
         return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -13,6 +14,7 @@ from language_model import model, random_strategy
 
 from taskflow.machine import Cluster, load_machine, ring, transfer_seconds
 from taskflow.machine.machine_file import CLASSES
+from taskflow.operators.frozen import frozen, trained
 from taskflow.operators.linear import Linear
 from taskflow.operators.lstm import LSTM
 from taskflow.operators.matmul import MatMul
@@ -197,6 +199,27 @@ def test_phases_keep_the_flops(of: tuple[Operator, tuple[Spec, ...]]) -> None:
     touched = arrays(operator, specs, space)
     assert sum(touched.weights) == 4 * sum(np.prod(w.shape) for w in operator.weights(specs))
     assert touched.outputs == tuple(s.nbytes for s in operator.output(specs))
+
+
+def products_with_weights() -> list[str]:
+    """Kinds of operators that are products and have weights."""
+    examples = {kind: of.example(Random(0)) for kind, of in sorted(REGISTRY.items()) if of.work is not Work.MEMORY}
+    return [kind for kind, one in examples.items() if one.operator.weights(one.inputs)]
+
+
+@pytest.mark.parametrize("kind", products_with_weights())
+def test_phases_of_a_frozen_operator_are_those_of_the_trained_one_without_products_for_weights(kind: str) -> None:
+    """And its ``backward_flops``, which lowering gives to its tasks, are theirs."""
+    for seed in range(8):
+        example = REGISTRY[kind].example(Random(seed))
+        operator, specs = example.operator, example.inputs
+        space, still, wanted = iteration_space(operator, specs), frozen(operator), (True,) * len(specs)
+        ahead, back = (phases(operator, specs, space, backward, wanted) for backward in (False, True))
+        assert phases(still, specs, space, False, wanted) == ahead
+        left = phases(still, specs, space, True, wanted)
+        assert len(left) == len(back) - 1 and not Counter(left) - Counter(back)
+        assert sum(p.flops * p.repeats for p in left) == pytest.approx(still.backward_flops(specs, space))
+        assert trained(still) == operator and trained(operator) is operator
 
 
 def test_long_contractions_fill_a_device() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from time import process_time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -456,3 +457,25 @@ def test_a_plan_that_was_simulated_is_known_to_fit() -> None:
     """Where time ran out before the others were priced, "0 fit" would be wrong."""
     found = GridResult(None, None, 2.0, 1206, 0, ((1.0, 2.0), (1.0, 3.0)), 1, (), 0.5)
     assert str(found) == "1,206 plans, 1 known to fit, 2 simulated"
+
+
+@pytest.mark.parametrize(("phase", "share"), [("_fit", "FIT_SHARE"), ("_descend", "DESCENT_SHARE")])
+def test_plans_found_by_price_leave_time_to_simulate_them(monkeypatch: pytest.MonkeyPatch, phase: str, share: str) -> None:
+    """Where finding them takes as long as it may, a part of the phase's time is left."""
+    module = import_module("taskflow.optimizer.grid.layered_search")
+    clock = SimpleNamespace(elapsed=0.0)
+    left: list[float] = []
+
+    def endless(*given: Any) -> list[object]:
+        over = next(one for one in given if callable(one))
+        while not over():
+            clock.elapsed += 0.125
+        return []
+
+    monkeypatch.setattr(module, "descend", endless)
+    search = object.__new__(module._LayeredSearch)
+    search.deadline, search.end, search.most = clock, 40.0, 1
+    search.grid = SimpleNamespace(fitted=endless, fitting=[])
+    monkeypatch.setattr(module._LayeredSearch, "_simulate", lambda _, trial, plans, end: left.append(end - clock.elapsed))
+    getattr(search, phase)(SimpleNamespace(simulated=0, over=lambda: False, seconds=1.0))
+    assert left[0] >= 0.4 * 40.0 * getattr(module, share)
