@@ -23,7 +23,9 @@ from starting import environment
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol")
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 MISSING = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
-needs_slurm = pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed (no {', '.join(MISSING)}): apt install slurm-wlm munge")
+needs_slurm = pytest.mark.skipif(
+    bool(MISSING), reason=f"Slurm is not installed (no {', '.join(MISSING)}): apt install slurm-wlm munge"
+)
 DOWN_SECONDS = 8
 """How long a node may be silent until Slurm takes it as down."""
 _START_SECONDS = 60.0
@@ -44,7 +46,8 @@ class Slurm:
             (folder / name).mkdir(parents=True)
         lines = [f"NodeName={name} NodeHostName=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cores}"
                  for name, port in zip(self.names, ports[1:], strict=True)]
-        self.conf.write_text(_CONF.format(folder=folder, user=getpass.getuser(), port=ports[0], down=DOWN_SECONDS, nodes="\n".join(lines)))
+        words = {"folder": folder, "user": getpass.getuser(), "port": ports[0], "down": DOWN_SECONDS}
+        self.conf.write_text(_CONF.format(**words, nodes="\n".join(lines)))
 
     def start(self) -> None:
         """Start all daemons, and wait until every node is idle."""
@@ -112,12 +115,14 @@ class Slurm:
 
     def logs(self) -> str:
         """The end of what each daemon has said."""
-        return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in sorted((self.folder / "log").iterdir()))
+        paths = sorted((self.folder / "log").iterdir())
+        return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in paths)
 
     def stop(self) -> None:
         """End all: jobs, daemons, and whatever they have started."""
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(["scancel", "--user", getpass.getuser()], env=self.environment, timeout=20, capture_output=True, check=False)
+            words = ["scancel", "--user", getpass.getuser()]
+            subprocess.run(words, env=self.environment, timeout=20, capture_output=True, check=False)
         for daemon in reversed(self._daemons.values()):
             daemon.terminate()
         for daemon in self._daemons.values():
@@ -133,8 +138,8 @@ class Slurm:
         assert found is not None
         with open(self.folder / "log" / name, "ab") as log:
             self._daemons[name] = subprocess.Popen(
-                [found, *words], env={**self.environment, _NODE: name}, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
+                [found, *words], env={**self.environment, _NODE: name}, cwd=self.folder, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
             )
 
 
