@@ -82,8 +82,8 @@ def test_a_rank_that_ends_before_it_connects_is_named_once(slurm: Slurm, case: s
     """Without --kill-on-bad-exit srun would wait for the others, which are named and ended by who watches their arrivals."""
     words = ("srun", "--mpi=pmi2", "-N", "1", "-n", "3", sys.executable, str(HERE / "early.py"), case, seconds)
     ended = slurm.run(*words, limit=60)
-    assert ended.returncode != 0 and ended.stderr.count("taskflow: rank 1 of 3") == ended.stderr.count("taskflow: ") == 1, ended.stderr
-    assert how in ended.stderr
+    assert ended.returncode != 0 and how in ended.stderr, ended.stderr
+    assert ended.stderr.count("taskflow: rank 1 of 3") == ended.stderr.count("taskflow: ") == 1, ended.stderr
 
 
 @pytest.mark.parametrize("what", ["rank", "node"])
