@@ -37,6 +37,7 @@ TEXTS_NOT_COMPARED = {
     "bash:  eval": "what to write into the start files of three shells",
     "plan = importlib.import_module": "lines of a training program; tests/export/train_elastic.py is one",
     "with torch.profiler.profile() as profiler:": "lines of a training program; tests/probe profiles one",
+    "start 0 on 4 nodes": "needs Slurm; tests/runtime/test_slurm.py runs that job",
     "node0:4": "an MPI host file; the command below it runs with one of this machine's name",
 }
 """text blocks, by the start of their first line, that are no output."""

@@ -12,7 +12,18 @@ import time
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from taskflow.runtime.job import STARTED, Launcher, LaunchError, arrive, launcher, make_room, node_cores, start_limit
+from taskflow.runtime.job import (
+    STARTED,
+    Launcher,
+    LaunchError,
+    arrive,
+    launcher,
+    make_room,
+    node_cores,
+    say_once,
+    slurm,
+    start_limit,
+)
 
 if TYPE_CHECKING:
     from taskflow.runtime.transport import Transport
@@ -33,6 +44,8 @@ def connect(processors: int | None = None, watchdog_seconds: float | None = None
     """
     started = launcher()
     if started is None:
+        if tasks := slurm.not_started(os.environ):
+            say_once(f"note: this Slurm job has {tasks} tasks, but only this process runs: srun or mpirun starts one for each task")
         from taskflow.runtime.transport import LocalTransport
 
         return LocalTransport()
@@ -88,11 +101,12 @@ def _start_when_all_ranks_have_called_connect(started: Launcher, limit: float) -
             raise LaunchError(_mismatch(started, f"is {maker}'s", _line(mpi.Get_library_version())))
         if not mpi.Is_initialized() and started.size > 1:
             make_room(started.local_size, mpi.Get_library_version())
+            _fit_pmi(started, mpi.Get_library_version())
 
     crowded = started.local_size > node_cores()
-    rank_variable, local_variable = started.variables()
-    here = started.local_size if os.environ.get(local_variable) else 0
-    line = arrive(started.rank, started.size, here, rank_variable, limit or float("inf")) if started.size > 1 else None
+    line = None
+    if started.size > 1:
+        line = arrive(started.rank, started.size, started.here, started.rank_variable, limit or float("inf"))
     target = os.open(os.devnull, os.O_WRONLY) if started.rank > 1 else os.dup(2)  # two that speak are enough
     with line or contextlib.nullcontext(), open(target, "w") as file:
         # Who watches the arrivals names the rank that is missing, and is given time to.
@@ -109,9 +123,18 @@ def _start_when_all_ranks_have_called_connect(started: Launcher, limit: float) -
                 faulthandler.cancel_dump_traceback_later()
 
 
+def _fit_pmi(started: Launcher, library: str) -> None:
+    """Before MPICH starts on several nodes by srun: choose the network layer whose addresses its PMI can carry, and say so."""
+    by_pmi = started.srun and started.rank_variable == "PMI_RANK"
+    if by_pmi and started.here < started.size and (layer := slurm.netmod(library, os.environ)):
+        os.environ[slurm.NETMOD] = layer
+        set_to = f"MPICH uses libfabric ({slurm.NETMOD}={layer})"
+        say_once(f"note: UCX's addresses do not fit srun's PMI: {set_to}; mpirun in the batch script keeps UCX")
+
+
 def _mismatch(started: Launcher, what: str, library: str) -> str:
     mine = os.path.join(os.path.dirname(sys.executable), "mpirun")
-    if started.name.startswith("Slurm"):
+    if started.srun:
         advice = "say srun --mpi=pmi2 or pmix (srun --mpi=list shows what there is), use the library's mpirun in the batch script"
     elif os.access(mine, os.X_OK):
         advice = f"start with {mine}, the mpirun of this python"

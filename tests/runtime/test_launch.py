@@ -12,8 +12,9 @@ import pytest
 from programs.start import LIMIT_SECONDS, MAKER, mpirun
 from starting import environment, needs_mpi
 
-from taskflow.runtime.connecting import connect
-from taskflow.runtime.job.launch import Launcher, launcher, limit_threads
+from taskflow.runtime.connecting import _mismatch, connect
+from taskflow.runtime.job import slurm
+from taskflow.runtime.job.launch import launcher, limit_threads
 from taskflow.runtime.job.polling import node_cores
 from taskflow.runtime.transport.local import LocalTransport
 
@@ -38,7 +39,7 @@ def run_python(code: str, extra: Mapping[str, str]) -> subprocess.CompletedProce
     [
         ({}, None),
         ({"PMI_RANK": "3", "PMI_SIZE": "16", "MPI_LOCALNRANKS": "8"}, ("PMI (MPICH, Intel MPI)", 3, 16, 8)),
-        ({"PMI_SIZE": "4"}, ("PMI (MPICH, Intel MPI)", 0, 4, 4)),
+        ({"PMI_SIZE": "4"}, ("PMI (MPICH, Intel MPI)", 0, 4, 0)),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
             ("Open MPI", 1, 6, 2),
@@ -58,7 +59,14 @@ def run_python(code: str, extra: Mapping[str, str]) -> subprocess.CompletedProce
                 "PMI_RANK": "2", "PMI_SIZE": "6", "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "6", "SLURM_NODEID": "1",
                 "SLURM_STEP_TASKS_PER_NODE": "2(x3)",
             },
-            ("PMI (MPICH, Intel MPI)", 2, 6, 2),
+            ("Slurm (srun --mpi=pmi2)", 2, 6, 2),
+        ),
+        (  # an interactive shell with PMI
+            {
+                "PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "1",
+            },
+            None,
         ),
         (  # srun --mpi=pmix
             {
@@ -84,7 +92,11 @@ def run_python(code: str, extra: Mapping[str, str]) -> subprocess.CompletedProce
     ],
 )
 def test_launcher(environ: dict[str, str], expected: tuple[str, int, int, int] | None) -> None:
-    assert launcher(environ) == (Launcher(*expected) if expected else None)
+    found = launcher(environ)
+    assert (None if found is None else (found.name, found.rank, found.size, found.here)) == expected
+    if found is not None:
+        assert found.local_size == (found.here or found.size) and found.srun == found.name.startswith("Slurm")
+        assert int(environ.get(found.rank_variable, "0")) == found.rank
 
 
 def test_alone() -> None:
@@ -116,6 +128,45 @@ def test_srun_that_does_not_start_mpi() -> None:
     assert ended.returncode == 1
     assert "Slurm (srun) started 4 ranks, but the MPI library that mpi4py loaded sees 1" in ended.stderr
     assert "srun --mpi=pmi2 or pmix" in ended.stderr
+
+
+@pytest.mark.parametrize("variables", [
+    {"SLURM_PROCID": "0", "PMI_RANK": "0", "PMI_SIZE": "4", "SLURM_STEP_NUM_TASKS": "4"},
+    {"PMI_RANK": "2", "PMI_SIZE": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2", "SLURM_STEP_TASKS_PER_NODE": "4"},
+])
+def test_srun_whose_library_does_not_speak_its_pmi(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remedy is srun's, not the mpirun of this python."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    started = launcher()
+    assert started is not None
+    text = _mismatch(started, "sees 1", "Open MPI v5")
+    assert text.startswith("connect: Slurm (srun --mpi=pmi2) started 4 ranks, but") and "Either say srun --mpi=pmi2 or pmix" in text
+
+
+MPICH_UCX = "MPICH Version: 5.0.2\nMPICH Device:       ch4:ucx ofi\nMPICH configure: --with-device=ch4:ucx,ofi\n"
+
+
+@pytest.mark.parametrize(("library", "variables", "layer"), [
+    (MPICH_UCX, {}, "ofi"),
+    (MPICH_UCX.replace("ucx ofi", "ofi,ucx"), {}, "ofi"),
+    (MPICH_UCX, {slurm.NETMOD: "ucx"}, ""),  # the user's own
+    (MPICH_UCX.replace("ch4:ucx ofi", "ch4:ofi"), {}, ""),
+    (MPICH_UCX.replace("ch4:ucx ofi", "ch4:ucx"), {}, ""),  # it would refuse a layer that it has not
+    ("Open MPI v5.0.11", {}, ""),
+])
+def test_network_layer_whose_addresses_fit_into_pmi(library: str, variables: dict[str, str], layer: str) -> None:
+    assert slurm.netmod(library, variables) == layer
+
+
+@pytest.mark.parametrize(("variables", "tasks"), [
+    ({}, 0), ({"SLURM_NTASKS": "1"}, 0), ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, 4),
+    ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, 0),  # srun -n 1: as wanted
+])
+def test_a_batch_script_that_starts_one_process_for_several_tasks(variables: dict[str, str], tasks: int) -> None:
+    ended = run_python("from taskflow.runtime.connecting import connect; connect()", variables)
+    note = f"note: this Slurm job has {tasks} tasks, but only this process runs: srun or mpirun starts one for each task\n"
+    assert (ended.returncode, ended.stderr) == (0, note if tasks else "")
 
 
 @pytest.mark.mpi

@@ -137,6 +137,7 @@ class Arrivals:
         self._come: dict[int, int] = {}  # the process that has called connect
         self._ended: dict[int, float] = {}
         self._lines: dict[socket.socket, int] = {}
+        self._said = ""
 
     def run(self) -> None:
         """Return once MPI has started, no rank of this node is left, or the job was ended."""
@@ -263,6 +264,9 @@ class Arrivals:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
 
     def _write(self, cause: str, file: int) -> None:
+        if cause == self._said:  # srun, unlike mpirun, may let a job go on of which a rank was killed
+            return
+        self._said = cause
         with contextlib.suppress(OSError):  # nobody reads it
             os.write(file, f"taskflow: {cause}\n".encode())
 

@@ -9,16 +9,12 @@ be importable without numpy.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from taskflow.runtime.job import slurm
 from taskflow.runtime.job.polling import node_cores, usable_cores
-
-if TYPE_CHECKING:
-    pass
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 INTERRUPTED = 130
@@ -37,14 +33,25 @@ class Launcher:
     """Whose variables they are."""
     rank: int
     size: int
-    local_size: int
-    """Ranks on this node; ``size`` where the launcher does not say."""
+    """0 where the launcher does not say."""
+    here: int
+    """Ranks on this node; 0 where the launcher does not say."""
+    rank_variable: str
+    """The variable that has the rank."""
 
-    def variables(self) -> tuple[str, str]:
-        """The environment variables of the rank and of the number of ranks on this node; the latter may not be set."""
-        return next(((rank, local) for name, rank, _, local in _VARIABLES if name == self.name), ("PMIX_RANK", ""))
+    @property
+    def local_size(self) -> int:
+        """Ranks on this node; ``size`` where the launcher does not say."""
+        return self.here or self.size
+
+    @property
+    def srun(self) -> bool:
+        """Whether Slurm's srun has started this rank, and no mpirun."""
+        return self.name.startswith(_SRUN)
 
 
+_SRUN = "Slurm (srun"
+_SRUN_PMI = f"{_SRUN} --mpi=pmi2)"
 # (name, rank, size, ranks on this node); the first whose rank and size are set counts.
 _VARIABLES = (
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -52,7 +59,7 @@ _VARIABLES = (
     ("PMI (MPICH, Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
     ("PALS", "PALS_RANKID", "PALS_NRANKS", "PALS_LOCAL_SIZE"),
     # Not SLURM_NTASKS and SLURM_PROCID: a batch script has those too, and it is not a rank.
-    ("Slurm (srun)", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
+    (f"{_SRUN})", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
 )
 
 
@@ -60,17 +67,19 @@ def launcher(environ: Mapping[str, str] | None = None) -> Launcher | None:
     """Return the launcher that started this process as a rank, read from the environment; None if there is none."""
     environ = os.environ if environ is None else environ
     for name, rank_variable, size_variable, local_variable in _VARIABLES:
-        size = _number(environ.get(size_variable))
-        if size is None or (size == 1 and name.startswith("Slurm")):  # srun of one task: also an interactive shell
+        size = slurm.number(environ.get(size_variable))
+        if size is None:
             continue
-        rank = _number(environ.get(rank_variable)) or 0
-        local = _number(environ.get(local_variable))
-        if local is None and _number(environ.get("SLURM_STEP_NUM_TASKS")) == size:  # srun, by whatever protocol MPI starts
-            local = _slurm_tasks(environ.get("SLURM_STEP_TASKS_PER_NODE", ""), _number(environ.get("SLURM_NODEID")) or 0)
-        return Launcher(name, rank, size, min(local or size, size))
-    if (rank_only := _number(environ.get("PMIX_RANK"))) is not None:  # PMIx keeps the size to itself
-        local_size = _number(environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")) or 0
-        return Launcher("PMIx", rank_only, 0, local_size)
+        if size_variable == "PMI_SIZE" and slurm.serves_pmi(environ):
+            name = _SRUN_PMI
+        if size == 1 and name.startswith(_SRUN):  # also an interactive shell, whose one PMI connection is not to be used up
+            continue
+        here = slurm.number(environ.get(local_variable)) or 0
+        if not here and slurm.step_size(environ) == size:  # srun, by whatever protocol MPI starts
+            here = slurm.tasks_here(environ)
+        return Launcher(name, slurm.number(environ.get(rank_variable)) or 0, size, min(here, size), rank_variable)
+    if (rank := slurm.number(environ.get("PMIX_RANK"))) is not None:  # PMIx keeps the size to itself
+        return Launcher("PMIx", rank, 0, slurm.number(environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")) or 0, "PMIX_RANK")
     return None
 
 
@@ -83,19 +92,6 @@ def say_once(text: str) -> None:
     """Print a line on stderr, under mpirun on rank 0 only. Works before MPI has started."""
     if speaks():
         print(text, file=sys.stderr, flush=True)
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.strip().isdigit() else None
-
-
-def _slurm_tasks(text: str, node: int) -> int | None:
-    """Tasks on ``node`` from Slurm's list of counts: "2(x3),1" is 2, 2, 2, 1."""
-    for count, repeat in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        node -= int(repeat or 1)
-        if node < 0:
-            return int(count)
-    return None
 
 
 def limit_threads() -> None:
