@@ -136,6 +136,7 @@ class Arrivals:
         self._places: dict[int, int] = {}  # its number on this node, where the launcher tells it
         self._come: dict[int, int] = {}  # the process that has called connect
         self._ended: dict[int, float] = {}
+        self._statuses: dict[int, int | None] = {}
         self._lines: dict[socket.socket, int] = {}
         self._said = ""
 
@@ -156,10 +157,11 @@ class Arrivals:
             files: list[socket.socket | int] = [self._listening, *self._lines, *alive.values()]
             ready = select.select(files, [], [], pause)[0]
             # The end of a process before the words that it has said: mpirun acts upon an end at once.
-            for rank, handle in alive.items():
-                if handle in ready:
+            if ended := [rank for rank, handle in alive.items() if handle in ready]:
+                for rank in ended:
                     self._ended[rank] = time.monotonic()
-                    self._came_to_nothing(rank)
+                    self._statuses[rank] = wait_status(self._handles[rank], self._processes[rank])
+                self._came_to_nothing()
             for file in ready:
                 if file is self._listening:
                     self._lines[file.accept()[0]] = -1
@@ -199,11 +201,17 @@ class Arrivals:
             del self._lines[line]
         return word == STARTED
 
-    def _came_to_nothing(self, rank: int) -> None:
-        """A rank that has been killed is mpirun's to notice too, which then throws away what others write: so be quick."""
-        status = wait_status(self._handles[rank], self._processes[rank])
-        if status is not None and status & 0x7F and len(self._ended) == 1 and rank not in self._come:
-            self._write(f"rank {rank} of {self._size}: {self._how(rank)}", self._speech)
+    def _came_to_nothing(self) -> None:
+        """Name a rank that has been killed before it called connect. mpirun notices that too, kills the others, often before the
+        first one's PID is gone, and throws away what others write: so be quick. Where a rank that has called connect has ended by
+        itself, it may be the cause."""
+        signals = {rank: status & 0x7F for rank, status in self._statuses.items() if status is not None}
+        by_mpirun = (signal.SIGKILL, signal.SIGTERM)
+        killed = [rank for rank, number in signals.items() if number and rank not in self._come]
+        if self._said or not killed or any(signals.get(rank, 0) not in by_mpirun for rank in self._ended if rank in self._come):
+            return
+        rank = next((rank for rank in killed if signals[rank] not in by_mpirun), killed[0])
+        self._write(f"rank {rank} of {self._size}: {self._how(rank)}", self._speech)
 
     def _wrong(self) -> str | None:
         """Sentence to print if the job can no longer begin; None if it still can."""
@@ -244,7 +252,7 @@ class Arrivals:
         return sorted(set(range(start, start + self._here)) - set(self._handles) - set(self._come))
 
     def _how(self, rank: int) -> str:
-        status = wait_status(self._handles[rank], self._processes[rank])
+        status = self._statuses[rank]
         what = "ended, nobody knows how,"
         if status is not None:
             number = status & 0x7F

@@ -103,7 +103,7 @@ def test_single_layers_pay_the_latency_of_the_ring() -> None:
     (_, alone), (_, together), (_, fewer) = seconds_of(
         decoder(512), 512, "d512 mb8 zero1 bucket=layer", "d512 mb8 zero1", "d512 mb8 zero1 bucket=100M"
     )
-    assert alone > 1.6 * together and fewer < 1.15 * together
+    assert alone > 1.2 * together and fewer < 1.15 * together
 
 
 @pytest.mark.parametrize("text", fast_among(
