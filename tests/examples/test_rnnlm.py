@@ -84,7 +84,8 @@ def report(done: subprocess.CompletedProcess[str]) -> dict:
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict:
     """What one processor gets."""
-    return report(start(folder, "--processors", "1", "--steps", "8", "--json", "--quiet"))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return report(start_here(folder, monkeypatch, "--processors", "1", "--steps", "8", "--json", "--quiet"))
 
 
 def same_losses(found: dict, reference: dict) -> None:
@@ -129,22 +130,22 @@ def test_ranks_and_mappers_change_no_loss(folder: Path, alone: dict, mapper: str
 @pytest.mark.mpi
 @needs_mpi
 @pytest.mark.timeout(3 * LIMIT_SECONDS)
-def test_a_saved_strategy_runs_again(folder: Path, alone: dict) -> None:
+def test_a_saved_strategy_runs_again(folder: Path, alone: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """And ranks and a user's own mapper change no loss."""
     mapper = "own_mapper:Columns"
     saved = report(start(
-        folder, "--mapper", mapper, "--steps", "8", "--json", "--quiet", "--save-strategy", "plan.json", ranks=3
+        folder, "--mapper", mapper, "--steps", "8", "--json", "--quiet", "--save-strategy", "plan.json", ranks=2
     ))
-    assert (saved["ranks"], saved["processors"], saved["mapper"]) == (3, 3, mapper) and saved["bytes_moved_per_step"] > 0
-    again = report(start(folder, "--mapper", "plan.json", "--steps", "8", "--json", "--quiet", ranks=3))
+    assert (saved["ranks"], saved["processors"], saved["mapper"]) == (2, 2, mapper) and saved["bytes_moved_per_step"] > 0
+    again = report(start(folder, "--mapper", "plan.json", "--steps", "8", "--json", "--quiet", ranks=2))
     same_losses(saved, alone)
     same_losses(again, alone)
     assert again["losses"] == saved["losses"]  # the same strategy: bit for bit
     assert again["bytes_moved_per_step"] == saved["bytes_moved_per_step"]
-    more = start(folder, "--mapper", "plan.json", "--steps", "1", ranks=2)
-    refused(more, "plan.json: made for 3 processors (host-3), but this run has 2; start it with -n 3")
-    fewer = start(folder, "--mapper", "plan.json", "--steps", "1", "--processors", "4")
-    refused(fewer, "plan.json: made for 3 processors (host-3), but this run has 4")
+    more = start(folder, "--mapper", "plan.json", "--steps", "1", ranks=3)
+    refused(more, "plan.json: made for 2 processors (host-2), but this run has 3; start it with -n 2")
+    virtual = start_here(folder, monkeypatch, "--mapper", "plan.json", "--steps", "1", "--processors", "4")
+    refused(virtual, "plan.json: made for 2 processors (host-2), but this run has 4")
 
 
 def refused(done: subprocess.CompletedProcess[str], message: str) -> None:

@@ -38,7 +38,7 @@ def test_loss_and_gradients_are_those_of_pytorch(name: str) -> None:
     assert loss <= CLOSE and gradients <= CLOSE
 
 
-@pytest.mark.parametrize("name", fast_among(["Llama", "Mistral, window 8", "T5"], ["T5"]))
+@pytest.mark.parametrize("name", fast_among(["Llama", "Mistral, window 8", "T5"], ["Mistral, window 8"]))
 def test_masks_that_come_from_inputs_compute_what_pytorch_computes(name: str) -> None:
     graph, _, loss, gradients = imports.compared(imports.CONFIGS[name], masked=True)
     assert loss <= CLOSE and gradients <= CLOSE
