@@ -45,14 +45,17 @@ TEXTS_NOT_COMPARED = {
 SLOW = (
     "alexnet.py", "inception.py", "resnet.py", "rnntc.py", "nmt.py", "transformer.py", "/gpt.py", " train ", " profile ",
     " --devices 64 ", "machine measure", " --to torch ", "torchrun ", "mixed.json", "plan.json softmax", "plan.json --what-if",
-    "rnnlm.py --processors 4", "rnnlm.py --mapper data", "--size 70B",
+    "rnnlm.py --processors 4", "rnnlm.py --mapper data", "--size 70B", " --for torch ", " fit llama ",
 )
 """Commands with one of these words run in make test-slow only; the examples' own tests start each program otherwise,
 tests/optimizer searches machines of two kinds, and tests/cli and tests/export start the others."""
 AS_README = ("docs/index.md", "docs/guide/training.md")
 """Pages of which those commands do that start the language model's program: README.md starts it as often, and in all its ways."""
-SLOW_PYTHON = ("runtime.calibrate", 'costs="measured"', "torch.export.save(")
-"""So do blocks of Python with one of these: tests/machine and tests/optimizer measure otherwise, tests/models exports."""
+SLOW_PYTHON = (
+    "runtime.calibrate", 'costs="measured"', "torch.export.save(", 'search(graph(), taskflow.load_machine("a100", 8)',
+)
+"""So do blocks of Python with one of these: tests/machine and tests/optimizer measure otherwise, tests/models exports
+and searches."""
 SLOW_PAGES = (
     "docs/guide/cluster.md", "docs/guide/export.md", "docs/guide/gpus.md", "docs/guide/machines.md", "docs/guide/pytorch.md",
 )

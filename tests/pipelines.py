@@ -33,7 +33,7 @@ from taskflow.mapper.pipeline import sample_dim
 from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 
-GPT = replace(GPTConfig.small(), batch=6, layers=3)
+GPT = replace(GPTConfig.small(), batch=6, layers=2)
 
 
 def decoder(dtype: str = "float64") -> OperatorGraph:

@@ -64,19 +64,21 @@ def test_the_schemas_in_the_documentation_are_those_of_the_types(name: str, tmp_
 
 
 def test_what_is_written_fits_the_schemas(tmp_path: Path) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema, validators = pytest.importorskip("jsonschema"), {}
+    for name in SCHEMAS:  # checked once: that takes longer than to check a file by it
+        form = json.loads((ROOT / "docs" / "schema" / f"{name}.json").read_text())
+        of = jsonschema.validators.validator_for(form)
+        of.check_schema(form)
+        validators[name] = of(form)
     for path in MACHINES:
         content = json.loads(path.read_text())
-        form = "machine-like" if "like" in content else "machine"
-        jsonschema.validate(content, json.loads((ROOT / f"docs/schema/{form}.json").read_text()))
+        validators["machine-like" if "like" in content else "machine"].validate(content)
     for path in PROGRAMS:
-        jsonschema.validate(json.loads(path.read_text()), json.loads((ROOT / "docs/schema/program.json").read_text()))
-    validator = json.loads((ROOT / "docs/schema/strategy.json").read_text())
-    jsonschema.validate(plan(tmp_path), validator)
+        validators["program"].validate(json.loads(path.read_text()))
+    validators["strategy"].validate(written := plan(tmp_path))
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**plan(tmp_path), "sync": {}}, validator)
-    rules = {"fc*": {"devices": "0-1", "max_degree": {"n": 2}}}
-    jsonschema.validate(rules, json.loads((ROOT / "docs/schema/constraints.json").read_text()))
+        validators["strategy"].validate({**written, "sync": {}})
+    validators["constraints"].validate({"fc*": {"devices": "0-1", "max_degree": {"n": 2}}})
 
 
 def test_the_guide_names_every_key() -> None:

@@ -39,9 +39,21 @@ def module_of(path: Path, package: Path = PACKAGE) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """All rules read the same files."""
+    return ast.parse(source)
+
+
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All of a tree, in the order of `ast.walk`."""
+    return tuple(ast.walk(tree))
+
+
 def imports(tree: ast.AST, module: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
     """Line and full name of every module of ours that is imported, also inside functions and TYPE_CHECKING blocks."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == "taskflow")
         elif isinstance(node, ast.ImportFrom):
@@ -58,7 +70,7 @@ def offences(source: str, module: str, is_package: bool = False) -> list[str]:
     """The imports of one module that do not go down."""
     here = room_of(module)
     found = []
-    for line, name in imports(ast.parse(source), module, is_package):
+    for line, name in imports(parsed(source), module, is_package):
         there = room_of(name)
         if there == here or (here in FACES and there in FACES) or name == "taskflow.__version__":
             continue
@@ -74,7 +86,7 @@ def test_commands_that_do_not_train_import_nothing_of_training() -> None:
     """What other commands share with those that do lies below both."""
     found = {
         path.name for path in (PACKAGE / "cli").glob("*.py")
-        for _, name in imports(ast.parse(path.read_text()), module_of(path)) if room_of(name) == "training"
+        for _, name in imports(parsed(path.read_text()), module_of(path)) if room_of(name) == "training"
     }
     assert found <= TRAINS, f"{found - TRAINS} import taskflow.training; put what they share in a room below (taskflow/asking.py)"
 
@@ -98,7 +110,7 @@ def imported_past(source: str, module: str, is_package: bool = False) -> list[st
     its own package and of the packages around it are its own."""
     package = module if is_package else module.rpartition(".")[0]
     found = []
-    for line, name in imports(ast.parse(source), module, is_package):
+    for line, name in imports(parsed(source), module, is_package):
         owner, _, last = name.rpartition(".")
         if name in PACKAGES | NEEDS_A_COMPILER or name not in MODULES or last.startswith("_"):
             continue
@@ -179,7 +191,7 @@ def test_no_imports_in_a_circle() -> None:
     packages around a module are not among what it imports."""
     edges: dict[str, set[str]] = {}
     for path in FILES:
-        module, tree, is_package = module_of(path), ast.parse(path.read_text()), path.name == "__init__.py"
+        module, tree, is_package = module_of(path), parsed(path.read_text()), path.name == "__init__.py"
         running = _Running(module, is_package)
         running.visit(tree)
         names = {name for _, name in imports(tree, module, True)} if is_package else running.names
@@ -196,7 +208,7 @@ def test_class_names_are_unique() -> None:
     """So that a reader who meets a name finds one class."""
     where: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(parsed(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     twice = {name: paths for name, paths in where.items() if len(paths) > 1}
@@ -252,7 +264,7 @@ def test_names_say_what_is_inside() -> None:
     for path in [*PACKAGE.rglob("*.py*"), *PACKAGE.rglob("*/")]:
         assert not any(word in path.stem.lower() for word in FORBIDDEN_NAMES), f"{path}: name it after what it does"
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(parsed(path.read_text())):
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
                 words = node.name.lower()
                 assert not any(word in words for word in ("manager", "helper")), f"{path}:{node.lineno} {node.name}"
@@ -272,7 +284,7 @@ def classes() -> dict[str, tuple[str, ast.ClassDef]]:
     """Every class of taskflow by its name (names are unique enough for looking up bases)."""
     return {
         node.name: (str(path.relative_to(ROOT)), node)
-        for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+        for path in FILES for node in nodes(parsed(path.read_text())) if isinstance(node, ast.ClassDef)
     }
 
 
@@ -317,7 +329,7 @@ def undocumented(tree: ast.Module, owner: ast.ClassDef | None = None) -> Iterato
 def test_everything_public_is_documented() -> None:
     missing = []
     for path in FILES:
-        tree = ast.parse(path.read_text())
+        tree = parsed(path.read_text())
         if not ast.get_docstring(tree):
             missing.append(f"{path}: the first line must say what the module is")
         missing += [f"{path}:{line} {name} needs a docstring" for line, name in undocumented(tree)]
@@ -329,4 +341,4 @@ def test_the_test_sees_missing_docstrings() -> None:
         '"""M."""\nclass A:\n    """A."""\n    def f(self): ...\n    def _g(self): ...\n'
         "    @property\n    def p(self): return 1\ndef h(): ..."
     )
-    assert [name for _, name in undocumented(ast.parse(source))] == ["A.f", "h"]
+    assert [name for _, name in undocumented(parsed(source))] == ["A.f", "h"]

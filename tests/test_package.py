@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from distributing import copied, source_distribution, tracked, tried, verify
+from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.kernels import native_built
@@ -60,14 +61,15 @@ def test_import_starts_nothing() -> None:
     assert min(seen["seconds"], *(look()["seconds"] for _ in range(2))) < 1
 
 
-@pytest.mark.parametrize("torch", [True, False])
+@pytest.mark.parametrize("torch", fast_among([True, False], [False]))
 def test_importing_every_room_starts_no_mpi_and_no_thread(torch: bool) -> None:
-    """Without PyTorch (which is kept away where it is installed) too: only what reads its modules needs it."""
+    """Without PyTorch (which is kept away where it is installed) too: only what reads its modules needs it. Without CuPy always."""
     code = (
         "import importlib, pkgutil, sys, threading, taskflow\n"
         f"torch = {torch and find_spec('torch') is not None}\n"
         "if not torch:\n"
         "    sys.modules['torch'] = None\n"
+        "sys.modules |= dict.fromkeys(('cupy', 'cupy_backends', 'cudnn'))\n"
         "for m in pkgutil.walk_packages(taskflow.__path__, 'taskflow.'):\n"
         "    if m.name == 'taskflow.export.jax.support':\n"
         "        continue  # needs JAX, which starts threads\n"
@@ -226,6 +228,7 @@ def test_the_wheel_works(wheel: Path, tmp_path: Path) -> None:
         assert json.loads(run(*program, *SEARCH))["proposals"] == 100
 
 
+@pytest.mark.slow
 def test_the_source_distribution_has_what_is_tracked_and_nothing_generated(tmp_path: Path) -> None:
     verify(source_distribution(tmp_path))
 

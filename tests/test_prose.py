@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 import starting
+from click.testing import CliRunner
 from document_blocks import PAGES, ROOT
+
+from taskflow.cli.main import main
 
 COLUMNS, README_LINES, DESIGN_LINES, SENTENCE_WORDS = 120, 150, 200, 40
 TEXTS = [*PAGES, ROOT / "CHANGELOG.md"]
@@ -120,16 +123,19 @@ def test_long_sentences_are_found() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_picture_of_timelines_is_what_the_commands_draw(tmp_path: Path) -> None:
+def test_the_picture_of_timelines_is_what_the_commands_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/draw_timelines.py names the commands; budgets of proposals make the plan the same everywhere."""
     source = (ROOT / "docs" / "draw_timelines.py").read_text()
     lines = re.findall(r"^    ((?:taskflow|python) .+)$", source, re.MULTILINE)
     assert len(lines) == 4
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TASKFLOW_CACHE", str(tmp_path / "cache"))
     for line in lines:
         first, *words = shlex.split(line.replace("docs/timelines.svg", "timelines.svg"))
-        program = ["-m", "taskflow"] if first == "taskflow" else [str(ROOT / words.pop(0))]
-        subprocess.run(
-            [sys.executable, *program, *words], cwd=tmp_path, check=True, capture_output=True, timeout=250,
-            env=starting.environment({"PYTHONPATH": str(ROOT), "TASKFLOW_CACHE": str(tmp_path / "cache")}),
-        )
+        if first == "taskflow":
+            done = CliRunner().invoke(main, words)
+            assert done.exit_code == 0, done.output
+        else:
+            program = [sys.executable, str(ROOT / words.pop(0)), *words]
+            subprocess.run(program, check=True, capture_output=True, timeout=250, env=starting.environment())
     assert (tmp_path / "timelines.svg").read_text() == (ROOT / "docs" / "timelines.svg").read_text()

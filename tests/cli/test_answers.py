@@ -59,7 +59,7 @@ def test_plans_beside_it_say_what_does_not_fit_and_why_there_is_none(tmp_path: P
     words[words.index("h100")] = str(tmp_path / "small.json")
     row = json.loads(run("search", *words, "--budget", "5p", "--no-memory", "--json"))
     assert any(not one["fits_memory"] and one["lacks"] for one in row["beside"])
-    words[words.index("16")] = "9"
+    words[words.index("16")], words[words.index("8")] = "9", "2"
     row = json.loads(run("search", *words, "--budget", "5p", "--no-memory", "--json"))
     assert "divided evenly" in row["beside"][0]["why"] and "iteration_seconds" not in row["beside"][0]
     assert "divided evenly" in run("search", *words, "--budget", "5p", "--no-memory", "-q")

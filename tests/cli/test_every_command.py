@@ -153,14 +153,11 @@ def test_shells(shell: str) -> None:
     assert re.search(rf"^{shell}: .*_TASKFLOW_COMPLETE={shell}_source taskflow", page, re.MULTILINE)
     assert get_completion_class(shell) is not None
     asked = {"COMP_WORDS": "taskflow machine sh", "COMP_CWORD": "sh" if shell == "fish" else "2"}
-    program = [sys.executable, "-c", "from taskflow.cli.main import main; main(prog_name='taskflow')"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     script, answer = (
-        subprocess.run(program, env={**environ, **asked, "_TASKFLOW_COMPLETE": f"{shell}_{what}"}, text=True, timeout=250,
-                       capture_output=True, check=False)
+        CliRunner().invoke(main, [], prog_name="taskflow", env={**asked, "_TASKFLOW_COMPLETE": f"{shell}_{what}"})
         for what in ("source", "complete")
     )
-    assert script.returncode == 0 and f"_TASKFLOW_COMPLETE={shell}_complete" in script.stdout, script.stderr
+    assert script.exit_code == 0 and f"_TASKFLOW_COMPLETE={shell}_complete" in script.stdout, script.output
     assert "show" in re.split(r"[\s,]+", answer.stdout), answer
     if (there := shutil.which(shell)) is not None:
         subprocess.run([there, "-n"], input=script.stdout, text=True, check=True, timeout=250)

@@ -27,12 +27,20 @@ def read(*arguments: str, code: int = 0) -> dict[str, Any]:
     return json.loads(run(*arguments, "--json", code=code))  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def plan(tmp_path: Path) -> str:
-    path = str(tmp_path / "plan.json")
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a search writes into a plan's file."""
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
     run("search", "nmt", "--size", "small", "-m", "k80", "-n", "4", "--set", "hidden=8", "--rule", "adam", "--batch", "8",
-        "--budget", "100p", "--out", path, "-q")
-    return path
+        "--budget", "100p", "--out", str(path), "-q")
+    return path.read_text()
+
+
+@pytest.fixture
+def plan(found: str, tmp_path: Path) -> str:
+    path = tmp_path / "plan.json"
+    path.write_text(found)
+    return str(path)
 
 
 def test_a_plan_file_knows_what_it_is_for(plan: str) -> None:
@@ -143,12 +151,12 @@ def test_check(plan: str, tmp_path: Path) -> None:
 
 def test_a_plan_is_explained_as_what_it_is_not_as_it_is_called(tmp_path: Path) -> None:
     """Renamed, it is explained and exported the same; without its recomputation, it is explained as not recomputed."""
-    problem = ("--model", "gpt-2", "--size", "small", "-m", "h100", "-n", "8", "--batch", "16")
-    graph, machine = build("gpt-2", 16, 8, preset="small", steps=8), load_machine("h100", 8)
+    problem = ("--model", "gpt-2", "--size", "small", "-m", "h100", "-n", "4", "--batch", "4")
+    graph, machine = build("gpt-2", 4, 4, preset="small", steps=8), load_machine("h100", 4)
     strategy = choose("t2 c2 mb2 split=2 recompute=light*1,full*1", graph, machine)[0]
     path = tmp_path / "plan.json"
     save(strategy, graph, "h100", path, {
-        "model": "gpt-2", "machine": "h100", "devices": 8, "batch": 16, "size": "small", "set": {"steps": "8"},
+        "model": "gpt-2", "machine": "h100", "devices": 4, "batch": 4, "size": "small", "set": {"steps": "8"},
     })
     assert "plan" in json.loads(path.read_text())
 

@@ -102,12 +102,14 @@ def test_zero_bubble_keeps_what_is_computed_again() -> None:
     assert "for up to 3 micro-batches: schedule=1f1b needs less" in said["zbv recompute=full"]
 
 
-def test_commands_say_what_the_search_would(large: tuple[Problem, Strategy, list[int]], tmp_path: Path) -> None:
+def test_commands_say_what_the_search_would(tmp_path: Path) -> None:
+    graph, machine = build("NMT", preset="small", batch=16), taskflow.load_machine("k80", 4)
+    peaks = MemoryCheck(make_evaluator(graph, machine, rule=RULE)).peaks(known(graph, machine)[0])[0]
     described = json.loads(Path(taskflow.__file__).with_name("machines").joinpath("k80.json").read_text())
-    described["devices"][0]["memory_bytes"] = int(max(large[2]) / 1.05)
+    described["devices"][0]["memory_bytes"] = int(max(peaks) / 1.05)
     file = tmp_path / "small.json"
     file.write_text(json.dumps(described))
-    named = ("nmt", "--size", "small", "--batch", "64", "--machine", str(file), "-n", "16", "--rule", "sgd", "--json")
+    named = ("nmt", "--size", "small", "--batch", "16", "--machine", str(file), "-n", "4", "--rule", "sgd", "--json")
     simulated = run("simulate", *named, "--strategy", "data")
     compared = run("compare", *named, "--budget", "1p")
     by_name: dict[str, Any] = {row["name"]: row for row in compared["strategies"]}

@@ -112,7 +112,7 @@ def test_the_search_finds_a_faster_strategy_and_a_rerun_the_same() -> None:
 def test_it_runs_and_says_that_all_losses_are_equal() -> None:
     printed = io.StringIO()
     with redirect_stdout(printed):
-        scratch.main(proposals=30)
+        scratch.main(proposals=10)
     losses = [line.split("loss ")[1].split(",")[0] for line in printed.getvalue().splitlines() if "-> " in line]
     assert len(losses) == 3 and len(set(losses)) == 1, printed.getvalue()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from fast_and_slow import fast_among
 from starting import ROOT, needs_mpi, run_python
 
@@ -61,6 +63,19 @@ def start(
     )
 
 
+def start_here(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As `start` without mpirun, but in this process, which has all modules already."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TASKFLOW_CACHE", str(folder / "cache"))
+    monkeypatch.syspath_prepend(str(folder))
+    spec = importlib.util.spec_from_file_location("example_rnnlm", ROOT / "examples" / "rnnlm.py")
+    assert spec is not None and spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    done = CliRunner().invoke(program.main, ["--data", "text.txt", *arguments], catch_exceptions=False)
+    return subprocess.CompletedProcess(list(arguments), done.exit_code, done.stdout, done.stderr)
+
+
 def report(done: subprocess.CompletedProcess[str]) -> dict:
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -69,7 +84,8 @@ def report(done: subprocess.CompletedProcess[str]) -> dict:
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict:
     """What one processor gets."""
-    return report(start(folder, "--processors", "1", "--steps", "8", "--json", "--quiet"))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return report(start_here(folder, monkeypatch, "--processors", "1", "--steps", "8", "--json", "--quiet"))
 
 
 def same_losses(found: dict, reference: dict) -> None:
@@ -88,8 +104,8 @@ def test_virtual_processors(folder: Path, alone: dict) -> None:
     assert len(done.stdout.splitlines()) == 1  # results go to stdout, the rest to stderr
 
 
-def test_another_seed_gives_other_losses(folder: Path, alone: dict) -> None:
-    found = report(start(folder, "--processors", "2", "--steps", "8", "--json", "--quiet", "--seed", "1"))
+def test_another_seed_gives_other_losses(folder: Path, alone: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = report(start_here(folder, monkeypatch, "--processors", "2", "--steps", "8", "--json", "--quiet", "--seed", "1"))
     assert found["loss_first"] != pytest.approx(alone["loss_first"], rel=1e-5)
 
 
@@ -114,22 +130,22 @@ def test_ranks_and_mappers_change_no_loss(folder: Path, alone: dict, mapper: str
 @pytest.mark.mpi
 @needs_mpi
 @pytest.mark.timeout(3 * LIMIT_SECONDS)
-def test_a_saved_strategy_runs_again(folder: Path, alone: dict) -> None:
+def test_a_saved_strategy_runs_again(folder: Path, alone: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """And ranks and a user's own mapper change no loss."""
     mapper = "own_mapper:Columns"
     saved = report(start(
-        folder, "--mapper", mapper, "--steps", "8", "--json", "--quiet", "--save-strategy", "plan.json", ranks=3
+        folder, "--mapper", mapper, "--steps", "8", "--json", "--quiet", "--save-strategy", "plan.json", ranks=2
     ))
-    assert (saved["ranks"], saved["processors"], saved["mapper"]) == (3, 3, mapper) and saved["bytes_moved_per_step"] > 0
-    again = report(start(folder, "--mapper", "plan.json", "--steps", "8", "--json", "--quiet", ranks=3))
+    assert (saved["ranks"], saved["processors"], saved["mapper"]) == (2, 2, mapper) and saved["bytes_moved_per_step"] > 0
+    again = report(start(folder, "--mapper", "plan.json", "--steps", "8", "--json", "--quiet", ranks=2))
     same_losses(saved, alone)
     same_losses(again, alone)
     assert again["losses"] == saved["losses"]  # the same strategy: bit for bit
     assert again["bytes_moved_per_step"] == saved["bytes_moved_per_step"]
-    more = start(folder, "--mapper", "plan.json", "--steps", "1", ranks=2)
-    refused(more, "plan.json: made for 3 processors (host-3), but this run has 2; start it with -n 3")
-    fewer = start(folder, "--mapper", "plan.json", "--steps", "1", "--processors", "4")
-    refused(fewer, "plan.json: made for 3 processors (host-3), but this run has 4")
+    more = start(folder, "--mapper", "plan.json", "--steps", "1", ranks=3)
+    refused(more, "plan.json: made for 2 processors (host-2), but this run has 3; start it with -n 2")
+    virtual = start_here(folder, monkeypatch, "--mapper", "plan.json", "--steps", "1", "--processors", "4")
+    refused(virtual, "plan.json: made for 2 processors (host-2), but this run has 4")
 
 
 def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
@@ -158,9 +174,11 @@ ON_RANKS = [
 
 
 @pytest.mark.parametrize("arguments,message", fast_among(MISTAKES, [MISTAKES[i] for i in (0, 3, 7)]))
-def test_mistakes_are_named_in_one_line(folder: Path, arguments: list[str], message: str) -> None:
+def test_mistakes_are_named_in_one_line(
+    folder: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "text.json").write_text("this is no JSON")
-    refused(start(folder, "--steps", "1", *arguments), message)
+    refused(start_here(folder, monkeypatch, "--steps", "1", *arguments), message)
 
 
 @pytest.mark.mpi
@@ -177,8 +195,8 @@ def test_an_mpirun_of_another_mpi_is_named(folder: Path) -> None:
     refused(done, "MVAPICH started 3 ranks, but the MPI library that mpi4py loaded sees 1")
 
 
-def test_options_have_help(folder: Path) -> None:
-    done = start(folder, "--help")
+def test_options_have_help(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = start_here(folder, monkeypatch, "--help")
     assert done.returncode == 0
     for option in ("--mapper", "--processors", "--data", "--ptb", "--steps", "--save-strategy", "--json", "--watchdog"):
         assert option in done.stdout

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from starting import ROOT, needs_mpi, run_python
 
 from taskflow.training.translation.numbers import number_pairs
@@ -66,14 +68,20 @@ def test_the_loss_falls_the_same_under_every_mapper(folder: Path, name: str, map
         assert losses[mapper] == pytest.approx(losses["data"], rel=1e-3)
 
 
-def test_mistakes_are_named_in_one_line(folder: Path) -> None:
+def test_mistakes_are_named_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TASKFLOW_CACHE", str(folder / "cache"))
+    spec = importlib.util.spec_from_file_location("example_nmt", ROOT / "examples" / "nmt.py")
+    assert spec is not None and spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
     for arguments, message in (
         (["--data", "numbers.en"], "translation: give two files, the source's and the target's, got 1"),
         (["--data", "numbers.en", "--data", "nothing"], "translation: there is no file"),
         (["--language", "xx"], "no message catalogue on this machine is in 'xx'"),
     ):
-        done = start(folder, "nmt", "--steps", "1", *arguments, data=False)
-        assert (done.returncode, done.stdout) == (2, "")
+        done = CliRunner().invoke(program.main, ["--steps", "1", *arguments], catch_exceptions=False)
+        assert (done.exit_code, done.stdout) == (2, "")
         assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("nmt.py: ") and message in done.stderr
 
 

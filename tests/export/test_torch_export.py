@@ -131,7 +131,7 @@ def test_a_stage_that_needs_a_size_of_the_one_before_is_refused() -> None:
         plan_for("llama", "p2 d2 v2 mb1", 4)
 
 
-@pytest.mark.parametrize("name", fast_among(["gpt2", "mixtral", "t5"], ["mixtral", "t5"]))
+@pytest.mark.parametrize("name", fast_among(["gpt2", "mixtral", "t5"], ["t5"]))
 def test_the_stages_of_hugging_face_s_networks_compute_what_the_network_computes(name: str, tmp_path: Path) -> None:
     """Their forward cannot be traced by torch.fx, and so is recorded. Each stage computes positions by itself."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
@@ -213,7 +213,9 @@ def test_tables_without_samples_are_on_every_rank(plan: str, ranks: int) -> None
     assert found.more_bytes >= 4 * 2 * 8 * 4 * 4  # four arrays for each of two tables, of 8 distances for 4 heads
 
 
-@pytest.mark.parametrize("name,plan,ranks", [("masked", "t2 d2", 4), ("gpt2", "t2", 2), ("mixtral", "t2 d2", 4)])
+@pytest.mark.parametrize("name,plan,ranks", fast_among(
+    NEAREST := [("masked", "t2 d2", 4), ("gpt2", "t2", 2), ("mixtral", "t2 d2", 4)], [NEAREST[0], NEAREST[2]],
+))
 def test_the_nearest_plan_is_expressible_and_trains_here_as_pytorch_alone(name: str, plan: str, ranks: int) -> None:
     """What a mesh has on several ranks is so in the plan, too: in copies, which give each gradient once."""
     if name != "masked":

@@ -115,15 +115,9 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", BLOCKED + code], capture_output=True, text=True, check=False, timeout=250)
 
 
-def test_all_modules_import_and_train_without_cupy() -> None:
+def test_what_to_install_is_said() -> None:
+    """That all modules can be imported without CuPy, tests/test_package.py shows."""
     code = """
-import pkgutil, importlib, taskflow
-for module in pkgutil.walk_packages(taskflow.__path__, "taskflow."):
-    if "torch" not in module.name and not module.name.endswith("__main__"):
-        try:
-            importlib.import_module(module.name)
-        except ImportError as error:
-            assert error.name not in ("cupy", "cupy_backends", "cudnn"), module.name
 from taskflow.kernels import DeviceMissing, kernels_on
 try:
     kernels_on("gpu")

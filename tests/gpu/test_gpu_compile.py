@@ -27,8 +27,8 @@ def nvrtc() -> Any:
 
 
 @pytest.mark.parametrize(("dtype", "architecture"), [
-    ("float32", "sm_90"), ("float64", "sm_80"), pytest.param("float32", "sm_80", marks=pytest.mark.slow),
-    pytest.param("float64", "sm_90", marks=pytest.mark.slow),
+    ("float32", "sm_90"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("float32", "sm_80"), ("float64", "sm_80"), ("float64", "sm_90"))),
 ])
 def test_every_kernel_compiles(dtype: str, architecture: str, tmp_path: Path) -> None:
     text = source.text(dtype)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast_and_slow import fast_among
 from language_model import random_strategy, undivided
 
 from taskflow.kernels import NumpyKernels
@@ -26,7 +27,7 @@ def losses(name: str, kernels: Any, processors: int, rule: UpdateRule, steps: in
     return np.array([run.train(random_feeds(graph, step)) for step in range(steps)])
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "Inception-v3" else n for n in SIX])
+@pytest.mark.parametrize("name", fast_among(SIX, ["AlexNet", "RNNLM", "NMT"]))
 def test_networks_train_as_on_the_cpu(name: str, kernels: Any) -> None:
     rule = SGD(0.05, momentum=0.9)
     expected = losses(name, NumpyKernels(), 1, rule, clip_norm=1.0)

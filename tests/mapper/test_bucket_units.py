@@ -116,7 +116,7 @@ def test_files_keep_buckets(tmp_path: object) -> None:
     ("d8 mb1", [AllReduce]), ("d8 mb1 zero1", [ReduceScatter, AllGather]), ("p2 d4 mb1 zero1", [ReduceScatter, AllGather]),
 ], [WAYS[0], WAYS[2]]))
 def test_each_bucket_has_one_collective_each_way(text: str, steps: list[type]) -> None:
-    graph = decoder()
+    graph = decoder(2)
     for size in ("layer", "300", "900", "2K", "1M"):
         strategy = planned(f"{text} bucket={size}", graph)
         units = units_of(graph, strategy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.mapper import Expert, Megatron, Strategy, attends, map_graph, suits
@@ -88,7 +89,7 @@ def test_positions_that_are_trained_are_not_shared() -> None:
     assert cut(strategy, graph, "h.3.mlp.act") == {"n": 2, "a2": 4}
 
 
-@pytest.mark.parametrize(("count", "size"), [(4, 2), (6, 3), (4, 4), (3, 2), (1, None)])
+@pytest.mark.parametrize(("count", "size"), fast_among([(4, 2), (6, 3), (4, 4), (3, 2), (1, None)], [(4, 2), (3, 2), (1, None)]))
 def test_losses_are_those_of_one_processor(count: int, size: int | None) -> None:
     graph, machine = build("Transformer", preset="small", batch=6), taskflow.host(count)
     strategy = map_graph(Megatron(size), graph, machine)

@@ -122,7 +122,7 @@ def test_they_train_as_one_processor_does(plan: str, tmp_path: Path) -> None:
     pytest.param("t2 p2 d2 mb1 devices=v100,a100 stages=1,3", marks=pytest.mark.slow),
 ])
 def test_micro_batches_that_are_dealt_alike_are_folded(plan: str) -> None:
-    machine, graph = load_machine("a100-v100"), decoder(4, 96)
+    machine, graph = load_machine("a100-v100"), decoder(4, 48)
     costs = make_evaluator(graph, machine, rule=Adam()).costs
     evaluator = PythonEvaluator(graph, machine, costs, Adam(), None)
     strategy = map_graph(HybridParallel(plan), graph, machine)

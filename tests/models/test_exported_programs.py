@@ -361,7 +361,7 @@ def imports() -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", fast_among(["GPT-2", "Llama", "BERT", "ViT", "OPT"], ["Llama", "BERT"]))
+@pytest.mark.parametrize("name", fast_among(["GPT-2", "Llama", "BERT", "ViT", "OPT"], ["Llama"]))
 def test_hugging_faces_networks_are_equal(name: str) -> None:
     benchmark = imports()
     found = benchmark.compared(benchmark.CONFIGS[name], exported=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.checkpoint.weights import load_weights
@@ -125,7 +126,7 @@ def test_rules_alone_understand_or_refuse(name: str) -> None:
     assert word == CASES[name].word, why
 
 
-@pytest.mark.parametrize("name", [*CASES][::4])
+@pytest.mark.parametrize("name", fast_among([*CASES][::4], [*CASES][::8]))
 def test_verification_agrees(name: str) -> None:
     """With verification the same are understood: nothing that is equal is refused. (A quarter of them.)"""
     word, why = outcome(CASES[name], verify=True)

@@ -32,13 +32,13 @@ NETWORKS = ("GPT-2", "Llama", "Mistral, window 8", "Mixtral", "Qwen2", "BERT", "
 LLAMA = imports.CONFIGS["Llama"]
 
 
-@pytest.mark.parametrize("name", fast_among(NETWORKS, ["GPT-2", "Mistral, window 8", "Mixtral", "ViT", "T5"]))
+@pytest.mark.parametrize("name", fast_among(NETWORKS, ["Mistral, window 8", "Mixtral", "ViT", "T5"]))
 def test_loss_and_gradients_are_those_of_pytorch(name: str) -> None:
     _, _, loss, gradients = imports.compared(imports.CONFIGS[name])
     assert loss <= CLOSE and gradients <= CLOSE
 
 
-@pytest.mark.parametrize("name", fast_among(["Llama", "Mistral, window 8", "T5"], ["Mistral, window 8", "T5"]))
+@pytest.mark.parametrize("name", fast_among(["Llama", "Mistral, window 8", "T5"], ["Mistral, window 8"]))
 def test_masks_that_come_from_inputs_compute_what_pytorch_computes(name: str) -> None:
     graph, _, loss, gradients = imports.compared(imports.CONFIGS[name], masked=True)
     assert loss <= CLOSE and gradients <= CLOSE

@@ -21,7 +21,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 @POLICIES
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(seed=SEEDS, count=st.integers(1, 24))
 def test_any_allowed_order_computes_what_program_order_does(policy: dict[str, bool], seed: int, count: int) -> None:
     program = random_program(seed, count)
@@ -33,7 +33,7 @@ def test_any_allowed_order_computes_what_program_order_does(policy: dict[str, bo
         assert run_on_instances(steps, steps.random_order(random)) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(seed=SEEDS, count=st.integers(1, 24))
 def test_dependences_are_conflicts_and_join_every_conflicting_pair(seed: int, count: int) -> None:
     program = random_program(seed, count)
@@ -75,7 +75,7 @@ def _explains(kind: DependenceKind, a: Requirement, b: Requirement) -> bool:
     return a.privilege is not Privilege.READ and b.privilege in (Privilege.WRITE, Privilege.REDUCE)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(seed=SEEDS, count=st.integers(1, 16))
 def test_rects_of_one_pair_and_kind_are_disjoint(seed: int, count: int) -> None:
     program = random_program(seed, count)
@@ -90,7 +90,7 @@ def test_rects_of_one_pair_and_kind_are_disjoint(seed: int, count: int) -> None:
 
 
 @POLICIES
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(seed=SEEDS, count=st.integers(1, 10))
 def test_equal_snapshots_mean_equal_movements_from_then_on(policy: dict[str, bool], seed: int, count: int) -> None:
     body = random_program(seed, count)
@@ -121,7 +121,7 @@ def _shape(x: Launched) -> object:
 
 
 @POLICIES
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=SEEDS, count=st.integers(1, 16))
 def test_the_same_program_gives_the_same_analysis(policy: dict[str, bool], seed: int, count: int) -> None:
     program = random_program(seed, count)

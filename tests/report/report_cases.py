@@ -23,9 +23,10 @@ def judge_of(model: str, devices: int, batch: int | None = None, preset: str = "
 
 @cache
 def report_of(
-    model: str, mapper: str, devices: int, preset: str = "small", most_rows: int = 250_000, sync: Sync | None = None
+    model: str, mapper: str, devices: int, preset: str = "small", most_rows: int = 250_000, sync: Sync | None = None,
+    batch: int | None = None,
 ) -> tuple[Evaluator, Report]:
-    evaluator = judge_of(model, devices, preset=preset)
+    evaluator = judge_of(model, devices, batch, preset)
     strategy = choose(mapper, evaluator.graph, evaluator.machine)[0]
     if sync is not None:
         strategy = replace(strategy, syncs=dict.fromkeys(strategy.syncs, sync))

@@ -14,13 +14,14 @@ from taskflow.report import page
 from taskflow.report.pipeline import KINDS, TOGETHER, colour, pipeline_chart, pipeline_section
 from taskflow.tasks.task import Compute
 
+BATCH = 8
 PLANS = ("p2 d2 mb1", "t2 p2 mb2 recompute=full", "p2 mb1 d2 schedule=zb-h1", "p2 d2 mb1 v2", "p4 mb1 schedule=gpipe",
          "p2 d2 mb1 schedule=zbv")
 
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_lanes_have_the_work_of_their_devices(plan: str) -> None:
-    judge, report = report_of("GPT-2", plan, 4)
+    judge, report = report_of("GPT-2", plan, 4, batch=BATCH)
     found, tasks, spans = report.value["pipeline"], judge.lowered(), judge.timeline().spans
     pipeline = judge.strategy.pipeline
     assert isinstance(pipeline, Pipeline) and found["description"] == str(pipeline)
@@ -47,7 +48,7 @@ def test_lanes_have_the_work_of_their_devices(plan: str) -> None:
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_the_page_shows_them(plan: str) -> None:
-    _, report = report_of("GPT-2", plan, 4)
+    _, report = report_of("GPT-2", plan, 4, batch=BATCH)
     found = report.value["pipeline"]
     reader = read(page(report))
     assert any(attributes.get("id") == "pipeline" for _, attributes in reader.elements)
@@ -67,20 +68,20 @@ def test_colours_tell_micro_batches_and_kinds_apart() -> None:
 
 
 def test_rows_know_their_micro_batch() -> None:
-    judge, report = report_of("GPT-2", "p2 d2 mb1", 4)
+    judge, report = report_of("GPT-2", "p2 d2 mb1", 4, batch=BATCH)
     counts, lowered = np.bincount(report.columns["micro"]), judge.lowered()
     wanted = [0] * len(counts)
     for one, first, last in lowered.passes:
         wanted[one.micro_batch + 1] += sum(len(t.processors) if t.source == t.processor and t.kind.travels else 1
                                            for t in lowered.tasks[first:last])
     assert counts[1:].tolist() == wanted[1:] and counts[0] > 0
-    _, thin = report_of("GPT-2", "p2 d2 mb1", 4, most_rows=100)
+    _, thin = report_of("GPT-2", "p2 d2 mb1", 4, most_rows=100, batch=BATCH)
     assert len(thin.columns["micro"]) < len(report.columns["micro"]) and set(thin.columns["micro"]) <= set(report.columns["micro"])
 
 
 def test_without_stages_there_is_none() -> None:
     for plan in ("d4 mb1", "data"):
-        _, report = report_of("GPT-2", plan, 4)
+        _, report = report_of("GPT-2", plan, 4, batch=BATCH)
         assert report.value["pipeline"] is None and 'id="pipeline"' not in page(report)
     assert pipeline_section(None) == ""
 
@@ -88,6 +89,6 @@ def test_without_stages_there_is_none() -> None:
 def test_very_many_passes_leave_lanes_out_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taskflow.report.pipeline.MOST_BLOCKS", 20)
     report_of.cache_clear()
-    _, report = report_of("GPT-2", "p4 mb1 schedule=gpipe", 4)
+    _, report = report_of("GPT-2", "p4 mb1 schedule=gpipe", 4, batch=BATCH)
     report_of.cache_clear()
     assert len(report.value["pipeline"]["lanes"]) == 2 and "2 lanes in the middle are left out" in page(report)

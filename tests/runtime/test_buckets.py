@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 from beside_one_processor import STEPS, compare, compare_network
+from fast_and_slow import fast_among
 from language_model import feeds as words
 from language_model import model, random_strategy, undivided
 from pipelines import GPT, random_buckets, random_pipeline, tokens
@@ -46,12 +47,12 @@ def test_the_random_buckets_have_several_layers() -> None:
     graph = decoder_of()
     sizes = [
         len({cell.parameter for cell in bundle.cells})
-        for number in range(12) for bundle in lower(graph, plan(graph, Random(3 * number), 3 * number), SGD(0.1)).bundles
+        for number in range(6) for bundle in lower(graph, plan(graph, Random(3 * number), 3 * number), SGD(0.1)).bundles
     ]
     assert max(sizes) > 10 and sum(size > 2 for size in sizes) > 10
 
 
-@pytest.mark.parametrize(("seed", "count"), [(2, 3), *(pytest.param(s, 12, marks=pytest.mark.slow) for s in range(4))])
+@pytest.mark.parametrize(("seed", "count"), [(2, 2), *(pytest.param(s, 12, marks=pytest.mark.slow) for s in range(4))])
 def test_a_decoder_in_buckets(seed: int, count: int) -> None:
     assert decoder(seed, count) == count
 
@@ -61,7 +62,7 @@ def test_a_recurrent_network_in_buckets() -> None:
 
 
 def test_random_networks_in_buckets() -> None:
-    assert sum(any_network(seed, 2) for seed in range(300, 308)) >= 8
+    assert sum(any_network(seed, 2) for seed in range(300, 304)) >= 4
 
 
 @pytest.mark.slow
@@ -71,10 +72,10 @@ def test_many_networks_in_buckets(seed: int) -> None:
     assert sum(any_network(308 + 100 * seed + i, 2) for i in range(30)) >= 30
 
 
-@pytest.mark.parametrize(("first", "second"), [
+@pytest.mark.parametrize(("first", "second"), fast_among(CHANGES := [
     ("d3 mb1 zero1 bucket=2K", "t2 d2 mb1 zero1"), ("d3 mb2 bucket=layer", "d2 zero1 bucket=700"),
     ("p2 d2 mb1 zero1", "d3 zero3 mb1"), ("d3 zero2 mb2", "p2 d2 mb1 bucket=1K overlap=none"),
-])
+], [CHANGES[0], CHANGES[3]]))
 def test_a_checkpoint_goes_on_in_other_buckets(first: str, second: str, tmp_path: Path) -> None:
     def devices(plan: str) -> int:
         return int(np.prod([int(word[1:]) for word in plan.split() if word[0] in "tpd"]))

@@ -38,7 +38,7 @@ def assert_names_once(ended: Ended, who: str, tracebacks: int) -> None:
     assert ended.text.count("Traceback") == tracebacks, ended.text
 
 
-@pytest.mark.parametrize("case", ["exception", "finally", "after close"])
+@pytest.mark.parametrize("case", fast_among(["exception", "finally", "after close"], ["finally", "after close"]))
 def test_uncaught_exception(case: str) -> None:
     assert_names_once(failing(case), "taskflow: rank 2 of 3: ValueError: boom\n", 1)
 
@@ -57,14 +57,14 @@ def test_hook_of_somebody_else() -> None:
     assert ended.text.count("ValueError: boom") == 1
 
 
-@pytest.mark.parametrize("code", ["0", "2"])
+@pytest.mark.parametrize("code", fast_among(["0", "2"], ["0"]))
 def test_exit_while_others_wait(code: str) -> None:
     ended = failing("exit", "0", code)
     assert_names_once(ended, "but rank 2 has left the program", 0)
     assert "waits in conv1 forward 2 to receive 32 bytes from rank 2 (tag 5)" in ended.text
 
 
-@pytest.mark.parametrize("case", ["barrier", "broadcast", "gather"])
+@pytest.mark.parametrize("case", fast_among(["barrier", "broadcast", "gather"], ["gather"]))
 def test_exit_while_others_are_in_a_collective(case: str) -> None:
     ended = failing(case)
     assert_names_once(ended, "but rank 2 has left the program", 0)
@@ -76,14 +76,14 @@ def test_what_was_sent_before_the_end_arrives() -> None:
     assert (ended.code, ended.text) == (0, "ready\n")
 
 
-@pytest.mark.parametrize("code", [0, 2])
+@pytest.mark.parametrize("code", fast_among([0, 2], [2]))
 def test_exit_that_nobody_notices(code: int) -> None:
     ended = failing("unneeded", "0", str(code))
     assert (ended.code, ended.text) == (code, "ready\n" + 2 * "worked on\n")
 
 
 @linux
-@pytest.mark.parametrize("ranks", fast_among([2, 3, 5, 16], [2, 5]))
+@pytest.mark.parametrize("ranks", fast_among([2, 3, 5, 16], [5]))
 def test_killed(ranks: int) -> None:
     """mpirun shows a PID at best, and often that of another rank; the watcher shows the rank."""
     ended = failing("kill", ranks=ranks)
@@ -97,7 +97,7 @@ def test_crash() -> None:
 
 
 @linux
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", fast_among([0, 3], [0]))
 def test_exit_in_c(code: int) -> None:
     """The rank is named, and the job's code is not 0 even if the rank's is (mpirun alone returns 0 in 14 of 20 runs)."""
     ended = failing("gone in C", "0", str(code))
@@ -106,7 +106,7 @@ def test_exit_in_c(code: int) -> None:
     assert ended.code != 0
 
 
-@pytest.mark.parametrize("code", ["0", "3"])
+@pytest.mark.parametrize("code", fast_among(["0", "3"], ["0"]))
 def test_os_exit(code: str) -> None:
     """mpirun alone takes os._exit(0) for success in 4 of 10 runs."""
     assert_names_once(failing("gone", "0", code), f"taskflow: rank 2 of 3: ended by os._exit({code})", 0)
@@ -144,9 +144,9 @@ def test_an_all_reduce_that_one_rank_never_joins() -> None:
     assert waited(ended, "in sum of conv1 to add up 32 bytes of ranks 0, 1, 2"), ended.text
 
 
-@pytest.mark.parametrize(("case", "what"), [
+@pytest.mark.parametrize(("case", "what"), fast_among(SHARES := [
     ("reduce-scatter", "add up 32 bytes of ranks 0, 1, 2, a share for each"), ("all-gather", "gather 32 bytes from ranks 0, 1, 2"),
-])
+], SHARES[1:]))
 def test_shares_that_one_rank_never_joins(case: str, what: str) -> None:
     ended = failing(f"{case} exit")
     assert_names_once(ended, "but rank 2 has left the program", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from fast_and_slow import fast_among
 from partial_sums import case, feeds, results, summing
 from programs.start import rows
 from starting import needs_mpi
@@ -57,7 +58,7 @@ def test_a_mapper_that_picks_sources_may_pick_any_holder_of_the_sum() -> None:
 
 @pytest.mark.mpi
 @needs_mpi
-@pytest.mark.parametrize("ranks", [4, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", fast_among([2, 3, 4], [3]))
 def test_under_mpi(ranks: int) -> None:
     found = rows(ranks, "sums_everywhere.py", str(STRATEGIES), limit=200)
     assert len(found) == STRATEGIES

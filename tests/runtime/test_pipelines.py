@@ -58,13 +58,13 @@ def any_network(seed: int, count: int) -> int:
     return compare_network(seed, plan, "network", count)
 
 
-@pytest.mark.parametrize(("seed", "count"), [(0, 3), *(pytest.param(s, 5, marks=pytest.mark.slow) for s in range(4))])
+@pytest.mark.parametrize(("seed", "count"), [(0, 2), *(pytest.param(s, 5, marks=pytest.mark.slow) for s in range(4))])
 def test_a_decoder_in_any_order(seed: int, count: int) -> None:
     assert decoder(seed, count) == count
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(6, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", fast_among(["Llama", "MoE", "Mixtral", "Transformer"], ["MoE", "Transformer"]))
+@pytest.mark.parametrize("name", fast_among(["Llama", "MoE", "Mixtral", "Transformer"], ["MoE"]))
 def test_networks_of_today_in_any_order(name: str, count: int) -> None:
     def graph() -> OperatorGraph:
         return small(name, "float64", 3 if name != "Transformer" else 1)
@@ -170,7 +170,7 @@ def test_what_depends_on_a_sum_of_all_samples_is_refused() -> None:
 
 
 def test_random_networks_in_any_order() -> None:
-    assert sum(any_network(seed, 2) for seed in range(24)) >= 24
+    assert sum(any_network(seed, 2) for seed in range(12)) >= 12
 
 
 @cache
@@ -242,7 +242,8 @@ def test_what_is_recomputed_is_not_kept() -> None:
 
 def test_recomputation_of_attention_is_what_grows_with_the_square_of_the_sequence() -> None:
     graph = gpt(GPT)
-    assert recomputed(graph, "selective") == {f"h.{i}.attn.{name}" for i in range(3) for name in ("scores", "softmax", "drop")}
+    grows = {f"h.{i}.attn.{name}" for i in range(GPT.layers) for name in ("scores", "softmax", "drop")}
+    assert recomputed(graph, "selective") == grows
     full = recomputed(graph, "full")
     assert not any(name.endswith("mlp.add") for name in full) and "h.1.ln_1" in full and "ln_f" not in full
 
@@ -316,7 +317,7 @@ def test_planned_memory_is_what_is_allocated() -> None:
 
 
 def test_a_checkpoint_goes_on_under_another_plan(tmp_path: Path) -> None:
-    graph, rule = decoder_of(), Adam(0.01)
+    graph, rule = gpt(replace(GPT, layers=3), "float64"), Adam(0.01)
     wanted = Executor(graph, undivided(graph), rule)
     losses = [wanted.train(tokens(step)) for step in range(6)]
     first = Executor(graph, map_graph(HybridParallel("p3 mb1"), graph, taskflow.host(3)), rule)

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from fast_and_slow import fast_among
 from programs.start import MAKER, Ended, mpirun
 from starting import needs_mpi
 
@@ -35,7 +36,7 @@ def test_exception_in_a_task() -> None:
     assert ended.text.count("Traceback") == 1
 
 
-@pytest.mark.parametrize("case", ["exit", "exit in a task"])
+@pytest.mark.parametrize("case", fast_among(["exit", "exit in a task"], ["exit in a task"]))
 def test_exit_in_the_middle(case: str) -> None:
     fails(case, "waits in .+ to receive .+ from rank 2", "but rank 2 has left the program$")
 
@@ -55,27 +56,27 @@ def test_loss_that_is_no_number() -> None:
     assert ended.text.count("Traceback") == 1
 
 
-@pytest.mark.parametrize("case,who", [("shape", "rank 2"), ("shape everywhere", "rank 0")])
+@pytest.mark.parametrize("case,who", fast_among(SHAPES := [("shape", "rank 2"), ("shape everywhere", "rank 0")], SHAPES[1:]))
 def test_wrong_feed(case: str, who: str) -> None:
     fails(case, who + r" of 3: ValueError: targets: each step needs int64\[6, 4\], got int64\[5, 4\]")
 
 
 @pytest.mark.parametrize(
     "case,message",
-    [
+    fast_among(STRATEGIES := [
         ("degrees", r"mapper nonsense: operator lstm1\.1: degree of n must be 1 to 6, got 7"),
         ("type", r"mapper nonsense, operator lstm1\.1: slice_task must return one degree"),
         ("processor", r"mapper nonsense: operator lstm1\.1: processor 3 does not exist; there are 0 to 2"),
         ("file", r"FileNotFoundError: strategy file missing/strategy\.json does not exist"),
-    ],
+    ], [STRATEGIES[0], STRATEGIES[3]]),
 )
 def test_wrong_strategy_ends_before_the_first_step(case: str, message: str) -> None:
     fails(case, "rank 0 of 3: .*" + message, trains=False)
 
 
-@pytest.mark.parametrize("case,subject", [
+@pytest.mark.parametrize("case,subject", fast_among(SUBJECTS := [
     ("disagree", "strategy"), ("seed", r"seed of rank 2 is not that of rank 0 \(2; 0\)"), ("order", "order of tasks"),
-])
+], SUBJECTS[1:]))
 def test_ranks_that_disagree(case: str, subject: str) -> None:
     """What no rank can see alone, and what would go wrong in silence or wait for ever."""
     message = rf"rank 0 of 3: ValueError: Executor \(train\): every rank must make the same one .+{subject}"

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fast_and_slow import fast_among
 from programs.start import mpirun
 from starting import environment, needs_mpi
 
@@ -20,7 +21,7 @@ from taskflow.runtime.transport.local import LocalTransport
 
 @pytest.mark.mpi
 @needs_mpi
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", fast_among([2, 3], [3]))
 def test_mpi_messages(ranks: int) -> None:
     # Two ranks have a core each here or nearly so, three do not: both ways to wait are taken.
     ended = mpirun(ranks, "messages.py", str(ranks))

@@ -39,7 +39,7 @@ def overlap(a: Lifetime, b: Lifetime, plan: MemoryPlan) -> bool:
     return low_a < low_b + b.nbytes and low_b < low_a + a.nbytes
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(schedules())
 def test_what_lives_together_lies_apart(lives: list[Lifetime]) -> None:
     plan = plan_memory(lives)
@@ -52,7 +52,7 @@ def test_what_lives_together_lies_apart(lives: list[Lifetime]) -> None:
             assert not overlap(a, b, plan), f"{a} at {plan.offsets[a.buffer]}, {b} at {plan.offsets[b.buffer]}"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_the_arena_is_between_the_peak_and_the_sum(lives: list[Lifetime]) -> None:
     plan = plan_memory(lives)
@@ -62,7 +62,7 @@ def test_the_arena_is_between_the_peak_and_the_sum(lives: list[Lifetime]) -> Non
     assert plan.peak_bytes == peak <= plan.nbytes <= sum(rounded(x.nbytes) for x in lives)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(schedules(), st.integers(1, 1 << 16))
 def test_equal_sizes_fit_perfectly(lives: list[Lifetime], nbytes: int) -> None:
     """With one size there is no fragmentation: the arena is as small as any can be."""
@@ -71,7 +71,7 @@ def test_equal_sizes_fit_perfectly(lives: list[Lifetime], nbytes: int) -> None:
     assert plan.nbytes == plan.peak_bytes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(schedules(), st.randoms(use_true_random=False))
 def test_the_plan_does_not_depend_on_the_order_given(lives: list[Lifetime], random: object) -> None:
     shuffled = list(lives)
@@ -125,7 +125,7 @@ def test_large_buffers_leave_no_holes(many: int, monkeypatch: pytest.MonkeyPatch
         assert a.last < b.first or b.last < a.first or not overlap(a, b, plan)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schedules(), st.floats(0, 1.1))
 def test_the_compiled_places_are_those_of_the_definition(lives: list[Lifetime], part: float) -> None:
     compiled = pytest.importorskip("taskflow.tasks._places", reason="it was not compiled")
