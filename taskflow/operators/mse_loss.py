@@ -40,7 +40,9 @@ class MSELoss(Loss):
 
     def backward(self, call: Call) -> None:
         (x, target), (dx, dtarget) = call.inputs, call.grad_inputs
-        gradient = (x - target) * (2 * self.factor(call) * call.kernels.device.number(call.grad))
+        scale = 2 * self.factor(call) * call.kernels.device.number(call.grad)
+        # An array of one element, on a device that does not wait, would have all of the gradient computed in float64.
+        gradient = (x - target) * (scale if isinstance(scale, float) else scale.astype(x.dtype))
         if dx is not None:
             dx.put(gradient)
         if dtarget is not None:

@@ -262,7 +262,7 @@ class HostDevice(LaunchingDevice):
         (out.host if isinstance(out, DeviceArray) else out)[...] = host
 
     def number(self, value: Any) -> Any:
-        return value
+        return value.reshape(()).astype(np.float64, copy=False)
 
     def require(self, fits: Any, values: Any, message: str) -> None:
         self.found.append((fits.all(), message))

@@ -175,8 +175,8 @@ class CupyDevice(LaunchingDevice):
 
     # ---- what is asked later ------------------------------------------------------------------------------------
     def number(self, value: Array) -> Any:
-        """Return the array itself, of shape ()."""
-        return value.reshape(())
+        """Return the array itself, of shape (), in float64: its product with a float is then rounded no sooner than on the host."""
+        return value.reshape(()).astype(np.float64, copy=False)
 
     def require(self, fits: Array, values: Array, message: str) -> None:
         """See `ArrayDevice`; the check runs on the GPU, and `verify` raises its error."""
