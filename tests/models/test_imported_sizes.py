@@ -23,7 +23,7 @@ from taskflow.checkpoint import load_weights  # noqa: E402
 from taskflow.models.huggingface import examples_for, from_config, module_of  # noqa: E402
 from taskflow.models.pytorch import from_torch, weights_of  # noqa: E402
 from taskflow.models.pytorch.attention_masks import fixed_mask  # noqa: E402
-from taskflow.models.pytorch.recipes import ByParts  # noqa: E402
+from taskflow.models.pytorch.recipes import ByParts, Recipe  # noqa: E402
 from taskflow.models.pytorch.recorder import TorchRecorder  # noqa: E402
 from taskflow.models.pytorch.steps import Fixed  # noqa: E402
 
@@ -223,3 +223,40 @@ def test_a_recurrence_step_by_step_is_refused_before_it_is_unrolled() -> None:
     config = dict(model_type="mamba", hidden_size=32, num_hidden_layers=2, state_size=4, vocab_size=50, intermediate_size=64)
     with pytest.raises(ValueError, match=r"a recurrence that is written step by step.*modeling_mamba.py"):
         from_config(config, 2, 2048)
+
+
+class MadeLike(torch.nn.Module):
+    """Adds large constants that are made like what it has computed, as routers and decoders of queries do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        y = self.linear(x)
+        return y + torch.zeros_like(y) + torch.full_like(y, 0.5) + y.new_ones(y.shape)
+
+
+def test_a_constant_is_not_known_by_what_it_is_made_like() -> None:
+    """Whose numbers are whatever memory held, other ones in each recording: an import was refused, or not."""
+    for value in (1.0, 2.0):
+        rubbish = torch.full((1 << 18, 8), value)  # may be the memory that is taken next
+        del rubbish
+        with torch.device("meta"):
+            module = MadeLike()
+        graph = from_torch(module, torch.empty(1 << 18, 8, device="meta"), loss="mse_loss")
+        assert sum(node.operator.kind == "constant" for node in graph) <= 3
+    first, again = (
+        Recipe(torch.empty(4), torch.zeros_like, (torch.full((4,), number),), {}).digest() for number in (1.0, 2.0)
+    )
+    assert first == again != Recipe(torch.empty(4), torch.ones_like, (torch.ones(4),), {}).digest()
+
+
+def test_images_are_of_the_networks_type() -> None:
+    """Swin, ConvNeXt V2, SegFormer and DETR do not convert them."""
+    config = dict(
+        model_type="convnextv2", architectures=["ConvNextV2ForImageClassification"], hidden_sizes=[8, 16], depths=[1, 1],
+        num_stages=2, image_size=32, torch_dtype="bfloat16",
+    )
+    graph = from_config(config, 2)
+    assert [node.outputs[0].spec.dtype.name for node in graph if node.name == "pixel_values"] == ["bfloat16"]

@@ -137,7 +137,8 @@ def _with_tables(module: Any) -> Any:
 
 
 def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any], dict[str, Any]]:
-    """Return example arguments of forward, positional and by name, for a module of transformers."""
+    """Return example arguments of forward, positional and by name, for a module of transformers. Images and sounds are of the
+    module's own type, as those who train in 16 bits give them: not all networks convert them."""
     import torch
 
     config, wanted = module.config, module.main_input_name
@@ -147,7 +148,8 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
         return [], {"input_ids": tokens} | ({"decoder_input_ids": tokens} if config.is_encoder_decoder else {})
     if wanted == "input_features" and config.is_encoder_decoder and hasattr(config, "max_source_positions"):
         tokens = torch.empty(batch, min(steps or MOST_STEPS, config.max_target_positions), dtype=torch.long, device="meta")
-        frames = torch.empty(batch, config.num_mel_bins, 2 * config.max_source_positions, device="meta")  # of which every second
+        shape = (batch, config.num_mel_bins, 2 * config.max_source_positions)  # of which every second frame
+        frames = torch.empty(shape, dtype=module.dtype, device="meta")
         return [], {"input_features": frames, "decoder_input_ids": tokens}
     if wanted == "pixel_values":
         if steps is not None:
@@ -157,7 +159,8 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
             side = USUAL_SIDE
             note(f"hf: {type(module).__name__}: its config says no size of images; {side} x {side} are planned")
         rows, columns = side if isinstance(side, (tuple, list)) else (side, side)
-        return [], {"pixel_values": torch.empty(batch, config.num_channels, rows, columns, device="meta")}
+        pixels = torch.empty(batch, config.num_channels, rows, columns, dtype=module.dtype, device="meta")
+        return [], {"pixel_values": pixels}
     raise ValueError(
         f"hf: {type(module).__name__} reads {wanted}; only input_ids, pixel_values and Whisper's input_features "
         "are known. Write a function that returns "

@@ -32,7 +32,8 @@ ELEMENTWISE = {
     "to", "float", "half", "bfloat16", "double", "bool", "int", "long", "type", "type_as", "contiguous", "clone",
     "detach", "cpu", "isnan", "isinf", "sign", "round", "floor",
 }  # functions whose result at a place depends on their arguments at that place
-CONSTANT = {"ones", "zeros", "full", "ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"}
+LIKE = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"}
+CONSTANT = {"ones", "zeros", "full"} | LIKE
 UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
 RANDOM = {"uniform", "normal", "bernoulli", "exponential", "random", "geometric", "log_normal", "cauchy"}
 CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as"}
@@ -65,8 +66,11 @@ class Recipe:
 
     def _digest(self, known: dict[int, str]) -> str:
         if id(self) not in known:
-            said = hashlib.sha256(f"{plain_name(self.function)} {self.shape} {self.tensor.dtype}".encode())
-            for value in leaves((self.args, sorted(self.kwargs.items()))):
+            name = plain_name(self.function)
+            said = hashlib.sha256(f"{name} {self.shape} {self.tensor.dtype}".encode())
+            # What a tensor is made like gives its shape and type, not its numbers: it may be a stand-in, in which memory has any.
+            args = self.args[1:] if name in LIKE else self.args
+            for value in leaves((args, sorted(self.kwargs.items()))):
                 if isinstance(value, Recipe):
                     said.update(value._digest(known).encode())
                 elif isinstance(value, torch.Tensor):
