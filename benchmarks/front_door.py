@@ -99,7 +99,8 @@ CONFIGS: dict[str, Row] = {
     ),
     "BART large": ("encoder and decoder", dict(model_type="bart", architectures=["BartForConditionalGeneration"]), 512, 1024),
     "Whisper large v3": (
-        "encoder and decoder", dict(model_type="whisper", d_model=1280, encoder_layers=32, decoder_layers=32,
+        "encoder and decoder", dict(model_type="whisper", architectures=["WhisperForConditionalGeneration"], d_model=1280,
+                                    encoder_layers=32, decoder_layers=32,
                                     encoder_attention_heads=20, decoder_attention_heads=20, encoder_ffn_dim=5120,
                                     decoder_ffn_dim=5120, num_mel_bins=128, vocab_size=51866), 64, 448,
     ),

@@ -257,6 +257,15 @@ def weight_changed_by_getattr() -> Any:
     return nn.Sequential(half, nn.Tanh())
 
 
+@case("equal")
+def weights_by_the_positions_of_all_samples() -> Any:
+    def forward(self: Any, x: Any) -> Any:
+        positions = torch.arange(1, 7).unsqueeze(0).repeat(len(x), 1)
+        return x + self.a(self.a.weight[positions - 1].mean(-1))
+
+    return net(forward, a=line())
+
+
 @case("equal", IMAGES)
 def weight_standardised() -> Any:
     class Mine(nn.Linear):

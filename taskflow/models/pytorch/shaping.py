@@ -196,9 +196,12 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     others = [part for i, part in enumerate(wanted) if i not in places]
     fine = len(places) == 1 and all(isinstance(part, slice) and part == slice(None) for part in others)
     require(fine, "an index by numbers must stand alone, or beside full slices")
-    (dim,) = places
+    dim = places[0]
     numbers = array_of(wanted[dim]) if isinstance(wanted[dim], Fixed) else np.asarray(wanted[dim])
     require(numbers.dtype.kind in "iu", "an index by numbers must be of integers")
+    if numbers.ndim == 2 and len(numbers) > 1 and dim == 0 and bool((numbers == numbers[0]).all()):  # positions of all samples
+        one = _chosen(f"{name}.one", x, [numbers[0].tolist(), *others])
+        return ops.expand(ops.reshape(one, (1, *one.shape), name=f"{name}.led"), (len(numbers), *one.shape), name=name)
     size = x.shape[dim]
     one_way = numbers.ndim == 1 and numbers.size > 0 and (numbers[0] < 0) == (numbers[-1] < 0)
     if one_way and bool((numbers - numbers[0] == np.arange(numbers.size)).all()):  # a range
@@ -389,8 +392,7 @@ def roll(name: str, input: Tensor, shifts: Any, dims: Any = None) -> Any:
     "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cuda", "detach", "type", later=True
 )
 def unchanged(name: str, input: Any, *args: Any, **options: Any) -> Any:
-    """Return the same numbers, integers as floats where that is asked. Another type, or a gradient that does not flow, is found by
-    comparison with PyTorch."""
+    """Return the same numbers, integers as floats where that is asked. Comparing with PyTorch finds what is not the same."""
     wanted = [value for value in (*args, *options.values()) if isinstance(value, torch.dtype) and value.is_floating_point]
     asked = bool(wanted) or name.rpartition(".")[2] in ("float", "double", "half", "bfloat16")
     if asked and isinstance(input, Tensor) and input.dtype.kind in "iu":
