@@ -54,7 +54,7 @@ def test_import_starts_nothing() -> None:
     # Only the launch module, which reads the environment (ranks, cores) before numpy may be imported, and the standard library.
     assert seen["ours"] == [
         "taskflow", "taskflow.lazy", "taskflow.runtime", "taskflow.runtime.job", "taskflow.runtime.job.launch",
-        "taskflow.runtime.job.polling",
+        "taskflow.runtime.job.polling", "taskflow.runtime.job.slurm",
     ]
     assert seen["foreign"] == [], "no numpy, no mpi4py, nothing that is not Python's own"
     assert seen["threads"] == 1

@@ -149,8 +149,8 @@ def test_a_saved_strategy_runs_again(folder: Path, alone: dict, monkeypatch: pyt
 
 
 def refused(done: subprocess.CompletedProcess[str], message: str) -> None:
-    """Exit code 2, one line that says why, no traceback."""
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    """Exit code 2, one line that says why, no traceback. (On a busy machine another one may say what takes so long.)"""
+    lines = [line for line in done.stderr.splitlines() if line.strip() and not line.endswith(" ...")]
     assert done.returncode == 2, done.stderr
     assert len(lines) == 1 and lines[0].startswith("rnnlm.py: ") and message in lines[0], done.stderr
     assert not done.stdout

@@ -80,7 +80,7 @@ def test_mistakes_are_named_in_one_line(folder: Path, monkeypatch: pytest.Monkey
         (["--data", "numbers.en", "--data", "nothing"], "translation: there is no file"),
         (["--language", "xx"], "no message catalogue on this machine is in 'xx'"),
     ):
-        done = CliRunner().invoke(program.main, ["--steps", "1", *arguments], catch_exceptions=False)
+        done = CliRunner().invoke(program.main, ["--steps", "1", "--quiet", *arguments], catch_exceptions=False)
         assert (done.exit_code, done.stdout) == (2, "")
         assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("nmt.py: ") and message in done.stderr
 
