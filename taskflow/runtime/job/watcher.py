@@ -147,9 +147,9 @@ class Watcher:
         return True
 
     def _launcher_was_first(self) -> bool:
-        """A rank has ended. True, and said, if mpirun is ending too: it has killed no rank of whose end it cannot know while its
-        connections are held, so it was first, and those that lost it have ended the ranks. Its files close before its PID
-        vanishes: on a busy machine its ranks are gone sooner (18 of 30 jobs)."""
+        """A rank has ended. True, and said, if mpirun is ending too. It cannot know of a rank's end while its connections are held,
+        so its own end came first, and its proxies have killed the ranks. Its files close before its PID vanishes: on a busy
+        machine its ranks were gone sooner in 18 of 30 jobs."""
         if self._launcher is None or not self._held or not is_ending(self._launcher[0]):
             return False
         select.select([self._launcher[1]], [], [], _END_SECONDS)
