@@ -51,8 +51,8 @@ def within(folder: Path, size: str, ranks: int, how: str, before: str = "") -> t
     script = f"""mount -t tmpfs -o size={size} tmpfs /dev/shm
 {before}
 ({MPIRUN} -n {ranks} {sys.executable} rank.py {how}; echo "code $?") < /dev/null > said 2>&1  # as of a batch script: one file
-cat said
 for i in $(seq 100); do [ -z "$(ls /dev/shm)" ] && break; sleep 0.1; done
+cat said  # which the watcher writes into after mpirun's end, and before it removes segments
 ls /dev/shm > left
 """
     done = subprocess.run(
