@@ -68,9 +68,10 @@ class Recipe:
         if id(self) not in known:
             name = plain_name(self.function)
             said = hashlib.sha256(f"{name} {self.shape} {self.tensor.dtype}".encode())
-            # What a tensor is made like gives its shape and type, not its numbers: it may be a stand-in, in which memory has any.
-            args = self.args[1:] if name in LIKE else self.args
-            for value in leaves((args, sorted(self.kwargs.items()))):
+            args, kwargs = self.args, self.kwargs
+            if name in LIKE:  # the first gives shape and type, not its numbers: it may be a stand-in, whose memory nobody has written
+                args, kwargs = args[1:], {key: value for key, value in kwargs.items() if key != "input"}
+            for value in leaves((args, sorted(kwargs.items()))):
                 if isinstance(value, Recipe):
                     said.update(value._digest(known).encode())
                 elif isinstance(value, torch.Tensor):

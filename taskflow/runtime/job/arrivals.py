@@ -22,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-from taskflow.runtime.job.process_end import wait_status
+from taskflow.runtime.job.process_end import standard_error, wait_status
 
 COMES, STARTED = b"C", b"S"
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.1, 1.0
@@ -288,7 +288,7 @@ def _launcher_speech(launcher: int) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
         above = int(_fields(launcher)[1])
         if Path(f"/proc/{above}/comm").read_text().strip() in _LAUNCHERS:
-            return os.open(f"/proc/{above}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+            return standard_error(above, os.pidfd_open(above))
     return 2
 
 

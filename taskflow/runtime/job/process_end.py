@@ -76,11 +76,11 @@ def launcher_of(rank: int) -> tuple[int, int, int] | None:
         with open(f"/proc/{rank}/comm", encoding="utf-8") as file:
             if file.read().startswith(("mpirun", "mpiexec")):
                 handle = os.pidfd_open(rank)
-                return rank, handle, _standard_error(rank, handle)
+                return rank, handle, standard_error(rank, handle)
     return None
 
 
-def _standard_error(process: int, handle: int) -> int:
+def standard_error(process: int, handle: int) -> int:
     """Return a file that writes where a process's standard error goes. Of a file on disk it is the same open file where that is
     allowed: another one has a place of its own, so that who writes after us, as the shell of a batch script, would overwrite it."""
     path = f"/proc/{process}/fd/2"
