@@ -69,7 +69,7 @@ class Recipe:
             name = plain_name(self.function)
             said = hashlib.sha256(f"{name} {self.shape} {self.tensor.dtype}".encode())
             args, kwargs = self.args, self.kwargs
-            if name in LIKE:  # the first gives shape and type, not its numbers: it may be a stand-in, whose memory nobody has written
+            if name in LIKE:  # the first gives shape and type, not its numbers: it may be a stand-in that nobody has written
                 args, kwargs = args[1:], {key: value for key, value in kwargs.items() if key != "input"}
             for value in leaves((args, sorted(kwargs.items()))):
                 if isinstance(value, Recipe):
