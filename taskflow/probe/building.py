@@ -30,6 +30,12 @@ from taskflow.programs import TrainingProgram
 ARRAYS = {"sgd": 3, "momentum": 5, "adam": 7, "adam_fused": 7}  # that an update reads or writes, of four bytes a weight
 COLLECTIVES = {"all_reduce": "all_reduce", "halves": "all_gather", "all_to_all": "all_to_all"}
 LEAST_ERRORS = 3
+OF_CHANGES = {
+    ("change_gathered", "forward"): "all_gather", ("change_gathered", "backward"): "reduce_scatter",
+    ("change_scattered", "forward"): "reduce_scatter", ("change_scattered", "backward"): "all_gather",
+    ("change_summed", "forward"): "all_reduce",
+}  # fmt: skip
+"""The message of each change of a layout; a sum's gradient needs none."""
 
 
 @dataclass(slots=True)
@@ -138,7 +144,7 @@ def _program(found: Measurements, like: TrainingProgram | None, result: Built) -
     for name, phase in (("cut_seconds", "forward"), ("cut_backward_seconds", "backward")):
         more = [row[key] - row[f"plain_{key}"] for what in ("cut_functions", "cut_layers") for row in found.of_part(what, phase)]
         figures[name] = max(0.0, fmean(more)) if more else 0.0
-    figures |= _units(found, key)
+    figures |= _units(found, key) | _changes(found, key)
     if found.gpu and found.beside:
         both, product, alone = (found.beside[f"{name}_seconds"] for name in ("both", "product", "sum"))
         figures["exposed"] = min(1.0, max(0.0, (both - product) / alone))
@@ -163,6 +169,19 @@ def _units(found: Measurements, key: str) -> dict[str, float]:
         "sum_seconds": start, "gather_seconds": max(0.0, median(more - nbytes * each for nbytes, more in gathers)),
         "unit_bytes_per_second": 1 / each if each > 0 else inf,
     }  # fmt: skip
+
+
+def _changes(found: Measurements, key: str) -> dict[str, float]:
+    """What bringing a DTensor into another layout takes beside its message."""
+    points = []
+    for (what, phase), message in OF_CHANGES.items():
+        for row in found.of_part(what, phase):
+            alone = 0.0 if found.gpu else _alone(found, message, int(found.about["ranks"]), row["bytes"])
+            points.append((row["bytes"], max(1e-7, row[key] - row[f"plain_{key}"] - alone)))
+    if not points:
+        return {}
+    start, each = _line(points)
+    return {"change_seconds": start, "change_bytes_per_second": 1 / each if each > 0 else inf}
 
 
 def _each_unit(found: Measurements, what: str, phase: str, nbytes: float, key: str) -> float:

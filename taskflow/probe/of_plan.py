@@ -106,7 +106,13 @@ def _images(node: Node, piece: Rect) -> tuple[int, ...]:
     return shape if len(shape) == 4 and min(shape[2:]) > 1 else ()
 
 
+def _experts(node: Node, piece: Rect) -> tuple[int, ...]:
+    chosen, weights = node.reads(piece).inputs[1].shape, node.reads(piece).weights[0].shape
+    return prod(chosen[:-1]), weights[0], chosen[-1], weights[2], weights[1]
+
+
 SIZES: dict[str, Callable[[Node, Rect], tuple[int, ...]]] = {
     "linear": _product, "conv2d": _convolution, "attention": _attention, "layer_norm": _rows, "rms_norm": _rows,
     "softmax": _rows, "cross_entropy": _scores, "embedding": _table, "batch_norm": _channels, "pool": _images,
+    "experts": _experts,
 }  # fmt: skip

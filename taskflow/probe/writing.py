@@ -8,7 +8,7 @@ from pathlib import Path
 from taskflow.export.pytorch import joined_code
 
 SCRIPT = Path(__file__).with_name("script")
-FILES = ("clock", "work", "messages", "parts", "main")  # in the order in which they need each other
+FILES = ("clock", "work", "messages", "../../export/pytorch/support/exchange", "parts", "main")  # as they need each other
 ABOUT = '''"""Measures what this machine's PyTorch does in what time. Written by taskflow probe; needs PyTorch alone.
 
     torchrun --nproc-per-node 8 {name} --out probe.json

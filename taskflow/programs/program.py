@@ -48,8 +48,9 @@ class TrainingProgram:
     ``gradient_bytes``: of each sum of gradients (0: float32 for 16-bit weights). ``whole_scores``: each device of a
     tensor-parallel group has the scores of all words. ``gather_seconds`` and ``sum_seconds``: what its thread needs for a gather of
     a unit's weights and for a sum of its gradients, beside the message; each reaches ``unit_bytes_per_second`` beside that.
-    ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each operator of a network whose layers are cut. ``gpus``:
-    for a kind of device, what differs there.
+    ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each operator of a network whose layers are cut;
+    ``change_seconds`` and ``change_bytes_per_second``: for a collective that brings activations of such a network into another
+    layout, beside the message. ``gpus``: for a kind of device, what differs there.
     """
 
     host_seconds: float
@@ -72,6 +73,8 @@ class TrainingProgram:
     unit_bytes_per_second: float = inf
     cut_seconds: float = 0.0
     cut_backward_seconds: float = 0.0
+    change_seconds: float = 0.0
+    change_bytes_per_second: float = inf
     gpus: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
 
     def waits(self, nbytes: float) -> float:
@@ -81,6 +84,10 @@ class TrainingProgram:
     def of_unit(self, gathers: bool, nbytes: float) -> float:
         """Return the seconds of its thread for a gather of a unit's weights, or for a sum of its gradients."""
         return (self.gather_seconds if gathers else self.sum_seconds) + nbytes / self.unit_bytes_per_second
+
+    def of_change(self, nbytes: float) -> float:
+        """Return the seconds of its thread for bringing an array of ``nbytes`` into another layout."""
+        return self.change_seconds + nbytes / self.change_bytes_per_second
 
     def on(self, kind: str) -> TrainingProgram:
         """Return the program as it is on a kind of device."""

@@ -73,6 +73,12 @@ class Figures(Entry, frozen=True, kw_only=True):
         NotNegative, Meta(description="Its thread's time more for an operator of a network whose layers are cut.")
     ] | UnsetType = UNSET
     cut_backward_seconds: Annotated[NotNegative, Meta(description="The same for its backward pass.")] | UnsetType = UNSET
+    change_seconds: Annotated[
+        NotNegative, Meta(description="Its thread's time to bring activations into another layout, beside the message.")
+    ] | UnsetType = UNSET
+    change_bytes_per_second: Annotated[
+        Positive, Meta(description="How fast it copies what is brought there. Without it: at once.")
+    ] | UnsetType = UNSET
 
 
 class ProgramFile(Figures, frozen=True, kw_only=True):

@@ -3,11 +3,14 @@ several layers read once."""
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+import starting
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 
@@ -56,6 +59,17 @@ def test_pieces_along_another_axis_are_those_of_the_whole(seed: int, monkeypatch
         assert torch.equal(one, other)
     for one, other in zip(among_threads(monkeypatch, values, gathered, cut, True), values):
         assert torch.equal(one, other)
+
+
+def test_other_layouts_hold_what_dtensors_own_way_brings_there(tmp_path: Path) -> None:
+    done = starting.run_python(
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(Path(__file__).with_name("place_pieces.py")),
+        str(tmp_path), folder=tmp_path, extra={"OMP_NUM_THREADS": "1"}, limit=200.0,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    for path in tmp_path.glob("rank*.json"):
+        found = json.loads(path.read_text())
+        assert all(found["right"]) and len(found["right"]) == 120 and found["by_one_message"] > 40
 
 
 def test_an_exchange_holds_a_slab_beside_what_it_is_given_and_makes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +14,8 @@ import taskflow
 from taskflow.cli.main import main
 from taskflow.machine import Timed, TimedPoint, fitted, left_out_errors, load_machine, save
 from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.cost import size_of
+from taskflow.optimizer.cost.pace import of_weights
 from taskflow.probe import built, measurements_of, read_probes
 from taskflow.tasks import Kind
 
@@ -140,6 +143,83 @@ def test_a_call_of_torch_takes_its_time_once_and_units_take_theirs() -> None:
         False, task.nbytes / 2)) for task in sums)  # fmt: skip
 
 
+def test_bringing_activations_into_another_layout_takes_more_than_the_message() -> None:
+    torch = pytest.importorskip("torch")
+    found = read_probes([PROBED])
+    alone = {row["what"]: row["seconds"] for row in found.messages if row["bytes"] == 1 << 17 and row["where"] == "within"}
+    ways = ("gathered", "forward", "all_gather"), ("gathered", "backward", "reduce_scatter"), ("summed", "forward", "all_reduce")
+    base = {"bytes": 1 << 17, "layers": 1, "plain_seconds": 1e-4, "host_seconds": 0.0, "plain_host_seconds": 0.0}
+    rows = tuple({**base, "what": f"change_{what}", "phase": phase, "seconds": 1e-4 + 2e-3 + alone[message]}
+                 for what, phase, message in ways)  # fmt: skip
+    plain, more = built(found, "mine"), built(replace(found, parts=(*found.parts, *rows)), "mine")
+    program = more.machine.kinds[0].program
+    assert program is not None and program.of_change(1 << 17) == pytest.approx(2e-3)
+    graph = taskflow.from_torch(torch.nn.Sequential(torch.nn.Linear(96, 384), torch.nn.Linear(384, 96)), (64, 96), verify=False)
+    for plan in ("t2", "data"):
+        strategy = taskflow.choose(plan, graph, more.machine)[0]
+        costs = [make_evaluator(graph, one.machine).costs for one in (plain, more)]
+        lowered, _ = make_evaluator(graph, more.machine).evaluated(strategy)
+        fast, slow = (one.pace(lowered, strategy) for one in costs)
+        changes = [task for task in lowered.tasks if task.kind is Kind.COLLECTIVE and not of_weights(task)]
+        assert bool(changes) is (plan == "t2")
+        for task in lowered.tasks:
+            nbytes = task.nbytes / (getattr(task.work, "halves", 1) or 1)
+            assert slow(task) == pytest.approx(fast(task) + (program.of_change(nbytes) if task in changes else 0.0))
+
+
+def test_a_call_with_several_products_takes_the_time_of_each() -> None:
+    torch = pytest.importorskip("torch")
+    graph = taskflow.from_torch(Attends(torch), (8, 32, 96), name="small", verify=False)
+    machine = built(read_probes([PROBED]), "mine").machine.prefix(1)
+    strategy = taskflow.choose("data", graph, machine)[0]
+    evaluator = make_evaluator(graph, machine)
+    tasks, _ = evaluator.evaluated(strategy)
+    cost, device = evaluator.costs.pace(tasks, strategy), machine.kinds[0]
+    timed = device.timed_of("linear", "product", False, "float32")
+    products = [node for node in graph if node.operator.kind == "linear"]
+    assert timed is not None and len(products) == 4
+    assert all(graph.calls[node.name].what == "MultiheadAttention" for node in products)
+    for node in products:
+        task = next(one for one in tasks.tasks if one.kind is Kind.FORWARD and one.work.node is node)
+        size = size_of("linear", node.operator, node.specs, next(iter(strategy[node.name].pieces(node)))[0])
+        assert cost(task) == pytest.approx(timed.seconds(*size))
+
+
+def test_layers_of_experts_are_timed_as_one_call() -> None:
+    """The probe's case has the operations and bytes by which such a layer's task finds it."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from taskflow.models.huggingface import from_config
+    from taskflow.optimizer.cost import parts_of
+    from taskflow.probe import operators_of
+    from taskflow.probe.script.work import cases_of
+
+    config = {"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "num_local_experts": 4, "vocab_size": 128}  # fmt: skip
+    graph = from_config(config, 2, 16, dtype="float32")
+    strategy = taskflow.choose("data", graph, built(read_probes([PROBED]), "mine").machine.prefix(1))[0]
+    (leader,) = (name for name, part in parts_of(graph).items() if part.name == "experts" and part.leads)
+    node = graph.node(leader)
+    size = size_of("experts", node.operator, node.specs, next(iter(strategy[leader].pieces(node)))[0])
+    (named,) = (one for one in operators_of(graph, strategy) if one[0] == "experts")
+    assert named == ("experts", (32, 4, 2, 64, 96))
+    (case,) = cases_of([named])
+    assert size == pytest.approx((case.flops, case.nbytes(torch.float32)), rel=0.01)
+
+
+def Attends(torch: Any) -> Any:
+    """A module of one attention."""
+    class One(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = torch.nn.MultiheadAttention(96, 4, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.heads(x, x, x, need_weights=False)[0]
+
+    return One()
+
+
 # ---- nccl-tests ------------------------------------------------------------------------------------------------------
 OUTPUT = """# nccl-tests version 2.17.6 nccl-headers=22803 nccl-library=22803
 # Collective test starting: all_reduce_perf
@@ -177,7 +257,7 @@ def test_nccl_tests_are_read_and_what_they_lack_is_said(tmp_path: Path) -> None:
 def test_a_plans_operators_are_those_that_the_step_asks_for() -> None:
     """What the probe times for a plan has the sizes by which the plan's tasks find it: they take what was measured."""
     torch = pytest.importorskip("torch")
-    from taskflow.optimizer.cost import parts_of, size_of
+    from taskflow.optimizer.cost import parts_of
     from taskflow.probe import message_sizes, operators_of, probe_text
     from taskflow.probe.script.work import cases_of
 

@@ -49,6 +49,7 @@ def test_the_file_runs_alone(ranks: int, tmp_path: Path) -> None:
     units = {row["what"] for row in found["parts"]}
     assert {"cut_functions", "cut_layers"} <= units
     assert ({"replicate", "gathered", "gathered_twice"} <= units) is (ranks > 1)
+    assert ({"change_gathered", "change_scattered", "change_summed"} <= units) is (ranks > 1)
 
 
 def test_operators_are_timed_forward_and_backward() -> None:

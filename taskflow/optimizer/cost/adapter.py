@@ -137,8 +137,9 @@ class ModelCosts(Costs):
         if not programs or not isinstance(self.model, AnalyticCosts):
             return self.task
         several = len({processor.node for processor in self._machine.processors}) > 1
-        pacing = Pacing(programs, several, not self.by_plan or self._replicated(strategy))
-        cut = pacing.cuts if any(pacing.cuts) and self._is_cut(strategy) else None
+        is_cut = self.by_plan and self._is_cut(strategy)
+        pacing = Pacing(programs, several, not self.by_plan or self._replicated(strategy), is_cut)
+        cut = pacing.cuts if any(pacing.cuts) and is_cut else None
         if strategy.pipeline is None and not pacing.exposed and cut is None and not pacing.units:
             return self.task
         spent = self.spent if cut is None else partial(self._spent_cut, cut)
@@ -147,7 +148,7 @@ class ModelCosts(Costs):
     @property
     def by_plan(self) -> bool:
         return isinstance(self.model, AnalyticCosts) and any(
-            program.cut_seconds or program.gather_seconds or program.sum_seconds
+            program.cut_seconds or program.gather_seconds or program.sum_seconds or program.change_seconds
             for device in self._machine.kinds if (program := device.program) is not None
         )
 

@@ -22,11 +22,13 @@ OF_WEIGHTS = (Purpose.UNSHARDED, Purpose.WEIGHT_GRADIENTS)
 @dataclass(frozen=True, slots=True)
 class Pacing:
     """What the programs that drive a machine's devices do in passes, at the slowest. ``between``: whether there are several
-    nodes. ``replicated``: whether there are replicas, whose units gather weights and sum gradients."""
+    nodes. ``replicated``: whether there are replicas, whose units gather weights and sum gradients. ``cut``: whether layers are
+    cut, so that activations are brought from one layout into another."""
 
     programs: tuple[TrainingProgram, ...]
     between: bool
     replicated: bool = True
+    cut: bool = False
 
     def waits(self, nbytes: float) -> float:
         """Return the seconds that a message of another stage is waited for."""
@@ -39,16 +41,20 @@ class Pacing:
 
     @property
     def units(self) -> bool:
-        """Whether gathers and sums of units take the host any time."""
-        return self.replicated and any(program.of_unit(gathers, 1.0) for program in self.programs for gathers in (False, True))
+        """Whether collectives of units, or of activations, take the host any time."""
+        of_units = self.replicated and any(program.of_unit(gathers, 1.0) for program in self.programs for gathers in (False, True))
+        return of_units or (self.cut and any(program.of_change(1.0) for program in self.programs))
 
     def of_unit(self, task: Task) -> float:
-        """Return the seconds of the host for a gather of weights or a sum of gradients."""
+        """Return the seconds of the host for a gather of weights or a sum of gradients, and for activations that are brought into
+        another layout."""
         work = task.work
-        if not self.replicated or not isinstance(work, Collective) or not of_weights(task):
+        if not isinstance(work, Collective) or not (self.replicated if of_weights(task) else self.cut):
             return 0.0
         gathers = work.halves == 1 and not task.flops
         nbytes = task.nbytes / (work.halves or 1) / max(1, len(work.group) - 1)
+        if not of_weights(task):
+            return max(program.of_change(nbytes) for program in self.programs)
         return max(program.of_unit(gathers, nbytes) for program in self.programs)
 
     @property

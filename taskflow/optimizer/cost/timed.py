@@ -40,6 +40,10 @@ GROUPS = {"conv2d": "convolution", "attention": "attention", "linear": "product"
           "batch_norm": "batch_norm", "pool": "pool", "turned": "copy", "view": "view"}  # fmt: skip
 
 
+OF_EXPERTS = ("routed_linear", "expert_linear")
+PRODUCTS_OF_EXPERTS = 3  # of a gated layer, of which the leading operator is one
+
+
 @dataclass(frozen=True, slots=True)
 class CallPart:
     """Place of an operator in its call: the call's name, and whether this operator has the call's time."""
@@ -56,22 +60,31 @@ def parts_of(graph: OperatorGraph) -> Mapping[str, CallPart]:
             calls.setdefault(call.number, []).append(node)
     found = {}
     for nodes in calls.values():
+        if _is_several(nodes):
+            continue
         leader, name = _leader(nodes), _named(graph, nodes)
         found.update({node.name: CallPart(name, node is leader) for node in nodes})
     return found
 
 
+def _is_several(nodes: Sequence[Node]) -> bool:
+    products = [node.operator for node in nodes if node.operator.work is not Work.MEMORY]
+    return len(products) > 1 and not any(one.kind in OF_EXPERTS for one in products)
+
+
 def _leader(nodes: Sequence[Node]) -> Node:
-    """The operator that multiplies, if there is one; else the last of those that make most."""
+    """The operator that multiplies, of equal ones the first; if there is none the last of those that make most."""
     return max(nodes, key=lambda node: (
         node.operator.work is not Work.MEMORY, node.operator.flops(node.specs, node.space) if node.operator.work is not Work.MEMORY
-        else sum(out.spec.nbytes for out in node.outputs), node.number,
+        else sum(out.spec.nbytes for out in node.outputs), node.number if node.operator.work is Work.MEMORY else -node.number,
     ))  # fmt: skip
 
 
 def _named(graph: OperatorGraph, nodes: Sequence[Node]) -> str:
     what = graph.calls[nodes[0].name].what.lower()
     first = nodes[0]
+    if any(node.operator.kind in OF_EXPERTS for node in nodes):
+        return "experts"
     if what in ("reshape", "contiguous", "flatten"):  # copies what was turned, and nothing else
         before = graph.nodes[first.inputs[0].node].operator.kind if first.inputs else ""
         return "turned" if before == "transpose" else "view"
@@ -118,6 +131,9 @@ def size_of(name: str, operator: Operator, inputs: Sequence[Spec], piece: Rect) 
     flops = 0.0 if operator.work is Work.MEMORY else float(operator.flops(inputs, piece))
     if name == "embedding":
         flops = float(sum(touched.output_elements))  # the rest of the table is not looked at
+    if name == "experts":  # rows come and go, and there are as many weights for each product
+        nbytes = touched.inputs[0] + sum(touched.inputs) + PRODUCTS_OF_EXPERTS * sum(touched.weights)
+        return PRODUCTS_OF_EXPERTS * flops, float(nbytes)
     inputs_read = touched.inputs[:1] if name == "batch_norm" else touched.inputs  # its statistics are part of the call
     return flops, float(sum(inputs_read) + sum(touched.weights) + sum(touched.outputs))
 

@@ -20,12 +20,21 @@ import torch.distributed as dist
 
 from taskflow.probe.script.clock import LEAST_CHUNKS, Taken, taken
 from taskflow.probe.script.messages import measured
-from taskflow.probe.script.parts import COUNT, beside, compiled, cut_operators, placed_parameters, units, updates
+from taskflow.probe.script.parts import (
+    COUNT,
+    beside,
+    changes,
+    compiled,
+    cut_operators,
+    placed_parameters,
+    units,
+    updates,
+)
 from taskflow.probe.script.work import Case, arrays_of, cases_of, phases_of, usual
 
 FORMAT, VERSION = "taskflow-probe", 1
 SECONDS = 150.0
-SHARES = {"work": 0.5, "messages": 0.25, "units": 0.12, "cut": 0.05, "updates": 0.05, "rest": 0.03}
+SHARES = {"work": 0.45, "messages": 0.22, "units": 0.15, "cut": 0.03, "changes": 0.07, "updates": 0.05, "rest": 0.03}
 OF_A_PLAN: list[tuple[str, tuple[int, ...]]] = []
 """Operators of a plan: taskflow writes them here."""
 
@@ -87,6 +96,7 @@ def probed(device: torch.device, seconds: float, only_plan: bool = False, compil
     found["messages"] = measured(about["nodes"], device, budget["messages"], missing) if dist.get_world_size() > 1 else []
     parts = units(mesh, device, budget["units"], missing) if dist.get_world_size() > 1 else []
     parts += cut_operators(mesh, device, budget["cut"], missing)
+    parts += changes(mesh, device, budget["changes"], missing) if dist.get_world_size() > 1 else []
     parts += compiled(device, budget["rest"], missing) if compiling else []
     found["parts"] = together(parts)
     found["beside"] = beside(device, budget["rest"]) if dist.get_world_size() > 1 else {}

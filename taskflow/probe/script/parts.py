@@ -10,11 +10,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from taskflow.export.pytorch.support.exchange import placed
 from taskflow.probe.script.clock import taken
 
 DEPTH = 4  # layers that make up a small network
 DEPTHS = (2, 6)  # of networks of units: what a unit takes is the difference, without what a step takes in any case
 COUNT = 8  # parameters of an update
+ROWS, ROWS_GPU = 512, 32
+"""Of what units are given. Messages and computing share the cores of a CPU, so that they are timed in turn as in a step; of a GPU
+the host is timed, which does not wait for it."""
 
 
 def updates(device: torch.device) -> list[tuple[str, Callable[[Any], Any]]]:
@@ -85,14 +89,14 @@ def units(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -
     """Return what small networks take whose layers gather their weights and sum their gradients each by itself, beside what they
     take alone, by the weight's bytes and the number of layers. Messages are part of it."""
     rows: list[dict[str, Any]] = []
-    widths = (256, 1024, 4096) if device.type == "cuda" else (32, 160, 480)
+    widths, rows_each = ((256, 1024, 4096), ROWS_GPU) if device.type == "cuda" else ((32, 160, 480), ROWS)
     for width, depth in ((width, depth) for width in widths for depth in DEPTHS):
         plain, each = network(width, depth, device), seconds / len(widths) / len(DEPTHS) / 4
-        base = taken(steps_of(plain, width, 32, device), 1, device, each)
+        base = taken(steps_of(plain, width, rows_each, device), 1, device, each)
         for how in ("replicate", "gathered", "gathered_twice"):
             try:
                 module = spread(plain, how, mesh)
-                found = taken(steps_of(module, width, 32, device), 1, device, each, lambda x: agreed(x, device))
+                found = taken(steps_of(module, width, rows_each, device), 1, device, each, lambda x: agreed(x, device))
             except (ImportError, AttributeError, RuntimeError, TypeError, ValueError) as error:
                 missing.append(f"{how}: {str(error).splitlines()[0][:120]}")
                 continue
@@ -143,15 +147,57 @@ def cut_operators(mesh: Any, device: torch.device, seconds: float, missing: list
     return rows
 
 
+def changes(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
+    """Return what it takes to bring DTensors into another layout as exported modules do, and their gradients back: what is cut is
+    gathered, and a sum is made of which each rank gets a piece (`change_scattered`) or all (`change_summed`). Messages are part of
+    it, and what is taken without a change is beside it; by the bytes of the whole."""
+    try:
+        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+    except ImportError as error:
+        missing.append(f"DTensor: {error}")
+        return []
+    count, whole, cut, added = dist.get_world_size(), Replicate(), Shard(1), Partial()
+    rows: list[dict[str, Any]] = []
+    sizes = (1 << 18, 1 << 22, 1 << 25) if device.type == "cuda" else (1 << 14, 1 << 18, 1 << 20)
+    kinds = (("gathered", cut, whole, added), ("scattered", added, cut, cut), ("summed", added, whole, whole))
+    for name, here, there, back in kinds:
+        for nbytes in sizes:
+            long = max(1, nbytes // (4 * 8 * 64) // count) * count
+            shape = (8, long // count if here is cut else long, 64)
+            given = [torch.randn(shape, device=device).requires_grad_() for _ in range(DEPTH)]
+
+            def unchanged(*values: Any) -> Any:
+                return [DTensor.from_local(x, mesh, (whole,), run_check=False).to_local() for x in values]
+
+            def changed(*values: Any, here: Any = here, there: Any = there, back: Any = back) -> Any:
+                pieces = [DTensor.from_local(x, mesh, (here,), run_check=False) for x in values]
+                return [placed(piece, (there,)).to_local(grad_placements=(back,)) for piece in pieces]
+
+            each = seconds / 3 / len(sizes) / 2
+            plain = taken(both_ways(unchanged, given), DEPTH, device, each)
+            try:
+                found = taken(both_ways(changed, given), DEPTH, device, each, lambda x: agreed(x, device))
+            except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:  # on all ranks alike
+                missing.append(f"change_{name}: {str(error).splitlines()[0][:120]}")
+                break
+            for phase, alone, it in zip(("forward", "backward"), plain, found):
+                rows.append({
+                    "what": f"change_{name}", "phase": phase, "bytes": 4 * 8 * 64 * long, "plain_seconds": alone.seconds,
+                    "seconds": it.seconds, "plain_host_seconds": alone.host_seconds, "host_seconds": it.host_seconds,
+                })  # fmt: skip
+    return rows
+
+
 def both_ways(call: Callable[..., Any], given: Sequence[Any]) -> list[Callable[[], Any]]:
-    """Return forward and backward of a function."""
+    """Return forward and backward of a function of one result or several."""
     made: list[Any] = []
 
     def forward() -> None:
-        made[:] = [call(*given)]
+        found = call(*given)
+        made[:] = found if isinstance(found, list) else [found]
 
     def backward() -> Any:
-        return torch.autograd.grad(made[0], given, torch.ones_like(made[0]))
+        return torch.autograd.grad(made, given, [torch.ones_like(one) for one in made])
 
     return [forward, backward]
 

@@ -139,10 +139,32 @@ def mean(elements: int) -> Case:
     return Case("other", "mean", (elements,), ((rows, 64),), 0.0, rows, lambda x: x.mean(-1))
 
 
+def experts(rows: int, count: int, chosen: int, width: int, inner: int) -> Case:
+    """Gated layers of experts, ``chosen`` of which each row is given to, in the order of the experts."""
+    shapes = ((rows, width), (-count, rows, chosen), (count, 2 * inner, width), (count, width, inner), (rows, chosen))
+
+    def call(x: Any, which: Any, wide: Any, narrow: Any, weights: Any) -> Any:
+        order = which.view(-1).argsort()
+        counts = torch.bincount(which.view(-1), minlength=count)
+        gate, up = grouped(x[order // chosen], wide, counts).chunk(2, -1)
+        made = grouped(nn.functional.silu(gate) * up, narrow, counts) * weights.view(-1)[order, None]
+        return torch.zeros_like(x).index_add(0, order // chosen, made)
+
+    flops = 6.0 * rows * chosen * width * inner
+    return Case("product", "experts", (rows, count, chosen, width, inner), shapes, flops, rows * width, call)
+
+
+def grouped(rows: Any, weights: Any, counts: Any) -> Any:
+    """Products of as many rows with each expert's weights as ``counts`` says."""
+    if hasattr(nn.functional, "grouped_mm"):
+        return nn.functional.grouped_mm(rows, weights.transpose(1, 2), offs=counts.cumsum(0).to(torch.int32))
+    return torch.cat([nn.functional.linear(some, one) for some, one in zip(rows.split(counts.tolist()), weights)])
+
+
 MAKERS: dict[str, Callable[..., Case]] = {
     "linear": linear, "matmul": matmul, "conv2d": conv2d, "attention": attention, "layer_norm": layer_norm, "rms_norm": rms_norm,
     "batch_norm": batch_norm, "softmax": softmax, "cross_entropy": cross_entropy, "embedding": embedding, "pool": pool,
-    "turned": turned, "gelu": passing("gelu", "activation", nn.functional.gelu),
+    "turned": turned, "experts": experts, "gelu": passing("gelu", "activation", nn.functional.gelu),
     "silu": passing("silu", "activation", nn.functional.silu), "relu": passing("relu", "activation", torch.relu),
     "add": passing("add", "residual", torch.add, 2), "mul": passing("mul", "other", torch.mul, 2),
     "dropout": passing("dropout", "residual", lambda x: nn.functional.dropout(x, 0.1)),
@@ -166,6 +188,7 @@ def usual(device: torch.device) -> list[tuple[str, tuple[int, ...]]]:
     found += [("linear", (rows[1], a, b)) for a, b in both]
     found += [("linear", (rows[2], a, b)) for a, b in ((wide[0], wide[0]), (wide[1], wide[0]), (wide[1], wide[1]))]
     found += [("matmul", (8, rows[1], 64, rows[1])), ("matmul", (8, rows[1], rows[1], 64)), ("matmul", (64, 64, 32, 64))]
+    found += [("experts", (n, count, 2, wide[0], wide[1])) for n in rows[1:] for count in (4, 8)]
     channels, side = ((256, 512), 28) if gpu else ((24, 72), 12)
     found += [("conv2d", (8, a, b, side, side, k, s))
               for a, b in ((3, channels[0]), (channels[0],) * 2, (channels[1],) * 2) for k, s in ((3, 1), (1, 2))]

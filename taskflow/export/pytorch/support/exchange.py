@@ -1,4 +1,5 @@
-"""Tensors in another layout. What is cut along another axis is exchanged a slab at a time, without copies of the whole."""
+"""Tensors in another layout, by one message where one dimension of the mesh changes. DTensor's own way to other layouts takes its
+thread several times as long as such a message."""
 
 from __future__ import annotations
 
@@ -6,49 +7,99 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Shard
 
-from taskflow.export.pytorch.support.plan import Placements
+try:
+    from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+except ImportError:  # before torch 2.5
+    from torch.distributed._tensor import DTensor, Partial, Placement, Replicate, Shard
 
 SLAB = 1 << 27  # bytes that are sent at once; as many are received
+gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # names before torch 2.14
+reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-def placed(value: DTensor, placements: Placements) -> DTensor:
-    """Return a DTensor in the wanted layout. DTensor's own all-to-all holds three copies of a rank's piece beside it, which for
-    scores of large vocabularies is more than the rest of a step needs."""
+def placed(value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
+    """Return a DTensor in the wanted layout."""
+    return value if value.placements == placements else BroughtPieces.apply(value, placements)  # type: ignore[no-any-return]
+
+
+class BroughtPieces(torch.autograd.Function):
+    """`brought`, and back for the gradient. The gradient of a sum is whole on every rank."""
+
+    @staticmethod
+    def forward(ctx: Any, value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
+        """Return a DTensor in the wanted layout."""
+        ctx.before = value.placements
+        return brought(value, placements)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: DTensor) -> Any:  # type: ignore[override]
+        """Return the gradient in the layout before."""
+        wanted = tuple(
+            Replicate() if isinstance(there, Partial) and not isinstance(here, Partial) else there
+            for here, there in zip(gradient.placements, ctx.before)
+        )
+        return brought(gradient, wanted), None
+
+
+def brought(value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
+    """Return a DTensor in the wanted layout, without a gradient."""
     if value.placements == placements:
         return value
     changed = [j for j, (here, there) in enumerate(zip(value.placements, placements)) if here != there]
-    here, there = value.placements[changed[0]], placements[changed[0]]
-    if len(changed) > 1 or not (isinstance(here, Shard) and isinstance(there, Shard)):
+    made = _by_one_message(value, changed[0], placements) if len(changed) == 1 else None
+    if made is None:
         return value.redistribute(placements=placements)
-    mesh, axes = value.device_mesh, (here.dim, there.dim)
-    others = {p.dim for j, p in enumerate(placements) if j != changed[0] and isinstance(p, Shard)}
-    if others.intersection(axes) or any(value.shape[axis] % mesh.size(changed[0]) for axis in axes):
-        return value.redistribute(placements=placements)
-    found = ExchangedPieces.apply(value.to_local(), mesh.get_group(changed[0]), *axes)
-    return DTensor.from_local(found, mesh, placements, run_check=False)
+    return DTensor.from_local(made, value.device_mesh, placements, run_check=False, shape=value.shape, stride=value.stride())
 
 
-class ExchangedPieces(torch.autograd.Function):
-    """`exchanged`, and back for the gradient."""
+def _by_one_message(value: DTensor, j: int, placements: tuple[Placement, ...]) -> torch.Tensor | None:
+    """This rank's piece when dimension ``j`` of the mesh alone changes; None where pieces are unequal, or an axis is cut by several
+    dimensions of the mesh."""
+    here, there, mesh = value.placements[j], placements[j], value.device_mesh
+    axes = [p.dim for p in (here, there) if type(p) is Shard]
+    others = {p.dim for i, p in enumerate(placements) if i != j and isinstance(p, Shard)}
+    count, group, local = mesh.size(j), mesh.get_group(j), value.to_local()
+    if others.intersection(axes) or any(value.shape[axis] % count for axis in axes):
+        return None
+    match here, there:
+        case Shard(), Shard() if len(axes) == 2:
+            return exchanged(local, group, *axes)
+        case Shard(), Replicate() if axes:
+            return gathered(local, group, axes[0])
+        case Partial(reduce_op="sum"), Shard() if axes:
+            return scattered(local, group, axes[0])
+        case Partial(reduce_op="sum"), Replicate():
+            made = local.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(made, group=group)
+            return made
+        case Replicate(), Shard() if axes:
+            each = local.shape[axes[0]] // count
+            piece = local.narrow(axes[0], mesh.get_local_rank(j) * each, each)
+            return piece.clone(memory_format=torch.contiguous_format)
+    return None
 
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, group: Any, gathered: int, cut: int) -> torch.Tensor:
-        """Return the rank's piece along ``cut`` of what the ranks have together along ``gathered``."""
-        ctx.group, ctx.axes = group, (gathered, cut)
-        return exchanged(value, group, gathered, cut)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        """Return the gradient of the rank's own piece."""
-        gathered, cut = ctx.axes
-        return exchanged(gradient, ctx.group, cut, gathered), None, None, None
+def gathered(value: torch.Tensor, group: Any, axis: int) -> torch.Tensor:
+    """Return the pieces of all ranks of a group along an axis, in the order of ranks."""
+    made = value.new_empty((dist.get_world_size(group), *value.shape))
+    gather(made.flatten(0, 1), value.contiguous(), group=group)
+    return made.movedim(0, axis).flatten(axis, axis + 1)
+
+
+def scattered(value: torch.Tensor, group: Any, axis: int) -> torch.Tensor:
+    """Return this rank's piece along an axis of the sum over a group."""
+    count = dist.get_world_size(group)
+    given = value.unflatten(axis, (count, value.shape[axis] // count)).movedim(axis, 0).contiguous()
+    made = given.new_empty(given.shape[1:])
+    reduce_scatter(made, given.flatten(0, 1), group=group)
+    return made
 
 
 def exchanged(value: torch.Tensor, group: Any, gathered: int, cut: int) -> torch.Tensor:
     """Exchange pieces among the ranks of a group: each has a piece along the axis ``gathered`` and gets one along the axis
-    ``cut``, in the order of ranks."""
+    ``cut``, in the order of ranks. They are sent a slab at a time, without copies of the whole: for scores of large vocabularies
+    these would take more memory than the rest of a step."""
     count = dist.get_world_size(group)
     each = value.shape[cut] // count
     sizes = list(value.shape)

@@ -72,8 +72,7 @@ def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> Non
 
     def weight(name: str, parameter: DTensor) -> torch.Tensor:
         wanted = layer.weights.get(name, (Replicate(),) * mesh.ndim)
-        value = parameter if parameter.placements == wanted else parameter.redistribute(placements=wanted)
-        local: torch.Tensor = value.to_local(grad_placements=gradient(wanted, name in layer.once))
+        local: torch.Tensor = placed(parameter, wanted).to_local(grad_placements=gradient(wanted, name in layer.once))
         if name in layer.once and any(at > 0 for at, added in zip(mesh.get_coordinate() or (), summed) if added):
             return local - local.detach()  # zero, with the gradient of what the first rank adds
         return local

@@ -1,0 +1,69 @@
+"""Brings random DTensors from one layout into another, and their gradients back, beside DTensor's own way. Run by torchrun."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+
+from taskflow.export.pytorch.support import exchange
+
+CASES = 60
+
+
+def placement(random: Random, ndim: int) -> Placement:
+    """A placement along a dimension of a mesh."""
+    return random.choice([Replicate(), Partial(), *map(Shard, range(ndim))])
+
+
+def compared(random: Random, mesh: Any, seed: int) -> bool:
+    """Bring a tensor into another layout in both ways; whether values and gradients are equal on this rank."""
+    sizes = [random.choice([4, 8, 6, 5]) for _ in range(random.choice([2, 3]))]
+    here = tuple(placement(random, len(sizes)) for _ in range(mesh.ndim))
+    there = tuple(
+        p if random.random() < 0.4 else random.choice([Replicate(), *map(Shard, range(len(sizes)))]) for p in here
+    )
+    whole = torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
+    lies = tuple(Replicate() if isinstance(p, Partial) else p for p in here)
+    local = distribute_tensor(whole, mesh, lies).to_local()
+    back = tuple(Partial() if isinstance(p, Replicate) and random.random() < 0.5 else p for p in there)
+    found = []
+    for bring in (exchange.placed, lambda value, placements: value.redistribute(placements=placements)):
+        given = local.clone().requires_grad_()
+        value = DTensor.from_local(given, mesh, here, run_check=False, shape=whole.shape, stride=whole.stride())
+        made = bring(value, there).to_local(grad_placements=back)
+        weights = torch.randn(made.shape, generator=torch.Generator().manual_seed(seed + dist.get_rank()))
+        (made * weights).sum().backward()
+        found.append((made.detach(), given.grad))
+    return all(torch.allclose(one, other, atol=1e-5) for one, other in zip(*found))
+
+
+def main(folder: str) -> None:
+    """Compare on a mesh of one dimension, and of two."""
+    dist.init_process_group("gloo")
+    ranks, random, right, plain = dist.get_world_size(), Random(5), [], 0
+    by_one_message = exchange._by_one_message
+
+    def counted(*args: Any) -> Any:
+        nonlocal plain
+        made = by_one_message(*args)
+        plain += made is not None
+        return made
+
+    exchange._by_one_message = counted
+    for mesh in (init_device_mesh("cpu", (ranks,)), init_device_mesh("cpu", (2, ranks // 2))):
+        right += [compared(random, mesh, seed) for seed in range(CASES)]
+    Path(folder, f"rank{dist.get_rank()}.json").write_text(json.dumps({"right": right, "by_one_message": plain}))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
