@@ -221,6 +221,17 @@ class Places(nn.Module):
         return self.drop(self.up(x)) + self.drop(self.table * 2) + self.same(self.table)
 
 
+def test_a_product_with_a_weight_turned_round_is_a_layer() -> None:
+    """As Falcon's layers are written; a weight that is an operator's would lie on one processor."""
+    class Turned(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return x @ self.weight.T + self.bias
+
+    graph = from_torch(nn.Sequential(Turned(6, 8), nn.ReLU(), Turned(8, 4)), (4, 3, 6))
+    assert [node.operator.kind for node in graph if node.parameters] == ["linear", "add_weight"] * 2
+    assert {p.name for p in graph.parameters} == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
 def test_a_constant_may_be_dropped() -> None:
     graph = from_torch(Places(), (4, 6), loss="mse_loss")
     dropped = [node for node in graph if node.operator.kind == "dropout"]

@@ -213,6 +213,29 @@ def parameter_twice_in_different_ways() -> Any:
                b=nn.Parameter(torch.randn(6)))
 
 
+class Turned(nn.Linear):  # type: ignore[misc, name-defined]
+    """Linear layers as some write them: by a product with the weight turned round."""
+
+    def forward(self, x: Any) -> Any:
+        y = x @ self.weight.T + self.bias
+        return y + torch.addmm(self.bias, x, self.weight.t()) + torch.mm(x, self.weight.transpose(0, 1)) + self.weight.t().sum(0)
+
+
+@case("equal")
+def weights_turned_round() -> Any:
+    return net(lambda self, x: self.b(torch.relu(self.a(x))).sum(1, keepdim=True) + x.abs(), a=Turned(6, 6), b=line(6, 2))
+
+
+@case("equal")
+def bias_of_two_products() -> Any:
+    """Of the second the weight is new and the bias is not."""
+    def forward(self: Any, x: Any) -> Any:
+        y = torch.addmm(self.a.bias, x, self.a.weight.t())
+        return y + torch.addmm(self.a.bias, y, self.b.weight.t()) + F.linear(x, self.c.weight, self.a.bias)
+
+    return net(forward, a=line(), b=line(bias=False), c=line(bias=False))
+
+
 @case("equal")
 def list_of_parameters() -> Any:
     made = net(lambda self, x: sum(x * w for w in self.ws) + self.d["one"], d=nn.ParameterDict({"one": torch.randn(6)}))

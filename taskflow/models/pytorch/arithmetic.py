@@ -225,7 +225,6 @@ def where(name: str, condition: Any, input: Any, other: Any) -> Any:
 # ---- products and sums -----------------------------------------------------------------------------------------------------
 
 
-@stands_for("matmul", "bmm", "mm", "__matmul__")
 def matmul(name: str, input: Tensor, other: Tensor) -> Any:
     """Multiply matrices. Leading dimensions must be equal, 1 or missing."""
     a, b = input, other
@@ -248,13 +247,6 @@ def _led(name: str, x: Tensor, own: int) -> tuple[Tensor, str]:
     if len(kept) < count:
         x = ops.reshape(x, (*(x.shape[i] for i in kept), *x.shape[count:]), name=name)
     return x, "".join(ascii_lowercase[count - 1 - i] for i in kept)
-
-
-@stands_for("addmm")
-def addmm(name: str, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    """input + mat1 mat2."""
-    require(alpha == beta == 1, "alpha and beta must be 1")
-    return ops.add(matmul(f"{name}.product", mat1, mat2), input, name=name)
 
 
 @stands_for("baddbmm")

@@ -21,6 +21,7 @@ from taskflow.models.pytorch.registry import (
     Function,
     Later,
     Lazy,
+    TurnedWeight,
     graph_of,
     in_order,
     layer_site,
@@ -58,7 +59,8 @@ def several(value: Any, count: int) -> tuple[Any, ...]:
 @stands_for("linear", raw=True)
 def linear(name: str, input: Any, weight: Any, bias: Any = None) -> Any:
     """input weight^T + bias."""
-    if isinstance(weight, Held) and len(weight.shape) == 2:
+    known = [value.site.has(value.tensor) for value in (weight, bias) if isinstance(value, Held)]
+    if isinstance(weight, Held) and len(weight.shape) == 2 and known != [False, True]:  # a bias of another layer
         made = _layer(nn.Linear, input, {"weight": weight, "bias": bias}, out_features=weight.shape[0])
         if made is not None:
             return made
@@ -67,6 +69,25 @@ def linear(name: str, input: Any, weight: Any, bias: Any = None) -> Any:
     require(w.ndim == 2, "the weight must have two dimensions")
     y = matmul(f"{name}.product", x, ops.transpose(w, 0, 1, name=f"{name}.turned"))
     return y if bias is None else add(name, y, bias)
+
+
+@stands_for("matmul", "bmm", "mm", "__matmul__", later=True)
+def product(name: str, input: Any, other: Any) -> Any:
+    """input other; with a parameter that is turned round, a linear layer."""
+    if isinstance(other, TurnedWeight) and len(input.shape) > 1:
+        return linear(name, tensor_of(input, graph_of(input, other), name), other.base)
+    graph = graph_of(input, other)
+    return matmul(name, tensor_of(input, graph, name), tensor_of(other, graph, name))
+
+
+@stands_for("addmm", later=True)
+def addmm(name: str, input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    """input + mat1 mat2."""
+    require(alpha == beta == 1, "alpha and beta must be 1")
+    graph = graph_of(input, mat1, mat2)
+    if isinstance(mat2, TurnedWeight) and isinstance(input, Held) and len(input.shape) == 1:
+        return linear(name, tensor_of(mat1, graph, name), mat2.base, input)
+    return add(name, product(f"{name}.product", mat1, mat2), tensor_of(input, graph, name))
 
 
 def _convolution(kind: type[nn.Module], dims: int, turned: bool) -> Function:

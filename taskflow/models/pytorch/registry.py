@@ -173,7 +173,27 @@ class Patches:
         return each[0] if len(each) == 1 else ops.concat(each, self.dim, name=self.name)
 
 
-Lazy = (Later, Again, Hides, Patches, Normed)
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnedWeight:
+    """``base``, a parameter of two dimensions, with these swapped. A product with it is a linear layer."""
+
+    base: Held
+    name: str
+    made: list[Tensor] = field(default_factory=list)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes after the swap."""
+        return self.base.shape[::-1]
+
+    def tensor(self) -> Tensor:
+        """Return it as a tensor: one operator, however often it is asked for."""
+        if not self.made:
+            self.made.append(ops.transpose(tensor_of(self.base, self.base.site.graph, self.name), 0, 1, name=self.name))
+        return self.made[0]
+
+
+Lazy = (Later, Again, Hides, Patches, Normed, TurnedWeight)
 
 
 def origin_tensor(value: Any) -> Any:

@@ -16,6 +16,7 @@ from taskflow.models.pytorch.registry import (
     Later,
     Lazy,
     Stacked,
+    TurnedWeight,
     array_of,
     constant,
     graph_of,
@@ -100,18 +101,20 @@ def squeeze(name: str, input: Tensor, dim: Any = None) -> Any:
 @stands_for("transpose", "swapaxes", "swapdims", later=True)
 def transpose(name: str, input: Any, dim0: int, dim1: int) -> Any:
     """Swap two dimensions. Steps and heads, or samples and steps, are only swapped where that matters (`Later`)."""
+    dims = (dim0 % len(input.shape), dim1 % len(input.shape))
+    if isinstance(input, Held) and len(input.shape) == 2 and dims[0] != dims[1]:
+        return TurnedWeight(input, name)
     x = input if isinstance(input, Later) else tensor_of(input, graph_of(input), name)
-    dims = (dim0 % len(x.shape), dim1 % len(x.shape))
     if isinstance(x, Tensor) and (len(x.shape), {*dims}) in ((4, {1, 2}), (3, {0, 1})):
         return Later(x, (min(dims), max(dims)), name)
     return swapped(x, *dims, name)
 
 
-@stands_for("t", ".T", ".mT")
-def turned(name: str, input: Tensor) -> Any:
+@stands_for("t", ".T", ".mT", raw=True)
+def turned(name: str, input: Any) -> Any:
     """Swap the last two dimensions (there must be two: PyTorch refuses ``t`` of more)."""
-    require(input.ndim == 2 or name.rpartition(".")[2].startswith("mT"), "of a tensor of two dimensions")
-    return ops.transpose(input, -2, -1, name=name)
+    require(len(input.shape) == 2 or name.rpartition(".")[2].startswith("mT"), "of a tensor of two dimensions")
+    return transpose(name, input, -2, -1)
 
 
 @stands_for("permute")
