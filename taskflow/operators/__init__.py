@@ -6,6 +6,7 @@ from taskflow.operators.avg_pool2d import avg_pool2d
 from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
 from taskflow.operators.cast import cast, to_float
+from taskflow.operators.causal_conv1d import causal_conv1d
 from taskflow.operators.combine import combine
 from taskflow.operators.combine_weights import combine_weights
 from taskflow.operators.compare import compare
@@ -48,6 +49,7 @@ from taskflow.operators.reshape import flatten, reshape
 from taskflow.operators.rms_norm import rms_norm
 from taskflow.operators.rotary import rotary
 from taskflow.operators.routed_linear import routed_linear
+from taskflow.operators.selective_scan import selective_scan
 from taskflow.operators.silu import silu
 from taskflow.operators.smooth import elu, mish, softplus
 from taskflow.operators.softmax import softmax
@@ -61,13 +63,13 @@ from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
-    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "attention", "avg_pool2d", "batch_norm", "cast", "clamp",
+    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "attention", "avg_pool2d", "batch_norm", "cast", "causal_conv1d", "clamp",
     "combine", "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy",
     "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "exp", "expand", "expand_weight", "expert_linear",
     "expert_places", "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh",
     "input", "layer_norm", "leaky_relu", "linear", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "matmul",
     "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
-    "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select",
+    "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select", "selective_scan",
     "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state", "stochastic_depth", "sub",
     "sum", "swiglu", "tanh", "to_float", "top2_gating", "top_k", "top_k_routing", "transpose",
 ]
