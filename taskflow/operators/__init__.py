@@ -63,13 +63,14 @@ from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
-    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "attention", "avg_pool2d", "batch_norm", "cast", "causal_conv1d", "clamp",
-    "combine", "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy",
-    "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "exp", "expand", "expand_weight", "expert_linear",
-    "expert_places", "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh",
-    "input", "layer_norm", "leaky_relu", "linear", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "matmul",
-    "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
-    "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select", "selective_scan",
-    "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state", "stochastic_depth", "sub",
-    "sum", "swiglu", "tanh", "to_float", "top2_gating", "top_k", "top_k_routing", "transpose",
+    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "attention", "avg_pool2d", "batch_norm", "cast",
+    "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d",
+    "cos", "cross_entropy", "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "exp", "expand", "expand_weight",
+    "expert_linear", "expert_places", "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid",
+    "hardswish", "hardtanh", "input", "layer_norm", "leaky_relu", "linear", "log", "logsumexp", "lstm", "lstm_layer",
+    "mask_padding", "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention",
+    "narrow", "pad", "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear",
+    "rsqrt", "scale", "select", "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt",
+    "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "top2_gating", "top_k", "top_k_routing",
+    "transpose",
 ]

@@ -40,7 +40,7 @@ def test_the_compiled_scan_is_the_definition(shape: tuple[int, int, int, int], d
 
 
 def test_the_definition_is_the_recurrence() -> None:
-    x, dt, a, b, c, dy = given((2, 5, 3, 4), np.float64)
+    x, dt, a, b, c, _ = given((2, 5, 3, 4), np.float64)
     h, want = np.zeros((2, 3, 4)), np.zeros_like(x)
     for t in range(5):
         for n, d, s in np.ndindex(2, 3, 4):

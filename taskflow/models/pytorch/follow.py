@@ -18,6 +18,7 @@ from taskflow.models.pytorch.experts import is_experts
 from taskflow.models.pytorch.fused import Fusion, fusions_of
 from taskflow.models.pytorch.idle import memory_savers
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, makes_mask, masked_call
+from taskflow.models.pytorch.mixers import is_mixer
 from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import raising_line, said
 from taskflow.models.pytorch.recording import ATTENTION, record_both
@@ -216,7 +217,7 @@ class _Following:
             given = next((found for value in leaves((args, kwargs)) if (found := type_of(value)) is not None), None)
             self._require_type(parameter, name, given)
             self._require_alone(parameter, step.target)
-            if isinstance(part, STATEFUL) or is_experts(part):
+            if isinstance(part, STATEFUL) or is_experts(part) or is_mixer(part):
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target
         swapped = (*Lazy, Stacked, *(() if isinstance(part, nn.MultiheadAttention) else (Fixed,))) if (

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from taskflow.models.pytorch import experts, mixers
 from taskflow.models.pytorch.calls import (
     INDEX_ASSIGNMENT,
     NEVER,
@@ -26,7 +27,6 @@ from taskflow.models.pytorch.calls import (
     tensors_of,
 )
 from taskflow.models.pytorch.dropping import probability_of
-from taskflow.models.pytorch.experts import is_experts, without_numbers
 from taskflow.models.pytorch.places import calling_line
 from taskflow.models.pytorch.recipes import SAME, Recipes, plain_name
 from taskflow.models.pytorch.refused import more_than_its_class
@@ -270,8 +270,10 @@ class TorchRecorder(TorchFunctionMode):
     def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:
         state = torch.get_rng_state()
         try:
-            if self.shadow.fake and is_experts(run):
-                return without_numbers(run, *args, **kwargs)
+            if self.shadow.fake and experts.is_experts(run):
+                return experts.without_numbers(run, *args, **kwargs)
+            if self.shadow.fake and mixers.is_mixer(run):
+                return mixers.without_numbers(run, *args, **kwargs)
             return run(*args, **kwargs)
         except Exception as error:  # whatever the layer raises
             raise Unsupported(f"{path}: PyTorch says: {(str(error).splitlines() or [''])[0]}") from error
