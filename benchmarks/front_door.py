@@ -124,6 +124,12 @@ CONFIGS: dict[str, Row] = {
     "LLaVA 1.5 7B": ("multimodal", dict(model_type="llava", architectures=["LlavaForConditionalGeneration"]), 64, 2048),
     "LLaVA 1.5 7B, text": ("multimodal", dict(model_type="llava", architectures=["LlavaForConditionalGeneration"], part="text"), 64,
                            2048),
+    "Gemma 3 4B": (
+        "multimodal", dict(model_type="gemma3", architectures=["Gemma3ForConditionalGeneration"],
+                           vision_config=dict(model_type="siglip_vision_model", hidden_size=1152, intermediate_size=4304,
+                                              num_hidden_layers=27, num_attention_heads=16, image_size=896, patch_size=14)), 64,
+        2048,
+    ),
     "Qwen2-VL 7B, text": ("multimodal", dict(model_type="qwen2_vl", architectures=["Qwen2VLForConditionalGeneration"], part="text"),
                           64, 2048),
     "Gemma 3 4B, text": ("multimodal", dict(model_type="gemma3", architectures=["Gemma3ForConditionalGeneration"], part="text"), 64,

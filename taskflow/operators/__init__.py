@@ -37,6 +37,7 @@ from taskflow.operators.linear import linear
 from taskflow.operators.logsumexp import logsumexp
 from taskflow.operators.lstm import lstm, lstm_layer
 from taskflow.operators.mask_padding import mask_padding
+from taskflow.operators.masked_scatter import masked_scatter
 from taskflow.operators.matmul import matmul
 from taskflow.operators.max_pool2d import max_pool2d
 from taskflow.operators.mse_loss import mse_loss
@@ -68,9 +69,9 @@ __all__ = [
     "cos", "cross_entropy", "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "exp", "expand", "expand_weight",
     "expert_linear", "expert_places", "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid",
     "hardswish", "hardtanh", "input", "layer_norm", "leaky_relu", "linear", "log", "logsumexp", "lstm", "lstm_layer",
-    "mask_padding", "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention",
-    "narrow", "pad", "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear",
-    "rsqrt", "scale", "select", "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt",
-    "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "top2_gating", "top_k", "top_k_routing",
-    "transpose",
+    "mask_padding", "masked_scatter", "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight",
+    "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm",
+    "rotary", "routed_linear", "rsqrt", "scale", "select", "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax",
+    "softplus", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "top2_gating",
+    "top_k", "top_k_routing", "transpose",
 ]

@@ -73,6 +73,11 @@ def _selective_scan(op: Any, x: Any, z: Any, b: Any, c: Any, a_log: Any, skip: A
     return torch.stack(each, 1)
 
 
+def _masked_scatter(op: Any, x: Any, tokens: Any, rows: Any) -> Any:
+    each = zip(x, tokens, rows)  # a mask takes rows of all samples one after the other
+    return torch.stack([a.masked_scatter((t == op.token)[:, None], r) for a, t, r in each])
+
+
 def _gru(op: Any, x: Any, h0: Any, *weights: Any) -> Any:
     layer = torch.nn.GRU(x.shape[2], op.hidden_size, batch_first=True, dtype=torch.float64)
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
@@ -312,6 +317,7 @@ TORCH = {
     "lstm": _lstm,
     "mask_padding": _mask_padding,
     "per_label": lambda op, x, labels: x / max(1, int((labels != op.ignore_index).sum())),
+    "masked_scatter": _masked_scatter,
     "merge_attention": _merge_attention,
     "matmul": lambda op, a, b: torch.matmul(a, b.transpose(-1, -2) if op.transpose_other else b),
     "mul": lambda op, a, b: a * b,

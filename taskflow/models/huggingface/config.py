@@ -17,7 +17,13 @@ from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models.huggingface.adapters import with_adapters
 from taskflow.models.huggingface.classes import class_of, one_line, why_not_built
-from taskflow.models.huggingface.parts import require_no_other_part, require_one_tower, take_part
+from taskflow.models.huggingface.parts import (
+    images_beside,
+    require_no_other_part,
+    require_one_tower,
+    say_where_images_are,
+    take_part,
+)
 from taskflow.models.huggingface.replaced import (
     dtype_of,
     require_cross_entropy,
@@ -62,6 +68,8 @@ def from_config(
         module = with_adapters(module, lora)
     kind = type(module).__name__
     positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
+    if part is None:
+        keywords |= images_beside(module, batch or DEFAULT_BATCH) if "input_ids" in keywords else {}
     if loss is None and kind.endswith("Model") and "LMHead" not in kind:
         require_one_tower(module)
         raise ValueError(
@@ -77,7 +85,14 @@ def from_config(
         take_part(module, part, fed)
         name = name or f"{kind}-{part}"
     say_what_is_replaced(module, config | changes)
-    return from_torch(module, *positional, keywords=keywords, loss=loss or "cross_entropy", name=name, verify=verify)
+    try:
+        graph = from_torch(module, *positional, keywords=keywords, loss=loss or "cross_entropy", name=name, verify=verify)
+    except ValueError as error:
+        if {"input_ids", "pixel_values"} <= set(keywords):
+            raise ValueError(f'{error}. hf:CONFIG.json#text (part="text") plans its text part alone') from error
+        raise
+    say_where_images_are(module, graph)
+    return graph
 
 
 def module_of(

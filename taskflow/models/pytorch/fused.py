@@ -1,4 +1,4 @@
-"""Several functions that one operator computes: root mean square norms, rotary positions, gated feed-forward layers.
+"""Several functions that one operator computes: norms, rotary positions, gated feed-forward layers, images among words.
 
 As a module's code writes them, each makes half a dozen arrays, and in bfloat16 some of them in float32. The operators of our own
 networks keep no more than backward reads. What is matched here is their formula, in whatever module it stands.
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from taskflow import operators as ops
+from taskflow.models.pytorch.placing import placed
 from taskflow.models.pytorch.recipes import CASTS, SAME, exact, varies
 from taskflow.models.pytorch.registry import Again, Later, number_of, swapped
 from taskflow.models.pytorch.site import Held
@@ -45,7 +46,7 @@ def fusions_of(recording: TorchRecording, module: Any) -> dict[int, Fusion]:
     found: dict[int, Fusion] = {}
     look = _Look(recording, module)
     for step in recording.steps:
-        for match in (_rms_norm, _rotary, _swiglu, _again):
+        for match in (_rms_norm, _rotary, _swiglu, _again, _placed):
             made = match(look, step)
             if made is not None and look.closed(made):
                 found[max(made.inside)] = made
@@ -63,7 +64,7 @@ class _Look:
         self.rates: dict[tuple[int, int, int], Rates | None] = {}  # by the identity of tables, which the recording holds
         self.readers: dict[int, list[int]] = defaultdict(list)
         for step in recording.steps:
-            for ref in _refs((step.args, step.kwargs)):
+            for ref in _refs((step.args, step.kwargs)) if step.kind != "unused" else ():
                 self.readers[ref.step].append(step.number)
         for ref in _refs(recording.output):
             self.readers[ref.step].append(-1)
@@ -356,3 +357,11 @@ def _again(look: _Look, step: TorchStep) -> Fusion | None:
     times = int(after[2])
     inside = frozenset({step.number, repeated.number, alone.number})
     return Fusion(inside, (x,), lambda name, value: Again(value, times, name), True)
+
+
+# ---- an image's features at the places of its tokens ---------------------------------------------------------------------------
+
+
+def _placed(look: _Look, step: TorchStep) -> Fusion | None:
+    found = placed(look, step)
+    return None if found is None else Fusion(*found)

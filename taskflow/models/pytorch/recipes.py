@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from taskflow.floats import float_type
 from taskflow.models.pytorch.calls import QUERIES, changes_an_argument, tensors_of
+from taskflow.models.pytorch.parts import MOVED, indices_of, source_dim
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import leaves, mapped
 
@@ -270,6 +271,9 @@ def varies(value: Any, dim: int) -> bool:
     if name in ELEMENTWISE or name in ("expand", "expand_as", "broadcast_to"):
         given = value.args if name in ELEMENTWISE else value.args[:1]
         return any(varies(leaf, dim) for leaf in leaves((given, value.kwargs)))
+    if name in MOVED and (found := source_dim(value, dim)) is not None:
+        of, at = found
+        return any(varies(one, at) for one in of) if at is not None else False
     return lacks_numbers(value.tensor) or varies(value.tensor, dim)
 
 
@@ -346,6 +350,9 @@ class Recipes:
                 result = run(*mapped(whole, recipe[1]), **mapped(whole, recipe[2])) if tensors_of(result) else result
         else:
             result = run(*args, **kwargs)
+        if large and isinstance(result, (tuple, list)) and isinstance(recipe[1][0], Recipe):
+            for part, index in indices_of(plain_name(run), result, *args[1:2], **kwargs) or ():
+                self.known[id(part)] = Recipe(part, torch.Tensor.__getitem__, (recipe[1][0], index), {})
         if isinstance(result, torch.Tensor):
             if changes and not large:
                 self.known.pop(id(result), None)

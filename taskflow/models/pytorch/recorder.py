@@ -34,6 +34,7 @@ from taskflow.models.pytorch.repeats import RepeatedLayers
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
+from taskflow.models.pytorch.unread import drop_unread, result_of, without_checks
 from taskflow.models.pytorch.writes import Writes
 
 MOST_TURNS = 300  # of a loop
@@ -79,10 +80,10 @@ class TorchRecorder(TorchFunctionMode):
         args, kwargs = self._bound(forward, examples)
         nn.Module.__call__ = self._call()  # type: ignore[method-assign]
         try:
-            with self.shadow.in_place_of(self.module), torch.enable_grad(), self:
+            with without_checks(), self.shadow.in_place_of(self.module), torch.enable_grad(), self:
                 returned = forward(self.module, *args, **kwargs)
                 with self.pause():
-                    output = mapped(self._kept, returned)
+                    output = mapped(self._kept, result_of(returned))
             if self.error is not None:
                 raise self.error
         finally:
@@ -90,6 +91,7 @@ class TorchRecorder(TorchFunctionMode):
         for value in self.fixed.values():
             if value.tensor._version != value.version:
                 raise Unsupported(f"a constant of shape {tuple(value.tensor.shape)} is changed after it was used")
+        drop_unread(self.steps, output)
         return TorchRecording(self.steps, output)
 
     def _bound(self, forward: Any, examples: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
