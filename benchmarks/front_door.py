@@ -130,8 +130,11 @@ CONFIGS: dict[str, Row] = {
                                               num_hidden_layers=27, num_attention_heads=16, image_size=896, patch_size=14)), 64,
         2048,
     ),
-    "Qwen2-VL 7B, text": ("multimodal", dict(model_type="qwen2_vl", architectures=["Qwen2VLForConditionalGeneration"], part="text"),
-                          64, 2048),
+    "Qwen2-VL 7B, text": (
+        "multimodal", dict(model_type="qwen2_vl", architectures=["Qwen2VLForConditionalGeneration"], part="text",
+                           text_config=decoder("qwen2_vl_text", 3584, 18944, 28, 28, 4, 152064),
+                           vision_config=dict(hidden_size=3584)), 64, 2048,
+    ),
     "Gemma 3 4B, text": ("multimodal", dict(model_type="gemma3", architectures=["Gemma3ForConditionalGeneration"], part="text"), 64,
                          2048),
 }
