@@ -120,7 +120,12 @@ CONFIGS: dict[str, Row] = {
                        hidden_sizes=[64, 128, 320, 512], image_size=512), 512, None,
     ),
     "DETR": ("images", dict(model_type="detr", architectures=["DetrForObjectDetection"], use_timm_backbone=False), 64, None),
-    "CLIP ViT-L/14": ("multimodal", dict(model_type="clip", architectures=["CLIPModel"]), 512, None),
+    "CLIP ViT-L/14": (
+        "multimodal", dict(model_type="clip", architectures=["CLIPModel"], projection_dim=768,
+                           vision_config=dict(hidden_size=1024, intermediate_size=4096, num_hidden_layers=24,
+                                              num_attention_heads=16, patch_size=14),
+                           text_config=dict(hidden_size=768, intermediate_size=3072, num_attention_heads=12)), 512, None,
+    ),
     "LLaVA 1.5 7B": ("multimodal", dict(model_type="llava", architectures=["LlavaForConditionalGeneration"]), 64, 2048),
     "LLaVA 1.5 7B, text": ("multimodal", dict(model_type="llava", architectures=["LlavaForConditionalGeneration"], part="text"), 64,
                            2048),

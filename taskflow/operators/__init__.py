@@ -1,6 +1,7 @@
 """Operators, one kind in each file, and the functions that add them to a graph. Importing this fills the registry."""
 
 from taskflow.operators.adaptive_avg_pool2d import adaptive_avg_pool2d
+from taskflow.operators.argmax import argmax
 from taskflow.operators.attention import attention, multi_head_attention
 from taskflow.operators.avg_pool2d import avg_pool2d
 from taskflow.operators.batch_norm import batch_norm
@@ -64,7 +65,7 @@ from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
-    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "attention", "avg_pool2d", "batch_norm", "cast",
+    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "argmax", "attention", "avg_pool2d", "batch_norm", "cast",
     "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d",
     "cos", "cross_entropy", "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "exp", "expand", "expand_weight",
     "expert_linear", "expert_places", "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid",

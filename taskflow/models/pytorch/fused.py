@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.placing import placed
+from taskflow.models.pytorch.placing import picked, placed
 from taskflow.models.pytorch.recipes import CASTS, SAME, exact, varies
 from taskflow.models.pytorch.registry import Again, Later, number_of, swapped
 from taskflow.models.pytorch.site import Held
@@ -46,7 +46,7 @@ def fusions_of(recording: TorchRecording, module: Any) -> dict[int, Fusion]:
     found: dict[int, Fusion] = {}
     look = _Look(recording, module)
     for step in recording.steps:
-        for match in (_rms_norm, _rotary, _swiglu, _again, _placed):
+        for match in (_rms_norm, _rotary, _swiglu, _again, _placed, _picked):
             made = match(look, step)
             if made is not None and look.closed(made):
                 found[max(made.inside)] = made
@@ -359,9 +359,14 @@ def _again(look: _Look, step: TorchStep) -> Fusion | None:
     return Fusion(inside, (x,), lambda name, value: Again(value, times, name), True)
 
 
-# ---- an image's features at the places of its tokens ---------------------------------------------------------------------------
+# ---- features put where a token is, and taken from there -----------------------------------------------------------------------
 
 
 def _placed(look: _Look, step: TorchStep) -> Fusion | None:
     found = placed(look, step)
+    return None if found is None else Fusion(*found)
+
+
+def _picked(look: _Look, step: TorchStep) -> Fusion | None:
+    found = picked(look, step)
     return None if found is None else Fusion(*found)

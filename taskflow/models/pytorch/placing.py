@@ -1,4 +1,4 @@
-"""Features of images among the embeddings of words: `masked_scatter` by the places of a token."""
+"""Places of tokens: features of images put there (`masked_scatter`), and features taken from there, one of each sample."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.registry import number_of
+from taskflow.models.pytorch.registry import array_of, number_of
 from taskflow.models.pytorch.site import require
-from taskflow.models.pytorch.steps import Ref, TorchStep
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep
 from taskflow.operators.tensor import Tensor
 
 Found = tuple[frozenset[int], tuple[Ref, ...], Callable[..., Any]]
@@ -83,3 +84,49 @@ def _whole(look: Any, rows: Ref, inside: set[int]) -> Ref:
         return rows
     inside |= {joined.number, apart.number}
     return whole
+
+
+# ---- x[arange(N), tokens.argmax(-1)] -------------------------------------------------------------------------------------------
+
+
+def picked(look: Any, step: TorchStep) -> Found | None:
+    """Return what a `Fusion` of ``x[arange(N), where]`` consists of, where ``where`` is ``tokens.argmax(-1)`` or
+    ``(tokens == token).int().argmax(-1)``: of each sample the features at its largest token, or where it first has one. None for
+    another step."""
+    if step.kind != "function" or step.name != "getitem" or len(step.args) != 2 or step.values[0].ndim != 2:
+        return None
+    x, index = step.args
+    if not isinstance(x, Ref) or not isinstance(index, tuple) or len(index) != 2 or not isinstance(index[0], Fixed):
+        return None
+    samples, largest = look.steps[x.step].values[x.index].shape[0], look.step(index[1], "argmax")
+    if largest is None or (largest.args[1:] or (largest.kwargs.get("dim"),)) not in ((-1,), (1,)):
+        return None
+    inside = {step.number, largest.number}
+    tokens, token = _integers(look, largest.args[0], inside), None
+    if (compared := look.step(tokens, "eq")) is not None and len(compared.args) == 2:
+        inside.add(compared.number)
+        (tokens, token) = compared.args if isinstance(compared.args[0], Ref) else compared.args[::-1]
+        tokens = _integers(look, tokens, inside)
+        if number_of(token) is None:
+            return None
+    if not isinstance(tokens, Ref) or look.steps[tokens.step].values[tokens.index].is_floating_point():
+        return None
+    each = index[0]
+
+    def build(name: str, input: Any, tokens: Any) -> Any:
+        fits = isinstance(input, Tensor) and input.ndim == 3 and isinstance(tokens, Tensor) and tokens.shape == input.shape[:2]
+        if not fits or each.tensor.shape != (samples,) or (array_of(each) != np.arange(samples)).any():
+            return None
+        here = tokens if token is None else ops.compare(tokens, "eq", int(number_of(token) or 0), name=f"{name}.here")
+        where = ops.reshape(ops.argmax(here, name=f"{name}.where"), (samples, 1), name=f"{name}.one")
+        return ops.reshape(ops.gather(input, where, name=f"{name}.row"), (samples, input.shape[2]), name=name)
+
+    return frozenset(inside), (x, tokens), build
+
+
+def _integers(look: Any, value: Any, inside: set[int]) -> Any:
+    """What integers or truth values were before they were converted to other integers."""
+    while (step := look.step(value, "to", "int", "long")) is not None and not step.values[0].is_floating_point():
+        inside.add(step.number)
+        value = step.args[0]
+    return value
