@@ -10,6 +10,8 @@ import pytest
 
 import taskflow
 from taskflow.checkpoint import load_weights
+from taskflow.export.across import across_samples
+from taskflow.export.export import exported
 from taskflow.models.pytorch import from_torch, weights_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
@@ -73,3 +75,16 @@ def test_the_front_door_takes_it_whole_and_says_what_its_loss_is() -> None:
     assert taskflow.search(graph, taskflow.load_machine("h100", 4), budget="200p").seconds > 0
     with pytest.raises(ValueError, match="compares what its towers make of all samples"):
         from_config(CLIP | dict(model_type="siglip", architectures=["SiglipModel"]), SAMPLES)
+
+
+def test_an_export_that_would_compare_a_ranks_own_samples_alone_is_refused() -> None:
+    graph = from_torch(module_of(CLIP), keywords=feeds(), loss=contrastive_loss, verify=False)
+    plans = {count: taskflow.choose("data", graph, taskflow.host(count))[0] for count in (1, 2)}
+    with pytest.raises(ValueError, match="matmul compares all samples of a step with one another"):
+        exported(graph, plans[2], "torch", "parallel.py")
+    assert exported(graph, plans[2], "jax", "parallel.py").files
+    towers = from_torch(module_of(CLIP), keywords=feeds(), loss=lambda made: taskflow.mean(made["text_embeds"]), verify=False)
+    assert across_samples(graph) == across_samples(towers) == "matmul"
+    vision = CLIP["vision_config"] | dict(model_type="clip_vision_model", architectures=["CLIPVisionModel"])
+    tower = from_config(vision, SAMPLES, loss="mse_loss")
+    assert not across_samples(tower)
