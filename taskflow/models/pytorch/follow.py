@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -112,9 +112,9 @@ class _Following:
 
     def followed(self) -> Followed:
         """Raises ValueError that lists what has no counterpart, or says what is not supported, and where."""
-        self._require_counterparts()
         fusions = fusions_of(self.recording, self.module)
         inside = {number for fusion in fusions.values() for number in fusion.inside}
+        self._require_counterparts(inside)
         for step in self.recording.steps:
             before = len(self.graph.nodes)
             try:
@@ -137,7 +137,8 @@ class _Following:
             what = type(self.module.get_submodule(step.target)).__name__ if step.kind == "module" else step.name
             self.graph.calls.update(dict.fromkeys([node.name for node in nodes], FrameworkCall(step.number, what)))
 
-    def _require_counterparts(self) -> None:
+    def _require_counterparts(self, fused: Set[int]) -> None:
+        """Raise ValueError that lists what has no counterpart, but for steps that are ``fused`` with others."""
         missing: dict[tuple[str, str], list[str]] = {}  # what it is: where
         lines: dict[tuple[str, str], str] = {}
         for step in self.recording.steps:
@@ -146,7 +147,7 @@ class _Following:
                 if layer_of(part) is None:
                     missing.setdefault((type(part).__name__, ""), []).append(step.target)
                     lines.setdefault((type(part).__name__, ""), said(step.line))
-            elif step.kind == "function" and step.target not in FUNCTIONS and step.target not in OF_MASKS:
+            elif step.kind == "function" and step.number not in fused and not (step.target in FUNCTIONS or step.target in OF_MASKS):
                 own = hasattr(torch.Tensor, getattr(step.target, "__name__", "")) and step.target not in vars(torch).values()
                 kind = "a tensor's method" if own else "a function"
                 missing.setdefault((kind, step.name), []).append(step.name)
@@ -172,6 +173,7 @@ class _Following:
         if made is not None:
             self._settle(step, narrowed(made, step.values, name))
             return
+        self._require_counterparts(set())
         for number in sorted(fusion.inside):
             self._settle(self.recording.steps[number], self._value(self.recording.steps[number]))
 

@@ -64,12 +64,6 @@ def norm(name: str, input: Tensor, p: Any = "fro", dim: Any = None, keepdim: boo
     return ops.sum(sizes, dim, keepdim, name=name) if p == 1 else ops.amax(sizes, dim, keepdim, name=name)
 
 
-@stands_for("int", "long")
-def integers(name: str, input: Any) -> Any:
-    """Raise Unsupported: integers made of other numbers are understood only where `placing` says what is done with them."""
-    raise Unsupported("integers that are made of other numbers, but to take features from where they are largest")
-
-
 @stands_for("argmax")
 def argmax(name: str, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The position of the largest number of the last dimension."""
