@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from taskflow.export.pytorch.support.exchange import placed
+from taskflow.export.pytorch.support import placed
 from taskflow.probe.script.clock import taken
 
 DEPTH = 4  # layers that make up a small network

@@ -4,3 +4,7 @@ These files are copied one after the other into the modules that `taskflow expor
 but PyTorch. Layers that a plan cuts compute on their own pieces (local tensors); between them activations are DTensors, and
 every redistribution is one that the plan asks for. Ranks ascend in the mesh, which PyTorch needs.
 """
+
+from taskflow.export.pytorch.support.exchange import placed
+
+__all__ = ["placed"]
