@@ -17,7 +17,8 @@ from taskflow.models.pytorch import from_torch, weights_of
 from taskflow.operators.tensor import Tensor
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
-import torch_cases_layers  # noqa: E402, F401  they fill CASES
+import torch_cases_complex  # noqa: E402, F401  they fill CASES
+import torch_cases_layers  # noqa: E402, F401
 import torch_cases_memory  # noqa: E402, F401
 import torch_cases_modules  # noqa: E402, F401
 import torch_cases_more  # noqa: E402, F401
@@ -131,3 +132,10 @@ def test_verification_agrees(name: str) -> None:
     """With verification the same are understood: nothing that is equal is refused. (A quarter of them.)"""
     word, why = outcome(CASES[name], verify=True)
     assert word == CASES[name].word, why
+
+
+@pytest.mark.parametrize("name", torch_cases_complex.KINDS)
+def test_rotary_positions_become_operators_where_a_table_is_a_rotation(name: str) -> None:
+    case = CASES[name]
+    graph = from_torch(case.make().double(), *case.arguments(), loss=None)
+    assert [node.operator.kind for node in graph].count("rotary") == torch_cases_complex.KINDS[name]

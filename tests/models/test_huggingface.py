@@ -28,11 +28,11 @@ assert _spec is not None and _spec.loader is not None
 imports = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(imports)
 CLOSE = 1e-5  # of the loss; of the largest gradient: float32, sums in another order
-NETWORKS = ("GPT-2", "Llama", "Mistral, window 8", "Mixtral", "Qwen2", "BERT", "ViT", "T5")
+NETWORKS = ("GPT-2", "Llama", "Mistral, window 8", "Mixtral", "Qwen2", "BERT", "ViT", "T5", "DeepSeek V2")
 LLAMA = imports.CONFIGS["Llama"]
 
 
-@pytest.mark.parametrize("name", fast_among(NETWORKS, ["Mistral, window 8", "Mixtral", "ViT", "T5"]))
+@pytest.mark.parametrize("name", fast_among(NETWORKS, ["Mistral, window 8", "Mixtral", "ViT", "T5", "DeepSeek V2"]))
 def test_loss_and_gradients_are_those_of_pytorch(name: str) -> None:
     _, _, loss, gradients = imports.compared(imports.CONFIGS[name])
     assert loss <= CLOSE and gradients <= CLOSE

@@ -14,9 +14,11 @@ from taskflow import operators as ops
 from taskflow.floats import is_narrow
 from taskflow.graph import FrameworkCall, Node, OperatorGraph
 from taskflow.models.pytorch import arithmetic, assigning, neural, reducing, shaping  # noqa: F401  they fill the registry
+from taskflow.models.pytorch.complex_numbers import OF_COMPLEX, Complex, complex_call, is_complex_call
 from taskflow.models.pytorch.experts import is_experts
-from taskflow.models.pytorch.fused import Fusion, fusions_of
+from taskflow.models.pytorch.fused import fusions_of
 from taskflow.models.pytorch.idle import memory_savers
+from taskflow.models.pytorch.look import Fusion
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, makes_mask, masked_call
 from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import raising_line, said
@@ -44,6 +46,7 @@ from taskflow.saying import some
 
 MOST_NAMED = 8  # of what has no counterpart
 WATCHING = "verify."  # names of what verification adds begin so
+NO_GRADIENT = "lets no gradient through in PyTorch (detach, no_grad), but parameters lie before it; this is not understood"
 Watch = Callable[[TorchStep, int, Any], Any]  # what stands for a step's tensor (`Tensor`, `Later`, `Stacked`), in place of it
 
 
@@ -145,7 +148,7 @@ class _Following:
                 if layer_of(part) is None:
                     missing.setdefault((type(part).__name__, ""), []).append(step.target)
                     lines.setdefault((type(part).__name__, ""), said(step.line))
-            elif step.kind == "function" and step.target not in FUNCTIONS and step.target not in OF_MASKS:
+            elif step.kind == "function" and not any(step.target in known for known in (FUNCTIONS, OF_MASKS, OF_COMPLEX)):
                 own = hasattr(torch.Tensor, getattr(step.target, "__name__", "")) and step.target not in vars(torch).values()
                 kind = "a tensor's method" if own else "a function"
                 missing.setdefault((kind, step.name), []).append(step.name)
@@ -195,6 +198,8 @@ class _Following:
         args, kwargs = mapped(widen, args), mapped(widen, kwargs)
         if step.target is not ATTENTION and makes_mask(step.target, args, kwargs):
             return masked_call(step.target, name, self.graph, args, kwargs)
+        if is_complex_call(step.target, args, kwargs):
+            return complex_call(step.target, name, self.graph, args, kwargs)
         handler = FUNCTIONS[step.target]
         if handler not in SWAPPED:
             convert = self._tensor(name) if handler not in RAW else in_order
@@ -203,6 +208,7 @@ class _Following:
 
     def _layer(self, step: TorchStep, args: Any, kwargs: Any) -> Any:
         part = self.module.get_submodule(step.target)
+        require(not any(isinstance(value, Complex) for value in leaves((args, kwargs))), "of complex numbers")
         build = layer_of(part)
         assert build is not None, "layers without counterparts are refused before"
         parameters = dict(part.named_parameters())
@@ -279,6 +285,10 @@ class _Following:
             if isinstance(ours, Mask):
                 fits = ours.tensor.shape == tuple(theirs.shape) and not theirs.requires_grad
                 require(fits, f"returns {theirs.dtype} {list(theirs.shape)} in PyTorch, but a mask {list(ours.tensor.shape)} here")
+            elif isinstance(ours, Complex):
+                require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")
+                flows = any(map(self._depends_on_parameters, (ours.real, ours.imag)))
+                require(theirs.is_complex() and (theirs.requires_grad or not flows), NO_GRADIENT)
             elif isinstance(ours, (Stacked, *Lazy)):
                 require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")
                 if self.watch is not None:
@@ -297,10 +307,7 @@ class _Following:
             f"returns {dtype} in PyTorch, but {ours.dtype} here",
         )
         flows = self._depends_on_parameters(ours)
-        require(
-            not flows or theirs.requires_grad,
-            "lets no gradient through in PyTorch (detach, no_grad), but parameters lie before it; this is not understood",
-        )
+        require(not flows or theirs.requires_grad, NO_GRADIENT)
 
     def _depends_on_parameters(self, ours: Tensor) -> bool:
         for node in self.graph.nodes[self.seen :]:
@@ -314,6 +321,7 @@ class _Following:
 
     def _result(self, value: Any) -> Any:
         if isinstance(value, Ref):
+            require(not isinstance(self.values[value], Complex), "it returns complex numbers; return torch.view_as_real of them")
             return self._tensor("output")(self._given(value))
         return constant_of(value, self.graph, "output") if isinstance(value, Fixed) else value
 
