@@ -9,17 +9,21 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, inf
 
+import numpy as np
+
 from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.binary import Binary
 from taskflow.operators.cast import Cast
 from taskflow.operators.combine import CombineExperts
 from taskflow.operators.combine_weights import CombineWeights
+from taskflow.operators.constant import ConstantArray
 from taskflow.operators.dispatch import Dispatch
 from taskflow.operators.einsum import Einsum
 from taskflow.operators.elementary import Log, Power, Rsqrt, Sqrt
 from taskflow.operators.expert_linear import ExpertLinear
 from taskflow.operators.expert_places import ExpertPlaces
 from taskflow.operators.operator import Operator
+from taskflow.operators.reduce import Reduce
 from taskflow.operators.routed_linear import RoutedLinear
 from taskflow.operators.swiglu import SwiGLU
 from taskflow.operators.tensor import Tensor
@@ -135,6 +139,12 @@ class _WithPlaces:
             inputs = rows, self.new[_key(node.inputs[weights])], slots
             self._keep(node, self.graph.apply(CombineExperts(), inputs, name=node.name))
             return
+        if isinstance(node.operator, Reduce) and _adds_choices(node.operator):
+            rows, slots = first
+            ones = ConstantArray.of(np.ones(slots.shape, rows.dtype))
+            (weights,) = self.graph.apply(ones, (), name=self._called(node, f"{node.name}.weights"))
+            self._keep(node, self.graph.apply(CombineExperts(), (rows, weights, slots), name=node.name))
+            return
         if any(one is None or one[1] is not first[1] for one in held) or not _by_element(node):
             raise self._cannot(node, f"({node.operator.kind}) is not known to do the same with them where they are placed")
         made = self.graph.apply(
@@ -156,6 +166,11 @@ def _by_element(node: Node) -> bool:
     """True for operators that do the same with every number, wherever it lies, and have a gradient at the zeros of empty places."""
     same = isinstance(node.operator, (Unary, Binary, SwiGLU, Cast)) and not isinstance(node.operator, (Log, Sqrt, Rsqrt, Power))
     return same and all(spec.shape == node.specs[0].shape for spec in node.specs)
+
+
+def _adds_choices(operator: Reduce) -> bool:
+    """True for the sum of rows (G, S, k, M) over the choices, as where experts read what is weighted already (Llama 4)."""
+    return not operator.mean and not operator.keepdim and tuple(operator.over) == (2,)
 
 
 def _weights_of(node: Node, operator: Einsum) -> int | None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from taskflow import operators as ops
+from taskflow.models.pytorch.recipes import derived, varies
 from taskflow.models.pytorch.registry import array_of, constant, graph_of, number_of, stands_for, tensor_of
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
 from taskflow.models.pytorch.steps import Fixed
@@ -33,6 +34,7 @@ def _with_parameter(build: Callable[..., Tensor], a: Any, b: Any) -> Tensor | No
 def _two(name: str, a: Any, b: Any) -> tuple[Any, Any]:
     """Operands as tensors of the graph; numbers as floats."""
     graph = graph_of(a, b)
+    a, b = _once_for_all(a, b), _once_for_all(b, a)
     dtype = next((value.dtype for value in (a, b) if isinstance(value, Tensor)), graph.dtype)
     found = [
         number_of(value) if number_of(value) is not None
@@ -42,6 +44,18 @@ def _two(name: str, a: Any, b: Any) -> tuple[Any, Any]:
     for value in found:
         require(isinstance(value, (Tensor, float)), f"an operand must be a tensor or a number, got {type(value).__name__}")
     return found[0], found[1]
+
+
+def _once_for_all(value: Any, other: Any) -> Any:
+    """A fixed operand that is the same for all samples of the other one, with one sample."""
+    shape = tuple(value.tensor.shape) if isinstance(value, Fixed) else ()
+    if len(shape) < 2 or shape[0] == 1 or not isinstance(other, Tensor) or other.ndim != len(shape) or other.shape[0] != shape[0]:
+        return value
+    source = value.recipe or value.tensor
+    if varies(source, -len(shape)):
+        return value
+    first = derived(torch.Tensor.__getitem__, source, slice(0, 1))
+    return Fixed(first.tensor, 0, value.name, first)
 
 
 @stands_for("add", "add_", "__radd__", raw=True)

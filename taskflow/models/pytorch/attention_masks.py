@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from taskflow.models.pytorch.recipes import LARGE, Recipe, block, derived, numpy
 from taskflow.models.pytorch.registry import constant_of, lowest_of
 from taskflow.models.pytorch.site import Held, require
 from taskflow.models.pytorch.steps import Fixed
+from taskflow.operators.attention_scope import Span
 from taskflow.operators.tensor import Tensor
 
 MOST_ROWS = 2048  # of queries that are all looked at; of more, those at both ends and some between
@@ -26,30 +26,52 @@ def fixed_mask(mask: Fixed, rows: int, columns: int, allowed: bool = True) -> tu
     """Return the rest of a fixed attention mask, whether it hides later keys, and the window: how many keys each query sees then.
     ``allowed``: whether True is what is seen; numbers are added. The rest is None where the rule says all: for the causal mask,
     with a window or without, and for one that hides nothing."""
+    spans = _spans(mask, rows, columns, allowed)
+    if spans is None:
+        return mask, False, None
+    if all(first == 0 and last == columns for first, last in spans.values()):
+        return None, False, None
+    if not _sees_itself_last(spans, rows, columns):
+        return mask, False, None
+    width = max(row - first for row, (first, _) in spans.items()) + 1
+    fits = all(first == max(0, row - width + 1) for row, (first, _) in spans.items())
+    return (None, True, width if width < columns else None) if fits else (mask, False, None)
+
+
+def chunk_of(mask: Fixed, rows: int, columns: int, allowed: bool = True) -> int | None:
+    """Return how many keys a chunk has, if a fixed attention mask lets each query see the keys of its own chunk up to its own
+    (Llama 4); None for other masks, and where the last chunk is shorter."""
+    spans = _spans(mask, rows, columns, allowed)
+    if spans is None or not _sees_itself_last(spans, rows, columns):
+        return None
+    size = max(row - first for row, (first, _) in spans.items()) + 1
+    fits = all(first == row - row % size for row, (first, _) in spans.items())
+    return size if fits and rows % size == 0 else None
+
+
+def _spans(mask: Fixed, rows: int, columns: int, allowed: bool) -> dict[int, Span] | None:
+    """For each query that is looked at the keys that it sees, from the first to below the last; None if these are no span, or a
+    mask differs among samples or heads, or is of another size."""
     source = mask.recipe or mask.tensor
     if len(source.shape) < 2 or tuple(source.shape[-2:]) != (rows, columns):
-        return mask, False, None
+        return None
     if any(varies(source, dim) for dim in range(-len(source.shape), -2)):
-        return mask, False, None
-    spans: list[tuple[int, int]] = []  # the keys that each query sees
-    plain = True
+        return None
+    spans: dict[int, Span] = {}
     for low, high in _looked_at(rows):
         hidden = _hidden(source, low, high, allowed)
         if hidden is None:
-            return mask, False, None
+            return None
         for row, seen in zip(range(low, high), ~hidden):
             first, count = int(seen.argmax()), int(seen.sum())
             if not count or not seen[first : first + count].all():
-                return mask, False, None
-            spans.append((row - first, row - first - count + 1))  # keys before its own that it sees; how far the last one is
-            plain = plain and count == columns
-    if plain:
-        return None, False, None
-    if rows != columns or any(last for _, last in spans):
-        return mask, False, None
-    width = max(before for before, _ in spans) + 1
-    fits = all(before == min(row, width - 1) for row, (before, _) in zip(_numbers(rows), spans))
-    return (None, True, width if width < columns else None) if fits else (mask, False, None)
+                return None
+            spans[row] = (first, first + count)
+    return spans
+
+
+def _sees_itself_last(spans: dict[int, Span], rows: int, columns: int) -> bool:
+    return rows == columns and all(last == row + 1 for row, (_, last) in spans.items())
 
 
 def _looked_at(rows: int) -> list[tuple[int, int]]:
@@ -58,11 +80,6 @@ def _looked_at(rows: int) -> list[tuple[int, int]]:
         return [(low, min(rows, low + ROWS)) for low in range(0, rows, ROWS)]
     between = [part * rows // 16 for part in range(1, 16)]
     return [(0, ROWS), *((low, low + 8) for low in between), (rows - ROWS, rows)]
-
-
-def _numbers(rows: int) -> Iterator[int]:
-    for low, high in _looked_at(rows):
-        yield from range(low, high)
 
 
 def _hidden(source: Any, low: int, high: int, allowed: bool) -> np.ndarray[Any, Any] | None:

@@ -15,7 +15,7 @@ from taskflow.floats import is_narrow
 from taskflow.graph import FrameworkCall, Node, OperatorGraph
 from taskflow.models.pytorch import arithmetic, assigning, neural, reducing, shaping  # noqa: F401  they fill the registry
 from taskflow.models.pytorch.complex_numbers import OF_COMPLEX, Complex, complex_call, is_complex_call
-from taskflow.models.pytorch.experts import is_experts
+from taskflow.models.pytorch.experts import layout_of
 from taskflow.models.pytorch.fused import fusions_of
 from taskflow.models.pytorch.idle import memory_savers
 from taskflow.models.pytorch.look import Fusion
@@ -222,7 +222,7 @@ class _Following:
             given = next((found for value in leaves((args, kwargs)) if (found := type_of(value)) is not None), None)
             self._require_type(parameter, name, given)
             self._require_alone(parameter, step.target)
-            if isinstance(part, STATEFUL) or is_experts(part):
+            if isinstance(part, STATEFUL) or any(map(layout_of, part.modules())):
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target
         swapped = (*Lazy, Stacked, *(() if isinstance(part, nn.MultiheadAttention) else (Fixed,))) if (
