@@ -18,6 +18,7 @@ from taskflow.operators.tensor import Tensor
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 import torch_cases_complex  # noqa: E402  they fill CASES
+import torch_cases_integers  # noqa: E402, F401
 import torch_cases_layers  # noqa: E402, F401
 import torch_cases_memory  # noqa: E402, F401
 import torch_cases_modules  # noqa: E402, F401
@@ -139,3 +140,12 @@ def test_rotary_positions_become_operators_where_a_table_is_a_rotation(name: str
     case = CASES[name]
     graph = from_torch(case.make().double(), *case.arguments(), loss=None)
     assert [node.operator.kind for node in graph].count("rotary") == torch_cases_complex.KINDS[name]
+
+
+@pytest.mark.parametrize("name, blocks", [
+    ("attention_with_sinks", 1), ("attention_with_sinks_of_all_keys", 1), ("attention_with_sinks_and_a_bias", 0),
+])
+def test_attention_with_sinks_keeps_no_scores_where_its_mask_is_a_rule(name: str, blocks: int) -> None:
+    case = CASES[name]
+    kinds = [node.operator.kind for node in from_torch(case.make().double(), *case.arguments(), loss=None)]
+    assert kinds.count("attention_blocks") == blocks and ("softmax" in kinds) == (not blocks)

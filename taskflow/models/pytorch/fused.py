@@ -13,6 +13,7 @@ from taskflow.models.pytorch.look import Fusion, Look, other_operand
 from taskflow.models.pytorch.recipes import SAME
 from taskflow.models.pytorch.registry import Again, number_of
 from taskflow.models.pytorch.rotating import by_complex_numbers, by_halves, by_parts
+from taskflow.models.pytorch.sinks import attention_with_sinks
 from taskflow.models.pytorch.site import Held
 from taskflow.models.pytorch.steps import Ref, TorchRecording, TorchStep
 from taskflow.operators.tensor import Tensor
@@ -23,7 +24,7 @@ def fusions_of(recording: TorchRecording, module: Any) -> dict[int, Fusion]:
     found: dict[int, Fusion] = {}
     look = Look(recording, module)
     for step in recording.steps:
-        for match in (_rms_norm, by_halves, by_parts, by_complex_numbers, _swiglu, _again):
+        for match in (_rms_norm, by_halves, by_parts, by_complex_numbers, attention_with_sinks, _swiglu, _again):
             made = match(look, step)
             if made is not None and look.closed(made):
                 found[max(made.inside)] = made
