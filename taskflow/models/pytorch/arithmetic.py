@@ -41,6 +41,11 @@ def _two(name: str, a: Any, b: Any) -> tuple[Any, Any]:
         else constant(graph, array_of(value).astype(dtype), value.name or f"{name}.constant")
         if isinstance(value, Fixed) and not value.tensor.is_floating_point() else tensor_of(value, graph, name) for value in (a, b)
     ]  # fixed integers become floats, as PyTorch makes them beside floats
+    wide = next((value.dtype for value in found if isinstance(value, Tensor) and value.spec.differentiable), np.dtype(np.float32))
+    found = [
+        ops.to_float(value, wide, name=f"{name}.floats") if isinstance(value, Tensor) and value.dtype.kind in "iu" else value
+        for value in found
+    ]
     for value in found:
         require(isinstance(value, (Tensor, float)), f"an operand must be a tensor or a number, got {type(value).__name__}")
     return found[0], found[1]
@@ -58,10 +63,27 @@ def _once_for_all(value: Any, other: Any) -> Any:
     return Fixed(first.tensor, 0, value.name, first)
 
 
+def _of_integers(build: Callable[..., Tensor], name: str, a: Any, b: Any) -> Tensor | None:
+    """What ``build`` makes of integers that are computed from inputs, such as positions; None if an operand is of floats."""
+    graph = graph_of(a, b)
+    found = []
+    for value in (a, b):
+        fixed = value.tensor.dtype if isinstance(value, Fixed) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            found.append(constant(graph, np.array([value]), f"{name}.constant"))
+        elif fixed is not None and not (fixed.is_floating_point or fixed.is_complex):
+            found.append(constant(graph, array_of(value).astype(np.int64), value.name or f"{name}.constant"))
+        elif isinstance(value, Tensor) and value.dtype.kind in "iu":
+            found.append(value)
+        else:
+            return None
+    return found[0] if isinstance(b, int) and b == 0 and build is not ops.mul else build(*found, name=name)
+
+
 @stands_for("add", "add_", "__radd__", raw=True)
 def add(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
     """input + alpha other."""
-    made = _with_parameter(ops.add_weight, input, other) if alpha == 1 else None
+    made = _with_parameter(ops.add_weight, input, other) or _of_integers(ops.add, name, input, other) if alpha == 1 else None
     if made is not None:
         return made
     a, b = _two(name, input, other)
@@ -74,6 +96,9 @@ def add(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
 @stands_for("sub", "sub_", "subtract", "subtract_", raw=True)
 def sub(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
     """input - alpha other."""
+    made = _of_integers(ops.sub, name, input, other) if alpha == 1 else None
+    if made is not None:
+        return made
     a, b = _two(name, input, other)
     if alpha != 1:
         b = b * alpha if isinstance(b, float) else ops.scale(b, alpha, name=f"{name}.alpha")
@@ -103,6 +128,9 @@ def mul(name: str, input: Any, other: Any) -> Any:
             shape = np.broadcast_shapes(x.shape, tuple(one.tensor.shape))
             require(shape == x.shape, f"integers {list(x.shape)} repeated to {list(shape)}; give one for each sample")
             return x
+    made = _of_integers(ops.mul, name, input, other)
+    if made is not None:
+        return made
     a, b = _two(name, input, other)
     a, b = (b, a) if isinstance(a, float) else (a, b)
     return ops.scale(a, b, name=name) if isinstance(b, float) else ops.mul(a, b, name=name)
@@ -321,9 +349,15 @@ def std(name: str, input: Tensor, dim: Any = None, unbiased: bool | None = None,
     return ops.sqrt(var(f"{name}.variance", input, dim, unbiased, keepdim, correction=correction), name=name)
 
 
-@stands_for("gather")
-def gather(name: str, input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
-    """Elements of each row at computed indices, such as the weights of chosen experts."""
+@stands_for("gather", raw=True)
+def gather(name: str, input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+    """Elements of each row at computed indices, such as the weights of chosen experts; of a fixed tensor whose numbers are all the
+    same these numbers."""
+    if isinstance(input, Fixed) and isinstance(index, Tensor) and input.tensor.numel():
+        numbers = array_of(input)
+        if bool((numbers == numbers.flat[0]).all()):
+            return constant(index.graph, np.broadcast_to(numbers.flat[0], index.shape), f"{name}.constant")
+    input, index = (tensor_of(value, graph_of(input, index), name) for value in (input, index))
     rows = isinstance(index, Tensor) and input.ndim == index.ndim == 2 and dim in (1, -1) and input.shape[0] == index.shape[0]
     require(rows, "only of rows (N, B) by computed indices (N, K), along dimension 1")
     return ops.gather(input, index, name=name)

@@ -13,7 +13,7 @@ from torch import nn
 from taskflow import operators as ops
 from taskflow.floats import is_narrow
 from taskflow.graph import FrameworkCall, Node, OperatorGraph
-from taskflow.models.pytorch import arithmetic, assigning, neural, reducing, shaping  # noqa: F401  they fill the registry
+from taskflow.models.pytorch import arithmetic, assigning, converting, neural, reducing, shaping  # noqa: F401  they fill the registry
 from taskflow.models.pytorch.complex_numbers import OF_COMPLEX, Complex, complex_call, is_complex_call
 from taskflow.models.pytorch.experts import layout_of
 from taskflow.models.pytorch.fused import fusions_of
@@ -302,10 +302,8 @@ class _Following:
     def _compare(self, step: TorchStep, theirs: torch.Tensor, ours: Tensor) -> None:
         shape, dtype = tuple(theirs.shape), name_of_type(theirs.dtype)
         require(ours.shape == shape, f"returns {list(shape)} in PyTorch, but {list(ours.shape)} here")
-        require(
-            str(ours.dtype) == dtype,
-            f"returns {dtype} in PyTorch, but {ours.dtype} here",
-        )
+        integers = ours.dtype.kind in "iu" and theirs.dtype in (torch.int32, torch.int64)
+        require(str(ours.dtype) == dtype or integers, f"returns {dtype} in PyTorch, but {ours.dtype} here")
         flows = self._depends_on_parameters(ours)
         require(not flows or theirs.requires_grad, NO_GRADIENT)
 
