@@ -149,3 +149,12 @@ def test_attention_with_sinks_keeps_no_scores_where_its_mask_is_a_rule(name: str
     case = CASES[name]
     kinds = [node.operator.kind for node in from_torch(case.make().double(), *case.arguments(), loss=None)]
     assert kinds.count("attention_blocks") == blocks and ("softmax" in kinds) == (not blocks)
+
+
+@pytest.mark.parametrize("name", [
+    "custom_gradient", "own_gradient_straight_through", "own_gradient_through_a_clamp", "own_gradient_that_is_clipped",
+])
+def test_a_gradient_that_is_no_derivative_is_named_without_verification(name: str) -> None:
+    why = r"forward calls \w+, a custom autograd.Function, whose backward is not the derivative of its forward"
+    with pytest.raises(ValueError, match=why):
+        from_torch(CASES[name].make().double(), *CASES[name].arguments(), loss=None, verify=False)

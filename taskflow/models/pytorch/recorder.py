@@ -27,6 +27,7 @@ from taskflow.models.pytorch.calls import (
 )
 from taskflow.models.pytorch.dropping import probability_of
 from taskflow.models.pytorch.experts import is_experts, without_numbers
+from taskflow.models.pytorch.own_gradients import functions_followed
 from taskflow.models.pytorch.places import calling_line
 from taskflow.models.pytorch.recipes import SAME, Recipes, plain_name
 from taskflow.models.pytorch.refused import more_than_its_class
@@ -79,7 +80,7 @@ class TorchRecorder(TorchFunctionMode):
         args, kwargs = self._bound(forward, examples)
         nn.Module.__call__ = self._call()  # type: ignore[method-assign]
         try:
-            with self.shadow.in_place_of(self.module), torch.enable_grad(), self:
+            with self.shadow.in_place_of(self.module), functions_followed(self), torch.enable_grad(), self:
                 returned = forward(self.module, *args, **kwargs)
                 with self.pause():
                     output = mapped(self._kept, returned)
