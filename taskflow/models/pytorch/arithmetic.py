@@ -13,7 +13,17 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.recipes import derived, varies
-from taskflow.models.pytorch.registry import array_of, constant, graph_of, number_of, stands_for, tensor_of
+from taskflow.models.pytorch.registry import (
+    array_of,
+    constant,
+    constant_of,
+    fixed_of,
+    graph_of,
+    number_of,
+    once_of,
+    stands_for,
+    tensor_of,
+)
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
@@ -240,10 +250,13 @@ def masked_fill(name: str, input: Any, mask: Any, value: Any) -> Any:
     number, graph = number_of(value), graph_of(input)
     if number is None:
         raise Unsupported("value must be a number")
-    x, where = tensor_of(input, graph, name), array_of(mask).astype(bool)
-    keep = ops.mul(x, constant(graph, (~where).astype(x.dtype), f"{name}.keep"), name=f"{name}.kept")
-    fill = np.where(where, number, 0.0).astype(x.dtype)
-    return ops.add(keep, constant(graph, fill, f"{name}.fill"), name=name)
+    x = tensor_of(input, graph, name)
+    dtype = getattr(torch, str(x.dtype))
+    where = derived(torch.Tensor.to, once_of(mask), torch.bool)
+    keep = derived(torch.Tensor.to, derived(torch.logical_not, where), dtype)
+    fill = derived(torch.where, where, torch.tensor(number, dtype=dtype), torch.tensor(0.0, dtype=dtype))
+    kept = ops.mul(x, constant_of(fixed_of(keep), graph, f"{name}.keep"), name=f"{name}.kept")
+    return ops.add(kept, constant_of(fixed_of(fill), graph, f"{name}.fill"), name=name)
 
 
 @stands_for("where", raw=True)

@@ -11,8 +11,8 @@ import torch
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add
 from taskflow.models.pytorch.masks import Mask, lowest_score
-from taskflow.models.pytorch.recipes import LARGE, Recipe, block, derived, numpy_of, varies
-from taskflow.models.pytorch.registry import constant_of, lowest_of
+from taskflow.models.pytorch.recipes import LARGE, block, derived, numpy_of, varies
+from taskflow.models.pytorch.registry import constant_of, fixed_of, lowest_of, once_of
 from taskflow.models.pytorch.site import Held, require
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.attention_scope import Span
@@ -20,6 +20,8 @@ from taskflow.operators.tensor import Tensor
 
 MOST_ROWS = 2048  # of queries that are all looked at; of more, those at both ends and some between
 ROWS = 64  # that are looked at together
+MOST_HEADS = 1024  # for each of which a mask may add numbers of its own
+CLOSE = 3e-7  # of the largest number: differences of positions times a slope, in float32
 
 
 def fixed_mask(mask: Fixed, rows: int, columns: int, allowed: bool = True) -> tuple[Fixed | None, bool, int | None]:
@@ -47,6 +49,33 @@ def chunk_of(mask: Fixed, rows: int, columns: int, allowed: bool = True) -> int 
     size = max(row - first for row, (first, _) in spans.items()) + 1
     fits = all(first == row - row % size for row, (first, _) in spans.items())
     return size if fits and rows % size == 0 else None
+
+
+def causal_bias(mask: Fixed, rows: int, columns: int) -> Fixed | None:
+    """Return what a fixed mask (..., T, T) that is added adds for each key (..., 1, T), if it hides later keys beside that: as
+    ALiBi does (Press, Smith, Lewis, arXiv 2108.12409). None for other masks. What differs among queries alone is left out, since
+    the softmax does."""
+    source = once_of(mask)
+    shape = tuple(source.shape)
+    if rows != columns or len(shape) < 2 or shape[-2:] != (rows, columns) or math.prod(shape[:-2]) > MOST_HEADS:
+        return None
+    if not mask.tensor.is_floating_point():
+        return None
+    whole = [(0, size) for size in shape]
+    last = block(source, [*whole[:-2], (rows - 1, rows), whole[-1]])
+    lowest, added = float(torch.finfo(last.dtype).min), last.double().numpy()
+    if (added <= lowest).any():
+        return None
+    close = CLOSE * float(np.abs(added).max(initial=0.0))
+    for low, high in _looked_at(rows):
+        few = [*[(0, 1)] * (len(shape) - 2), (low, high), whole[-1]]
+        for spans in (few, [*whole[:-2], (low, low + 1), whole[-1]]):
+            part, numbers = block(source, spans).double().numpy(), added[tuple(slice(*span) for span in spans[:-2])]
+            seen = np.arange(columns) <= np.arange(*spans[-2])[:, None]
+            over = np.where(seen, part - numbers, 0)
+            if (part[..., ~seen] > lowest).any() or (np.abs(over - np.where(seen, over[..., :1], 0)) > close).any():
+                return None
+    return fixed_of(last)
 
 
 def _spans(mask: Fixed, rows: int, columns: int, allowed: bool) -> dict[int, Span] | None:
@@ -104,11 +133,8 @@ def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor
     if isinstance(mask, (Tensor, Held)):
         return add(f"{name}ed", scores, mask)  # type: ignore[no-any-return]
     require(isinstance(mask, Fixed), "masks that are inputs, or are computed from them, are not supported (attn_mask)")
-    source: Any = mask.recipe or mask.tensor
+    source = once_of(mask)
     dims = len(source.shape)
-    for dim in range(dims - 2):  # such as the same for all samples: what repeats is kept once
-        if source.shape[dim] > 1 and not varies(source, dim - dims):
-            source = derived(torch.Tensor.__getitem__, source, (slice(None),) * dim + (slice(0, 1),))
     if mask.tensor.dtype is torch.bool:
         numbers = torch.tensor([0.0, -torch.inf])
         visible = source if allowed else derived(torch.logical_not, source)
@@ -118,8 +144,5 @@ def masked_scores(name: str, scores: Tensor, mask: Any, allowed: bool) -> Tensor
     rows = numpy_of(block(source, looked))
     require(bool((rows > -np.inf).any(-1).all()), "a mask hides all keys of some query")
     source = derived(torch.Tensor.to, source, getattr(torch, str(scores.dtype)))
-    return ops.add(scores, constant_of(_fixed(source), scores.graph, name), name=f"{name}ed")
+    return ops.add(scores, constant_of(fixed_of(source), scores.graph, name), name=f"{name}ed")
 
-
-def _fixed(source: Recipe) -> Fixed:
-    return Fixed(source.tensor, 0, "", source)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from taskflow import operators as ops
+from taskflow.models.pytorch.causal import causal_softmax
 from taskflow.models.pytorch.look import Fusion, Look, other_operand
 from taskflow.models.pytorch.recipes import SAME
 from taskflow.models.pytorch.registry import Again, number_of
@@ -24,7 +25,7 @@ def fusions_of(recording: TorchRecording, module: Any) -> dict[int, Fusion]:
     found: dict[int, Fusion] = {}
     look = Look(recording, module)
     for step in recording.steps:
-        for match in (_rms_norm, by_halves, by_parts, by_complex_numbers, attention_with_sinks, _swiglu, _again):
+        for match in (_rms_norm, by_halves, by_parts, by_complex_numbers, attention_with_sinks, causal_softmax, _swiglu, _again):
             made = match(look, step)
             if made is not None and look.closed(made):
                 found[max(made.inside)] = made

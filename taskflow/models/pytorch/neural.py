@@ -11,7 +11,7 @@ from torch import nn
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add, matmul, mul
-from taskflow.models.pytorch.attention_masks import chunk_of, fixed_mask, masked_scores
+from taskflow.models.pytorch.attention_masks import causal_bias, chunk_of, fixed_mask, masked_scores
 from taskflow.models.pytorch.convolving import as_planes
 from taskflow.models.pytorch.masks import Mask
 from taskflow.models.pytorch.modules import LAYERS
@@ -317,7 +317,8 @@ def attention(
         rows, columns = each[0].shape[-2], each[1].shape[-2]
         attn_mask, hides_later, window = fixed_mask(attn_mask, rows, columns)
         chunk = chunk_of(attn_mask, rows, columns) if attn_mask is not None else None
-        is_causal = is_causal or hides_later
+        bias = causal_bias(attn_mask, rows, columns) if attn_mask is not None and chunk is None and not is_causal else None
+        attn_mask, is_causal = (attn_mask, is_causal or hides_later) if bias is None else (bias, True)
     ruled = attn_mask is None or chunk is not None
     if ruled and isinstance(each[1], Again) and isinstance(each[2], Again) and each[1].times == each[2].times:
         each, enable_gqa = [each[0], each[1].base, each[2].base], True

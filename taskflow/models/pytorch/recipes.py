@@ -38,6 +38,7 @@ UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 RANDOM = {"uniform", "normal", "bernoulli", "exponential", "random", "geometric", "log_normal", "cauchy"}
 CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as"}
 SAME = CASTS | {"contiguous", "clone", "cpu", "cuda"}  # functions that return what they are given, in another type or place
+RESHAPES = {"unsqueeze", "squeeze", "view", "reshape"}
 Spans = Sequence[tuple[int, int]]
 
 
@@ -143,8 +144,14 @@ def block(value: Any, spans: Spans) -> torch.Tensor:
         return block(first, turned).transpose(a, b)
     if name == "getitem" and (found := _sliced(first, value.args[1], spans)) is not None:
         return block(first, found).reshape([high - low for low, high in spans])
-    if name in ("unsqueeze", "squeeze", "view", "reshape") and (found := _same_order(value, first, spans)) is not None:
+    if name in RESHAPES and (found := _same_order(value, first, spans)) is not None:
         return block(first, found).reshape([high - low for low, high in spans])
+    if name in RESHAPES and (before := _before_reshapes(value)) is not None:
+        origin, between = before
+        part = block(origin, _same_order(value, origin, spans) or ())
+        for step in between:
+            part = _run(step.function, plain_name(step.function), (part, *step.args[1:]), step.kwargs)
+        return part.reshape([high - low for low, high in spans])
     return whole(value)[tuple(slice(low, high) for low, high in spans)]
 
 
@@ -245,6 +252,25 @@ def _same_order(value: Recipe, first: Any, spans: Spans) -> list[tuple[int, int]
     return found
 
 
+def _before_reshapes(value: Recipe) -> tuple[Any, list[Recipe]] | None:
+    """What is reshaped several times, with conversions between, until it has its own dimensions again but for some of size 1, and
+    these conversions in order; None for other recipes."""
+    between: list[Recipe] = []
+    origin: Any = value
+    while isinstance(origin, Recipe) and (plain_name(origin.function) in RESHAPES or _converts(origin)):
+        if _converts(origin):
+            between.insert(0, origin)
+        origin = origin.args[0]
+        if origin is not value.args[0] and _same_order(value, origin, [(0, size) for size in value.shape]) is not None:
+            return origin, between
+    return None
+
+
+def _converts(value: Recipe) -> bool:
+    others = (*value.args[1:], *value.kwargs.values())
+    return plain_name(value.function) in SAME and not any(hasattr(other, "shape") for other in others)
+
+
 def _sliced(first: Any, index: Any, spans: Spans) -> list[tuple[int, int]] | None:
     """The spans of what is indexed by slices, None and ``...``; None for an index by anything else."""
     wanted = list(index) if isinstance(index, tuple) else [index]
@@ -270,6 +296,12 @@ def varies(value: Any, dim: int) -> bool:
     if name in ELEMENTWISE or name in ("expand", "expand_as", "broadcast_to"):
         given = value.args if name in ELEMENTWISE else value.args[:1]
         return any(varies(leaf, dim) for leaf in leaves((given, value.kwargs)))
+    if name in RESHAPES:
+        origin = (_before_reshapes(value) or (value.args[0],))[0]
+        spans = [(0, 1) if i == len(value.shape) + dim else (0, size) for i, size in enumerate(value.shape)]
+        if (found := _same_order(value, origin, spans)) is not None:
+            alone = next(i for i, (span, size) in enumerate(zip(found, origin.shape)) if span != (0, size))
+            return varies(origin, alone - len(found))
     return lacks_numbers(value.tensor) or varies(value.tensor, dim)
 
 
