@@ -145,6 +145,7 @@ def test_frozen_experts_stay_frozen() -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize(("kind", "more"), [
     ("mixtral", {"num_local_experts": 4}), ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 16, "head_dim": 8}),
+    ("gpt_oss", {"num_local_experts": 4, "head_dim": 8}),
     ("llama4_text", {"num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 8, "intermediate_size_mlp": 64}),
 ])
 def test_imported_experts_get_places(kind: str, more: dict[str, int]) -> None:
