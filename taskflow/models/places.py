@@ -148,8 +148,8 @@ class _WithPlaces:
         if isinstance(node.operator, Reduce) and _adds_choices(node.operator):
             rows, slots = first
             ones = ConstantArray.of(np.ones(slots.shape, rows.dtype))
-            (weights,) = self.graph.apply(ones, (), name=self._called(node, f"{node.name}.weights"))
-            self._keep(node, self.graph.apply(CombineExperts(), (rows, weights, slots), name=node.name))
+            (equal,) = self.graph.apply(ones, (), name=self._called(node, f"{node.name}.weights"))
+            self._keep(node, self.graph.apply(CombineExperts(), (rows, equal, slots), name=node.name))
             return
         if isinstance(node.operator, Add) and (bias := next((b for t in node.inputs if (b := self.biases.get(_key(t)))), None)):
             self._bias(node, bias, first)

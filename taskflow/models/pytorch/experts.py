@@ -23,7 +23,7 @@ STD = 0.02  # of biases at the start
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ExpertLayout:
     """How weights of experts lie: ``turned``: (experts, in, out) in place of (experts, out, in). ``mixed``: gates and values in
     turn, in place of all gates first. ``biases``: whether there are any."""
 
@@ -33,7 +33,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExpertPart:
     """One of our parameters: its ``name`` below the module, the parameter ``of`` the module that it is in, and ``take``, which
     takes it out of that array (of numpy or of PyTorch)."""
 
@@ -48,14 +48,14 @@ def is_experts(module: nn.Module) -> bool:
     return type(module).__module__.startswith("transformers.models.") and all(hasattr(module, name) for name in said)
 
 
-def layout_of(module: Any) -> Layout | None:
+def layout_of(module: Any) -> ExpertLayout | None:
     """Return how the weights of a module of experts lie; None for other modules."""
     if f"{type(module).__module__}.{type(module).__qualname__}" == SCALED_EXPERTS:
-        return Layout(turned=True)
-    return Layout(module.is_transposed, not module.is_concatenated, module.has_bias) if is_experts(module) else None
+        return ExpertLayout(turned=True)
+    return ExpertLayout(module.is_transposed, not module.is_concatenated, module.has_bias) if is_experts(module) else None
 
 
-def parts_of(module: Any, layout: Layout) -> list[Part]:
+def parts_of(module: Any, layout: ExpertLayout) -> list[ExpertPart]:
     """Return our parameters of a module of experts."""
     features = 2 if layout.turned else 1
 
@@ -71,9 +71,9 @@ def parts_of(module: Any, layout: Layout) -> list[Part]:
     found = []
     for which, name in enumerate(PARTS):
         of = "down_proj" if which == 2 else "gate_up_proj"
-        found.append(Part(f"{name}.weight", of, taken(which, features, layout.turned)))
+        found.append(ExpertPart(f"{name}.weight", of, taken(which, features, layout.turned)))
         if layout.biases:
-            found.append(Part(f"{name}.bias.weight", f"{of}_bias", taken(which, 1, False)))
+            found.append(ExpertPart(f"{name}.bias.weight", f"{of}_bias", taken(which, 1, False)))
     return found
 
 
