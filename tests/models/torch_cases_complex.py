@@ -101,8 +101,37 @@ def rotary_by_parts_the_other_way() -> Any:
     return net(forward, q=line(12, 12), angles=ANGLES.clone())
 
 
+def _by_neighbours(x: Any, sin: Any, cos: Any) -> Any:
+    sin, cos = (torch.repeat_interleave(table[None, :, None, :], 2, 3) for table in (sin, cos))
+    turned = torch.stack((-x[:, :, :, 1::2], x[..., ::2]), dim=-1).flatten(-2)
+    return x * cos + turned * sin
+
+
+@case("equal", rows(2, 5, 12))
+def rotary_by_neighbours() -> Any:
+    def forward(self, x):
+        q, k = (part(x).view(2, 5, 2, 6) for part in (self.q, self.k))
+        sin, cos = self.angles[:5].sin(), self.angles[:5].cos()
+        return (_by_neighbours(q, sin, cos) * _by_neighbours(k, sin, cos)).sum(-1)
+
+    return net(forward, q=line(12, 12), k=line(12, 12), angles=ANGLES.clone())
+
+
+@case("equal", rows(2, 5, 12))
+def neighbours_with_tables_of_halves() -> Any:
+    """The pairs of one way to write it, the tables of the other: no rotation."""
+    def forward(self, x):
+        q = self.q(x).view(2, 5, 2, 6)
+        sin, cos = (torch.cat((wave, wave), -1)[None, :, None] for wave in (self.angles[:5].sin(), self.angles[:5].cos()))
+        turned = torch.stack((-q[..., 1::2], q[..., ::2]), dim=-1).flatten(-2)
+        return (q * cos + turned * sin).sum(-1)
+
+    return net(forward, q=line(12, 12), angles=ANGLES.clone())
+
+
 KINDS = {
     "rotary_by_complex_numbers": 2, "rotary_by_complex_numbers_heads_first": 2, "rotary_by_parts": 2,
+    "rotary_by_neighbours": 2, "neighbours_with_tables_of_halves": 0,
     "rotary_by_parts_the_other_way": 1, "complex_tables_that_are_no_rotation": 0,
 }
 """How many operators `rotary` a case becomes."""

@@ -13,7 +13,7 @@ from taskflow.models.pytorch.causal import causal_softmax
 from taskflow.models.pytorch.look import Fusion, Look, other_operand
 from taskflow.models.pytorch.recipes import SAME
 from taskflow.models.pytorch.registry import Again, number_of
-from taskflow.models.pytorch.rotating import by_complex_numbers, by_halves, by_parts
+from taskflow.models.pytorch.rotating import by_complex_numbers, by_halves, by_neighbours, by_parts
 from taskflow.models.pytorch.sinks import attention_with_sinks
 from taskflow.models.pytorch.site import Held
 from taskflow.models.pytorch.steps import Ref, TorchRecording, TorchStep
@@ -25,7 +25,7 @@ def fusions_of(recording: TorchRecording, module: Any) -> dict[int, Fusion]:
     found: dict[int, Fusion] = {}
     look = Look(recording, module)
     for step in recording.steps:
-        for match in (_rms_norm, by_halves, by_parts, by_complex_numbers, attention_with_sinks, causal_softmax, _swiglu, _again):
+        for match in MATCHES:
             made = match(look, step)
             if made is not None and look.closed(made):
                 found[max(made.inside)] = made
@@ -169,3 +169,8 @@ def _again(look: Look, step: TorchStep) -> Fusion | None:
     times = int(after[2])
     inside = frozenset({step.number, repeated.number, alone.number})
     return Fusion(inside, (x,), lambda name, value: Again(value, times, name), True)
+
+
+MATCHES = (
+    _rms_norm, by_halves, by_neighbours, by_parts, by_complex_numbers, attention_with_sinks, causal_softmax, _swiglu, _again
+)

@@ -58,6 +58,36 @@ def _doubled(tables: Sequence[Table]) -> Waves | None:
     return c[:, :half], s[:, :half]
 
 
+def by_neighbours(look: Look, step: TorchStep) -> Fusion | None:
+    """Match ``x * cos + rotate_every_two(x) * sin`` (GPT-J), with tables that say each number twice."""
+    if step.kind != "function" or step.name != "add" or len(step.args) != 2 or step.kwargs:
+        return None
+    inside = {step.number}
+    products = [look.step(look.source(arg, inside), "mul") for arg in step.args]
+    pairs = [None if product is None else _with_table(product) for product in products]
+    if None in pairs:
+        return None
+    (x, cosine), (turned, sine) = pairs  # type: ignore[misc]
+    inside |= {product.number for product in products if product is not None}
+    x, flat = look.source(x, inside), look.step(look.source(turned, inside), "flatten", "reshape", "view")
+    stacked = look.step(flat.args[0], "stack") if flat is not None else None
+    if flat is None or stacked is None or tuple(flat.values[0].shape) != look.shape(x) or not _along_last(stacked, stacked):
+        return None
+    minus = look.step(stacked.args[0][0], "neg") if len(stacked.args[0]) == 2 else None
+    if minus is None or [_every_other(look, part, x, inside) for part in (stacked.args[0][1], minus.args[0])] != [0, 1]:
+        return None
+    inside |= {flat.number, stacked.number, minus.number}
+    _cast_back(look, step, x, inside)
+    return _rotating(look, inside, x, (cosine, sine), _said_twice, neighbours=True)
+
+
+def _said_twice(tables: Sequence[Table]) -> Waves | None:
+    c, s = tables
+    if c.shape[-1] % 2 or (c[:, ::2] != c[:, 1::2]).any() or (s[:, ::2] != s[:, 1::2]).any():
+        return None
+    return c[:, ::2], s[:, ::2]
+
+
 # ---- (x1 cos - x2 sin, x2 cos + x1 sin) ---------------------------------------------------------------------------------------
 
 
@@ -171,6 +201,20 @@ def _half(look: Look, value: Any, x: Ref, inside: set[int]) -> int:
     if not isinstance(index, tuple) or len(index) != 2 or index[0] is not Ellipsis or not isinstance(index[1], slice):
         return -1
     return {(0, half, 1): 0, (half, 2 * half, 1): 1}.get(index[1].indices(2 * half), -1)
+
+
+def _every_other(look: Look, value: Any, x: Ref, inside: set[int]) -> int:
+    """0 for the first elements of all pairs of x, 1 for the second, -1 for anything else. Its steps are ``inside``."""
+    step = look.step(look.source(value, inside), "getitem")
+    index = step.args[1] if step is not None else None
+    if step is None or not isinstance(index, tuple) or look.source(step.args[0], inside) != x:
+        return -1
+    inside.add(step.number)
+    before = all(part is Ellipsis or part == slice(None) for part in index[:-1])
+    whole = len(index) == len(look.shape(x)) or Ellipsis in index[:-1]
+    if not before or not whole or not isinstance(index[-1], slice):
+        return -1
+    return {(None, None, 2): 0, (0, None, 2): 0, (1, None, 2): 1}.get((index[-1].start, index[-1].stop, index[-1].step), -1)
 
 
 def _rotated(name: str, value: Any, found: Rates | None, neighbours: bool) -> Any:
