@@ -62,9 +62,9 @@ def _two(name: str, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _once_for_all(value: Any, other: Any) -> Any:
-    """A fixed operand that is the same for all samples of the other one, with one sample."""
+    """A fixed operand (N, T, ...) that is the same for all samples of the other one, with one sample."""
     shape = tuple(value.tensor.shape) if isinstance(value, Fixed) else ()
-    if len(shape) < 2 or shape[0] == 1 or not isinstance(other, Tensor) or other.ndim != len(shape) or other.shape[0] != shape[0]:
+    if len(shape) < 3 or shape[0] == 1 or not isinstance(other, Tensor) or other.ndim != len(shape) or other.shape[0] != shape[0]:
         return value
     source = value.recipe or value.tensor
     if varies(source, -len(shape)):

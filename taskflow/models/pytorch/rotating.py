@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep
 from taskflow.operators.rotary import frequencies
 from taskflow.operators.tensor import Tensor
 
+MOST_EXACT = 1 << 25  # numbers of a table that are computed before it is known which dimensions repeat themselves
 CHECKED = 64  # positions of a table that are all compared with the rule; of the others some
 Table = np.ndarray[Any, Any]  # (positions, features)
 Waves = tuple[Table, Table]  # cosines and sines of each pair of features
@@ -236,6 +238,7 @@ def _rates(tables: Sequence[Fixed], dims: int, waves: Callable[[Sequence[Table]]
     sources = [table.recipe or table.tensor for table in tables]
     if any(len(source.shape) > dims or source.shape != sources[0].shape for source in sources):
         return None
+    sources = [exact(source) if math.prod(source.shape) <= MOST_EXACT else source for source in sources]
     along = [dim for dim in range(-len(sources[0].shape), -1) if any(varies(source, dim) for source in sources)]
     if len(along) != 1:
         return None
