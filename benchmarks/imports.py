@@ -25,6 +25,7 @@ import numpy as np
 import taskflow
 from taskflow.checkpoint import load_weights
 from taskflow.models.huggingface import examples_for, from_config, module_of
+from taskflow.models.huggingface.parts import images_beside
 from taskflow.models.pytorch import from_torch, weights_of
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.exported import why_not_exported
@@ -203,6 +204,7 @@ def compared(config: dict[str, Any], masked: bool = False, exported: bool = Fals
     module = without_dropout(config)
     numbers = torch.Generator().manual_seed(1)
     _, keywords = examples_for(module, BATCH, None if module.main_input_name == "pixel_values" else STEPS)
+    keywords |= images_beside(module, BATCH) if "input_ids" in keywords else {}
     keywords = {
         key: torch.randn(value.shape, generator=numbers) if value.is_floating_point()
         else torch.randint(3, 200, value.shape, generator=numbers) for key, value in keywords.items()
@@ -216,6 +218,7 @@ def compared(config: dict[str, Any], masked: bool = False, exported: bool = Fals
         imported = torch.export.export(module, (), keywords) if exported else module  # which has the module's own parameters
         graph = from_torch(imported) if exported else from_torch(module, keywords=keywords)
     seconds = time.perf_counter() - start
+    _place_images(graph, keywords)
     returned = module(**keywords)
     logits = getattr(returned, "logits", returned[0])
     labels = torch.randint(logits.shape[-1], logits.shape[:-1], generator=numbers)
@@ -237,6 +240,19 @@ def compared(config: dict[str, Any], masked: bool = False, exported: bool = Fals
     trained = {parameter.name for parameter in graph.parameters}
     off = max(float(np.abs((old[name] - after[name]) / rate - theirs[name]).max()) for name in trained)
     return Compared(graph, seconds, abs(ours - loss.item()) / abs(loss.item()), off / largest)
+
+
+def _place_images(graph: Any, keywords: dict[str, Any]) -> None:
+    """Give each sample as many of an image's tokens as the image has rows, at places of its own."""
+    import torch
+
+    numbers = torch.Generator().manual_seed(2)
+    for node in graph:
+        if node.operator.kind == "masked_scatter":
+            tokens, token, rows = keywords[node.inputs[1].name], node.operator.token, node.inputs[2].shape[1]
+            tokens[tokens == token] = 3
+            for sample in tokens:
+                sample[torch.randperm(len(sample), generator=numbers)[:rows]] = token
 
 
 def without_dropout(config: dict[str, Any]) -> Any:

@@ -26,6 +26,7 @@ from taskflow.kernels.definitions import (
     ProductKernels,
     RandomKernels,
     RowKernels,
+    ScanKernels,
     Split,
     UpdateKernels,
 )
@@ -36,7 +37,7 @@ __all__ = ["KERNELS", "Array", "KernelSet", "Key", "Padding", "Pair", "Split"]
 
 class KernelSet(
     PartKernels, ConvolutionKernels, ProductKernels, PoolingKernels, ChannelKernels, PointwiseKernels, RowKernels, LossKernels,
-    RandomKernels, UpdateKernels, ABC,
+    RandomKernels, ScanKernels, UpdateKernels, ABC,
 ):
     """One implementation of every kernel: a faster one, or the definition itself."""
 

@@ -33,7 +33,7 @@ from taskflow.mapper.hybrid import HybridParallel, samples, stages_of
 from taskflow.mapper.joined_parts import joined_parts
 from taskflow.mapper.layers import described_by_layers, layer_numbers, numbered_layer
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
-from taskflow.mapper.megatron import Megatron, attends, node_size, suits
+from taskflow.mapper.megatron import Megatron, attends, multiplies, node_size, suits
 from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches, sample_dim
 from taskflow.mapper.pipeline_schedules import Pass, PassKind, PipelineSchedule, rank_passes
@@ -118,6 +118,7 @@ __all__ = [
     "layer_numbers",
     "load",
     "map_graph",
+    "multiplies",
     "node_size",
     "numbered_layer",
     "parse_config",

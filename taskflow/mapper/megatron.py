@@ -16,6 +16,10 @@ from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.rules import cut_only
 from taskflow.operators.operator import Soap, Work
 
+CONVOLVED = 0.05
+"""Part of a network's arithmetic that convolutions may need where plans are made of matrix products (an estimate: those of patches
+need a hundredth)."""
+
 
 class Megatron(Mapper):
     """Tensor parallelism within groups, data parallelism between them. ``size``: processors of a group; None: a node's. It is
@@ -108,6 +112,16 @@ def suits(graph: OperatorGraph) -> bool:
     """True if tensor parallelism suits a network: it has matrix products, but no convolutions and no recurrence."""
     works = {node.operator.work for node in graph}
     return Work.CONTRACTION in works and not works & {Work.CONVOLUTION, Work.RECURRENT}
+
+
+def multiplies(graph: OperatorGraph) -> bool:
+    """True if the work of a network is matrix products: it has no recurrence, and its convolutions, such as that of an image's
+    patches, need no more than `CONVOLVED` of the arithmetic of both."""
+    flops = dict.fromkeys(Work, 0)
+    for node in graph:
+        flops[node.operator.work] += node.operator.flops(node.specs, node.space)
+    both = flops[Work.CONTRACTION] + flops[Work.CONVOLUTION]
+    return flops[Work.CONTRACTION] > 0 == flops[Work.RECURRENT] and flops[Work.CONVOLUTION] <= CONVOLVED * both
 
 
 def attends(graph: OperatorGraph) -> bool:

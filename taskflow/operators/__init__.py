@@ -1,11 +1,13 @@
 """Operators, one kind in each file, and the functions that add them to a graph. Importing this fills the registry."""
 
 from taskflow.operators.adaptive_avg_pool2d import adaptive_avg_pool2d
+from taskflow.operators.argmax import argmax
 from taskflow.operators.attention import attention, multi_head_attention
 from taskflow.operators.avg_pool2d import avg_pool2d
 from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
 from taskflow.operators.cast import cast, to_float, to_integer
+from taskflow.operators.causal_conv1d import causal_conv1d
 from taskflow.operators.combine import combine
 from taskflow.operators.combine_weights import combine_weights
 from taskflow.operators.compare import compare
@@ -36,6 +38,7 @@ from taskflow.operators.linear import linear
 from taskflow.operators.logsumexp import logsumexp
 from taskflow.operators.lstm import lstm, lstm_layer
 from taskflow.operators.mask_padding import mask_padding
+from taskflow.operators.masked_scatter import masked_scatter
 from taskflow.operators.matmul import matmul
 from taskflow.operators.max_pool2d import max_pool2d
 from taskflow.operators.mse_loss import mse_loss
@@ -48,6 +51,7 @@ from taskflow.operators.reshape import flatten, reshape
 from taskflow.operators.rms_norm import rms_norm
 from taskflow.operators.rotary import rotary
 from taskflow.operators.routed_linear import routed_linear
+from taskflow.operators.selective_scan import selective_scan
 from taskflow.operators.silu import silu
 from taskflow.operators.smooth import elu, mish, softplus
 from taskflow.operators.softmax import softmax
@@ -61,13 +65,14 @@ from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 
 __all__ = [
-    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "attention", "avg_pool2d", "batch_norm", "cast", "clamp",
-    "combine", "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d", "cos", "cross_entropy",
-    "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "exp", "expand", "expand_weight", "expert_linear",
-    "expert_places", "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh",
-    "input", "layer_norm", "leaky_relu", "linear", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "matmul",
-    "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
-    "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select",
-    "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state", "stochastic_depth", "sub",
-    "sum", "swiglu", "tanh", "to_float", "to_integer", "top2_gating", "top_k", "top_k_routing", "transpose",
+    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "argmax", "attention", "avg_pool2d", "batch_norm", "cast",
+    "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d",
+    "cos", "cross_entropy", "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "exp", "expand", "expand_weight",
+    "expert_linear", "expert_places", "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid",
+    "hardswish", "hardtanh", "input", "layer_norm", "leaky_relu", "linear", "log", "logsumexp", "lstm", "lstm_layer",
+    "mask_padding", "masked_scatter", "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight",
+    "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm",
+    "rotary", "routed_linear", "rsqrt", "scale", "select", "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax",
+    "softplus", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "to_integer",
+    "top2_gating", "top_k", "top_k_routing", "transpose",
 ]

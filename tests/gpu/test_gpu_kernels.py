@@ -52,7 +52,21 @@ def test_every_kernel_has_code_for_gpus_of_its_own() -> None:
     """But those whose definition does with the array module of the GPU, or with the set's own product."""
     kind = kernels_module.GPUKernels
     shared = {name for name in KERNELS if getattr(kind, name) is getattr(NumpyKernels, name)}
-    assert shared == {"copy", "add", "multiplier"}, "GPUKernels would run numpy's definition on arrays of the GPU"
+    whole = {"copy", "add", "multiplier", "selective_scan", "selective_scan_backward"}
+    assert shared == whole, "GPUKernels would run numpy's definition on arrays of the GPU"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 5, 3, 4)])
+def test_selective_scans(dtype: str, shape: tuple[int, int, int, int], kernels: Any) -> None:
+    n, t, d, s = shape
+    sizes = {"x": (n, t, d), "dt": (n, t, d), "a": (d, s), "b": (n, t, s), "c": (n, t, s)}
+    arrays = {name: draw(dtype, *size, seed=seed) for seed, (name, size) in enumerate(sizes.items())}
+    arrays["dt"], arrays["a"], arrays["y"] = abs(arrays["dt"]), -abs(arrays["a"]), draw(dtype, n, t, d, seed=9)
+    given = [f"@{name}" for name in sizes]
+    near(both(kernels, "selective_scan", arrays, *given, "@y"), 8)
+    gradients = {f"d{name}": np.full_like(arrays[name], 7) for name in sizes}
+    near(both(kernels, "selective_scan_backward", arrays | gradients, *given, "@y", *(f"@{name}" for name in gradients)), 32)
 
 
 # ---- sums in parts ---------------------------------------------------------------------------------------------------

@@ -219,10 +219,24 @@ def test_experts_larger_than_memory_are_never_allocated(monkeypatch: pytest.Monk
     assert sum(p.numel() for p in module.parameters()) > 8e10 and max(made, default=0) <= 1 << 24
 
 
+class StepByStep(torch.nn.Module):
+    """A recurrence that is written as a loop over the steps of a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        h = x[:, 0]
+        for t in range(1, x.shape[1]):
+            h = torch.tanh(self.mix(h) + x[:, t])
+        return h
+
+
 def test_a_recurrence_step_by_step_is_refused_before_it_is_unrolled() -> None:
-    config = dict(model_type="mamba", hidden_size=32, num_hidden_layers=2, state_size=4, vocab_size=50, intermediate_size=64)
-    with pytest.raises(ValueError, match=r"a recurrence that is written step by step.*modeling_mamba.py"):
-        from_config(config, 2, 2048)
+    assert len(from_torch(StepByStep(), (2, 9, 4))) > 16
+    with pytest.raises(ValueError, match=r"a recurrence that is written step by step.*test_imported_sizes.py"):
+        from_torch(StepByStep(), (2, 2048, 4))
 
 
 class MadeLike(torch.nn.Module):

@@ -189,7 +189,6 @@ def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
     (BERT | dict(architectures=["BertForSequenceClassification"], num_labels=1), "regression; choose loss=mse_loss"),
     (BERT | dict(architectures=["BertForSequenceClassification"], problem_type="multi_label_classification"), "binary cross-"),
     (QWEN2_VL, r"model.visual \([\d,]+ parameters, of its vision_config\) would be left out. hf:CONFIG.json#text .* Qwen2VLText"),
-    (LLAVA, r"model.vision_tower \([\d,]+ parameters, of its vision_config\) would be left out"),
 ])
 def test_configs_that_are_refused(config: dict[str, Any], why: str, hf: Any) -> None:
     with pytest.raises(ValueError, match=why) as error:

@@ -60,6 +60,24 @@ def _lstm(op: Any, x: Any, h0: Any, c0: Any, *others: Any) -> Any:
     return torch.stack(outputs, 1), h, c
 
 
+def _causal_conv1d(op: Any, x: Any, weight: Any, *bias: Any) -> Any:
+    y = F.conv1d(x.transpose(1, 2), weight, *bias, padding=op.kernel - 1, groups=x.shape[2])[..., : x.shape[1]].transpose(1, 2)
+    return F.silu(y) if op.silu else y
+
+
+def _selective_scan(op: Any, x: Any, z: Any, b: Any, c: Any, a_log: Any, skip: Any) -> Any:
+    h, each, dt = 0, [], F.softplus(z)
+    for t in range(x.shape[1]):
+        h = torch.exp(dt[:, t, :, None] * -torch.exp(a_log)) * h + (dt * x)[:, t, :, None] * b[:, t, None]
+        each.append((h * c[:, t, None]).sum(-1) + skip * x[:, t])
+    return torch.stack(each, 1)
+
+
+def _masked_scatter(op: Any, x: Any, tokens: Any, rows: Any) -> Any:
+    each = zip(x, tokens, rows)  # a mask takes rows of all samples one after the other
+    return torch.stack([a.masked_scatter((t == op.token)[:, None], r) for a, t, r in each])
+
+
 def _gru(op: Any, x: Any, h0: Any, *weights: Any) -> Any:
     layer = torch.nn.GRU(x.shape[2], op.hidden_size, batch_first=True, dtype=torch.float64)
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
@@ -286,6 +304,8 @@ TORCH = {
     "dropout": lambda op, x: F.dropout(x, op.p, training=False),
     "einsum": lambda op, *xs: torch.einsum(op.equation, *xs),
     "embedding": lambda op, x, weight: F.embedding(x, weight),
+    "argmax": lambda op, x: x.argmax(-1),
+    "causal_conv1d": _causal_conv1d,
     "expand": lambda op, x: x.expand(op.shape),
     "expert_linear": lambda op, x, weight: torch.einsum("gecm,ehm->gech", x, weight),
     "flash_attention": _flash_attention,
@@ -301,6 +321,7 @@ TORCH = {
     "lstm": _lstm,
     "mask_padding": _mask_padding,
     "per_label": lambda op, x, labels: x / max(1, int((labels != op.ignore_index).sum())),
+    "masked_scatter": _masked_scatter,
     "merge_attention": _merge_attention,
     "matmul": lambda op, a, b: torch.matmul(a, b.transpose(-1, -2) if op.transpose_other else b),
     "mul": lambda op, a, b: a * b,
@@ -311,6 +332,7 @@ TORCH = {
     "routed_linear": _routed_linear,
     "scale": lambda op, x: x * op.factor,
     "sigmoid": lambda op, x: torch.sigmoid(x),
+    "selective_scan": _selective_scan,
     "silu": lambda op, x: F.silu(x),
     "softmax": _softmax,
     "split": lambda op, x: torch.split(x, op.sections, op.dim),
@@ -348,7 +370,8 @@ def _compare(kind: str, seed: int, case: Case) -> None:
     for number, (output, result) in enumerate(zip(call.outputs, results)):
         _close(output, result, f"example {seed} {case.operator}: output {number}")
     floats = [(result, torch.tensor(g)) for result, g in zip(results, case.grads) if result.is_floating_point()]
-    torch.autograd.backward(*zip(*floats))
+    if floats:
+        torch.autograd.backward(*zip(*floats))
     for number, (gradient, tensor) in enumerate(zip(gradients, tensors)):
         if gradient is not None:
             gradient = embedded(gradient, rects[number], tensor.shape)

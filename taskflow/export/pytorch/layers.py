@@ -31,7 +31,9 @@ from taskflow.operators.transpose import Transpose
 Lying = tuple[Lies, ...]  # along each mesh dimension
 ROWS = "embedding"  # tables, whose rows may be cut
 CUT_WEIGHTS = {"linear", "embedding", "conv2d"}  # operators that compute on pieces of their weights as on whole ones
-UNCUT = {"lstm", "gru", "cumsum", "moments", "normalize", "running_statistics"}  # what takes a batch's statistics, or keeps state
+UNCUT = {  # what takes a batch's statistics, or keeps state
+    "lstm", "gru", "causal_conv1d", "selective_scan", "cumsum", "moments", "normalize", "running_statistics",
+}
 SIZED = {"Flatten", "Unflatten", "Upsample"}  # layers that name sizes, or that DTensor cuts as well
 APART = {  # functions that are computed on pieces (`support.OnPieces`): how many axes, from the left, may be cut
     "scaled_dot_product_attention": -2, "max_pool2d": 2, "avg_pool2d": 2, "adaptive_avg_pool2d": 2, "interpolate": 2,

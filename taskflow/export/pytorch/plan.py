@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from taskflow.export.across import across_samples
 from taskflow.export.cuts import WHOLE
 from taskflow.export.difference import LATE, Difference, regather_differences, rerun_differences
 from taskflow.export.mesh import Assignment, Mesh, data_dims, mesh_of, sharing_of
@@ -79,6 +80,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     strategy.verify(graph)
     mesh = mesh_of(graph, strategy)
     data = data_dims(graph, mesh)
+    _require_own_samples(graph, any(mesh.sizes[j] > 1 for j in data))
     _require_module(origin.module, len(data) == len(mesh.sizes), strategy)
     cuts = {node.name: strategy[node.name].describe(node) for node in graph}
     leaves = {site.path for site in sites.values() if site.kind == "module"}
@@ -165,6 +167,15 @@ def _elements(module: Any) -> int:
     from taskflow.models.pytorch.exported import ExportedModule
 
     return 0 if isinstance(module, ExportedModule) else sum(parameter.numel() for parameter in module.parameters())
+
+
+def _require_own_samples(graph: OperatorGraph, divided: bool) -> None:
+    """Raise ValueError if samples are divided among ranks, and the network compares them."""
+    if divided and (name := across_samples(graph)):
+        raise ValueError(
+            f"{name} compares all samples of a step with one another, and a rank's module has its own alone, which is another "
+            "loss; export a plan that divides no samples, or to jax"
+        )
 
 
 def _require_module(module: Any, by_samples: bool, strategy: Strategy) -> None:

@@ -15,6 +15,7 @@ from taskflow.kernels.definitions.pooling import PoolingKernels
 from taskflow.kernels.definitions.products import ProductKernels
 from taskflow.kernels.definitions.random import RandomKernels
 from taskflow.kernels.definitions.rows import RowKernels
+from taskflow.kernels.definitions.scans import ScanKernels
 from taskflow.kernels.definitions.updates import UpdateKernels
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ProductKernels",
     "RandomKernels",
     "RowKernels",
+    "ScanKernels",
     "Split",
     "UpdateKernels",
     "busy",

@@ -13,12 +13,13 @@ from taskflow.kernels.native._pooling import NativePooling
 from taskflow.kernels.native._products import NativeProducts, use_blas
 from taskflow.kernels.native._random import NativeRandom
 from taskflow.kernels.native._rows import NativeRows
+from taskflow.kernels.native._scans import NativeScans
 from taskflow.kernels.native._updates import NativeUpdates
 
 
 class NativeKernels(
     NativeParts, NativeConvolutions, NativeProducts, NativePooling, NativeChannels, NativePointwise, NativeRows, NativeLosses,
-    NativeRandom, NativeUpdates, KernelSet,
+    NativeRandom, NativeScans, NativeUpdates, KernelSet,
 ):
     """Kernels on float32 and float64 arrays, contiguous (strided over rows where a definition allows it); ``matmul`` takes what
     `numpy.matmul` takes."""

@@ -17,7 +17,14 @@ from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models.huggingface.adapters import with_adapters
 from taskflow.models.huggingface.classes import class_of, one_line, why_not_built
-from taskflow.models.huggingface.parts import require_no_other_part, require_one_tower, take_part
+from taskflow.models.huggingface.contrastive import contrastive_loss, is_contrastive
+from taskflow.models.huggingface.parts import (
+    images_beside,
+    require_no_other_part,
+    require_one_tower,
+    say_where_images_are,
+    take_part,
+)
 from taskflow.models.huggingface.replaced import (
     dtype_of,
     require_cross_entropy,
@@ -62,13 +69,16 @@ def from_config(
         module = with_adapters(module, lora)
     kind = type(module).__name__
     positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
-    if loss is None and kind.endswith("Model") and "LMHead" not in kind:
+    if part is None:
+        keywords |= images_beside(module, batch or DEFAULT_BATCH) if "input_ids" in keywords else {}
+    own = contrastive_loss if loss is part is None and is_contrastive(module) else None
+    if own is None and loss is None and kind.endswith("Model") and "LMHead" not in kind:
         require_one_tower(module)
         raise ValueError(
             f"hf: {kind} gives features, not scores of classes; name a class with a head in "
             '"architectures", or choose loss=mse_loss'
         )
-    if loss is None:
+    if own is None and loss is None:
         require_cross_entropy(module)
     fed = set(keywords)
     if part is None:
@@ -77,7 +87,16 @@ def from_config(
         take_part(module, part, fed)
         name = name or f"{kind}-{part}"
     say_what_is_replaced(module, config | changes)
-    return from_torch(module, *positional, keywords=keywords, loss=loss or "cross_entropy", name=name, verify=verify)
+    try:
+        graph = from_torch(module, *positional, keywords=keywords, loss=own or loss or "cross_entropy", name=name, verify=verify)
+    except ValueError as error:
+        if {"input_ids", "pixel_values"} <= set(keywords):
+            raise ValueError(f'{error}. hf:CONFIG.json#text (part="text") plans its text part alone') from error
+        raise
+    say_where_images_are(module, graph)
+    if own is not None:
+        note(f"hf: {kind}: its loss compares all samples with one another; plans have no micro-batches")
+    return graph
 
 
 def module_of(
@@ -143,7 +162,8 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
 
     config, wanted = module.config, module.main_input_name
     if wanted == "input_ids":
-        steps = steps or min(MOST_STEPS, *(p for p in (getattr(config, key, None) for key in POSITIONS) if p), MOST_STEPS)
+        most = [getattr(each, key, None) for each in (config, config.get_text_config()) for key in POSITIONS]
+        steps = steps or min(MOST_STEPS, *(p for p in most if p), MOST_STEPS)
         tokens = torch.empty(batch, steps, dtype=torch.long, device="meta")
         return [], {"input_ids": tokens} | ({"decoder_input_ids": tokens} if config.is_encoder_decoder else {})
     if wanted == "input_features" and config.is_encoder_decoder and hasattr(config, "max_source_positions"):

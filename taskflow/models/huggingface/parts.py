@@ -1,9 +1,14 @@
-"""Parts of multimodal networks: tokens alone reach the text part; the towers for images and sounds would be left out."""
+"""Parts of multimodal networks: towers for images, whose results stand among tokens, and for sounds; or the text part alone."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
+
+from taskflow.graph import OperatorGraph
+from taskflow.models.notes import note
+from taskflow.operators.masked_scatter import MaskedScatter
 
 FEEDS = {"image": "pixel_values", "vision": "pixel_values", "video": "pixel_values", "audio": "input_features"}
 """What a tower reads, by a word in the name of its config."""
@@ -30,6 +35,33 @@ def _of_config(module: Any, config: Any) -> Iterator[tuple[str, Any]]:
             yield path, part
 
 
+def images_beside(module: Any, batch: int) -> dict[str, Any]:
+    """Return an example of the images that a network reads beside tokens, one for each sample, by the argument's name; empty for a
+    network that reads none, or none of a fixed size."""
+    import torch
+
+    own = getattr(module.config, "vision_config", None)
+    said = [getattr(own, name, None) for name in ("num_channels", "image_size")]
+    if "pixel_values" not in inspect.signature(type(module).forward).parameters or not all(isinstance(one, int) for one in said):
+        return {}
+    channels, side = said
+    return {"pixel_values": torch.empty(batch, channels, side, side, dtype=module.dtype, device="meta")}
+
+
+def say_where_images_are(module: Any, graph: OperatorGraph) -> None:
+    """Say how many tokens of a sample stand for its image, and what they see."""
+    kind = type(module).__name__
+    for node in graph:
+        if isinstance(node.operator, MaskedScatter):
+            tokens, rows = node.inputs[1].shape[1], node.inputs[2].shape[1]
+            note(
+                f"hf: {kind}: one image a sample is planned, for {rows:,} of its {tokens:,} tokens: those that are "
+                f"{node.operator.token} in the data, wherever they stand"
+            )
+            if "token_type_ids" in inspect.signature(type(module).forward).parameters:
+                note(f"hf: {kind}: tokens of an image see those before them, as all do where no token_type_ids are given")
+
+
 def require_one_tower(module: Any) -> None:
     """Raise ValueError for a network of several towers whose results are compared with one another; it names their model types."""
     towers = [getattr(module.config, key, None) for key in getattr(module.config, "sub_configs", {})]
@@ -53,8 +85,6 @@ def require_no_other_part(module: Any, fed: set[str]) -> None:
 def take_part(module: Any, part: str, fed: set[str]) -> None:
     """Take the towers, and what leads from them to the text, out of a module, and say so. Raises ValueError for another part than
     "text", and for a network that has no towers."""
-    from taskflow.models.notes import note
-
     if part != "text":
         raise ValueError(f"hf: {type(module).__name__} has no part {part!r}; there is text")
     parts = other_parts(module, fed)

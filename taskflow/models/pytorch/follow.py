@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +20,7 @@ from taskflow.models.pytorch.fused import fusions_of
 from taskflow.models.pytorch.idle import memory_savers
 from taskflow.models.pytorch.look import Fusion
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, makes_mask, masked_call
+from taskflow.models.pytorch.mixers import is_mixer
 from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import raising_line, said
 from taskflow.models.pytorch.recording import ATTENTION, record_both
@@ -114,9 +115,9 @@ class _Following:
 
     def followed(self) -> Followed:
         """Raises ValueError that lists what has no counterpart, or says what is not supported, and where."""
-        self._require_counterparts()
         fusions = fusions_of(self.recording, self.module)
         inside = {number for fusion in fusions.values() for number in fusion.inside}
+        self._require_counterparts(inside)
         for step in self.recording.steps:
             before = len(self.graph.nodes)
             try:
@@ -139,7 +140,8 @@ class _Following:
             what = type(self.module.get_submodule(step.target)).__name__ if step.kind == "module" else step.name
             self.graph.calls.update(dict.fromkeys([node.name for node in nodes], FrameworkCall(step.number, what)))
 
-    def _require_counterparts(self) -> None:
+    def _require_counterparts(self, fused: Set[int]) -> None:
+        """Raise ValueError that lists what has no counterpart, but for steps that are ``fused`` with others."""
         missing: dict[tuple[str, str], list[str]] = {}  # what it is: where
         lines: dict[tuple[str, str], str] = {}
         for step in self.recording.steps:
@@ -148,7 +150,7 @@ class _Following:
                 if layer_of(part) is None:
                     missing.setdefault((type(part).__name__, ""), []).append(step.target)
                     lines.setdefault((type(part).__name__, ""), said(step.line))
-            elif step.kind == "function" and not any(step.target in known for known in (FUNCTIONS, OF_MASKS, OF_COMPLEX)):
+            elif step.kind == "function" and step.number not in fused and not _is_known(step.target):
                 own = hasattr(torch.Tensor, getattr(step.target, "__name__", "")) and step.target not in vars(torch).values()
                 kind = "a tensor's method" if own else "a function"
                 missing.setdefault((kind, step.name), []).append(step.name)
@@ -174,6 +176,7 @@ class _Following:
         if made is not None:
             self._settle(step, narrowed(made, step.values, name))
             return
+        self._require_counterparts(set())
         for number in sorted(fusion.inside):
             self._settle(self.recording.steps[number], self._value(self.recording.steps[number]))
 
@@ -222,7 +225,7 @@ class _Following:
             given = next((found for value in leaves((args, kwargs)) if (found := type_of(value)) is not None), None)
             self._require_type(parameter, name, given)
             self._require_alone(parameter, step.target)
-            if isinstance(part, STATEFUL) or any(map(layout_of, part.modules())):
+            if isinstance(part, STATEFUL) or any(map(layout_of, part.modules())) or is_mixer(part):
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target
         swapped = (*Lazy, Stacked, *(() if isinstance(part, nn.MultiheadAttention) else (Fixed,))) if (
@@ -354,3 +357,8 @@ def _beside(result: Any, value: Any) -> dict[Ref, Any]:
         require(isinstance(value, (tuple, list)) and len(value) == len(result), "returns several tensors in PyTorch")
         return {ref: ours for a, b in zip(result, value) for ref, ours in _beside(a, b).items()}
     return {}
+
+
+def _is_known(function: Any) -> bool:
+    """True for a function of torch that has a counterpart."""
+    return any(function in known for known in (FUNCTIONS, OF_MASKS, OF_COMPLEX))

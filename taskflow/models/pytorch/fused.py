@@ -1,4 +1,4 @@
-"""Several functions that one operator computes: root mean square norms, rotary positions, gated feed-forward layers.
+"""Several functions that one operator computes: norms, rotary positions, gated feed-forward layers, images among words.
 
 As a module's code writes them, each makes half a dozen arrays, and in bfloat16 some of them in float32. The operators of our own
 networks keep no more than backward reads. What is matched here is their formula, in whatever module it stands.
@@ -11,6 +11,7 @@ from typing import Any
 from taskflow import operators as ops
 from taskflow.models.pytorch.causal import causal_softmax
 from taskflow.models.pytorch.look import Fusion, Look, other_operand
+from taskflow.models.pytorch.placing import picked, placed
 from taskflow.models.pytorch.recipes import SAME
 from taskflow.models.pytorch.registry import Again, number_of
 from taskflow.models.pytorch.rotating import by_complex_numbers, by_halves, by_neighbours, by_parts
@@ -171,6 +172,20 @@ def _again(look: Look, step: TorchStep) -> Fusion | None:
     return Fusion(inside, (x,), lambda name, value: Again(value, times, name), True)
 
 
+# ---- features put where a token is, and taken from there -----------------------------------------------------------------------
+
+
+def _placed(look: Look, step: TorchStep) -> Fusion | None:
+    found = placed(look, step)
+    return None if found is None else Fusion(*found)
+
+
+def _picked(look: Look, step: TorchStep) -> Fusion | None:
+    found = picked(look, step)
+    return None if found is None else Fusion(*found)
+
+
 MATCHES = (
-    _rms_norm, by_halves, by_neighbours, by_parts, by_complex_numbers, attention_with_sinks, causal_softmax, _swiglu, _again
+    _rms_norm, by_halves, by_neighbours, by_parts, by_complex_numbers, attention_with_sinks, causal_softmax, _swiglu, _again,
+    _placed, _picked,
 )

@@ -33,7 +33,7 @@ class Look:
         self.known: dict[Any, Any] = {}  # what matches have found out already
         self.readers: dict[int, list[int]] = defaultdict(list)
         for step in recording.steps:
-            for ref in refs_in((step.args, step.kwargs)):
+            for ref in refs_in((step.args, step.kwargs)) if step.kind != "unused" else ():
                 self.readers[ref.step].append(step.number)
         for ref in refs_in(recording.output):
             self.readers[ref.step].append(-1)

@@ -194,6 +194,12 @@ def _is_zeros(value: Any, shape: tuple[int, ...]) -> bool:
     return isinstance(value, Fixed) and tuple(value.tensor.shape) == shape and not bool(array_of(value).any())
 
 
+@_says("masked_scatter")
+def scattered_rows(graph: OperatorGraph, name: str, *args: Any) -> Any:
+    """Raise Unsupported: what is understood is one operator with the comparison, and is built by `placing`."""
+    raise Unsupported("masked_scatter is understood where a mask says which integers of an input are one number, for all features")
+
+
 @_says("where")
 def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: Any) -> Any:
     """Take input where the condition is True, else other."""

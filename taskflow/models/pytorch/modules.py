@@ -14,6 +14,7 @@ from taskflow.models.pytorch.arithmetic import add
 from taskflow.models.pytorch.convolving import of_rows, of_volumes, padding_of
 from taskflow.models.pytorch.dropping import is_drop_path
 from taskflow.models.pytorch.experts import SCALED, experts, is_experts, scaled_experts
+from taskflow.models.pytorch.mixers import is_mixer, mixer
 from taskflow.models.pytorch.multihead import multihead
 from taskflow.models.pytorch.normalising import affine, normalised, normalised_groups
 from taskflow.models.pytorch.recurrent import recurrent
@@ -255,6 +256,8 @@ def layer_of(module: nn.Module) -> Callable[..., Made] | None:
     found = BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
     if found is None and is_experts(module):
         return experts
+    if found is None and is_mixer(module):
+        return mixer
     if found is None and is_drop_path(module):
         return _drop_path
     if found is None:

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from taskflow.floats import float_type
 from taskflow.models.pytorch.calls import QUERIES, changes_an_argument, tensors_of
+from taskflow.models.pytorch.parts import MOVED, indices_of, same_order, sliced, source_dim
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import leaves, mapped
 
@@ -142,13 +143,13 @@ def block(value: Any, spans: Spans) -> torch.Tensor:
         turned = list(spans)
         turned[a], turned[b] = turned[b], turned[a]
         return block(first, turned).transpose(a, b)
-    if name == "getitem" and (found := _sliced(first, value.args[1], spans)) is not None:
+    if name == "getitem" and (found := sliced(first, value.args[1], spans)) is not None:
         return block(first, found).reshape([high - low for low, high in spans])
-    if name in RESHAPES and (found := _same_order(value, first, spans)) is not None:
+    if name in RESHAPES and (found := same_order(value, first, spans)) is not None:
         return block(first, found).reshape([high - low for low, high in spans])
     if name in RESHAPES and (before := _before_reshapes(value)) is not None:
         origin, between = before
-        part = block(origin, _same_order(value, origin, spans) or ())
+        part = block(origin, same_order(value, origin, spans) or ())
         for step in between:
             part = _run(step.function, plain_name(step.function), (part, *step.args[1:]), step.kwargs)
         return part.reshape([high - low for low, high in spans])
@@ -241,17 +242,6 @@ class _Part:
         return block(value, wanted)
 
 
-def _same_order(value: Recipe, first: Any, spans: Spans) -> list[tuple[int, int]] | None:
-    """The spans of an argument whose dimensions are those of the result, but for some of size 1; None for other changes."""
-    found, rest = [], [span for span, size in zip(spans, value.shape) if size > 1]
-    if [size for size in first.shape if size > 1] != [size for size in value.shape if size > 1]:
-        return None
-    left = iter(rest)
-    for size in first.shape:
-        found.append(next(left) if size > 1 else (0, 1))
-    return found
-
-
 def _before_reshapes(value: Recipe) -> tuple[Any, list[Recipe]] | None:
     """What is reshaped several times, with conversions between, until it has its own dimensions again but for some of size 1, and
     these conversions in order; None for other recipes."""
@@ -261,7 +251,7 @@ def _before_reshapes(value: Recipe) -> tuple[Any, list[Recipe]] | None:
         if _converts(origin):
             between.insert(0, origin)
         origin = origin.args[0]
-        if origin is not value.args[0] and _same_order(value, origin, [(0, size) for size in value.shape]) is not None:
+        if origin is not value.args[0] and same_order(value, origin, [(0, size) for size in value.shape]) is not None:
             return origin, between
     return None
 
@@ -269,19 +259,6 @@ def _before_reshapes(value: Recipe) -> tuple[Any, list[Recipe]] | None:
 def _converts(value: Recipe) -> bool:
     others = (*value.args[1:], *value.kwargs.values())
     return plain_name(value.function) in SAME and not any(hasattr(other, "shape") for other in others)
-
-
-def _sliced(first: Any, index: Any, spans: Spans) -> list[tuple[int, int]] | None:
-    """The spans of what is indexed by slices, None and ``...``; None for an index by anything else."""
-    wanted = list(index) if isinstance(index, tuple) else [index]
-    if any(not (part is None or part is Ellipsis or (isinstance(part, slice) and part.step in (None, 1))) for part in wanted):
-        return None
-    missing = len(first.shape) - sum(isinstance(part, slice) for part in wanted)
-    at = next((i for i, part in enumerate(wanted) if part is Ellipsis), None)
-    wanted = [*wanted, *[slice(None)] * missing] if at is None else [*wanted[:at], *[slice(None)] * missing, *wanted[at + 1 :]]
-    kept = [span for part, span in zip(wanted, spans) if part is not None]
-    starts = [part.indices(size)[0] for part, size in zip((part for part in wanted if part is not None), first.shape)]
-    return [(start + low, start + high) for start, (low, high) in zip(starts, kept)]
 
 
 def varies(value: Any, dim: int) -> bool:
@@ -299,9 +276,12 @@ def varies(value: Any, dim: int) -> bool:
     if name in RESHAPES:
         origin = (_before_reshapes(value) or (value.args[0],))[0]
         spans = [(0, 1) if i == len(value.shape) + dim else (0, size) for i, size in enumerate(value.shape)]
-        if (found := _same_order(value, origin, spans)) is not None:
+        if (found := same_order(value, origin, spans)) is not None:
             alone = next(i for i, (span, size) in enumerate(zip(found, origin.shape)) if span != (0, size))
             return varies(origin, alone - len(found))
+    if name in MOVED and (found := source_dim(value, dim)) is not None:
+        of, at = found
+        return any(varies(one, at) for one in of) if at is not None else False
     return lacks_numbers(value.tensor) or varies(value.tensor, dim)
 
 
@@ -378,6 +358,9 @@ class Recipes:
                 result = run(*mapped(whole, recipe[1]), **mapped(whole, recipe[2])) if tensors_of(result) else result
         else:
             result = run(*args, **kwargs)
+        if large and isinstance(result, (tuple, list)) and isinstance(recipe[1][0], Recipe):
+            for part, index in indices_of(plain_name(run), result, *args[1:2], **kwargs) or ():
+                self.known[id(part)] = Recipe(part, torch.Tensor.__getitem__, (recipe[1][0], index), {})
         if isinstance(result, torch.Tensor):
             if changes and not large:
                 self.known.pop(id(result), None)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from taskflow.models.pytorch import experts, mixers
 from taskflow.models.pytorch.calls import (
     INDEX_ASSIGNMENT,
     NEVER,
@@ -26,7 +27,6 @@ from taskflow.models.pytorch.calls import (
     tensors_of,
 )
 from taskflow.models.pytorch.dropping import probability_of
-from taskflow.models.pytorch.experts import is_experts, without_numbers
 from taskflow.models.pytorch.own_gradients import functions_followed
 from taskflow.models.pytorch.places import calling_line
 from taskflow.models.pytorch.recipes import SAME, Recipes, plain_name
@@ -35,6 +35,7 @@ from taskflow.models.pytorch.repeats import RepeatedLayers
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
+from taskflow.models.pytorch.unread import drop_unread, result_of, without_checks
 from taskflow.models.pytorch.writes import Writes
 
 MOST_TURNS = 300  # of a loop
@@ -80,10 +81,11 @@ class TorchRecorder(TorchFunctionMode):
         args, kwargs = self._bound(forward, examples)
         nn.Module.__call__ = self._call()  # type: ignore[method-assign]
         try:
-            with self.shadow.in_place_of(self.module), functions_followed(self), torch.enable_grad(), self:
+            shadowed = self.shadow.in_place_of(self.module)
+            with without_checks(), shadowed, functions_followed(self), torch.enable_grad(), self:
                 returned = forward(self.module, *args, **kwargs)
                 with self.pause():
-                    output = mapped(self._kept, returned)
+                    output = mapped(self._kept, result_of(returned))
             if self.error is not None:
                 raise self.error
         finally:
@@ -91,6 +93,7 @@ class TorchRecorder(TorchFunctionMode):
         for value in self.fixed.values():
             if value.tensor._version != value.version:
                 raise Unsupported(f"a constant of shape {tuple(value.tensor.shape)} is changed after it was used")
+        drop_unread(self.steps, output)
         return TorchRecording(self.steps, output)
 
     def _bound(self, forward: Any, examples: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -271,8 +274,10 @@ class TorchRecorder(TorchFunctionMode):
     def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:
         state = torch.get_rng_state()
         try:
-            if self.shadow.fake and is_experts(run):
-                return without_numbers(run, *args, **kwargs)
+            if self.shadow.fake and experts.is_experts(run):
+                return experts.without_numbers(run, *args, **kwargs)
+            if self.shadow.fake and mixers.is_mixer(run):
+                return mixers.without_numbers(run, *args, **kwargs)
             return run(*args, **kwargs)
         except Exception as error:  # whatever the layer raises
             raise Unsupported(f"{path}: PyTorch says: {(str(error).splitlines() or [''])[0]}") from error

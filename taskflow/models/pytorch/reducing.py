@@ -64,6 +64,13 @@ def norm(name: str, input: Tensor, p: Any = "fro", dim: Any = None, keepdim: boo
     return ops.sum(sizes, dim, keepdim, name=name) if p == 1 else ops.amax(sizes, dim, keepdim, name=name)
 
 
+@stands_for("argmax")
+def argmax(name: str, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The position of the largest number of the last dimension."""
+    require(dim in (-1, input.ndim - 1) and not keepdim, "only of the last dimension, without keepdim")
+    return ops.argmax(input, name=name)
+
+
 def vector_norm(
     name: str, x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, out: None = None
 ) -> Any:

@@ -23,8 +23,10 @@ from taskflow.mapper import choose
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.follow import WATCHING, Followed, Watch, follow
 from taskflow.models.pytorch.steps import TorchStep, leaves
+from taskflow.models.pytorch.unread import result_of
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.flash_attention import FlashAttention
+from taskflow.operators.masked_scatter import MaskedScatter
 from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Tensor
 from taskflow.rules import SGD
@@ -146,8 +148,19 @@ def feeds_of(trial: Trial, among: Sequence[float] = (), least: int = 0) -> list[
             readers = [n.operator.integers_below(n.specs) for n in graph if tensor in n.inputs]
             highest = min((below for below in readers if below is not None), default=2)
             array = numbers.integers(min(least, highest - 1), highest, tensor.shape)
+            _place(array, tensor, graph, numbers)
         found.append(torch.from_numpy(np.asarray(array)).to(example.dtype))
     return found
+
+
+def _place(array: Array, tensor: Tensor, graph: OperatorGraph, numbers: np.random.Generator) -> None:
+    """Give each sample of integers the tokens whose places rows are for, as many as there are rows, somewhere."""
+    for node in graph:
+        if isinstance(node.operator, MaskedScatter) and node.inputs[1] is tensor:
+            array[array == node.operator.token] = max(0, node.operator.token - 1)
+            for sample in array:
+                places = numbers.choice(len(sample), min(len(sample), node.inputs[2].shape[1]), replace=False)
+                sample[places] = node.operator.token
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
@@ -241,4 +254,4 @@ def call(module: nn.Module, feeds: Sequence[Any]) -> Any:
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY][: max(0, len(copies))]
     free = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     place = len(copies) if any(p.kind is p.VAR_POSITIONAL for p in free) else min(len(copies), len(free) - 1)
-    return module(*copies[:place], **dict(zip(named, copies[place:])))
+    return result_of(module(*copies[:place], **dict(zip(named, copies[place:]))))

@@ -19,6 +19,7 @@ from taskflow.models.pytorch.corners import at_corners
 from taskflow.models.pytorch.exported import ExportedModule, difference_to_program
 from taskflow.models.pytorch.follow import WATCHING, Followed, follow
 from taskflow.models.pytorch.locate import located
+from taskflow.models.pytorch.mixers import is_mixer
 from taskflow.models.pytorch.steps import Fixed, leaves
 from taskflow.models.pytorch.trial import (
     TOLERANCES,
@@ -130,8 +131,10 @@ def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
     return said(a) == said(b)
 
 
-def _rounds(followed: Followed, kind: torch.dtype) -> bool:
+def _rounds(module: nn.Module, followed: Followed, kind: torch.dtype) -> bool:
     """True if some step of a module in this type has floats of a narrower one, such as norms in float32 in double precision."""
+    if kind.itemsize > 4 and any(map(is_mixer, module.modules())):
+        return True
     values = (
         value.tensor if isinstance(value, Fixed) else value for step in followed.recording.steps
         for value in (*step.values, *leaves((step.args, step.kwargs))) if isinstance(value, (torch.Tensor, Fixed))
@@ -157,11 +160,11 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
             if dtype == own:
                 raise
             continue
-        if dtype != own and _rounds(made, kind):
+        if dtype != own and _rounds(copied, made, kind):
             continue
         if _alike(made.graph, followed.graph):
             without_dropout(made.graph)
-            return Trial(copied, given, made, "float32" if _rounds(made, kind) else dtype)
+            return Trial(copied, given, made, "float32" if _rounds(copied, made, kind) else dtype)
     raise ValueError(
         f"from_torch: {followed.graph.name}: a copy of the module becomes another graph; it cannot be verified (verify=False)"
     )

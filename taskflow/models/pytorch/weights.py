@@ -30,11 +30,13 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
     from taskflow.models.pytorch.convolving import as_planes
     from taskflow.models.pytorch.experts import layout_of, parts_of
+    from taskflow.models.pytorch.mixers import is_mixer
     from taskflow.models.pytorch.recurrent import gates_of
     from taskflow.models.pytorch.turned import is_turned
     from taskflow.models.pytorch.weight_norm import name_of_direction
 
     seen: set[int] = set()
+    filters = {id(part.conv1d) for part in module.modules() if is_mixer(part)}  # of a mixer, which are as they are there
     for path, part in module.named_modules():
         prefix, layout = f"{path}." if path else "", layout_of(part)
         for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
@@ -66,7 +68,8 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
             else:
                 renamed = name_of_direction(path, name, module)
                 owner = part if renamed is None else module.get_submodule(renamed.rpartition(".")[0])
-                shape = as_planes(type(owner), tuple(tensor.shape)) if renamed or name == "weight" else tuple(tensor.shape)
+                planes = (renamed or name == "weight") and id(part) not in filters
+                shape = as_planes(type(owner), tuple(tensor.shape)) if planes else tuple(tensor.shape)
                 yield renamed or f"{prefix}{name}", (shape, _reader(tensor, shape))
 
 

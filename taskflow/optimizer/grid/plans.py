@@ -16,11 +16,13 @@ from taskflow.mapper import (
     attends,
     layer_numbers,
     map_graph,
+    multiplies,
     node_size,
     recomputed,
     samples,
     suits,
 )
+from taskflow.optimizer.units import reads_words
 from taskflow.rules import UpdateRule
 
 MOST_VIRTUAL = 8  # stages of one rank
@@ -144,7 +146,7 @@ def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> 
         return "the network is not trained"
     if len(machine.processors) < 2:
         return "there is one device"
-    if not suits(graph) or max(layer_numbers(graph).values(), default=0) < 1:
+    if not (suits(graph) or (reads_words(graph) and multiplies(graph))) or max(layer_numbers(graph).values(), default=0) < 1:
         return "the network has no layers with matrix products"
     if graph.carries:
         return "the network carries states from step to step"

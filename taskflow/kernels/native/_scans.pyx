@@ -1,0 +1,96 @@
+"""The compiled selective scan: checks of the arguments, then the loops of native/loops/scans.h without the GIL.
+
+Arguments are contiguous numpy arrays of one dtype, float32 or float64; others raise TypeError or ValueError.
+The definition is kernels/definitions/scans.py; tests/kernels/test_kernels_scans.py holds them equal.
+"""
+
+cimport numpy as cnp
+from taskflow.kernels.native._arguments cimport flat, real_type
+
+from taskflow.kernels.definitions.scans import ScanKernels
+from taskflow.kernels.native.scratch import scratch
+
+cnp.import_array()
+
+ctypedef Py_ssize_t Size
+
+# ``single``: the arrays hold float32, else float64.
+cdef extern from * nogil:
+    """
+    #define LOOPS "native/loops/scans.h"
+    #include "native/loops/types.h"
+    """
+    int SCAN_BLOCK
+    void any_selective_scan(
+        bint single, Size samples, Size steps, Size channels, Size states, void* x, void* dt, void* a, void* b, void* c,
+        void* y, void* scratch)
+    void any_selective_scan_backward(
+        bint single, Size samples, Size steps, Size channels, Size states, void* x, void* dt, void* a, void* b, void* c,
+        void* dy, void* dx, void* ddt, void* da, void* db, void* dc, void* scratch)
+
+
+cdef struct Sizes:
+    int kind
+    Py_ssize_t samples, steps, channels, states
+
+
+cdef Sizes sizes_of(str kernel, cnp.ndarray x, cnp.ndarray a) except *:
+    cdef Sizes found
+    found.kind = real_type(kernel, x)
+    if cnp.PyArray_NDIM(x) != 3 or cnp.PyArray_NDIM(a) != 2:
+        raise ValueError(f"{kernel}: x must have 3 dimensions and a 2, got {(<object>x).shape} and {(<object>a).shape}")
+    found.samples, found.steps, found.channels = (<object>x).shape
+    found.states = cnp.PyArray_DIM(a, 1)
+    return found
+
+
+class NativeScans(ScanKernels):
+    """Compiled recurrences over the steps of a sequence."""
+
+    __slots__ = ()
+
+    def selective_scan(
+        self, cnp.ndarray x not None, cnp.ndarray dt not None, cnp.ndarray a not None, cnp.ndarray b not None,
+        cnp.ndarray c not None, cnp.ndarray out not None
+    ):
+        cdef str kernel = "selective_scan"
+        cdef Sizes of = sizes_of(kernel, x, a)
+        cdef Py_ssize_t whole = of.samples * of.steps * of.channels, read = of.samples * of.steps * of.states
+        cdef void* given_x = flat(kernel, "x", x, of.kind, whole, False)
+        cdef void* given_dt = flat(kernel, "dt", dt, of.kind, whole, False)
+        cdef void* given_a = flat(kernel, "a", a, of.kind, of.channels * of.states, False)
+        cdef void* given_b = flat(kernel, "b", b, of.kind, read, False)
+        cdef void* given_c = flat(kernel, "c", c, of.kind, read, False)
+        cdef void* to = flat(kernel, "out", out, of.kind, whole, True)
+        cdef cnp.ndarray room = scratch((2, of.states, SCAN_BLOCK), (<object>x).dtype, "scan")
+        cdef void* at = cnp.PyArray_DATA(room)
+        with nogil:
+            any_selective_scan(
+                of.kind == cnp.NPY_FLOAT32, of.samples, of.steps, of.channels, of.states, given_x, given_dt, given_a, given_b,
+                given_c, to, at)
+
+    def selective_scan_backward(
+        self, cnp.ndarray x not None, cnp.ndarray dt not None, cnp.ndarray a not None, cnp.ndarray b not None,
+        cnp.ndarray c not None, cnp.ndarray dy not None, cnp.ndarray dx not None, cnp.ndarray ddt not None,
+        cnp.ndarray da not None, cnp.ndarray db not None, cnp.ndarray dc not None
+    ):
+        cdef str kernel = "selective_scan_backward"
+        cdef Sizes of = sizes_of(kernel, x, a)
+        cdef Py_ssize_t whole = of.samples * of.steps * of.channels, read = of.samples * of.steps * of.states
+        cdef void* given_x = flat(kernel, "x", x, of.kind, whole, False)
+        cdef void* given_dt = flat(kernel, "dt", dt, of.kind, whole, False)
+        cdef void* given_a = flat(kernel, "a", a, of.kind, of.channels * of.states, False)
+        cdef void* given_b = flat(kernel, "b", b, of.kind, read, False)
+        cdef void* given_c = flat(kernel, "c", c, of.kind, read, False)
+        cdef void* given_dy = flat(kernel, "dy", dy, of.kind, whole, False)
+        cdef void* to_x = flat(kernel, "dx", dx, of.kind, whole, True)
+        cdef void* to_dt = flat(kernel, "ddt", ddt, of.kind, whole, True)
+        cdef void* to_a = flat(kernel, "da", da, of.kind, of.channels * of.states, True)
+        cdef void* to_b = flat(kernel, "db", db, of.kind, read, True)
+        cdef void* to_c = flat(kernel, "dc", dc, of.kind, read, True)
+        cdef cnp.ndarray room = scratch((of.steps + 4, of.states, SCAN_BLOCK), (<object>x).dtype, "scan")
+        cdef void* at = cnp.PyArray_DATA(room)
+        with nogil:
+            any_selective_scan_backward(
+                of.kind == cnp.NPY_FLOAT32, of.samples, of.steps, of.channels, of.states, given_x, given_dt, given_a, given_b,
+                given_c, given_dy, to_x, to_dt, to_a, to_b, to_c, at)

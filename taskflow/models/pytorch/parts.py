@@ -1,0 +1,76 @@
+"""Parts of fixed tensors, and where they come from: splits, indices, joined parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+MOVED = {"getitem", "cat", "concat", "concatenate", "unsqueeze"}
+"""Functions of which `source_dim` knows which dimension of an argument becomes which of the result."""
+Spans = Sequence[tuple[int, int]]
+DIVIDED = {"split", "chunk", "split_with_sizes", "tensor_split"}
+
+
+def indices_of(name: str, parts: Sequence[Any], *args: Any, dim: int | None = None, **_: Any) -> list[tuple[Any, Any]] | None:
+    """Return the parts that a function has made of one tensor, each with its index there; None for other functions. ``args``: its
+    second argument; ``dim`` where that is given by name."""
+    if name == "unbind":
+        at = dim if dim is not None else args[0] if args else 0
+        rank = parts[0].ndim + 1
+        return [(part, (*[slice(None)] * (at % rank), i)) for i, part in enumerate(parts)]
+    if name not in DIVIDED or dim is None:
+        return None
+    found, start = [], 0
+    for part in parts:
+        at, size = dim % part.ndim, part.shape[dim]
+        found.append((part, (*[slice(None)] * at, slice(start, start + size))))
+        start += size
+    return found
+
+
+def source_dim(value: Any, dim: int) -> tuple[tuple[Any, ...], int | None] | None:
+    """Return what dimension ``dim`` of a recipe, counted from the last, comes from: the arguments, and their dimension (None: it is
+    new there). None if that is not known."""
+    name, rank = str(getattr(value.function, "__name__", "")).strip("_"), len(value.shape)
+    if name == "unsqueeze":
+        at = (value.args[1] if len(value.args) > 1 else value.kwargs["dim"]) % rank - rank
+        return value.args[:1], None if dim == at else dim if dim > at else dim + 1
+    if name != "getitem":
+        along = value.args[1] if len(value.args) > 1 else value.kwargs.get("dim", 0)
+        return (tuple(value.args[0]), dim) if along % rank - rank != dim else None
+    (source, index), dims = value.args[:2], []
+    wanted = list(index) if isinstance(index, tuple) else [index]
+    if any(not (part is None or part is Ellipsis or isinstance(part, slice) or type(part) is int) for part in wanted):
+        return None
+    missing = len(source.shape) - sum(isinstance(part, (int, slice)) for part in wanted)
+    at = wanted.index(Ellipsis) if Ellipsis in wanted else len(wanted)
+    here = 0
+    for part in (*wanted[:at], *[slice(None)] * missing, *wanted[at + 1 :]):
+        if not isinstance(part, int):
+            dims.append(None if part is None else here - len(source.shape))
+        here += part is not None
+    return (source,), dims[rank + dim]
+
+
+def same_order(value: Any, first: Any, spans: Spans) -> list[tuple[int, int]] | None:
+    """Return the spans of an argument whose dimensions are those of the result, but for some of size 1; None for other changes."""
+    found, rest = [], [span for span, size in zip(spans, value.shape) if size > 1]
+    if [size for size in first.shape if size > 1] != [size for size in value.shape if size > 1]:
+        return None
+    left = iter(rest)
+    for size in first.shape:
+        found.append(next(left) if size > 1 else (0, 1))
+    return found
+
+
+def sliced(first: Any, index: Any, spans: Spans) -> list[tuple[int, int]] | None:
+    """Return the spans of what is indexed by slices, None and ``...``; None for an index by anything else."""
+    wanted = list(index) if isinstance(index, tuple) else [index]
+    if any(not (part is None or part is Ellipsis or (isinstance(part, slice) and part.step in (None, 1))) for part in wanted):
+        return None
+    missing = len(first.shape) - sum(isinstance(part, slice) for part in wanted)
+    at = next((i for i, part in enumerate(wanted) if part is Ellipsis), None)
+    wanted = [*wanted, *[slice(None)] * missing] if at is None else [*wanted[:at], *[slice(None)] * missing, *wanted[at + 1 :]]
+    kept = [span for part, span in zip(wanted, spans) if part is not None]
+    starts = [part.indices(size)[0] for part, size in zip((part for part in wanted if part is not None), first.shape)]
+    return [(start + low, start + high) for start, (low, high) in zip(starts, kept)]

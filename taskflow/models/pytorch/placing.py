@@ -1,0 +1,132 @@
+"""Places of tokens: features of images put there (`masked_scatter`), and features taken from there, one of each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from taskflow import operators as ops
+from taskflow.models.pytorch.registry import array_of, number_of
+from taskflow.models.pytorch.site import require
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep
+from taskflow.operators.tensor import Tensor
+
+Found = tuple[frozenset[int], tuple[Ref, ...], Callable[..., Any]]
+
+
+def placed(look: Any, step: TorchStep) -> Found | None:
+    """Return what a `Fusion` of ``x.masked_scatter(tokens == token, rows)`` consists of, where the mask is the same for all
+    features; None for another step. The rows may have been taken apart by samples, and joined.
+
+    PyTorch takes rows for all samples one after the other; here each sample has its own, equally many. What transformers checks,
+    that there are as many places as rows, and the operator's own check that no sample has more, make that the same.
+    """
+    if step.kind != "function" or step.name != "masked_scatter" or len(step.args) != 3 or step.values[0].ndim != 3:
+        return None
+    x, mask, rows = step.args
+    inside = {step.number}
+    found = _token(look, mask, inside, tuple(step.values[0].shape))
+    if found is None or not isinstance(x, Ref) or not isinstance(rows, Ref):
+        return None
+    tokens, token = found
+    rows = _whole(look, rows, inside)
+
+    def build(name: str, input: Any, tokens: Any, rows: Any) -> Any:
+        if not isinstance(input, Tensor) or not isinstance(tokens, Tensor) or not isinstance(rows, Tensor):
+            return None
+        samples, _, features = input.shape
+        count = prod(rows.shape)
+        require(count % (samples * features) == 0, f"rows {list(rows.shape)} are not equally many for each of {samples} samples")
+        require(count <= input.shape[1] * samples * features, f"an image of {count // samples // features:,} rows among "
+                f"{input.shape[1]:,} tokens of a sample; it needs at least as many (--set steps=)")
+        shape = (samples, count // samples // features, features)
+        each = rows if rows.shape == shape else ops.reshape(rows, shape, name=f"{name}.rows")
+        return ops.masked_scatter(input, tokens, token, each, name=name)
+
+    return frozenset(inside), (x, tokens, rows), build
+
+
+def _token(look: Any, mask: Any, inside: set[int], shape: tuple[int, ...]) -> tuple[Ref, int] | None:
+    """The integers and the number that a mask of ``shape``, alike along the last dimension, compares."""
+    while (moved := look.step(mask, "unsqueeze", "to", "expand_as", "expand")) is not None:
+        if moved.name == "unsqueeze" and (moved.args[1:] or (moved.kwargs.get("dim"),)) not in ((-1,), (2,)):
+            return None
+        if moved.values[0].dtype is not torch.bool:
+            return None
+        inside.add(moved.number)
+        mask = moved.args[0]
+    compared = look.step(mask, "eq")
+    if compared is None or len(compared.args) != 2 or tuple(compared.values[0].shape) != shape[:2]:
+        return None
+    tokens, number = compared.args if isinstance(compared.args[0], Ref) else compared.args[::-1]
+    value = number_of(number)
+    if value is None or not isinstance(tokens, Ref) or look.steps[tokens.step].values[tokens.index].dtype is not torch.long:
+        return None
+    inside.add(compared.number)
+    return tokens, int(value)
+
+
+def _whole(look: Any, rows: Ref, inside: set[int]) -> Ref:
+    """What rows were before they were taken apart along the first dimension and joined again."""
+    joined = look.step(rows, "cat", "concat", "concatenate")
+    if joined is None or not isinstance(joined.args[0], (list, tuple)):
+        return rows
+    parts, along = joined.args[0], joined.args[1] if len(joined.args) > 1 else joined.kwargs.get("dim", 0)
+    apart = look.step(parts[0], "unbind") if parts else None
+    if apart is None or along != 0 or (apart.args[1:] or (apart.kwargs.get("dim", 0),)) != (0,):
+        return rows
+    whole = apart.args[0]
+    if list(parts) != [Ref(apart.number, i) for i in range(len(apart.values))] or not isinstance(whole, Ref):
+        return rows
+    inside |= {joined.number, apart.number}
+    return whole
+
+
+# ---- x[arange(N), tokens.argmax(-1)] -------------------------------------------------------------------------------------------
+
+
+def picked(look: Any, step: TorchStep) -> Found | None:
+    """Return what a `Fusion` of ``x[arange(N), where]`` consists of, where ``where`` is ``tokens.argmax(-1)`` or
+    ``(tokens == token).int().argmax(-1)``: of each sample the features at its largest token, or where it first has one. None for
+    another step."""
+    if step.kind != "function" or step.name != "getitem" or len(step.args) != 2 or step.values[0].ndim != 2:
+        return None
+    x, index = step.args
+    if not isinstance(x, Ref) or not isinstance(index, tuple) or len(index) != 2 or not isinstance(index[0], Fixed):
+        return None
+    samples, largest = look.steps[x.step].values[x.index].shape[0], look.step(index[1], "argmax")
+    if largest is None or (largest.args[1:] or (largest.kwargs.get("dim"),)) not in ((-1,), (1,)):
+        return None
+    inside = {step.number, largest.number}
+    tokens, token = _integers(look, largest.args[0], inside), None
+    if (compared := look.step(tokens, "eq")) is not None and len(compared.args) == 2:
+        inside.add(compared.number)
+        (tokens, token) = compared.args if isinstance(compared.args[0], Ref) else compared.args[::-1]
+        tokens = _integers(look, tokens, inside)
+        if number_of(token) is None:
+            return None
+    if not isinstance(tokens, Ref) or look.steps[tokens.step].values[tokens.index].is_floating_point():
+        return None
+    each = index[0]
+
+    def build(name: str, input: Any, tokens: Any) -> Any:
+        fits = isinstance(input, Tensor) and input.ndim == 3 and isinstance(tokens, Tensor) and tokens.shape == input.shape[:2]
+        if not fits or each.tensor.shape != (samples,) or (array_of(each) != np.arange(samples)).any():
+            return None
+        here = tokens if token is None else ops.compare(tokens, "eq", int(number_of(token) or 0), name=f"{name}.here")
+        where = ops.reshape(ops.argmax(here, name=f"{name}.where"), (samples, 1), name=f"{name}.one")
+        return ops.reshape(ops.gather(input, where, name=f"{name}.row"), (samples, input.shape[2]), name=name)
+
+    return frozenset(inside), (x, tokens), build
+
+
+def _integers(look: Any, value: Any, inside: set[int]) -> Any:
+    """What integers or truth values were before they were converted to other integers."""
+    while (step := look.step(value, "to", "int", "long")) is not None and not step.values[0].is_floating_point():
+        inside.add(step.number)
+        value = step.args[0]
+    return value

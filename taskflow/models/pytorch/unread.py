@@ -1,0 +1,47 @@
+"""What forward computes and no loss needs: checks of numbers, and accounts of its parts beside the result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from taskflow.models.pytorch.steps import Ref, TorchStep, leaves
+
+CHECKS = "TRANSFORMERS_DISABLE_TORCH_CHECK"
+
+
+@contextmanager
+def without_checks() -> Iterator[None]:
+    """Leave out transformers' checks of numbers in tensors within the block: tensors have none while they are recorded."""
+    before = os.environ.get(CHECKS)
+    os.environ[CHECKS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[CHECKS]
+        else:
+            os.environ[CHECKS] = before
+
+
+def drop_unread(steps: list[TorchStep], output: Any) -> None:
+    """Mark the functions that return integers or truth values which nobody reads. No gradient goes through them."""
+    read = {leaf.step for leaf in leaves(output) if isinstance(leaf, Ref)}
+    for step in reversed(steps):
+        whole = step.kind == "function" and step.values and not any(
+            value.is_floating_point() or value.is_complex() for value in step.values
+        )
+        if whole and step.number not in read:
+            step.kind = "unused"
+        elif step.kind != "unused":
+            read |= {leaf.step for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Ref)}
+
+
+def result_of(returned: Any) -> Any:
+    """Return what forward returned; of a mapping without the mappings in it, in which transformers' networks hand out all that a
+    tower for images has computed."""
+    if not isinstance(returned, dict):
+        return returned
+    return {key: value for key, value in returned.items() if not isinstance(value, dict)}

@@ -1,0 +1,68 @@
+"""argmax: where the largest number of the last dimension is, the first of equal ones (PyTorch: torch.argmax)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from taskflow.operators.operator import (
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Spec,
+    register,
+    sample_and_attributes,
+    takes,
+)
+from taskflow.operators.tensor import Tensor
+from taskflow.regions import Rect
+
+
+@register("argmax")
+@dataclass(frozen=True, slots=True)
+class ArgMax(Operator):
+    """x (N, ..., B) numbers -> y (N, ...) integers: the position of the first largest. Every dimension of y can be cut; B is read
+    whole. There is no gradient."""
+
+    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        takes("argmax", inputs, 1)
+        if len(inputs[0].shape) < 2:
+            raise ValueError(f"argmax: input must have two dimensions or more, got {inputs[0]}")
+        return (Spec(inputs[0].shape[:-1], np.dtype(np.int64)),)
+
+    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
+        return sample_and_attributes(inputs[0].shape[:-1])
+
+    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
+        return Reads((Rect((*piece.lo, 0), (*piece.hi, inputs[0].shape[-1])),))
+
+    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
+        return (piece,)
+
+    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
+        return Keeps(inputs=False, weights=False, outputs=False)
+
+    def forward(self, call: Call) -> None:
+        call.outputs[0][...] = call.kernels.xp.argmax(call.inputs[0], axis=-1)
+
+    def backward(self, call: Call) -> None:
+        pass  # positions have no gradient
+
+    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
+        return piece.volume * inputs[0].shape[-1]
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 3)))
+        return Example(cls(), (Spec((*shape, random.randint(2, 5)), np.dtype(np.int64)),), high=4)
+
+
+def argmax(input: Tensor, *, name: str | None = None) -> Tensor:
+    """The position of the largest number of the last dimension, the first of equal ones. (N, ..., B) in, integers (N, ...) out."""
+    return input.graph.apply(ArgMax(), (input,), name=name)[0]
