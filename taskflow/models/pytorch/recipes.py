@@ -276,9 +276,9 @@ def varies(value: Any, dim: int) -> bool:
     if name in RESHAPES:
         origin = (_before_reshapes(value) or (value.args[0],))[0]
         spans = [(0, 1) if i == len(value.shape) + dim else (0, size) for i, size in enumerate(value.shape)]
-        if (found := same_order(value, origin, spans)) is not None:
-            alone = next(i for i, (span, size) in enumerate(zip(found, origin.shape)) if span != (0, size))
-            return varies(origin, alone - len(found))
+        if (theirs := same_order(value, origin, spans)) is not None:
+            alone = next(i for i, (span, size) in enumerate(zip(theirs, origin.shape)) if span != (0, size))
+            return varies(origin, alone - len(theirs))
     if name in MOVED and (found := source_dim(value, dim)) is not None:
         of, at = found
         return any(varies(one, at) for one in of) if at is not None else False
