@@ -112,6 +112,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GPT-OSS": dict(
         model_type="gpt_oss", head_dim=16, sliding_window=8, num_local_experts=4, num_experts_per_tok=2, **DECODER
     ),
+    "Llama 4, chunks of 8": dict(
+        model_type="llama4_text", head_dim=16, num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=96,
+        attention_chunk_size=8, floor_scale=4, no_rope_layers=[1, 0], **DECODER,
+    ),
+    "DeepSeek V2": dict(
+        model_type="deepseek_v2", q_lora_rank=None, kv_lora_rank=16, qk_rope_head_dim=8, head_dim=8, qk_nope_head_dim=16,
+        v_head_dim=16, n_routed_experts=4, num_experts_per_tok=2, topk_method="group_limited_greedy", n_group=2, topk_group=1,
+        moe_intermediate_size=32, first_k_dense_replace=1, n_shared_experts=1, **(DECODER | dict(num_key_value_heads=4)),
+    ),
     "DeepSeek V3": dict(
         model_type="deepseek_v3", q_lora_rank=32, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16,
         n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=32, first_k_dense_replace=1,

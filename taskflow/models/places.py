@@ -9,17 +9,24 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, inf
 
+import numpy as np
+
 from taskflow.graph import Node, OperatorGraph
-from taskflow.operators.binary import Binary
+from taskflow.operators.binary import Add, Binary
 from taskflow.operators.cast import Cast
 from taskflow.operators.combine import CombineExperts
 from taskflow.operators.combine_weights import CombineWeights
+from taskflow.operators.constant import ConstantArray
 from taskflow.operators.dispatch import Dispatch
 from taskflow.operators.einsum import Einsum
 from taskflow.operators.elementary import Log, Power, Rsqrt, Sqrt
+from taskflow.operators.embedding import Embedding
 from taskflow.operators.expert_linear import ExpertLinear
 from taskflow.operators.expert_places import ExpertPlaces
+from taskflow.operators.free_weight import expand_weight
 from taskflow.operators.operator import Operator
+from taskflow.operators.reduce import Reduce
+from taskflow.operators.reshape import reshape
 from taskflow.operators.routed_linear import RoutedLinear
 from taskflow.operators.swiglu import SwiGLU
 from taskflow.operators.tensor import Tensor
@@ -68,6 +75,7 @@ class _WithPlaces:
         self.placed: dict[Key, tuple[Tensor, Tensor]] = {}  # with the slots of its tokens
         self.slots: dict[Key, Tensor] = {}
         self.sent: dict[tuple[Key, Key], Tensor] = {}
+        self.biases = _biases(old)
         for node in old:
             self._add(node)
         self.graph.losses = [self.new[_key(loss)] for loss in old.losses]
@@ -78,6 +86,8 @@ class _WithPlaces:
             self._multiply(node, node.operator)
         elif any(_key(tensor) in self.placed for tensor in node.inputs):
             self._follow(node)
+        elif node.outputs and _key(node.outputs[0]) in self.biases:
+            return  # added where the experts' outputs are placed
         else:
             inputs = [self.new[_key(tensor)] for tensor in node.inputs]
             self._keep(node, self.graph.apply(self._larger(node.operator), inputs, name=node.name, parameters=node.parameters))
@@ -135,6 +145,15 @@ class _WithPlaces:
             inputs = rows, self.new[_key(node.inputs[weights])], slots
             self._keep(node, self.graph.apply(CombineExperts(), inputs, name=node.name))
             return
+        if isinstance(node.operator, Reduce) and _adds_choices(node.operator):
+            rows, slots = first
+            ones = ConstantArray.of(np.ones(slots.shape, rows.dtype))
+            (equal,) = self.graph.apply(ones, (), name=self._called(node, f"{node.name}.weights"))
+            self._keep(node, self.graph.apply(CombineExperts(), (rows, equal, slots), name=node.name))
+            return
+        if isinstance(node.operator, Add) and (bias := next((b for t in node.inputs if (b := self.biases.get(_key(t)))), None)):
+            self._bias(node, bias, first)
+            return
         if any(one is None or one[1] is not first[1] for one in held) or not _by_element(node):
             raise self._cannot(node, f"({node.operator.kind}) is not known to do the same with them where they are placed")
         made = self.graph.apply(
@@ -142,10 +161,34 @@ class _WithPlaces:
         )
         self.placed.update((_key(old), (tensor, first[1])) for old, tensor in zip(node.outputs, made))
 
+    def _bias(self, node: Node, table: Node, held: tuple[Tensor, Tensor]) -> None:
+        """Add each expert's bias, a row of a table that tokens chose, at all of its places."""
+        rows, slots = held
+        (parameter,) = table.parameters
+        shape = parameter.shape
+        whole = expand_weight(self.graph, shape, shape, init=parameter.init, name=table.name, parameters=table.parameters)
+        each = reshape(whole, (1, shape[0], 1, shape[1]), name=self._called(node, f"{table.name}.each"))
+        (made,) = self.graph.apply(Add(), (rows, each), name=node.name)
+        self.placed[_key(node.outputs[0])] = made, slots
+
     def _cannot(self, node: Node, why: str) -> ValueError:
         return ValueError(
             f"expert imbalance: experts of {self.old.name} cannot have places: {node.name} {why}; leave eN and the factor out"
         )
+
+
+def _biases(graph: OperatorGraph) -> dict[Key, Node]:
+    """Tables whose rows tokens choose as they choose experts, to add them to what these give, by what is chosen."""
+    chosen = {_key(node.inputs[1]) for node in graph if isinstance(node.operator, RoutedLinear)}
+    experts = {_key(node.outputs[0]) for node in graph if isinstance(node.operator, RoutedLinear)}
+    found = {
+        _key(node.outputs[0]): node for node in graph if isinstance(node.operator, Embedding) and _key(node.inputs[0]) in chosen
+    }
+    for node in graph:
+        if not isinstance(node.operator, Add) or not any(_key(tensor) in experts for tensor in node.inputs):
+            for tensor in node.inputs:
+                found.pop(_key(tensor), None)
+    return found
 
 
 def _key(tensor: Tensor) -> Key:
@@ -156,6 +199,11 @@ def _by_element(node: Node) -> bool:
     """True for operators that do the same with every number, wherever it lies, and have a gradient at the zeros of empty places."""
     same = isinstance(node.operator, (Unary, Binary, SwiGLU, Cast)) and not isinstance(node.operator, (Log, Sqrt, Rsqrt, Power))
     return same and all(spec.shape == node.specs[0].shape for spec in node.specs)
+
+
+def _adds_choices(operator: Reduce) -> bool:
+    """True for the sum of rows (G, S, k, M) over the choices, as where experts read what is weighted already (Llama 4)."""
+    return not operator.mean and not operator.keepdim and tuple(operator.over) == (2,)
 
 
 def _weights_of(node: Node, operator: Einsum) -> int | None:

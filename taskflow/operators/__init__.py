@@ -6,7 +6,7 @@ from taskflow.operators.attention import attention, multi_head_attention
 from taskflow.operators.avg_pool2d import avg_pool2d
 from taskflow.operators.batch_norm import batch_norm
 from taskflow.operators.binary import add, mul, sub
-from taskflow.operators.cast import cast, to_float
+from taskflow.operators.cast import cast, to_float, to_integer
 from taskflow.operators.causal_conv1d import causal_conv1d
 from taskflow.operators.combine import combine
 from taskflow.operators.combine_weights import combine_weights
@@ -73,6 +73,6 @@ __all__ = [
     "mask_padding", "masked_scatter", "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight",
     "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm",
     "rotary", "routed_linear", "rsqrt", "scale", "select", "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax",
-    "softplus", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "top2_gating",
-    "top_k", "top_k_routing", "transpose",
+    "softplus", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "to_integer",
+    "top2_gating", "top_k", "top_k_routing", "transpose",
 ]

@@ -31,7 +31,8 @@ from taskflow.regions import Rect
 
 class Binary(Operator):
     """a, b -> y of the shape that both broadcast to. Dimensions are matched from the last one; a missing dimension or one of
-    size 1 is repeated, and its gradient is the sum over the repetitions. Dimension 0 of y is the sample dimension."""
+    size 1 is repeated, and its gradient is the sum over the repetitions. Dimension 0 of y is the sample dimension. Integers, such
+    as positions that are counted, have no gradient."""
 
     __slots__ = ()
 
@@ -40,8 +41,8 @@ class Binary(Operator):
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 2)
         a, b = inputs
-        if a.dtype != b.dtype or not a.differentiable:
-            raise ValueError(f"{self.kind}: inputs must be float tensors of one type, got {a} and {b}")
+        if a.dtype != b.dtype or not (a.differentiable or a.dtype.kind in "iu"):
+            raise ValueError(f"{self.kind}: inputs must be floats or integers of one type, got {a} and {b}")
         try:
             return (Spec(tuple(np.broadcast_shapes(a.shape, b.shape)), a.dtype),)
         except ValueError:
@@ -59,7 +60,7 @@ class Binary(Operator):
         return (piece,)
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=self.keeps_inputs, weights=False, outputs=False)
+        return Keeps(inputs=self.keeps_inputs and inputs[0].differentiable, weights=False, outputs=False)
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume

@@ -1,5 +1,5 @@
-"""cast, to_float: floats as floats of another type, and integers or truth values as floats (PyTorch: tensor.to(dtype),
-tensor.float()). A gradient goes back to floats, in their type."""
+"""cast, to_float, to_integer: floats as floats of another type, integers or truth values as floats, and the other way (PyTorch:
+tensor.to(dtype), tensor.float(), tensor.long()). A gradient goes back to floats, in their type."""
 
 from __future__ import annotations
 
@@ -99,6 +99,27 @@ class ToFloat(Converting):
         return Example(cls(np.dtype(np.float64)), (_drawn(random, np.int64),), high=5)
 
 
+@register("to_integer")
+@dataclass(frozen=True, slots=True)
+class ToInteger(Converting):
+    """Floats, such as the zeros and ones of a comparison, as integers of ``dtype``: without what is behind the point. There is no
+    gradient."""
+
+    dtype: np.dtype[Any]
+
+    def require(self, x: Spec) -> None:
+        if not x.differentiable:
+            raise ValueError(f"to_integer: takes floats, got {x}")
+
+    def backward(self, call: Call) -> None:
+        if (dx := call.grad_inputs[0]) is not None:  # steps are flat
+            dx.put(call.kernels.xp.zeros(dx.array.shape, dx.array.dtype))
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return Example(cls(np.dtype(np.int64)), (_drawn(random, np.float64),))
+
+
 def _drawn(random: Random, dtype: Any) -> Spec:
     return Spec(tuple(random.randint(1, 4) for _ in range(random.randint(1, 3))), np.dtype(dtype))
 
@@ -110,6 +131,13 @@ def cast(input: Tensor, dtype: str | np.dtype[Any], *, name: str | None = None) 
     return input if input.dtype == wanted else input.graph.apply(Cast(wanted), (input,), name=name)[0]
 
 
-def to_float(input: Tensor, *, name: str | None = None) -> Tensor:
-    """Return integers or truth values as floats, in the graph's float type. Any shape in, the same shape out."""
-    return input.graph.apply(ToFloat(np.dtype(input.graph.dtype)), (input,), name=name)[0]
+def to_float(input: Tensor, dtype: str | np.dtype[Any] | None = None, *, name: str | None = None) -> Tensor:
+    """Return integers or truth values as floats, in the graph's float type or in ``dtype``. Any shape in, the same shape out."""
+    wanted = np.dtype(input.graph.dtype) if dtype is None else float_type(dtype)
+    return input.graph.apply(ToFloat(wanted), (input,), name=name)[0]
+
+
+def to_integer(input: Tensor, *, name: str | None = None) -> Tensor:
+    """Return floats as int64, without what is behind the point, such as zeros and ones that are to be counted (`compare`). Any
+    shape in, the same shape out; there is no gradient."""
+    return input.graph.apply(ToInteger(np.dtype(np.int64)), (input,), name=name)[0]

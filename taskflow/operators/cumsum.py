@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import Call, Dim, Example, Spec, axis, register, sample_and_attributes
+from taskflow.operators.operator import Call, Dim, Example, Spec, axis, register, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
 
@@ -17,13 +17,16 @@ from taskflow.operators.unary import Unary
 @register("cumsum")
 @dataclass(frozen=True, slots=True)
 class Cumsum(Unary):
-    """y[..., i, ...] = the sum of x[..., 0 to i, ...] along ``dim``. Every other dimension can be cut."""
+    """y[..., i, ...] = the sum of x[..., 0 to i, ...] along ``dim``, of floats or integers. Every other dimension can be cut."""
 
     dim: int
     keeps_output: ClassVar[bool] = False
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        (y,) = Unary.output(self, inputs)
+        takes("cumsum", inputs, 1)
+        (y,) = inputs
+        if not (y.differentiable or y.dtype.kind in "iu"):
+            raise ValueError(f"cumsum: input must be floats or integers, got {y}")
         axis("cumsum", self.dim, len(y.shape))
         return (y,)
 

@@ -1,4 +1,4 @@
-"""rotary: rotary position embedding of queries and keys, with the pairs of Llama's ``rotate_half``.
+"""rotary: rotary position embedding of queries and keys, with the pairs of Llama's ``rotate_half`` or with neighbours as pairs.
 
 Su, Lu, Pan, Murtadha, Wen, Liu, "RoFormer", arXiv 2104.09864; scaled frequencies: Llama 3.1's published configuration.
 """
@@ -39,14 +39,15 @@ Scaling = tuple[float, float, float, int]
 class Rotary(Operator):
     """x (N, T, ..., D) -> y of the same shape: at position t, elements i and i + D / 2 are rotated by the angle (t + offset)
     theta^(-2 i / D). With ``rates`` the angle is (t + offset) times number i of them. All are multiplied by ``factor``.
-    The position is that in the whole tensor, so T may be cut. D cannot, since each element needs its partner at the distance
-    D / 2. Nothing is saved: backward rotates the other way."""
+    With ``neighbours`` pairs are elements 2 i and 2 i + 1. The position is that in the whole tensor, so T may be cut. D cannot,
+    since each element needs its partner. Nothing is saved: backward rotates the other way."""
 
     theta: float
     offset: int = 0
     scaling: Scaling | None = None
     rates: tuple[float, ...] | None = None
     factor: float = 1.0
+    neighbours: bool = False
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("rotary", inputs, 1)
@@ -76,8 +77,8 @@ class Rotary(Operator):
 
     def forward(self, call: Call) -> None:
         cosine, sine = self._waves(call)
-        first, second = _halves(call.inputs[0])
-        low, high = _halves(call.outputs[0])
+        first, second = self._pairs(call.inputs[0])
+        low, high = self._pairs(call.outputs[0])
         low[...] = first * cosine - second * sine
         high[...] = second * cosine + first * sine
 
@@ -85,9 +86,9 @@ class Rotary(Operator):
         if (dx := call.grad_inputs[0]) is None:
             return
         cosine, sine = self._waves(call)
-        first, second = _halves(call.grad)
+        first, second = self._pairs(call.grad)
         turned = call.kernels.xp.empty(call.grad.shape, call.grad.dtype)
-        low, high = _halves(turned)
+        low, high = self._pairs(turned)
         low[...] = first * cosine + second * sine
         high[...] = second * cosine - first * sine
         dx.put(turned)
@@ -97,6 +98,13 @@ class Rotary(Operator):
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 3 * piece.volume
+
+    def _pairs(self, x: Array) -> tuple[Array, Array]:
+        """The first and the second elements of all pairs."""
+        if self.neighbours:
+            return x[..., 0::2], x[..., 1::2]
+        half = x.shape[-1] // 2
+        return x[..., :half], x[..., half:]
 
     def _waves(self, call: Call) -> tuple[Array, Array]:
         """Cosines and sines of the piece's positions, to stand beside one half of x."""
@@ -112,13 +120,11 @@ class Rotary(Operator):
         shape = (*(random.randint(1, 4) for _ in range(random.randint(2, 3))), 2 * random.randint(1, 3))
         scaling = random.choice((None, (8.0, 1.0, 4.0, 16)))
         rates = random.choice((None, tuple(random.uniform(0, 1) for _ in range(shape[-1] // 2))))
-        operator = cls(random.choice((10.0, 10_000.0)), random.choice((0, 5)), scaling, rates, random.choice((1.0, 1.3)))
+        operator = cls(
+            random.choice((10.0, 10_000.0)), random.choice((0, 5)), scaling, rates, random.choice((1.0, 1.3)),
+            random.random() < 0.5,
+        )
         return Example(operator, (Spec(shape, np.dtype(np.float64)),))
-
-
-def _halves(x: Array) -> tuple[Array, Array]:
-    half = x.shape[-1] // 2
-    return x[..., :half], x[..., half:]
 
 
 @lru_cache(maxsize=64)
@@ -144,7 +150,7 @@ def frequencies(features: int, theta: float, scaling: Scaling | None = None) -> 
 
 def rotary(
     input: Tensor, theta: float = 10_000.0, *, offset: int = 0, scaling: Scaling | None = None,
-    rates: Sequence[float] | None = None, factor: float = 1.0, name: str | None = None,
+    rates: Sequence[float] | None = None, factor: float = 1.0, neighbours: bool = False, name: str | None = None,
 ) -> Tensor:
     """Rotate pairs of features by angles that grow with the position, so that products of queries and keys depend on their
     distance.
@@ -152,7 +158,7 @@ def rotary(
     Args: input (N, T, ..., D), such as (N, T, heads, D); D even. Pairs are elements i and i + D / 2 (Llama's ``rotate_half``).
     ``theta``: the base of the wave lengths. ``offset``: the position of the first element. ``scaling``: (factor, low, high,
     context) as in Llama 3.1. ``rates``: radians a position of each pair, in place of theta and scaling. ``factor``: of the result
-    (YaRN). Returns the same shape.
+    (YaRN). ``neighbours``: pairs are elements 2 i and 2 i + 1 (GPT-J). Returns the same shape.
     """
     chosen = None if rates is None else tuple(map(float, rates))
-    return input.graph.apply(Rotary(float(theta), offset, scaling, chosen, factor), (input,), name=name)[0]
+    return input.graph.apply(Rotary(float(theta), offset, scaling, chosen, factor, neighbours), (input,), name=name)[0]

@@ -17,7 +17,9 @@ from taskflow.models.pytorch import from_torch, weights_of
 from taskflow.operators.tensor import Tensor
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
-import torch_cases_layers  # noqa: E402, F401  they fill CASES
+import torch_cases_complex  # noqa: E402  they fill CASES
+import torch_cases_integers  # noqa: E402, F401
+import torch_cases_layers  # noqa: E402, F401
 import torch_cases_memory  # noqa: E402, F401
 import torch_cases_modules  # noqa: E402, F401
 import torch_cases_more  # noqa: E402, F401
@@ -131,3 +133,28 @@ def test_verification_agrees(name: str) -> None:
     """With verification the same are understood: nothing that is equal is refused. (A quarter of them.)"""
     word, why = outcome(CASES[name], verify=True)
     assert word == CASES[name].word, why
+
+
+@pytest.mark.parametrize("name", torch_cases_complex.KINDS)
+def test_rotary_positions_become_operators_where_a_table_is_a_rotation(name: str) -> None:
+    case = CASES[name]
+    graph = from_torch(case.make().double(), *case.arguments(), loss=None)
+    assert [node.operator.kind for node in graph].count("rotary") == torch_cases_complex.KINDS[name]
+
+
+@pytest.mark.parametrize("name, blocks", [
+    ("attention_with_sinks", 1), ("attention_with_sinks_of_all_keys", 1), ("attention_with_sinks_and_a_bias", 0),
+])
+def test_attention_with_sinks_keeps_no_scores_where_its_mask_is_a_rule(name: str, blocks: int) -> None:
+    case = CASES[name]
+    kinds = [node.operator.kind for node in from_torch(case.make().double(), *case.arguments(), loss=None)]
+    assert kinds.count("attention_blocks") == blocks and ("softmax" in kinds) == (not blocks)
+
+
+@pytest.mark.parametrize("name", [
+    "custom_gradient", "own_gradient_straight_through", "own_gradient_through_a_clamp", "own_gradient_that_is_clipped",
+])
+def test_a_gradient_that_is_no_derivative_is_named_without_verification(name: str) -> None:
+    why = r"forward calls \w+, a custom autograd.Function, whose backward is not the derivative of its forward"
+    with pytest.raises(ValueError, match=why):
+        from_torch(CASES[name].make().double(), *CASES[name].arguments(), loss=None, verify=False)

@@ -145,6 +145,8 @@ def test_frozen_experts_stay_frozen() -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize(("kind", "more"), [
     ("mixtral", {"num_local_experts": 4}), ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 16, "head_dim": 8}),
+    ("gpt_oss", {"num_local_experts": 4, "head_dim": 8}),
+    ("llama4_text", {"num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 8, "intermediate_size_mlp": 64}),
 ])
 def test_imported_experts_get_places(kind: str, more: dict[str, int]) -> None:
     """With a place for every token a step under dealt experts is that of the network as it was imported."""
@@ -156,7 +158,7 @@ def test_imported_experts_get_places(kind: str, more: dict[str, int]) -> None:
         "model_type": kind, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 50, "max_position_embeddings": 32, "num_experts_per_tok": 2, **more,
     }, batch=4, steps=8)  # fmt: skip
-    placed = with_places(graph, 2.0)
+    placed = with_places(graph, 4 / more.get("num_experts_per_tok", 2))
     assert [p.name for p in graph.parameters] == [p.name for p in placed.parameters]
     random = np.random.default_rng(0)
     feeds = {node.name: random.integers(0, 50, node.space.shape) for node in graph if node.operator.kind == "input"}

@@ -309,3 +309,37 @@ def checkpointed_with_reentrance() -> Any:
     from torch.utils.checkpoint import checkpoint
 
     return net(lambda self, x: self.b(checkpoint(self.a, self.b(x), use_reentrant=True)), a=line(), b=line())
+
+
+def _with_sinks(mask: Any, largest: bool = True) -> Any:
+    """A module of attention in which each head has a score more, to which no value belongs."""
+
+    def forward(self, x):
+        q, k, v = (part(x).view(2, 5, 2, 3).transpose(1, 2) for part in (self.q, self.k, self.v))
+        scores = torch.matmul(q, k.transpose(2, 3)) * 0.7 + mask
+        sinks = self.sinks.reshape(1, -1, 1, 1).expand(2, -1, 5, -1)
+        both = torch.cat([scores, sinks], dim=-1)
+        if largest:
+            both = both - both.max(dim=-1, keepdim=True).values
+        weights = F.dropout(F.softmax(both, dim=-1)[..., :-1], p=0.0, training=self.training)
+        return torch.matmul(weights, v).transpose(1, 2).reshape(2, 5, 6)
+
+    return net(forward, q=line(), k=line(), v=line(), sinks=nn.Parameter(torch.tensor([0.3, -0.2])))
+
+
+LATER = torch.full((5, 5), -torch.inf, dtype=torch.float64).triu(1)
+
+
+@case("equal", rows(2, 5, 6))
+def attention_with_sinks() -> Any:
+    return _with_sinks(LATER)
+
+
+@case("equal", rows(2, 5, 6))
+def attention_with_sinks_of_all_keys() -> Any:
+    return _with_sinks(torch.zeros(5, 5, dtype=torch.float64), largest=False)
+
+
+@case("equal", rows(2, 5, 6))
+def attention_with_sinks_and_a_bias() -> Any:
+    return _with_sinks(torch.arange(25.0, dtype=torch.float64).reshape(5, 5) / 25)

@@ -121,6 +121,99 @@ def custom_gradient_of_a_view() -> Any:
     return net(lambda self, x: View.apply(self.a(x)), a=line())
 
 
+class Curve(torch.autograd.Function):
+    """The derivative of forward, written by hand, with rounded constants, beside a plain result."""
+
+    @staticmethod
+    def forward(ctx, x, power):
+        ctx.save_for_backward(x)
+        ctx.power = power
+        return torch.tanh(x) * 0.5, x**power
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return g * 0.50000001 * (1 - torch.tanh(x) ** 2) + h * ctx.power * x ** (ctx.power - 1), None
+
+
+class Product(torch.autograd.Function):
+    """Forward without ctx, of two tensors of different sizes."""
+
+    @staticmethod
+    def forward(x, weight):
+        return x * weight
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        return g * weight, (g * x).sum(0)
+
+
+class Rounded(torch.autograd.Function):
+    """A straight-through estimate."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.sign(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Through(torch.autograd.Function):
+    """The same where forward's functions are understood."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.clamp(x, -0.5, 0.5)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Clipped(torch.autograd.Function):
+    """Large gradients are cut off."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.clamp(-3.0, 3.0)
+
+
+@case("equal")
+def own_gradient_that_is_the_derivative() -> Any:
+    return net(lambda self, x: self.b(sum(Curve.apply(self.a(x), 2))), a=line(), b=line())
+
+
+@case("equal")
+def own_gradient_of_a_parameter() -> Any:
+    return net(lambda self, x: Product.apply(self.a(x), self.w), a=line(), w=nn.Parameter(torch.randn(6)))
+
+
+@case("refused")
+def own_gradient_straight_through() -> Any:
+    return net(lambda self, x: self.b(Rounded.apply(self.a(x))), a=line(), b=line())
+
+
+@case("refused")
+def own_gradient_through_a_clamp() -> Any:
+    return net(lambda self, x: self.b(Through.apply(self.a(x))), a=line(), b=line())
+
+
+@case("refused")
+def own_gradient_that_is_clipped() -> Any:
+    return net(lambda self, x: self.b(Clipped.apply(self.a(x))), a=line(), b=line())
+
+
 @case("equal")
 def checkpointed() -> Any:
     from torch.utils.checkpoint import checkpoint

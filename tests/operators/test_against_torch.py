@@ -235,6 +235,9 @@ def _rotary(op: Any, x: Any) -> Any:
     if op.rates is not None:
         rates = torch.tensor(op.rates, dtype=torch.float64)
     angles = torch.outer(torch.arange(x.shape[1], dtype=torch.float64) + op.offset, rates)
+    if op.neighbours:  # each pair as a complex number
+        turns = torch.polar(torch.full_like(angles, op.factor), angles).reshape(x.shape[1], *(1,) * (x.ndim - 3), -1)
+        return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * turns).flatten(-2)
     angles = torch.cat((angles, angles), -1).reshape(x.shape[1], *(1,) * (x.ndim - 3), features)
     half = torch.cat((-x[..., features // 2 :], x[..., : features // 2]), -1)
     return op.factor * (x * angles.cos() + half * angles.sin())

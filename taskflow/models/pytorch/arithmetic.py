@@ -12,7 +12,18 @@ import numpy as np
 import torch
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.registry import array_of, constant, graph_of, number_of, stands_for, tensor_of
+from taskflow.models.pytorch.recipes import derived, varies
+from taskflow.models.pytorch.registry import (
+    array_of,
+    constant,
+    constant_of,
+    fixed_of,
+    graph_of,
+    number_of,
+    once_of,
+    stands_for,
+    tensor_of,
+)
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
@@ -33,21 +44,56 @@ def _with_parameter(build: Callable[..., Tensor], a: Any, b: Any) -> Tensor | No
 def _two(name: str, a: Any, b: Any) -> tuple[Any, Any]:
     """Operands as tensors of the graph; numbers as floats."""
     graph = graph_of(a, b)
+    a, b = _once_for_all(a, b), _once_for_all(b, a)
     dtype = next((value.dtype for value in (a, b) if isinstance(value, Tensor)), graph.dtype)
     found = [
         number_of(value) if number_of(value) is not None
         else constant(graph, array_of(value).astype(dtype), value.name or f"{name}.constant")
         if isinstance(value, Fixed) and not value.tensor.is_floating_point() else tensor_of(value, graph, name) for value in (a, b)
     ]  # fixed integers become floats, as PyTorch makes them beside floats
+    wide = next((value.dtype for value in found if isinstance(value, Tensor) and value.spec.differentiable), np.dtype(np.float32))
+    found = [
+        ops.to_float(value, wide, name=f"{name}.floats") if isinstance(value, Tensor) and value.dtype.kind in "iu" else value
+        for value in found
+    ]
     for value in found:
         require(isinstance(value, (Tensor, float)), f"an operand must be a tensor or a number, got {type(value).__name__}")
     return found[0], found[1]
 
 
+def _once_for_all(value: Any, other: Any) -> Any:
+    """A fixed operand (N, T, ...) that is the same for all samples of the other one, with one sample."""
+    shape = tuple(value.tensor.shape) if isinstance(value, Fixed) else ()
+    if len(shape) < 3 or shape[0] == 1 or not isinstance(other, Tensor) or other.ndim != len(shape) or other.shape[0] != shape[0]:
+        return value
+    source = value.recipe or value.tensor
+    if varies(source, -len(shape)):
+        return value
+    first = derived(torch.Tensor.__getitem__, source, slice(0, 1))
+    return Fixed(first.tensor, 0, value.name, first)
+
+
+def _of_integers(build: Callable[..., Tensor], name: str, a: Any, b: Any) -> Tensor | None:
+    """What ``build`` makes of integers that are computed from inputs, such as positions; None if an operand is of floats."""
+    graph = graph_of(a, b)
+    found = []
+    for value in (a, b):
+        fixed = value.tensor.dtype if isinstance(value, Fixed) else None
+        if isinstance(value, int) and not isinstance(value, bool):
+            found.append(constant(graph, np.array([value]), f"{name}.constant"))
+        elif fixed is not None and not (fixed.is_floating_point or fixed.is_complex):
+            found.append(constant(graph, array_of(value).astype(np.int64), value.name or f"{name}.constant"))
+        elif isinstance(value, Tensor) and value.dtype.kind in "iu":
+            found.append(value)
+        else:
+            return None
+    return found[0] if isinstance(b, int) and b == 0 and build is not ops.mul else build(*found, name=name)
+
+
 @stands_for("add", "add_", "__radd__", raw=True)
 def add(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
     """input + alpha other."""
-    made = _with_parameter(ops.add_weight, input, other) if alpha == 1 else None
+    made = _with_parameter(ops.add_weight, input, other) or _of_integers(ops.add, name, input, other) if alpha == 1 else None
     if made is not None:
         return made
     a, b = _two(name, input, other)
@@ -60,6 +106,9 @@ def add(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
 @stands_for("sub", "sub_", "subtract", "subtract_", raw=True)
 def sub(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
     """input - alpha other."""
+    made = _of_integers(ops.sub, name, input, other) if alpha == 1 else None
+    if made is not None:
+        return made
     a, b = _two(name, input, other)
     if alpha != 1:
         b = b * alpha if isinstance(b, float) else ops.scale(b, alpha, name=f"{name}.alpha")
@@ -89,6 +138,9 @@ def mul(name: str, input: Any, other: Any) -> Any:
             shape = np.broadcast_shapes(x.shape, tuple(one.tensor.shape))
             require(shape == x.shape, f"integers {list(x.shape)} repeated to {list(shape)}; give one for each sample")
             return x
+    made = _of_integers(ops.mul, name, input, other)
+    if made is not None:
+        return made
     a, b = _two(name, input, other)
     a, b = (b, a) if isinstance(a, float) else (a, b)
     return ops.scale(a, b, name=name) if isinstance(b, float) else ops.mul(a, b, name=name)
@@ -198,10 +250,13 @@ def masked_fill(name: str, input: Any, mask: Any, value: Any) -> Any:
     number, graph = number_of(value), graph_of(input)
     if number is None:
         raise Unsupported("value must be a number")
-    x, where = tensor_of(input, graph, name), array_of(mask).astype(bool)
-    keep = ops.mul(x, constant(graph, (~where).astype(x.dtype), f"{name}.keep"), name=f"{name}.kept")
-    fill = np.where(where, number, 0.0).astype(x.dtype)
-    return ops.add(keep, constant(graph, fill, f"{name}.fill"), name=name)
+    x = tensor_of(input, graph, name)
+    dtype = getattr(torch, str(x.dtype))
+    where = derived(torch.Tensor.to, once_of(mask), torch.bool)
+    keep = derived(torch.Tensor.to, derived(torch.logical_not, where), dtype)
+    fill = derived(torch.where, where, torch.tensor(number, dtype=dtype), torch.tensor(0.0, dtype=dtype))
+    kept = ops.mul(x, constant_of(fixed_of(keep), graph, f"{name}.keep"), name=f"{name}.kept")
+    return ops.add(kept, constant_of(fixed_of(fill), graph, f"{name}.fill"), name=name)
 
 
 @stands_for("where", raw=True)
@@ -307,9 +362,15 @@ def std(name: str, input: Tensor, dim: Any = None, unbiased: bool | None = None,
     return ops.sqrt(var(f"{name}.variance", input, dim, unbiased, keepdim, correction=correction), name=name)
 
 
-@stands_for("gather")
-def gather(name: str, input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
-    """Elements of each row at computed indices, such as the weights of chosen experts."""
+@stands_for("gather", raw=True)
+def gather(name: str, input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+    """Elements of each row at computed indices, such as the weights of chosen experts; of a fixed tensor whose numbers are all the
+    same these numbers."""
+    if isinstance(input, Fixed) and isinstance(index, Tensor) and input.tensor.numel():
+        numbers = array_of(input)
+        if bool((numbers == numbers.flat[0]).all()):
+            return constant(index.graph, np.broadcast_to(numbers.flat[0], index.shape), f"{name}.constant")
+    input, index = (tensor_of(value, graph_of(input, index), name) for value in (input, index))
     rows = isinstance(index, Tensor) and input.ndim == index.ndim == 2 and dim in (1, -1) and input.shape[0] == index.shape[0]
     require(rows, "only of rows (N, B) by computed indices (N, K), along dimension 1")
     return ops.gather(input, index, name=name)

@@ -13,10 +13,12 @@ from torch import nn
 from taskflow import operators as ops
 from taskflow.floats import is_narrow
 from taskflow.graph import FrameworkCall, Node, OperatorGraph
-from taskflow.models.pytorch import arithmetic, assigning, neural, reducing, shaping  # noqa: F401  they fill the registry
-from taskflow.models.pytorch.experts import is_experts
-from taskflow.models.pytorch.fused import Fusion, fusions_of
+from taskflow.models.pytorch import arithmetic, assigning, converting, neural, reducing, shaping  # noqa: F401  they fill the registry
+from taskflow.models.pytorch.complex_numbers import OF_COMPLEX, Complex, complex_call, is_complex_call
+from taskflow.models.pytorch.experts import layout_of
+from taskflow.models.pytorch.fused import fusions_of
 from taskflow.models.pytorch.idle import memory_savers
+from taskflow.models.pytorch.look import Fusion
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, makes_mask, masked_call
 from taskflow.models.pytorch.mixers import is_mixer
 from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
@@ -45,6 +47,7 @@ from taskflow.saying import some
 
 MOST_NAMED = 8  # of what has no counterpart
 WATCHING = "verify."  # names of what verification adds begin so
+NO_GRADIENT = "lets no gradient through in PyTorch (detach, no_grad), but parameters lie before it; this is not understood"
 Watch = Callable[[TorchStep, int, Any], Any]  # what stands for a step's tensor (`Tensor`, `Later`, `Stacked`), in place of it
 
 
@@ -147,7 +150,7 @@ class _Following:
                 if layer_of(part) is None:
                     missing.setdefault((type(part).__name__, ""), []).append(step.target)
                     lines.setdefault((type(part).__name__, ""), said(step.line))
-            elif step.kind == "function" and step.number not in fused and not (step.target in FUNCTIONS or step.target in OF_MASKS):
+            elif step.kind == "function" and step.number not in fused and not _is_known(step.target):
                 own = hasattr(torch.Tensor, getattr(step.target, "__name__", "")) and step.target not in vars(torch).values()
                 kind = "a tensor's method" if own else "a function"
                 missing.setdefault((kind, step.name), []).append(step.name)
@@ -198,6 +201,8 @@ class _Following:
         args, kwargs = mapped(widen, args), mapped(widen, kwargs)
         if step.target is not ATTENTION and makes_mask(step.target, args, kwargs):
             return masked_call(step.target, name, self.graph, args, kwargs)
+        if is_complex_call(step.target, args, kwargs):
+            return complex_call(step.target, name, self.graph, args, kwargs)
         handler = FUNCTIONS[step.target]
         if handler not in SWAPPED:
             convert = self._tensor(name) if handler not in RAW else in_order
@@ -206,6 +211,7 @@ class _Following:
 
     def _layer(self, step: TorchStep, args: Any, kwargs: Any) -> Any:
         part = self.module.get_submodule(step.target)
+        require(not any(isinstance(value, Complex) for value in leaves((args, kwargs))), "of complex numbers")
         build = layer_of(part)
         assert build is not None, "layers without counterparts are refused before"
         parameters = dict(part.named_parameters())
@@ -219,7 +225,7 @@ class _Following:
             given = next((found for value in leaves((args, kwargs)) if (found := type_of(value)) is not None), None)
             self._require_type(parameter, name, given)
             self._require_alone(parameter, step.target)
-            if isinstance(part, STATEFUL) or is_experts(part) or is_mixer(part):
+            if isinstance(part, STATEFUL) or any(map(layout_of, part.modules())) or is_mixer(part):
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target
         swapped = (*Lazy, Stacked, *(() if isinstance(part, nn.MultiheadAttention) else (Fixed,))) if (
@@ -282,6 +288,10 @@ class _Following:
             if isinstance(ours, Mask):
                 fits = ours.tensor.shape == tuple(theirs.shape) and not theirs.requires_grad
                 require(fits, f"returns {theirs.dtype} {list(theirs.shape)} in PyTorch, but a mask {list(ours.tensor.shape)} here")
+            elif isinstance(ours, Complex):
+                require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")
+                flows = any(map(self._depends_on_parameters, (ours.real, ours.imag)))
+                require(theirs.is_complex() and (theirs.requires_grad or not flows), NO_GRADIENT)
             elif isinstance(ours, (Stacked, *Lazy)):
                 require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")
                 if self.watch is not None:
@@ -295,15 +305,10 @@ class _Following:
     def _compare(self, step: TorchStep, theirs: torch.Tensor, ours: Tensor) -> None:
         shape, dtype = tuple(theirs.shape), name_of_type(theirs.dtype)
         require(ours.shape == shape, f"returns {list(shape)} in PyTorch, but {list(ours.shape)} here")
-        require(
-            str(ours.dtype) == dtype,
-            f"returns {dtype} in PyTorch, but {ours.dtype} here",
-        )
+        integers = ours.dtype.kind in "iu" and theirs.dtype in (torch.int32, torch.int64)
+        require(str(ours.dtype) == dtype or integers, f"returns {dtype} in PyTorch, but {ours.dtype} here")
         flows = self._depends_on_parameters(ours)
-        require(
-            not flows or theirs.requires_grad,
-            "lets no gradient through in PyTorch (detach, no_grad), but parameters lie before it; this is not understood",
-        )
+        require(not flows or theirs.requires_grad, NO_GRADIENT)
 
     def _depends_on_parameters(self, ours: Tensor) -> bool:
         for node in self.graph.nodes[self.seen :]:
@@ -317,6 +322,7 @@ class _Following:
 
     def _result(self, value: Any) -> Any:
         if isinstance(value, Ref):
+            require(not isinstance(self.values[value], Complex), "it returns complex numbers; return torch.view_as_real of them")
             return self._tensor("output")(self._given(value))
         return constant_of(value, self.graph, "output") if isinstance(value, Fixed) else value
 
@@ -351,3 +357,8 @@ def _beside(result: Any, value: Any) -> dict[Ref, Any]:
         require(isinstance(value, (tuple, list)) and len(value) == len(result), "returns several tensors in PyTorch")
         return {ref: ours for a, b in zip(result, value) for ref, ours in _beside(a, b).items()}
     return {}
+
+
+def _is_known(function: Any) -> bool:
+    """True for a function of torch that has a counterpart."""
+    return any(function in known for known in (FUNCTIONS, OF_MASKS, OF_COMPLEX))

@@ -140,6 +140,8 @@ def converted(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
     """Convert integers to truth values, or truth values to zeros and ones; the result's type is compared with PyTorch's."""
     kinds = [value for value in (*args, *options.values()) if isinstance(value, torch.dtype)]
     if isinstance(input, Mask):
+        if kinds and not kinds[0].is_floating_point and kinds[0] is not torch.bool:
+            return counted(graph, name, input)
         return input if not kinds or kinds[0] is torch.bool else input.tensor
     require(input.dtype.kind in "iu", "truth values of floats")
     return Mask(ops.compare(input, "ne", 0, name=name))
@@ -149,6 +151,18 @@ def converted(graph: OperatorGraph, name: str, input: Any, *args: Any, **options
 def truth(graph: OperatorGraph, name: str, input: Any) -> Any:
     """Return truth values of integers: True for those that are not 0."""
     return converted(graph, name, input, torch.bool)
+
+
+@_says("int", "long")
+def counted(graph: OperatorGraph, name: str, input: Any) -> Any:
+    """Return truth values as integers, 1 and 0."""
+    return ops.to_integer(input.tensor, name=name)
+
+
+@_says("cumsum")
+def counts(graph: OperatorGraph, name: str, input: Any, dim: int, *, dtype: Any = None) -> Any:
+    """Return how many there are up to each one."""
+    return ops.cumsum(counted(graph, f"{name}.integers", input), dim, name=name)
 
 
 @_says("float", "double", "type_as")

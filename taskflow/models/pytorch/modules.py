@@ -13,7 +13,7 @@ from taskflow.models.pytorch.activations import ACTIVATIONS
 from taskflow.models.pytorch.arithmetic import add
 from taskflow.models.pytorch.convolving import of_rows, of_volumes, padding_of
 from taskflow.models.pytorch.dropping import is_drop_path
-from taskflow.models.pytorch.experts import experts, is_experts
+from taskflow.models.pytorch.experts import SCALED, experts, is_experts, scaled_experts
 from taskflow.models.pytorch.mixers import is_mixer, mixer
 from taskflow.models.pytorch.multihead import multihead
 from taskflow.models.pytorch.normalising import affine, normalised, normalised_groups
@@ -241,7 +241,7 @@ FOLLOWED = (
     nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer, nn.Transformer,
 )
 BY_NAME: dict[str, Callable[..., Made]] = {
-    "torchvision.ops.stochastic_depth.StochasticDepth": stochastic_depth, CONV1D: _conv1d,
+    "torchvision.ops.stochastic_depth.StochasticDepth": stochastic_depth, CONV1D: _conv1d, SCALED: scaled_experts,
 }
 """Layers of packages that need not be installed."""
 IN_EITHER_ORDER = (nn.MultiheadAttention, nn.LSTM, nn.GRU)

@@ -11,7 +11,7 @@ from torch import nn
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add, matmul, mul
-from taskflow.models.pytorch.attention_masks import fixed_mask, masked_scores
+from taskflow.models.pytorch.attention_masks import causal_bias, chunk_of, fixed_mask, masked_scores
 from taskflow.models.pytorch.convolving import as_planes
 from taskflow.models.pytorch.masks import Mask
 from taskflow.models.pytorch.modules import LAYERS
@@ -312,18 +312,27 @@ def attention(
     """Build softmax(query key^T scale + mask) value. ``is_causal``: query t sees the keys up to t, even if there are more keys."""
     graph = graph_of(query, key, value)
     each: list[Any] = [part if isinstance(part, Lazy) else tensor_of(part, graph, name) for part in (query, key, value)]
-    window = None
+    window = chunk = None
     if isinstance(attn_mask, Fixed):
-        attn_mask, hides_later, window = fixed_mask(attn_mask, each[0].shape[-2], each[1].shape[-2])
-        is_causal = is_causal or hides_later
-    if attn_mask is None and isinstance(each[1], Again) and isinstance(each[2], Again) and each[1].times == each[2].times:
+        rows, columns = each[0].shape[-2], each[1].shape[-2]
+        attn_mask, hides_later, window = fixed_mask(attn_mask, rows, columns)
+        chunk = chunk_of(attn_mask, rows, columns) if attn_mask is not None else None
+        bias = causal_bias(attn_mask, rows, columns) if attn_mask is not None and chunk is None and not is_causal else None
+        attn_mask, is_causal = (attn_mask, is_causal or hides_later) if bias is None else (bias, True)
+    ruled = attn_mask is None or chunk is not None
+    if ruled and isinstance(each[1], Again) and isinstance(each[2], Again) and each[1].times == each[2].times:
         each, enable_gqa = [each[0], each[1].base, each[2].base], True
-    if attn_mask is None and _flash(each[0].shape, each[1].shape, each[2].shape, is_causal, enable_gqa):
+    if ruled and _flash(each[0].shape, each[1].shape, each[2].shape, is_causal or chunk is not None, enable_gqa):
         q, k, v = (swapped(part, 1, 2, name=f"{name}.{at}") for part, at in zip(each, "qkv"))
+        whole = (*q.shape[:3], v.shape[3])
+        if chunk is not None:  # chunks as samples
+            q, k, v = (
+                ops.reshape(part, (-1, chunk, *part.shape[2:]), name=f"{name}.{at}_chunks") for part, at in zip((q, k, v), "qkv")
+            )
         made = ops.flash_attention(
-            q, k, v, scale=scale, causal=is_causal, window=window, dropout=dropout_p, name=f"{name}.attention"
+            q, k, v, scale=scale, causal=is_causal or chunk is not None, window=window, dropout=dropout_p, name=f"{name}.attention"
         )
-        return Later(made, (1, 2), name)
+        return Later(made if chunk is None else ops.reshape(made, whole, name=f"{name}.whole"), (1, 2), name)
     q, k, v = (tensor_of(part, graph, name) for part in each)
     if enable_gqa:
         k, v = (

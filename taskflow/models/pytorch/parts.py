@@ -7,6 +7,7 @@ from typing import Any
 
 MOVED = {"getitem", "cat", "concat", "concatenate", "unsqueeze"}
 """Functions of which `source_dim` knows which dimension of an argument becomes which of the result."""
+Spans = Sequence[tuple[int, int]]
 DIVIDED = {"split", "chunk", "split_with_sizes", "tensor_split"}
 
 
@@ -49,3 +50,27 @@ def source_dim(value: Any, dim: int) -> tuple[tuple[Any, ...], int | None] | Non
             dims.append(None if part is None else here - len(source.shape))
         here += part is not None
     return (source,), dims[rank + dim]
+
+
+def same_order(value: Any, first: Any, spans: Spans) -> list[tuple[int, int]] | None:
+    """Return the spans of an argument whose dimensions are those of the result, but for some of size 1; None for other changes."""
+    found, rest = [], [span for span, size in zip(spans, value.shape) if size > 1]
+    if [size for size in first.shape if size > 1] != [size for size in value.shape if size > 1]:
+        return None
+    left = iter(rest)
+    for size in first.shape:
+        found.append(next(left) if size > 1 else (0, 1))
+    return found
+
+
+def sliced(first: Any, index: Any, spans: Spans) -> list[tuple[int, int]] | None:
+    """Return the spans of what is indexed by slices, None and ``...``; None for an index by anything else."""
+    wanted = list(index) if isinstance(index, tuple) else [index]
+    if any(not (part is None or part is Ellipsis or (isinstance(part, slice) and part.step in (None, 1))) for part in wanted):
+        return None
+    missing = len(first.shape) - sum(isinstance(part, slice) for part in wanted)
+    at = next((i for i, part in enumerate(wanted) if part is Ellipsis), None)
+    wanted = [*wanted, *[slice(None)] * missing] if at is None else [*wanted[:at], *[slice(None)] * missing, *wanted[at + 1 :]]
+    kept = [span for part, span in zip(wanted, spans) if part is not None]
+    starts = [part.indices(size)[0] for part, size in zip((part for part in wanted if part is not None), first.shape)]
+    return [(start + low, start + high) for start, (low, high) in zip(starts, kept)]

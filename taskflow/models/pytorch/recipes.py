@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from taskflow.floats import float_type
 from taskflow.models.pytorch.calls import QUERIES, changes_an_argument, tensors_of
-from taskflow.models.pytorch.parts import MOVED, indices_of, source_dim
+from taskflow.models.pytorch.parts import MOVED, indices_of, same_order, sliced, source_dim
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import leaves, mapped
 
@@ -39,6 +39,7 @@ UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 RANDOM = {"uniform", "normal", "bernoulli", "exponential", "random", "geometric", "log_normal", "cauchy"}
 CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as"}
 SAME = CASTS | {"contiguous", "clone", "cpu", "cuda"}  # functions that return what they are given, in another type or place
+RESHAPES = {"unsqueeze", "squeeze", "view", "reshape"}
 Spans = Sequence[tuple[int, int]]
 
 
@@ -142,10 +143,16 @@ def block(value: Any, spans: Spans) -> torch.Tensor:
         turned = list(spans)
         turned[a], turned[b] = turned[b], turned[a]
         return block(first, turned).transpose(a, b)
-    if name == "getitem" and (found := _sliced(first, value.args[1], spans)) is not None:
+    if name == "getitem" and (found := sliced(first, value.args[1], spans)) is not None:
         return block(first, found).reshape([high - low for low, high in spans])
-    if name in ("unsqueeze", "squeeze", "view", "reshape") and (found := _same_order(value, first, spans)) is not None:
+    if name in RESHAPES and (found := same_order(value, first, spans)) is not None:
         return block(first, found).reshape([high - low for low, high in spans])
+    if name in RESHAPES and (before := _before_reshapes(value)) is not None:
+        origin, between = before
+        part = block(origin, same_order(value, origin, spans) or ())
+        for step in between:
+            part = _run(step.function, plain_name(step.function), (part, *step.args[1:]), step.kwargs)
+        return part.reshape([high - low for low, high in spans])
     return whole(value)[tuple(slice(low, high) for low, high in spans)]
 
 
@@ -235,28 +242,23 @@ class _Part:
         return block(value, wanted)
 
 
-def _same_order(value: Recipe, first: Any, spans: Spans) -> list[tuple[int, int]] | None:
-    """The spans of an argument whose dimensions are those of the result, but for some of size 1; None for other changes."""
-    found, rest = [], [span for span, size in zip(spans, value.shape) if size > 1]
-    if [size for size in first.shape if size > 1] != [size for size in value.shape if size > 1]:
-        return None
-    left = iter(rest)
-    for size in first.shape:
-        found.append(next(left) if size > 1 else (0, 1))
-    return found
+def _before_reshapes(value: Recipe) -> tuple[Any, list[Recipe]] | None:
+    """What is reshaped several times, with conversions between, until it has its own dimensions again but for some of size 1, and
+    these conversions in order; None for other recipes."""
+    between: list[Recipe] = []
+    origin: Any = value
+    while isinstance(origin, Recipe) and (plain_name(origin.function) in RESHAPES or _converts(origin)):
+        if _converts(origin):
+            between.insert(0, origin)
+        origin = origin.args[0]
+        if origin is not value.args[0] and same_order(value, origin, [(0, size) for size in value.shape]) is not None:
+            return origin, between
+    return None
 
 
-def _sliced(first: Any, index: Any, spans: Spans) -> list[tuple[int, int]] | None:
-    """The spans of what is indexed by slices, None and ``...``; None for an index by anything else."""
-    wanted = list(index) if isinstance(index, tuple) else [index]
-    if any(not (part is None or part is Ellipsis or (isinstance(part, slice) and part.step in (None, 1))) for part in wanted):
-        return None
-    missing = len(first.shape) - sum(isinstance(part, slice) for part in wanted)
-    at = next((i for i, part in enumerate(wanted) if part is Ellipsis), None)
-    wanted = [*wanted, *[slice(None)] * missing] if at is None else [*wanted[:at], *[slice(None)] * missing, *wanted[at + 1 :]]
-    kept = [span for part, span in zip(wanted, spans) if part is not None]
-    starts = [part.indices(size)[0] for part, size in zip((part for part in wanted if part is not None), first.shape)]
-    return [(start + low, start + high) for start, (low, high) in zip(starts, kept)]
+def _converts(value: Recipe) -> bool:
+    others = (*value.args[1:], *value.kwargs.values())
+    return plain_name(value.function) in SAME and not any(hasattr(other, "shape") for other in others)
 
 
 def varies(value: Any, dim: int) -> bool:
@@ -271,6 +273,12 @@ def varies(value: Any, dim: int) -> bool:
     if name in ELEMENTWISE or name in ("expand", "expand_as", "broadcast_to"):
         given = value.args if name in ELEMENTWISE else value.args[:1]
         return any(varies(leaf, dim) for leaf in leaves((given, value.kwargs)))
+    if name in RESHAPES:
+        origin = (_before_reshapes(value) or (value.args[0],))[0]
+        spans = [(0, 1) if i == len(value.shape) + dim else (0, size) for i, size in enumerate(value.shape)]
+        if (theirs := same_order(value, origin, spans)) is not None:
+            alone = next(i for i, (span, size) in enumerate(zip(theirs, origin.shape)) if span != (0, size))
+            return varies(origin, alone - len(theirs))
     if name in MOVED and (found := source_dim(value, dim)) is not None:
         of, at = found
         return any(varies(one, at) for one in of) if at is not None else False

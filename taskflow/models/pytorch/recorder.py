@@ -27,6 +27,7 @@ from taskflow.models.pytorch.calls import (
     tensors_of,
 )
 from taskflow.models.pytorch.dropping import probability_of
+from taskflow.models.pytorch.own_gradients import functions_followed
 from taskflow.models.pytorch.places import calling_line
 from taskflow.models.pytorch.recipes import SAME, Recipes, plain_name
 from taskflow.models.pytorch.refused import more_than_its_class
@@ -80,7 +81,8 @@ class TorchRecorder(TorchFunctionMode):
         args, kwargs = self._bound(forward, examples)
         nn.Module.__call__ = self._call()  # type: ignore[method-assign]
         try:
-            with without_checks(), self.shadow.in_place_of(self.module), torch.enable_grad(), self:
+            shadowed = self.shadow.in_place_of(self.module)
+            with without_checks(), shadowed, functions_followed(self), torch.enable_grad(), self:
                 returned = forward(self.module, *args, **kwargs)
                 with self.pause():
                     output = mapped(self._kept, result_of(returned))

@@ -267,7 +267,7 @@ class _Numbers:
         if step.kind == "function" and step.target is torch.Tensor.contiguous:
             return step.args[0]  # it is no step where the layout is so already, which dropout may change
         if step.kind == "function" and step.target is F.dropout:
-            p, training = _dropout(*step.args, **step.kwargs)
+            p, training = dropout_of(*step.args, **step.kwargs)
             return step.args[0] if step.args and (self.ours or not training or p == 0) else None
         if step.kind == "module" and probability_name(self.module.get_submodule(step.target)) is not None:
             return step.args[0] if step.args and (self.ours or not step.training) else None
@@ -286,7 +286,8 @@ class _Numbers:
         return (kinds or probability_name(part) is not None) and step.training
 
 
-def _dropout(input: Any = None, p: float = 0.5, training: bool = True, inplace: bool = False) -> tuple[float, bool]:
+def dropout_of(input: Any = None, p: float = 0.5, training: bool = True, inplace: bool = False) -> tuple[float, bool]:
+    """Return the rate of a call of torch.nn.functional.dropout, and whether it drops."""
     return p, training
 
 

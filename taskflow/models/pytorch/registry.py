@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from taskflow import operators as ops
 from taskflow.floats import float_type, is_float
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.recipes import LARGE, ByParts, Recipe, lacks_numbers, numpy_of, whole
+from taskflow.models.pytorch.recipes import LARGE, ByParts, Recipe, derived, lacks_numbers, numpy_of, varies, whole
 from taskflow.models.pytorch.site import Held, Site, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.models.pytorch.weight_norm import Normed
@@ -269,6 +269,22 @@ def _once(graph: Builder, operator: ConstantArray, name: str) -> Tensor:
 
 _FIXED: WeakKeyDictionary[Any, dict[int, tuple[Fixed, Tensor]]] = WeakKeyDictionary()
 _CONSTANTS: WeakKeyDictionary[Any, dict[ConstantArray, Tensor]] = WeakKeyDictionary()
+
+
+def once_of(value: Fixed) -> Any:
+    """Return a fixed tensor, or its recipe, with one element in each dimension but the last two along which it repeats itself, such
+    as a mask that is the same for all samples."""
+    source: Any = value.recipe or value.tensor
+    dims = len(source.shape)
+    for dim in range(dims - 2):
+        if source.shape[dim] > 1 and not varies(source, dim - dims):
+            source = derived(torch.Tensor.__getitem__, source, (slice(None),) * dim + (slice(0, 1),))
+    return source
+
+
+def fixed_of(source: Any) -> Fixed:
+    """Return a recipe, or a tensor, as a fixed tensor."""
+    return Fixed(source.tensor, 0, "", source) if isinstance(source, Recipe) else Fixed(source, 0)
 
 
 def is_recipe(value: Fixed) -> bool:

@@ -14,7 +14,6 @@ import torch
 from taskflow import operators as ops
 from taskflow.models.pytorch.registry import (
     Later,
-    Lazy,
     Stacked,
     TurnedWeight,
     array_of,
@@ -389,15 +388,3 @@ def roll(name: str, input: Tensor, shifts: Any, dims: Any = None) -> Any:
             parts = ops.split(input, (cut, size - cut), dim, name=f"{name}.parts")
             input = ops.concat(parts[::-1], dim, name=name)
     return input
-
-
-@stands_for(
-    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type_as", "cpu", "cuda", "detach", "type", later=True
-)
-def unchanged(name: str, input: Any, *args: Any, **options: Any) -> Any:
-    """Return the same numbers, integers as floats where that is asked. Comparing with PyTorch finds what is not the same."""
-    wanted = [value for value in (*args, *options.values()) if isinstance(value, torch.dtype) and value.is_floating_point]
-    asked = bool(wanted) or name.rpartition(".")[2] in ("float", "double", "half", "bfloat16")
-    if asked and isinstance(input, Tensor) and input.dtype.kind in "iu":
-        return ops.to_float(input, name=name)
-    return input if isinstance(input, Lazy) else tensor_of(input, graph_of(input), name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
     import torch
 
     from taskflow.models.pytorch.convolving import as_planes
-    from taskflow.models.pytorch.experts import is_experts, parts_of
+    from taskflow.models.pytorch.experts import layout_of, parts_of
     from taskflow.models.pytorch.mixers import is_mixer
     from taskflow.models.pytorch.recurrent import gates_of
     from taskflow.models.pytorch.turned import is_turned
@@ -37,7 +38,7 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
     seen: set[int] = set()
     filters = {id(part.conv1d) for part in module.modules() if is_mixer(part)}  # of a mixer, which are as they are there
     for path, part in module.named_modules():
-        prefix, experts = f"{path}." if path else "", is_experts(part)
+        prefix, layout = f"{path}." if path else "", layout_of(part)
         for name, tensor in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
             kept = isinstance(tensor, torch.nn.Parameter) or (
                 isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and name in STATISTICS
@@ -53,14 +54,15 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
                 third = tensor.shape[0] // 3
                 shape = (third, *tensor.shape[1:])
                 for i, which in enumerate("qkv"):
-                    yield f"{prefix}{which}_proj.{name[8:]}", (shape, _reader(tensor, shape, slice(i * third, (i + 1) * third)))
+                    rows = itemgetter(slice(i * third, (i + 1) * third))
+                    yield f"{prefix}{which}_proj.{name[8:]}", (shape, _reader(tensor, shape, rows))
             elif isinstance(part, torch.nn.MultiheadAttention) and name.endswith("_proj_weight"):
                 yield f"{prefix}{name[0]}_proj.weight", (tensor.shape, _reader(tensor, tuple(tensor.shape)))
-            elif experts:
-                for ours, theirs, rows in parts_of(part):
-                    if theirs == name:
-                        shape = tuple(tensor[:, rows].shape)
-                        yield f"{prefix}{ours}", (shape, _reader(tensor, shape, (slice(None), rows)))
+            elif layout is not None:
+                for ours in parts_of(part, layout):
+                    if ours.of == name:
+                        shape = tuple(ours.take(tensor).shape)
+                        yield f"{prefix}{ours.name}", (shape, _reader(tensor, shape, ours.take))
             elif is_turned(part) and name == "weight":
                 yield f"{prefix}{name}", (tensor.T.shape, _reader(tensor.T, tuple(tensor.T.shape)))
             else:
@@ -71,10 +73,11 @@ def _all(module: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
                 yield renamed or f"{prefix}{name}", (shape, _reader(tensor, shape))
 
 
-def _reader(tensor: Any, shape: tuple[int, ...], part: Any = ...) -> Any:
+def _reader(tensor: Any, shape: tuple[int, ...], take: Callable[[Any], Any] | None = None) -> Any:
     def read() -> np.ndarray[Any, Any]:
         from taskflow.models.pytorch.recipes import numpy_of
 
-        return np.asarray(numpy_of(tensor)[part]).reshape(shape)
+        array = numpy_of(tensor)
+        return np.asarray(array if take is None else take(array)).reshape(shape)
 
     return read

@@ -1,0 +1,68 @@
+"""Integers that are computed from inputs: positions that are counted, numbers beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_cases import case, ids, line, net, nn, torch
+
+
+def _counting(positions: Any) -> Any:
+    """A module that embeds tokens, and what ``positions`` makes of them."""
+    return net(
+        lambda self, t: self.out(self.words(t) + self.places(positions(t))), words=nn.Embedding(7, 6), places=nn.Embedding(9, 6),
+        out=line(),
+    )
+
+
+@case("equal", ids(3, 4, 5))
+def positions_counted_from_tokens() -> Any:
+    def positions(t):
+        mask = t.ne(1).int()
+        return ((torch.cumsum(mask, dim=1).type_as(mask) + 0) * mask).long() + 1
+
+    return _counting(positions)
+
+
+@case("equal", ids(3, 4, 5))
+def positions_counted_backwards() -> Any:
+    return _counting(lambda t: 5 - (t == 2).cumsum(1, dtype=torch.int64))
+
+
+@case("equal", ids(3, 4, 5))
+def integers_as_floats() -> Any:
+    def forward(self, t):
+        count = (t > 0).long().cumsum(-1) - 1
+        return self.out(self.words(t) * (count.double() / 3)[..., None] + (count * 2).to(torch.float64)[..., None])
+
+    return net(forward, words=nn.Embedding(7, 6), out=line())
+
+
+@case("equal", ids(3, 4, 5))
+def types_of_tokens_that_are_all_alike() -> Any:
+    def forward(self, t):
+        kinds = torch.gather(self.kinds.expand(t.shape[0], -1), dim=1, index=(t > 0).cumsum(1))
+        return self.out(self.words(t) + self.sorts(kinds))
+
+    return net(
+        forward, words=nn.Embedding(7, 6), sorts=nn.Embedding(2, 6), out=line(), kinds=torch.ones(1, 9, dtype=torch.long)
+    )
+
+
+@case("equal", ids(3, 4, 5))
+def types_of_tokens_by_position() -> Any:
+    def forward(self, t):
+        kinds = torch.gather(self.kinds.expand(t.shape[0], -1), dim=1, index=(t > 0).cumsum(1))
+        return self.out(self.words(t) + self.sorts(kinds))
+
+    return net(forward, words=nn.Embedding(7, 6), sorts=nn.Embedding(9, 6), out=line(), kinds=torch.arange(9)[None])
+
+
+@case("refused", ids(3, 4, 5))
+def short_integers_that_overflow() -> Any:
+    return _counting(lambda t: ((t.to(torch.int8) * 100).long() + 150) // 50)
+
+
+@case("refused", ids(3, 4, 5))
+def integers_of_floats() -> Any:
+    return net(lambda self, t: self.out(self.words(t)) * self.words(t).long(), words=nn.Embedding(7, 6), out=line())
