@@ -11,7 +11,7 @@ import torch
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add
 from taskflow.models.pytorch.masks import Mask, lowest_score
-from taskflow.models.pytorch.recipes import LARGE, block, derived, numpy_of, varies
+from taskflow.models.pytorch.recipes import LARGE, Recipe, block, derived, numpy_of, varies
 from taskflow.models.pytorch.registry import constant_of, fixed_of, lowest_of, once_of
 from taskflow.models.pytorch.site import Held, require
 from taskflow.models.pytorch.steps import Fixed
@@ -21,6 +21,7 @@ from taskflow.operators.tensor import Tensor
 MOST_ROWS = 2048  # of queries that are all looked at; of more, those at both ends and some between
 ROWS = 64  # that are looked at together
 MOST_HEADS = 1024  # for each of which a mask may add numbers of its own
+MOST_KNOWN = 64  # masks whose spans are kept
 CLOSE = 3e-7  # of the largest number: differences of positions times a slope, in float32
 
 
@@ -79,6 +80,21 @@ def causal_bias(mask: Fixed, rows: int, columns: int) -> Fixed | None:
 
 
 def _spans(mask: Fixed, rows: int, columns: int, allowed: bool) -> dict[int, Span] | None:
+    """`_looked_for`, once for each mask that layers compute alike."""
+    if not isinstance(mask.recipe, Recipe):
+        return _looked_for(mask, rows, columns, allowed)
+    key = mask.recipe.digest(), rows, columns, allowed
+    if key not in _SPANS:
+        if len(_SPANS) >= MOST_KNOWN:
+            _SPANS.clear()
+        _SPANS[key] = _looked_for(mask, rows, columns, allowed)
+    return _SPANS[key]
+
+
+_SPANS: dict[tuple[str, int, int, bool], dict[int, Span] | None] = {}
+
+
+def _looked_for(mask: Fixed, rows: int, columns: int, allowed: bool) -> dict[int, Span] | None:
     """For each query that is looked at the keys that it sees, from the first to below the last; None if these are no span, or a
     mask differs among samples or heads, or is of another size."""
     source = mask.recipe or mask.tensor

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from taskflow.models.pytorch import experts, mixers
+from taskflow.models.pytorch import experts, mixers, recurrent
 from taskflow.models.pytorch.calls import (
     INDEX_ASSIGNMENT,
     NEVER,
@@ -278,6 +278,8 @@ class TorchRecorder(TorchFunctionMode):
                 return experts.without_numbers(run, *args, **kwargs)
             if self.shadow.fake and mixers.is_mixer(run):
                 return mixers.without_numbers(run, *args, **kwargs)
+            if self.shadow.fake and recurrent.gates_of(run) and isinstance(args[0], torch.Tensor) and args[0].ndim == 3:
+                return recurrent.without_steps(run, *args, **kwargs)
             return run(*args, **kwargs)
         except Exception as error:  # whatever the layer raises
             raise Unsupported(f"{path}: PyTorch says: {(str(error).splitlines() or [''])[0]}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from taskflow import operators as ops
@@ -41,6 +42,18 @@ def recurrent(site: Site, m: nn.LSTM | nn.GRU, x: Any, hx: Any = None) -> Any:
         y, (h, c) = ops.lstm(x, m.hidden_size, m.num_layers, state=state, **options)
         last = Stacked(tuple(h)), Stacked(tuple(c))
     return y if m.batch_first else Later(y, (0, 1), f"{site.name}.steps"), last
+
+
+def without_steps(m: nn.LSTM | nn.GRU, x: torch.Tensor, hx: Any = None) -> Any:
+    """Return tensors of the results' shapes that depend on all that the results depend on: without numbers PyTorch would go through
+    the steps one by one."""
+    ways = 2 if m.bidirectional else 1
+    given = [one for one in (hx if isinstance(hx, (tuple, list)) else (hx,)) if one is not None]
+    whole = sum(one.sum() for one in (*m.parameters(), *given))
+    y = x.sum(-1, keepdim=True) * whole * x.new_ones(ways * m.hidden_size)
+    samples = x.shape[0 if m.batch_first else 1]
+    last = y.sum() * x.new_ones(ways * m.num_layers, samples, m.hidden_size)
+    return (y, last) if isinstance(m, nn.GRU) else (y, (last, last * 1))
 
 
 def _states(site: Site, given: Any, m: nn.LSTM | nn.GRU) -> list[Tensor] | None:
