@@ -1,4 +1,4 @@
-"""What people try first: published configurations of Hugging Face's networks, and modules of PyTorch, planned on H100 in bfloat16.
+"""What people try first: published networks of Hugging Face, and modules of PyTorch, planned on H100 in bfloat16 with Adam.
 
 python benchmarks/front_door.py [--json] [--only NAME ...] [--budget 5s] [--jobs 2] [--limit 300]
 
@@ -225,7 +225,7 @@ def one(name: str, budget: str) -> dict[str, Any]:
     for devices in DEVICES:
         begun = time.perf_counter()
         try:
-            found = taskflow.search(graph, taskflow.load_machine("h100", devices), budget=budget)
+            found = taskflow.search(graph, taskflow.load_machine("h100", devices), budget=budget, rule=taskflow.Adam())
             plan = {"plan": found.strategy.name, "ms": found.seconds * 1e3}
         except Exception as error:
             plan = {"refused": " ".join(str(error).split())}
