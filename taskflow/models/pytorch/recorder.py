@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from taskflow.models.pytorch import experts, mixers, recurrent
 from taskflow.models.pytorch.calls import (
     INDEX_ASSIGNMENT,
     NEVER,
@@ -36,6 +35,7 @@ from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
 from taskflow.models.pytorch.unread import drop_unread, result_of, without_checks
+from taskflow.models.pytorch.without_numbers import run_without_numbers
 from taskflow.models.pytorch.writes import Writes
 
 MOST_TURNS = 300  # of a loop
@@ -274,13 +274,7 @@ class TorchRecorder(TorchFunctionMode):
     def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:
         state = torch.get_rng_state()
         try:
-            if self.shadow.fake and experts.is_experts(run):
-                return experts.without_numbers(run, *args, **kwargs)
-            if self.shadow.fake and mixers.is_mixer(run):
-                return mixers.without_numbers(run, *args, **kwargs)
-            if self.shadow.fake and recurrent.gates_of(run) and isinstance(args[0], torch.Tensor) and args[0].ndim == 3:
-                return recurrent.without_steps(run, *args, **kwargs)
-            return run(*args, **kwargs)
+            return run_without_numbers(run, *args, **kwargs) if self.shadow.fake else run(*args, **kwargs)
         except Exception as error:  # whatever the layer raises
             raise Unsupported(f"{path}: PyTorch says: {(str(error).splitlines() or [''])[0]}") from error
         finally:  # a layer that drops may draw numbers
