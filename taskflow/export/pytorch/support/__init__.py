@@ -5,6 +5,20 @@ but PyTorch. Layers that a plan cuts compute on their own pieces (local tensors)
 every redistribution is one that the plan asks for. Ranks ascend in the mesh, which PyTorch needs.
 """
 
-from taskflow.export.pytorch.support.exchange import placed
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taskflow.export.pytorch.support.exchange import placed
 
 __all__ = ["placed"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what the probe shares with exported modules when it is asked for: it needs PyTorch, which exporting does not."""
+    if name != "placed":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from taskflow.export.pytorch.support import exchange
+
+    return exchange.placed
