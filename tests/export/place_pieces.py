@@ -45,6 +45,13 @@ def compared(random: Random, mesh: Any, seed: int) -> bool:
     return all(torch.allclose(one, other, atol=1e-5) for one, other in zip(*found))
 
 
+def says_how_it_lies(mesh: Any) -> bool:
+    """Bring a transposed tensor into other layouts: whether each result lies in memory as it says, so that views of it can be."""
+    value = DTensor.from_local(torch.randn(4, 2, 8), mesh, (Shard(2),), run_check=False).transpose(0, 1)
+    made = [exchange.placed(value, (there,)) for there in (Replicate(), Shard(1))]
+    return all(one.stride() == torch.empty(one.shape).stride() and one.to_local().is_contiguous() for one in made)
+
+
 def main(folder: str) -> None:
     """Compare on a mesh of one dimension, and of two."""
     dist.init_process_group("gloo")
@@ -60,6 +67,7 @@ def main(folder: str) -> None:
     exchange._by_one_message = counted
     for mesh in (init_device_mesh("cpu", (ranks,)), init_device_mesh("cpu", (2, ranks // 2))):
         right += [compared(random, mesh, seed) for seed in range(CASES)]
+    right.append(says_how_it_lies(init_device_mesh("cpu", (ranks,))))
     Path(folder, f"rank{dist.get_rank()}.json").write_text(json.dumps({"right": right, "by_one_message": plain}))
     dist.barrier()
     dist.destroy_process_group()

@@ -50,7 +50,8 @@ def brought(value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
     made = _by_one_message(value, changed[0], placements) if len(changed) == 1 else None
     if made is None:
         return value.redistribute(placements=placements)
-    return DTensor.from_local(made, value.device_mesh, placements, run_check=False, shape=value.shape, stride=value.stride())
+    steps = torch.empty(value.shape, device="meta").stride()  # pieces are contiguous, whatever the value was
+    return DTensor.from_local(made, value.device_mesh, placements, run_check=False, shape=value.shape, stride=steps)
 
 
 def _by_one_message(value: DTensor, j: int, placements: tuple[Placement, ...]) -> torch.Tensor | None:
