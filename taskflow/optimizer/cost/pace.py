@@ -45,7 +45,7 @@ class Pacing:
         of_units = self.replicated and any(program.of_unit(gathers, 1.0) for program in self.programs for gathers in (False, True))
         return of_units or (self.cut and any(program.of_change(1.0) for program in self.programs))
 
-    def of_unit(self, task: Task) -> float:
+    def of_collective(self, task: Task) -> float:
         """Return the seconds of the host for a gather of weights or a sum of gradients, and for activations that are brought into
         another layout."""
         work = task.work
@@ -108,7 +108,7 @@ def paced(
     def seconds(task: Task) -> float:
         factor = factors.get(task.number)
         if waits and task.kind is Kind.COLLECTIVE:
-            return cost(task) + pacing.of_unit(task)
+            return cost(task) + pacing.of_collective(task)
         return cost(task) if factor is None else known[task.number].seconds * factor
 
     return seconds
@@ -140,7 +140,7 @@ def _hosts(graph: TaskGraph, pacing: Pacing) -> dict[tuple[int, int], float]:
     found: dict[tuple[int, int], float] = {}
     for number, (first, last) in enumerate(_ranges(graph)):
         for task in graph.tasks[first:last]:
-            if task.kind is Kind.COLLECTIVE and (needed := pacing.of_unit(task)):
+            if task.kind is Kind.COLLECTIVE and (needed := pacing.of_collective(task)):
                 for processor in task.processors:
                     found[number, processor] = found.get((number, processor), 0.0) + needed
     return found
