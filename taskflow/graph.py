@@ -35,7 +35,8 @@ class FrameworkCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operator applied to given tensors. ``dims`` is its iteration space; a strategy says how it is cut."""
+    """One operator applied to given tensors. ``dims`` is its iteration space; a strategy says how it is cut. ``of_weights``: it is
+    made of weights and constants alone, such as a table of positions, and has no samples: all samples share what it makes."""
 
     number: int
     name: str
@@ -45,6 +46,7 @@ class Node:
     parameters: tuple[Parameter, ...]
     specs: tuple[Spec, ...]  # of the inputs
     dims: tuple[Dim, ...]
+    of_weights: bool = False
 
     @property
     def space(self) -> Rect:
@@ -112,7 +114,7 @@ class OperatorGraph:
         self.calls: dict[str, FrameworkCall] = {}  # by operator's name, for a network that was read from a framework's code
         self.carries: list[tuple[Tensor, Tensor]] = []  # (state, the tensor that it becomes in the next step)
         self._names: dict[str, int] = {}
-        self._shared: set[int] = set()  # nodes without samples: all samples share what they make
+        self._shared: set[int] = set()  # the nodes that are `Node.of_weights`
         self._perhaps: set[int] = set()  # nodes made of constants whose first size is that of the samples, until they are read
 
     def apply(
@@ -159,7 +161,7 @@ class OperatorGraph:
             dims = _without_samples(dims)
         elif constant and all(tensor.node in self._shared | self._perhaps for tensor in inputs):
             self._perhaps.add(number)
-        node = Node(number, name, operator, tuple(inputs), tensors, tuple(parameters), specs, dims)
+        node = Node(number, name, operator, tuple(inputs), tensors, tuple(parameters), specs, dims, number in self._shared)
         self.nodes.append(node)
         if number not in self._perhaps and self._perhaps:
             self._decide(node)
@@ -182,7 +184,8 @@ class OperatorGraph:
             if number in self._perhaps:
                 self._perhaps.discard(number)
                 self._shared.add(number)
-                self.nodes[number] = replace(self.nodes[number], dims=_without_samples(self.nodes[number].dims))
+                dims = _without_samples(self.nodes[number].dims)
+                self.nodes[number] = replace(self.nodes[number], dims=dims, of_weights=True)
                 whole += [tensor.node for tensor in self.nodes[number].inputs]
                 # What is made of nothing else has none either.
                 whole += [n for n in self._perhaps if n > number and all(t.node in self._shared for t in self.nodes[n].inputs)]

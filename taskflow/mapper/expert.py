@@ -49,17 +49,22 @@ class Expert(Mapper):
             return self._megatron.slice_task(node, machine)
         if self._recurrent:
             return cut_only(node, Soap.SAMPLE, count // self._per_node)
-        if (dense := node.operator.dense_dim) is not None:
+        if (dense := node.operator.dense_dim) is not None and not node.of_weights:
             return tuple(min(count, dim.size) if dim.name == dense and dim.divisible else 1 for dim in node.dims)
         return cut_only(node, Soap.SAMPLE, count)
 
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
         if self._megatron is not None:
             return self._megatron.map_task(node, piece, degrees, machine)
-        if not self._recurrent:
+        if not self._recurrent or node.of_weights:
             return self._homes.get(node.name, piece)
         level = self._depth[node.name] * self._per_node // max(self._levels, self._per_node)
         return piece * self._per_node + level
+
+    def select_copies(self, node: Node, machine: Machine) -> int:
+        if self._megatron is not None:
+            return self._megatron.select_copies(node, machine)
+        return len(machine.processors) if node.of_weights and node.name not in self._homes else 1
 
     def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
         if self._megatron is not None and type(self).map_task is Expert.map_task:

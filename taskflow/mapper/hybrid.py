@@ -98,6 +98,7 @@ class HybridParallel(Mapper):
         key = (
             tuple(degrees), sample_dim(node), self._shared(node), self._sequence.get(node.name), self._experts.get(node.name),
             self.plan.schedule.rank(self._stages[node.name], self.plan.pipeline), self.select_copies(node, machine),
+            node.of_weights,
         )
         if key not in self._places:  # other operators' pieces lie as this one's do
             self._places[key] = tuple(np.array(self._numbers)[self._place(np.arange(count), *key)].tolist())
@@ -105,13 +106,17 @@ class HybridParallel(Mapper):
 
     def _place(
         self, piece: Any, degrees: Sequence[int], dim: int | None, shared: int | None, sequence: int | None, expert: int | None,
-        rank: int, copies: int,
+        rank: int, copies: int, of_weights: bool,
     ) -> Any:
         """Return the place of each piece, or copy of one, in an array of their numbers. ``dim``, ``shared``, ``sequence`` and
         ``expert``: the dimensions of samples, of the tensor-parallel group, of the sequence and of experts."""
         plan = self.plan
         replica = place = 0
         piece, member = divmod(piece, copies)
+        if of_weights:  # each replica has it, and each part of one that does not share it
+            member, own = divmod(member, 1 if shared is not None else plan.tensor)
+            replica, place = divmod(member, 1 if sequence is not None else plan.context)
+            member = own
         for i in reversed(range(len(degrees))):
             piece, at = divmod(piece, degrees[i])
             if i == dim:
@@ -138,7 +143,11 @@ class HybridParallel(Mapper):
         return sync_of(zero, plan, plan.overlap != "none")
 
     def select_copies(self, node: Node, machine: Machine) -> int:
-        return self.plan.tensor if self._everywhere(node) else 1
+        plan = self.plan
+        if node.of_weights:
+            apart = plan.context if self._sequence.get(node.name) is None else 1
+            return (plan.data or 1) * apart * (plan.tensor if self._shared(node) is None else 1)
+        return plan.tensor if self._everywhere(node) else 1
 
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
         if self.plan.pipeline == 1 and self._parts == 1:
@@ -342,8 +351,9 @@ def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = (), who:
     """Return the operators of each of ``count`` stages along the graph. Layers (operators whose names share a number, as
     ``h.3``) are not divided. ``layers``: how many each stage has; if not given, they are dealt evenly, with fewer for the first
     and last stage. Operators before the first layer go with it, those after the last with that one. Without enough layers,
-    operators are divided by their flops. Operators without inputs go where they are read first. Raises ValueError that
-    begins with ``who`` if ``layers`` do not sum to the number of layers, or if there are more stages than operators."""
+    operators are divided by their flops. Operators without inputs, and what is made of weights alone, go where they are read
+    first. Raises ValueError that begins with ``who`` if ``layers`` do not sum to the number of layers, or if there are more
+    stages than operators."""
     if count == 1:
         return {node.name: 0 for node in graph}
     numbers = layer_numbers(graph)
@@ -359,7 +369,8 @@ def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = (), who:
     else:
         found = _by_flops(graph, count, who)
     for node in reversed(graph.nodes):
-        readers = [found[n.name] for n in graph if any(t.node == node.number for t in n.inputs)] if not node.inputs else []
+        alone = node.of_weights or not node.inputs
+        readers = [found[n.name] for n in graph if any(t.node == node.number for t in n.inputs)] if alone else []
         if readers:
             found[node.name] = min(readers)
     return found

@@ -87,7 +87,9 @@ class Mapper(ABC):
 
     def select_copies(self, node: Node, machine: Machine) -> int:
         """Choose how many processors compute each piece redundantly (`OpConfig.copies`). With more than one, `map_task` is
-        asked about every copy: for piece k, about the numbers from k * copies on. Default: one."""
+        asked about every copy: for piece k, about the numbers from k * copies on. Default: one. Of what is made of weights alone
+        (`Node.of_weights`, such as a table of positions) a copy wherever it is read is what frameworks do: a single one sends
+        its results to all others, and gathers their gradients."""
         return 1
 
     def select_pipeline(self, graph: OperatorGraph, machine: Machine) -> Pipeline | None:
@@ -236,4 +238,16 @@ def _configure(mapper: Mapper, node: Node, machine: Machine) -> OpConfig:
     if not isinstance(copies, int) or copies < 1:
         raise ValueError(f"{who}: select_copies must return how many processors run each piece, 1 or more, got {copies!r}")
     weights = tuple(tuple(map(float, of)) for of in mapper.select_weights(node, degrees, machine))
-    return OpConfig(degrees, tuple(mapper.map_tasks(node, pieces * copies, degrees, machine)), weights, copies)
+    processors = tuple(mapper.map_tasks(node, pieces * copies, degrees, machine))
+    if copies > 1 and node.of_weights:
+        copies, processors = _once_each(copies, processors)
+    return OpConfig(degrees, processors, weights, copies)
+
+
+def _once_each(copies: int, processors: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """The copies of each piece of what is computed of weights alone, once on each of their processors: a mapper that places
+    pieces in its own way knows nothing of these copies, and may place several on one."""
+    groups = [tuple(dict.fromkeys(processors[i : i + copies])) for i in range(0, len(processors), copies)]
+    if len({len(group) for group in groups}) != 1:
+        return copies, processors
+    return len(groups[0]), tuple(p for group in groups for p in group)

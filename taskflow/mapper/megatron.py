@@ -37,7 +37,7 @@ class Megatron(Mapper):
         wanted = min(self._wanted or node_size(machine), count)
         self._size = max(n for n in range(1, wanted + 1) if count % n == 0)
         self._shared: dict[str, int] = {}  # operator -> which of its dimensions a group shares
-        self._places: dict[tuple[tuple[int, ...], int | None], tuple[int, ...]] = {}
+        self._places: dict[tuple[tuple[int, ...], int | None, bool], tuple[int, ...]] = {}
         axes: dict[tuple[int, int], int] = {}  # tensor -> the axis along which it lies cut in a group
         for operator in graph:
             dim = self._choice(operator, axes)
@@ -62,6 +62,9 @@ class Megatron(Mapper):
         in the group that has the sample elsewhere."""
         shared, count, member = self._shared.get(node.name), len(machine.processors), 0
         group, groups = 0, 1
+        if node.of_weights:
+            piece, group = divmod(piece, self.select_copies(node, machine))
+            return group if shared is None else group * self._size + piece
         for i in reversed(range(len(degrees))):
             piece, at = divmod(piece, degrees[i])
             if i == shared:
@@ -72,10 +75,15 @@ class Megatron(Mapper):
             return group * self._size + member
         return group * (count // groups)
 
+    def select_copies(self, node: Node, machine: Machine) -> int:
+        if not node.of_weights:
+            return 1
+        return len(machine.processors) // (1 if node.name not in self._shared else self._size)
+
     def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
         if type(self).map_task is not Megatron.map_task:  # somebody places pieces in another way
             return super().map_tasks(node, count, degrees, machine)
-        key = tuple(degrees), self._shared.get(node.name)
+        key = tuple(degrees), self._shared.get(node.name), node.of_weights
         if key not in self._places:  # other operators' pieces lie as this one's do
             self._places[key] = tuple([self.map_task(node, piece, degrees, machine) for piece in range(count)])
         return self._places[key]
@@ -101,7 +109,7 @@ class Megatron(Mapper):
             for i in long if lies is not None else ():
                 if node.read_axis(i, index) == lies:
                     return i
-        words = bool(node.inputs) and not any(tensor.spec.differentiable for tensor in node.inputs)
+        words = bool(node.inputs) and not node.of_weights and not any(tensor.spec.differentiable for tensor in node.inputs)
         if not any(len(p.shape) > 1 for p in node.parameters) or not (words or node.operator.work is Work.CONTRACTION):
             return None  # nothing to share, or positions that are added: cutting these would cut all that follows by words
         wanted = (Soap.REDUCTION, Soap.PARAMETER) if words else (Soap.PARAMETER,)

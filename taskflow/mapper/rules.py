@@ -41,7 +41,8 @@ def homes(graph: OperatorGraph, processors: int) -> dict[str, int]:
 
 class DataParallel(Mapper):
     """Data parallelism: every operator is cut in the sample dimension over all processors, and every processor holds all
-    weights. State without samples lies on one processor, a different one for each layer (`homes`)."""
+    weights. What is made of weights alone is computed on each. State without samples lies on one processor, a different one for
+    each layer (`homes`)."""
 
     name = "data"
     _homes: Mapping[str, int] = MappingProxyType({})
@@ -54,6 +55,9 @@ class DataParallel(Mapper):
 
     def map_task(self, node: Node, piece: int, degrees: Sequence[int], machine: Machine) -> int:
         return self._homes.get(node.name, piece)
+
+    def select_copies(self, node: Node, machine: Machine) -> int:
+        return len(machine.processors) if node.of_weights and node.name not in self._homes else 1
 
     def map_tasks(self, node: Node, count: int, degrees: Sequence[int], machine: Machine) -> Sequence[int]:
         if node.name in self._homes or type(self).map_task is not DataParallel.map_task:  # somebody places pieces in another way

@@ -107,15 +107,12 @@ class Strategy:
     def ordered(self) -> bool:
         """True if the strategy says more than cuts, places and sums.
 
-        That is an order of passes, recomputation or regathering, collectives that reshard tensors, or pieces that several
-        processors compute. Or it says of weights that they, or their gradients, are kept as shares, gathered or summed at another
-        time, or in buckets.
+        That is an order of passes, recomputation or regathering, or collectives that reshard tensors. Or it says of weights that
+        they, or their gradients, are kept as shares, gathered or summed at another time, or in buckets.
         """
         again = bool(self.recompute | self.regather | self.rerun)
         shares = any(sync.zero > 1 or not sync.overlap or sync.bucket or sync.late_gather for sync in self.syncs.values())
-        return self.pipeline is not None or again or self.exchange is not Exchange.COPIES or shares or (
-            any(config.copies > 1 for config in self.configs.values())
-        )
+        return self.pipeline is not None or again or self.exchange is not Exchange.COPIES or shares
 
     def _verify_again(self, graph: OperatorGraph) -> None:
         names = {node.name for node in graph}

@@ -66,7 +66,7 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
         void add_group(const vector[int32_t]& members, const vector[int]& resources, cbool together)
         int add_region(const vector[int]& lo, const vector[int]& hi) except +
         int add_list(const vector[int]& regions)
-        int add_cut(int pieces, const vector[int]& inputs, const vector[int]& weights, const vector[int]& outputs,
+        int add_cut(int pieces, cbool local, const vector[int]& inputs, const vector[int]& weights, const vector[int]& outputs,
                     const vector[int]& like, const vector[int64_t]& flops, const vector[int64_t]& backward,
                     const vector[vector[int64_t]]& nbytes) except +
         void begin()
@@ -223,10 +223,10 @@ cdef class Core:
     def add_list(self, regions):
         return self.step.get().add_list(regions)
 
-    def add_cut(self, int pieces, list inputs, list weights, list outputs, list like, list flops, list backward,
+    def add_cut(self, int pieces, bint local, list inputs, list weights, list outputs, list like, list flops, list backward,
                 list nbytes):
-        """``like``: by piece, the first one that costs the same. ``nbytes``: of inputs, weights, outputs and saved arrays, each by piece."""
-        return self.step.get().add_cut(pieces, inputs, weights, outputs, like, flops, backward, nbytes)
+        """``local``: each piece computes the same as others, for what reads it on its own processor (`Piece.local`). ``like``: by piece, the first one that costs the same. ``nbytes``: of inputs, weights, outputs and saved arrays, each by piece."""
+        return self.step.get().add_cut(pieces, local, inputs, weights, outputs, like, flops, backward, nbytes)
 
     def begin(self):
         """Start a proposal from the current configurations. What went wrong with one that was given up before it was evaluated (a

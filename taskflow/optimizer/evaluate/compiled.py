@@ -36,7 +36,8 @@ SIMULATIONS = ("full", "delta")
 
 class CompiledEvaluator(Evaluator):
     """Evaluator in C++. Seconds, tasks and timelines are bit for bit those of `PythonEvaluator`. Strategies that the core does
-    not support (`Strategy.ordered`: an order of passes, recomputation, shares) go to an `OrderedEvaluator`."""
+    not support (`Strategy.ordered`: an order of passes, recomputation, shares; samples that several processors compute) go to an
+    `OrderedEvaluator`."""
 
     reference: OrderedEvaluator | None = None
     """What evaluates the current strategy, if the core does not."""
@@ -116,13 +117,16 @@ class CompiledEvaluator(Evaluator):
 
     def _cut(self, node: Node, config: OpConfig) -> int:
         """The number of a cut in the core's table: made once for all nodes that are alike (`alike`)."""
-        key = (self._like[node.number], config.degrees, config.weights)
+        key = (self._like[node.number], config.degrees, config.weights, config.copies)
         number = self._cuts.get(key)
         if number is not None:
             return number
         self.checkpoint()
+        if config.copies > 1 and not node.of_weights:
+            raise ValueError(f"evaluator: {node.name}: each piece of what has samples is computed once, got {config.copies} copies")
         operator, specs = node.operator, node.specs
         rects = config.partition(node).rects() if self.repetition is None else self.repetition.rects(node, config)
+        rects = [rect for rect in rects for _ in range(config.copies)]
         reads = [node.reads(rect) for rect in rects]
         writes = [node.writes(rect) for rect in rects]
         saves = [operator.saves(specs, rect) for rect in rects]
@@ -130,6 +134,7 @@ class CompiledEvaluator(Evaluator):
         backward = [operator.backward_flops(specs, rect) for rect in rects]
         number = self._cuts[key] = self._core.add_cut(
             len(rects),
+            config.copies > 1,
             [self._list([r.inputs[i] for r in reads]) for i in range(len(node.inputs))],
             [self._list([r.weights[i] for r in reads]) for i in range(len(node.parameters))],
             [self._list([w[i] for w in writes]) for i in range(len(node.outputs))],
@@ -218,7 +223,7 @@ class CompiledEvaluator(Evaluator):
 
     def set(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
-        if strategy.ordered:
+        if self._beyond(strategy):
             reference = self._ordered()
             with reference.interruptible(self.checkpoint):
                 seconds = reference.set(strategy)
@@ -243,7 +248,7 @@ class CompiledEvaluator(Evaluator):
         return self._seconds
 
     def seconds_of(self, strategy: Strategy) -> float:
-        if not strategy.ordered:
+        if not self._beyond(strategy):
             return super().seconds_of(strategy)
         with (reference := self._ordered()).interruptible(self.checkpoint):
             return reference.seconds_of(strategy)
@@ -266,7 +271,8 @@ class CompiledEvaluator(Evaluator):
         self._core.begin()
         for name, config in changes.items():
             known = self._known.get(name)
-            cut = known[1].get(config.degrees) if known is not None and not config.weights else None
+            even = not config.weights and config.copies == 1
+            cut = known[1].get(config.degrees) if known is not None and even else None
             if known is None or cut is None:
                 self._propose_change(self._node(name), config)
                 continue
@@ -309,7 +315,7 @@ class CompiledEvaluator(Evaluator):
         """Return the core's number of an operator's cut. Raises ValueError if degrees do not fit."""
         node = self._node(name)
         # Of a cut that is known only the places are new, and it is the cut that is asked for.
-        number = self._cuts.get((self._like[node.number], config.degrees, config.weights))
+        number = self._cuts.get((self._like[node.number], config.degrees, config.weights, config.copies))
         if number is None:
             config.verify(node, self._most)
             number = self._cut(node, config)
@@ -370,6 +376,11 @@ class CompiledEvaluator(Evaluator):
         self.strategy  # noqa: B018
         return self._core.tasks()
 
+    def _beyond(self, strategy: Strategy) -> bool:
+        """True if the core does not support a strategy."""
+        copied = (name for name, config in strategy.configs.items() if config.copies > 1)
+        return strategy.ordered or any(name in self._nodes and not self._nodes[name].of_weights for name in copied)
+
     def _ordered(self) -> OrderedEvaluator:
         return OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
 
@@ -379,7 +390,7 @@ class CompiledEvaluator(Evaluator):
     def _propose_change(self, node: Node, config: OpConfig) -> None:
         config.verify(node, self._most)
         self._change(node, config)
-        if not config.weights:
+        if not config.weights and config.copies == 1:
             self._known.setdefault(node.name, (node.number, {}))[1][config.degrees] = self._cut(node, config)
 
     def _change(self, node: Node, config: OpConfig) -> None:

@@ -31,7 +31,10 @@ def alike(graph: OperatorGraph) -> list[int]:
     first: dict[object, int] = {}
     return [
         first.setdefault(
-            (node.operator, node.specs, len(node.parameters), tuple((t.node, t.index) in needs for t in node.inputs), given),
+            (
+                node.operator, node.specs, len(node.parameters), node.of_weights,
+                tuple((t.node, t.index) in needs for t in node.inputs), given,
+            ),
             node.number,
         )
         for node, given in zip(graph, gradients_given(graph, active, needs))

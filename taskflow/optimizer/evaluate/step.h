@@ -77,10 +77,10 @@ public:
     SyncTables& sync_tables() { return model_.sync_tables; }
     int add_region(const std::vector<int>& lo, const std::vector<int>& hi) { return model_.geometry.add_region(lo, hi); }
     int add_list(const std::vector<int>& list) { return model_.geometry.add_list(list); }
-    int add_cut(int pieces, const std::vector<int>& inputs, const std::vector<int>& weights,
+    int add_cut(int pieces, bool local, const std::vector<int>& inputs, const std::vector<int>& weights,
                 const std::vector<int>& outputs, const std::vector<int>& like, const std::vector<int64_t>& flops,
                 const std::vector<int64_t>& backward, const std::vector<std::vector<int64_t>>& bytes) {
-        return model_.geometry.add_cut(pieces, inputs, weights, outputs, like, flops, backward, bytes);
+        return model_.geometry.add_cut(pieces, local, inputs, weights, outputs, like, flops, backward, bytes);
     }
 
     // ---- proposals -------------------------------------------------------------------------------------------------

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from taskflow.floats import sums_in
 from taskflow.graph import Node
 from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect, covers
+from taskflow.regions import Rect
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
-from taskflow.tasks.lower.owners import nearest_copy, partial_overlap
+from taskflow.tasks.lower.owner_gradients import Arriving, gather_local, owner_gradient, seed_of
+from taskflow.tasks.lower.owners import nearest_copy
 from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.recut import recut_gradients
@@ -128,6 +128,8 @@ def _gather(
     if key not in state.needs_gradient or not (put or seed):
         return None
     owners, gathered_before = state.owners[key], state.gathered.get(key, {})
+    if pieces[0].local:
+        return gather_local(state, tensor, pieces, seed, forget)
     asked = {  # owning pieces, in their order
         rect: owner for written in dict.fromkeys(piece.writes[tensor.index] for piece in pieces)
         for rect, owner in owners.of(written) if (rect, owner) not in gathered_before
@@ -147,14 +149,14 @@ def _gather(
                 copies.setdefault(rect, {}).setdefault((read, alike), {})[processor] = buffer
             else:
                 meeting.setdefault(rect, []).append((processor, read, buffer))
-    arriving = _Arriving([], [])
+    arriving = Arriving([], [])
     gathered: dict[tuple[Rect, int], int] = {}
     for rect in list(asked):
         parts, held = meeting.get(rect, []), owners.summed.get(rect, {})
         if rect in copies and not parts and not seed:  # each that wants the sum adds up what is nearest to it
             for target in held or (asked[rect],):
                 nearest = _nearest(copies[rect], target)
-                gathered[rect, target] = _owner_gradient(state, tensor, rect, target, nearest, seed, arriving)
+                gathered[rect, target] = owner_gradient(state, tensor, rect, target, nearest, seed, arriving)
             del asked[rect]
         elif held and not seed and all(read == rect for _, read, _ in parts) and {p for p, *_ in parts} == set(held):
             buffers = [state.emit.whole(buffer) for *_, buffer in parts]
@@ -162,13 +164,13 @@ def _gather(
             gathered.update({(rect, processor): buffer for processor, _, buffer in parts})
             for processor, _, buffer in parts if rect in copies else ():
                 both = [(processor, rect, buffer), *_nearest(copies[rect], processor)]
-                gathered[rect, processor] = _owner_gradient(state, tensor, rect, processor, both, seed, arriving)
+                gathered[rect, processor] = owner_gradient(state, tensor, rect, processor, both, seed, arriving)
             del asked[rect]
         elif state.by_collectives and rect in owners.copied and not seed and {p for p, *_ in parts} <= held.keys():
             gathered.update(_sum_everywhere(state, tensor, rect, asked[rect], list(held), parts, copies.get(rect, {})))
             del asked[rect]
         elif state.by_collectives and held and seed and not parts:  # all begin with 1, and nothing needs to be sent
-            gathered.update({(rect, processor): _seed(state, tensor, rect, processor) for processor in held})
+            gathered.update({(rect, processor): seed_of(state, tensor, rect, processor) for processor in held})
             del asked[rect]
     for rect in [rect for rect in asked if rect in copies]:
         meeting.setdefault(rect, []).extend(_nearest(copies[rect], asked[rect]))
@@ -177,7 +179,7 @@ def _gather(
         among = {r: parts for r, parts in meeting.items() if r in asked}
         met = exchange_gradients(state.emit, tensor, asked, among, state.ring)
     for rect, owner in asked.items():
-        gathered[rect, owner] = _owner_gradient(state, tensor, rect, owner, met.get(rect, []), seed, arriving)
+        gathered[rect, owner] = owner_gradient(state, tensor, rect, owner, met.get(rect, []), seed, arriving)
     arriving.emit(state)
     if forget:
         for given in taken:
@@ -207,9 +209,9 @@ def _gather_recut(
                 del put[processor, read, copies]
     if not all(parts.values()) or seed or owners.summed:
         raise NotAlikeError(f"not every replica gives a gradient of {tensor.name}")
-    arriving = _Arriving([], [])
+    arriving = Arriving([], [])
     made = {
-        (rect, owner): _owner_gradient(state, tensor, rect, owner, parts[rect], False, arriving) for rect, owner in asked.items()
+        (rect, owner): owner_gradient(state, tensor, rect, owner, parts[rect], False, arriving) for rect, owner in asked.items()
     }
     arriving.emit(state)
     return made
@@ -221,10 +223,10 @@ def _sum_everywhere(
 ) -> dict[tuple[Rect, int], int]:
     """The gradient of a Rect on all that compute it: each adds up what it has put, and an all-reduce does the rest. What several
     have is added by the first."""
-    arriving, made = _Arriving([], []), {}
+    arriving, made = Arriving([], []), {}
     for holder in holders:
         own = [part for part in parts if part[0] == holder] + (_nearest(copies, holder) if holder == owner else [])
-        made[rect, holder] = _owner_gradient(state, tensor, rect, holder, own, False, arriving)
+        made[rect, holder] = owner_gradient(state, tensor, rect, holder, own, False, arriving)
     arriving.emit(state)
     state.emit.all_reduce(f"d {tensor.name}{rect}", [state.emit.whole(buffer) for buffer in made.values()])
     return made
@@ -236,58 +238,6 @@ def _nearest(copies: Copies, target: int) -> list[tuple[int, Rect, int]]:
         (giver, read, by_processor[giver])
         for (read, _), by_processor in copies.items() for giver in [nearest_copy(list(by_processor), target)]
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Arriving:
-    """Copies and sums that complete the gradients of a tensor's owners: first all copies, then sums in the order of the readers."""
-
-    copies: list[tuple[str, Part, Part]]
-    sums: list[tuple[str, Part, Part]]
-
-    def emit(self, state: Lowering) -> None:
-        state.emit.transfers(self.copies)
-        for name, source, into in self.sums:
-            state.emit.sum(name, [source], into)
-
-
-def _seed(state: Lowering, tensor: Tensor, rect: Rect, processor: int) -> int:
-    """The gradient of a loss by itself."""
-    target = state.emit.buffer(f"d {tensor.name}", rect, processor, tensor.dtype)
-    state.emit.fill(f"d {tensor.name}{rect}", state.emit.whole(target), 1.0, scaled=True, also_after=state.chain(processor))
-    return target
-
-
-def _owner_gradient(
-    state: Lowering, tensor: Tensor, rect: Rect, owner: int, readers: list[tuple[int, Rect, int]], seed: bool,
-    arriving: _Arriving,
-) -> int:
-    emit = state.emit
-    name = f"d {tensor.name}"
-    parts = [(p, read, b, read.intersect(rect)) for p, read, b in readers]
-    if not seed and len(parts) == 1 and parts[0][0] == owner and parts[0][1] == rect:
-        return parts[0][2]
-    target = emit.buffer(name, rect, owner, tensor.dtype)
-    fresh: list[Rect] = []  # what already has a value
-    if seed:
-        emit.fill(f"{name}{rect}", emit.whole(target), 1.0, scaled=True, also_after=state.chain(owner))
-        fresh.append(rect)
-    elif not covers([shared for *_, shared in parts], rect) or partial_overlap([s for *_, s in parts]):
-        emit.fill(f"{name}{rect}", emit.whole(target), 0.0, also_after=state.chain(owner))
-        fresh.append(rect)
-    for processor, _, buffer, shared in parts:
-        first = not any(done.overlaps(shared) for done in fresh)
-        source, into, part = emit.part(buffer, shared), emit.part(target, shared), f"{name}{shared}"
-        if first:
-            arriving.copies.append((part, source, into))
-        elif processor == owner:
-            arriving.sums.append((part, source, into))
-        else:
-            staging = emit.whole(emit.buffer(f"{part} arriving", Rect.of(shared.shape), owner, tensor.dtype))
-            arriving.copies.append((part, source, staging))
-            arriving.sums.append((part, staging, into))
-        fresh.append(shared)
-    return target
 
 
 def _task(state: Lowering, piece: Piece, grads: tuple[int | None, ...], gives: Gives) -> None:

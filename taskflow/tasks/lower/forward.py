@@ -84,7 +84,7 @@ def _own(state: Lowering, node: Node) -> None:
         owners = state.owners[key] = Owners(
             tensor.spec, [(rect, *parts[0]) for rect, parts in table.items()], state.part is None
         )
-        owners.copied.update(rect for rect in table if writers[rect][0].copies and not rect.empty)
+        owners.copied.update(rect for rect in table if (writers[rect][0].copies or writers[rect][0].local) and not rect.empty)
         owners.summed.update((rect, dict(table.pop(rect))) for rect in owners.copied)
         if state.part is not None and not state.part.alone:
             owners.crossing.update(_crossing(state, state.part, tensor, table))

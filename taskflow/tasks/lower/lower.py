@@ -211,13 +211,15 @@ def cut(graph: OperatorGraph, strategy: Strategy, number: int, part: StepPart | 
         found = []
         for index, of_all in enumerate(part.pieces(node, config, strategy.pipeline)):
             rect = grid.rect(tuple(int(i) for i in np.unravel_index(of_all // config.copies, config.degrees)))
-            processor, copies = config.processors[of_all], _copies(config, of_all)
-            found.append(Piece(node, index, rect, processor, node.reads(rect), node.writes(rect), of_all, copies))
+            found.append(_piece(node, config, index, rect, config.processors[of_all], of_all))
         return found
-    return [
-        Piece(node, index, rect, processor, node.reads(rect), node.writes(rect), None, _copies(config, index))
-        for index, (rect, processor) in enumerate(config.pieces(node))
-    ]
+    return [_piece(node, config, index, rect, processor, None) for index, (rect, processor) in enumerate(config.pieces(node))]
+
+
+def _piece(node: Node, config: OpConfig, index: int, rect: Rect, processor: int, of_all: int | None) -> Piece:
+    local = node.of_weights and config.copies > 1
+    copies = () if local else _copies(config, index if of_all is None else of_all)
+    return Piece(node, index, rect, processor, node.reads(rect), node.writes(rect), of_all, copies, local)
 
 
 def _copies(config: OpConfig, piece: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from taskflow.operators.operator import Spec
 from taskflow.partition import Grid
@@ -137,9 +138,18 @@ class Owners:
 
 
 def nearest_copy(holders: Sequence[int], processor: int) -> int:
-    """Choose which of the processors that have the same values gives them to another one: that one itself; else the one at the
-    same place, if both are in groups that are numbered consecutively."""
-    return processor if processor in holders else holders[processor % len(holders)]
+    """Choose which of the processors that have the same values gives them to another one: that one itself. Else, if they are
+    equally far apart, the one in the same group of so many neighbours, counted anew behind the last group; or the one whose number
+    has the most leading digits in common.
+
+    The compiled twin is optimizer/evaluate/lowering/parameter_layout.h; tests/optimizer/evaluate/test_core_of_weights.py holds them
+    equal."""
+    if processor in holders:
+        return processor
+    step = holders[1] - holders[0] if len(holders) > 1 else 1
+    if step > 0 and all(b - a == step for a, b in pairwise(holders)):
+        return holders[(processor // step - holders[0] // step) % len(holders)]
+    return min(holders, key=lambda holder: holder ^ processor)
 
 
 def partial_overlap(rects: list[Rect]) -> bool:

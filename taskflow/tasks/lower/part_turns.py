@@ -103,7 +103,7 @@ def _exchanged(readers: Sequence[Piece], index: int, writers: Sequence[Piece], t
         here = [w for w in writers if w.processor == piece.processor]
         if not any(w.writes[tensor.index].contains(read) for w in here):
             return True
-        apart = (w for w in writers if w.processor != piece.processor and not w.copies)
+        apart = (w for w in writers if w.processor != piece.processor and not (w.copies or w.local))
         if any(w.writes[tensor.index].overlaps(read) for w in apart):  # partial values
             return True
     return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import CopyRequest, Exchange, Strategy
@@ -44,6 +44,9 @@ class Piece:
     writes: tuple[Rect, ...]
     of_all: int | None = None  # its number among all of the operator's, where only some are lowered
     copies: tuple[int, ...] = ()  # the processors that run the same, its own among them; empty if it is the only one
+    local: bool = False
+    """It is one of several that compute the same of weights alone. Each takes the gradients of those that read its own result, so
+    that only the gradients of weights are summed between them."""
 
     @property
     def first(self) -> bool:
@@ -56,7 +59,7 @@ class Piece:
 
     def of(self, node: Node) -> Piece:
         """Return the same piece of another node, which is like this one's."""
-        return Piece(node, self.index, self.rect, self.processor, self.reads, self.writes, self.of_all, self.copies)
+        return replace(self, node=node)
 
 
 @dataclass(slots=True)

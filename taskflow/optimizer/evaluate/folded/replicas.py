@@ -32,13 +32,14 @@ class Replicas:
 def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iterator[Replicas]:
     """Return the ways of seeing a strategy as replicas, those with the most replicas first and one replica last. Samples of
     each micro-batch are divided among replicas in equal shares. For every operator, each other replica has a processor that
-    does what processor p does in the first. A constant without samples is taken to be in each replica. Operators whose samples
-    have fewer shares may be divided along another dimension, too; so may all, as in tensor-parallel groups."""
+    does what processor p does in the first. What is made of weights alone is in each replica, in copies; a constant is taken to be
+    so anyway. Operators whose samples have fewer shares may be divided along another dimension, too; so may all, as in
+    tensor-parallel groups."""
     micro_batches = 1 if strategy.pipeline is None else strategy.pipeline.parts
     shares: dict[str, int] = {}
     for node in graph:
         dim = sample_dim(node)
-        if dim is None and node.operator.kind == "constant":
+        if dim is None and (node.operator.kind == "constant" or _is_local(node, strategy)):
             continue
         degree = 1 if dim is None else strategy[node.name].degrees[dim]
         even = dim is not None and degree % micro_batches == 0 and node.dims[dim].size % degree == 0
@@ -47,7 +48,7 @@ def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iter
     yield from _members_apart(graph, strategy, machine, most)
     for count in (n for n in range(most, 0, -1) if most % n == 0):
         found = _images(graph, strategy, micro_batches, count, shares)
-        if found is not None and (placed := _placed_alike(machine, found)) is not None:
+        if found is not None and _in_each(graph, strategy, found) and (placed := _placed_alike(machine, found)) is not None:
             yield placed
 
 
@@ -57,12 +58,37 @@ def _members_apart(graph: OperatorGraph, strategy: Strategy, machine: Machine, s
     parts = 1 if strategy.pipeline is None else strategy.pipeline.parts
     if strategy.pipeline is not None and strategy.pipeline.split > 1:  # parts take turns after what members of a group exchange
         return
-    nodes = [node for node in graph if sample_dim(node) is not None or node.operator.kind != "constant"]
+    nodes = [
+        node for node in graph
+        if sample_dim(node) is not None or not (node.operator.kind == "constant" or _is_local(node, strategy))
+    ]
     members = max((len(strategy[node.name].processors) for node in nodes), default=1) // (parts * shares)
     for inner in (n for n in range(members, 1, -1) if members % n == 0):
         found = _by_member(nodes, strategy, parts, shares, inner)
-        if found is not None and (placed := _placed_alike(machine, found)) is not None:
+        if found is not None and _in_each(graph, strategy, found) and (placed := _placed_alike(machine, found)) is not None:
             yield placed
+
+
+def _is_local(node: Node, strategy: Strategy) -> bool:
+    """True for what is made of weights alone and computed on several processors, each for what reads it there."""
+    return node.of_weights and strategy[node.name].copies > 1
+
+
+def _in_each(graph: OperatorGraph, strategy: Strategy, found: Replicas) -> bool:
+    """True if what is made of weights alone is computed by all processors that do the same, or by none of them."""
+    rows = {image: number for number, images in enumerate(found.images.values()) for image in images}
+    seen: set[int] = set()
+    for node in graph:
+        config = strategy[node.name]
+        if not _is_local(node, strategy) or found.count == 1 or id(config) in seen:
+            continue
+        seen.add(id(config))
+        for first in range(0, len(config.processors), config.copies):
+            together = config.processors[first : first + config.copies]
+            where = {rows.get(p, -1) for p in together}
+            if -1 in where or len(where) * found.count != len(together):
+                return False
+    return True
 
 
 def _by_member(nodes: Sequence[Node], strategy: Strategy, parts: int, shares: int, inner: int) -> Replicas | None:
@@ -130,7 +156,7 @@ def _images(
         if node.name in spread:
             continue
         config, dim = strategy[node.name], sample_dim(node)
-        if count > 1 and dim is None and node.operator.kind == "constant":
+        if count > 1 and dim is None and (node.operator.kind == "constant" or _is_local(node, strategy)):
             continue
         if (placed := (id(config.processors), config.degrees, dim, config.copies)) in seen:
             continue

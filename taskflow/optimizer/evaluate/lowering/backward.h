@@ -21,7 +21,7 @@ inline void Lowering::lower_backward(int n) {
         if (!gather(n, int(o), slots)) continue;
         made.ran = true;
         base[o] = int64_t(slots);
-        slots += cut.outputs[o].rect.size();
+        slots += gradients(cut, int(o));
     }
     // Whom its gradients concern was marked as if it runs when it ran before.
     if (!changed_[n] && made.ran != was.ran) restart_ = true;
@@ -65,7 +65,7 @@ inline void Lowering::backward_piece(int n, int piece, Backward& made) {
         const int32_t slot = cut.outputs[o].slot[piece];
         if (copied[o] != NOWHERE) wait(shared_[copied[o]]);
         else
-            for (int32_t task : slot_after_[bases_[o] + slot]) wait(task);
+            for (int32_t task : slot_after_[bases_[o] + (cut.local ? piece : slot)]) wait(task);
         nbytes += g.regions[cut.outputs[o].rect[slot]].volume * node.itemsizes[o];
     }
     // Gradients that are there already are added to.

@@ -46,6 +46,7 @@ inline Ref Lowering::want(int reader, Forward& f, Of of, int list, int piece, in
     const bool state = m.nodes[of.first].state;
     Instance instance{uint32_t(f.deps.size()), 0, NONE};
     auto source = [&](const Overlap& o) {
+        if (producer.cut->local) return producer.nearest(output.pieces[o.slot], processor);
         return made_by.nearest(of.second, o.slot, output.first_piece[o.slot], processor);
     };
     if (last - first == 1 && first->runs_there == 1 && producer.processors[source(*first)] == processor) {

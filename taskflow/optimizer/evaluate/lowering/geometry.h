@@ -138,6 +138,7 @@ struct Output {
 // An operator cut in one way; shared by operators with equal attributes and specs.
 struct Cut {
     int id, pieces;
+    bool local = false;  // of weights alone, and computed whole on each processor that has a piece, for what reads it there
     std::vector<int32_t> inputs, weights, writes;  // lists of Rects, one for each piece
     std::vector<Output> outputs;
     std::vector<int32_t> like;  // by piece: the first one that costs the same
@@ -189,16 +190,17 @@ public:
         lists.emplace_back(list.begin(), list.end());
         return int(lists.size()) - 1;
     }
-    int add_cut(int pieces, const std::vector<int>& inputs, const std::vector<int>& weights,
+    int add_cut(int pieces, bool local, const std::vector<int>& inputs, const std::vector<int>& weights,
                 const std::vector<int>& outputs, const std::vector<int>& like, const std::vector<int64_t>& flops,
                 const std::vector<int64_t>& backward_flops, const std::vector<std::vector<int64_t>>& bytes) {
         auto cut = std::make_unique<Cut>();
         cut->id = int(cuts.size());
-        cut->pieces = pieces;
+        cut->pieces = pieces, cut->local = local;
         cut->inputs.assign(inputs.begin(), inputs.end());
         cut->weights.assign(weights.begin(), weights.end());
         cut->writes.assign(outputs.begin(), outputs.end());
         for (int list : outputs) cut->outputs.push_back(output(lists[list]));
+        for (Output& output : cut->outputs) output.partial &= !local;
         cut->like.assign(like.begin(), like.end());
         cut->flops = flops, cut->backward_flops = backward_flops;
         cut->input_bytes = bytes[0], cut->weight_bytes = bytes[1], cut->output_bytes = bytes[2];

@@ -326,6 +326,7 @@ private:
     bool wants_gradient(Of of) const { return m.nodes[of.first].needs_gradient[of.second]; }
     void lower_backward(int n);
     void recall_backward(int n);
+    size_t gradients(const Cut& cut, int o) const;
     bool gather(int n, int o, size_t base);
     bool put_everywhere(const Forward& f, const SummedSlot& s, const std::vector<Part>& parts, int32_t id) const;
     Gradient expect(const std::vector<Part>& parts, const Region& rect, int32_t id, int owner, bool seed, int itemsize);

@@ -7,6 +7,11 @@
 
 namespace taskflow {
 
+// Of an output as many gradients come together as it has slots, or pieces that each take those of their own readers.
+inline size_t Lowering::gradients(const Cut& cut, int o) const {
+    return cut.local ? size_t(cut.pieces) : cut.outputs[o].rect.size();
+}
+
 // Fills slot_after_[base ...]; false if nobody put anything.
 inline bool Lowering::gather(int n, int o, size_t base) {
     const NodeInfo& node = m.nodes[n];
@@ -14,28 +19,32 @@ inline bool Lowering::gather(int n, int o, size_t base) {
     if (!node.needs_gradient[o] || (readers.empty() && !node.seed[o])) return false;
     const Config& config = *p->configs[n];
     const Output& output = config.cut->outputs[o];
-    const size_t slots = output.rect.size();
+    const bool local = config.cut->local;
+    const size_t slots = gradients(*config.cut, o);
     if (parts_.size() < slots) parts_.resize(slots);
     for (size_t s = 0; s < slots; ++s) parts_[s].clear();
     for (const Reader& r : readers)
         for (uint32_t k = r.edge->offset[r.piece]; k < r.edge->offset[r.piece + 1]; ++k)
-            parts_[r.edge->overlaps[k].slot].push_back({&r, &r.edge->overlaps[k]});
+            parts_[local ? config.nearest(output.pieces[r.edge->overlaps[k].slot], r.processor) : r.edge->overlaps[k].slot]
+                .push_back({&r, &r.edge->overlaps[k]});
     if (slot_after_.size() < base + slots) slot_after_.resize(base + slots);
     slot_everywhere_.resize(base), slot_everywhere_.resize(base + slots, 0);
     slot_gradients_.clear(), part_arrivals_.clear();
     const Forward& f = forward_[n].now();
     for (size_t s = 0; s < slots; ++s) {
+        const int32_t rect = output.rect[local ? output.slot[s] : s], first = output.first_piece[local ? output.slot[s] : s];
         const SummedSlot* summed = f.summed.empty() || node.seed[o] ? nullptr : f.find_summed(o, int(s));
-        if (summed && put_everywhere(f, *summed, parts_[s], output.rect[s])) {
+        if (summed && put_everywhere(f, *summed, parts_[s], rect)) {
             begin();
             for (const Part& part : parts_[s]) wait(part.reader->last);
-            slot_gradients_.push_back({end_all_reduce(f, *summed, g.regions[output.rect[s]].volume, node.itemsizes[o]), false});
+            slot_gradients_.push_back({end_all_reduce(f, *summed, g.regions[rect].volume, node.itemsizes[o]), false});
             slot_everywhere_[base + s] = 1;
             parts_[s].clear();  // nothing is to come
             continue;
         }
-        slot_gradients_.push_back(expect(parts_[s], g.regions[output.rect[s]], output.rect[s],
-                                         config.processors[output.first_piece[s]], node.seed[o], node.itemsizes[o]));
+        const int32_t owner = local ? int32_t(s) : first;  // a loss begins with the first piece alone
+        slot_gradients_.push_back(expect(parts_[s], g.regions[rect], rect, config.processors[owner],
+                                         node.seed[o] && owner == first, node.itemsizes[o]));
     }
     in_rounds(copies_, [&](const Copy& c) {
         begin();
@@ -45,8 +54,9 @@ inline bool Lowering::gather(int n, int o, size_t base) {
     const Arrival* arrival = part_arrivals_.data();
     for (size_t s = 0; s < slots; ++s) {
         slot_after_[base + s].clear();
-        complete(parts_[s], slot_gradients_[s], g.regions[output.rect[s]],
-                 config.processors[output.first_piece[s]], node.itemsizes[o], arrival, slot_after_[base + s]);
+        const size_t slot = local ? output.slot[s] : s;
+        complete(parts_[s], slot_gradients_[s], g.regions[output.rect[slot]],
+                 config.processors[local ? s : output.first_piece[slot]], node.itemsizes[o], arrival, slot_after_[base + s]);
         arrival += parts_[s].size();
     }
     return true;

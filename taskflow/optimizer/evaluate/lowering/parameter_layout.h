@@ -11,6 +11,21 @@ struct Config {  // one operator's configuration
     std::vector<int32_t> processors;
     bool apart = false;        // whether every piece has a processor of its own
     std::vector<double> work;  // by piece: seconds that its processor is busy with it at least
+
+    // Of a `local` cut, among the pieces that compute the same the one that a processor reads: tasks/lower/owners.py, nearest_copy.
+    int32_t nearest(const std::vector<int32_t>& same, int processor) const {
+        const int n = int(same.size());
+        if (processors[same[processor % n]] == processor) return same[processor % n];
+        for (int32_t piece : same)
+            if (processors[piece] == processor) return piece;
+        const int first = processors[same[0]], step = n > 1 ? processors[same[1]] - first : 1;
+        bool even = step > 0;
+        for (int k = 1; k < n && even; ++k) even = processors[same[k]] - processors[same[k - 1]] == step;
+        if (even) return same[((processor / step - first / step) % n + n) % n];
+        return *std::min_element(same.begin(), same.end(), [&](int32_t a, int32_t b) {
+            return (processors[a] ^ processor) < (processors[b] ^ processor);
+        });
+    }
 };
 
 struct Sync {

@@ -1,0 +1,69 @@
+"""What is made of weights alone is computed on several processors, each for what reads it there: training is as on one."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from fast_and_slow import fast_among
+from language_model import undivided
+from of_weights import feeds, model, with_copies
+
+import taskflow
+from taskflow.mapper import DataParallel, Expert, HybridParallel, Mapper, Megatron, OpConfig, Strategy, map_graph
+from taskflow.tasks.lower import lower
+from taskflow.tasks.task import Kind
+
+STEPS = 4
+
+
+def losses(graph: taskflow.OperatorGraph, strategy: Strategy) -> list[float | None]:
+    run = taskflow.Executor(graph, strategy, taskflow.Adam(0.02), clip_norm=2.0)
+    run.program("train").storage.arena.fill(0x7F)  # what nobody writes must not be read
+    return [run.train(feeds(step)) for step in range(STEPS)]
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[float | None]:
+    return losses(model(), undivided(model()))
+
+
+@pytest.mark.parametrize("seed", fast_among(range(60), range(12)))
+def test_random_copies_train_as_one_processor(seed: int, alone: list[float | None]) -> None:
+    random = Random(seed)
+    assert losses(model(), with_copies(model(), random.randint(2, 5), random)) == pytest.approx(alone, rel=1e-9)
+
+
+PLANS = ("d3", "t2", "t2 d3", "t2 nosp", "d2 mb1 p1", "d3 mb1 zero1", "d3 zero3", "t2 d3 zero2 mb1", "t2 nosp d3", "d2 zero1 mb3",
+         "t2 c2", "c2 d3", "t2 d3 zero3 mb1", "t2 d2 bucket=layer")
+
+
+@pytest.mark.parametrize("mapper", [DataParallel(), Expert(), Megatron(2), *map(HybridParallel, PLANS)], ids=str)
+def test_plans_train_as_one_processor(mapper: Mapper, alone: list[float | None]) -> None:
+    graph, count = model(), 6
+    if isinstance(mapper, HybridParallel):
+        asked = mapper._asked
+        count = asked.tensor * asked.context * (asked.data or 1)
+    strategy = map_graph(mapper, graph, taskflow.host(count))
+    assert losses(graph, strategy) == pytest.approx(alone, rel=1e-9)
+    for node in graph:
+        if node.of_weights and count > 1:
+            assert sorted(strategy[node.name].processors) == list(range(count)), node.name
+
+
+def test_nothing_but_gradients_of_weights_travels() -> None:
+    """Under data parallelism, values of what is made of weights stay where they are computed, and so do its gradients."""
+    graph = model(penalty=False)
+    strategy = map_graph(DataParallel(), graph, taskflow.load_machine("p100", 3))
+    tasks = lower(graph, strategy, taskflow.SGD(0.1))
+    moved = {t.topic.name for t in tasks if t.kind in (Kind.COPY, Kind.COLLECTIVE)}
+    assert moved == {"loss", *(p.layer for p in graph.parameters)}
+
+
+def test_a_mapper_that_places_pieces_itself_has_each_once() -> None:
+    class Packed(DataParallel):
+        def map_task(self, node, piece, degrees, machine):  # type: ignore[no-untyped-def]
+            return piece % 2
+
+    strategy = map_graph(Packed(), model(), taskflow.host(4))
+    assert strategy["bounded"] == OpConfig((1, 1), (0, 1), copies=2)
