@@ -24,6 +24,7 @@ from taskflow.mapper.config import (
     Sync,
     SyncAlgorithm,
     UpdatePlacement,
+    copy_on_each,
     ranges,
     writes_together,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "choose",
     "config_entry",
     "config_like",
+    "copy_on_each",
     "cut_like",
     "cut_only",
     "default_bucket",

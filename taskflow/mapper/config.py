@@ -130,6 +130,11 @@ def _proportions(weights: tuple[float, ...]) -> str:
     return f"({said})*{count // period}" if 1 < period < count else ":".join([said] * (count // period))
 
 
+def copy_on_each(node: Node, processors: int) -> OpConfig:
+    """Return a configuration in which each of so many processors computes all of an operator that is made of weights alone."""
+    return OpConfig((1,) * len(node.dims), tuple(range(processors)), copies=processors)
+
+
 def writes_together(node: Node, dim: int) -> bool:
     """True if pieces along a dimension write the same elements of some output: partial values, which are added."""
     return any(node.written_axis(dim, tensor.index) is None for tensor in node.outputs)

@@ -37,6 +37,8 @@ class SearchSession:
         self.algorithm, self.evaluator, self.options = algorithm, evaluator, options
         count = len(evaluator.machine.processors)
         self.permitted = options.space.constraints.resolve(evaluator.graph, count)
+        still = frozenset(node.name for node in evaluator.graph if node.of_weights)
+        self.of_weights = still if len(still) < len(evaluator.graph) else frozenset()  # without samples, nothing else could move
         self.syncs = options.space.constraints.syncs(evaluator.graph)  # of layers whose synchronisation is pinned
         self.row = count if options.space.placements == "contiguous" else 0  # as `repaired` has it
         self.deadline = options.deadline or Deadline(options.budget.seconds)
@@ -154,12 +156,15 @@ class SearchSession:
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
         sums: SyncAlgorithm | None = None, *, even: bool = False,
     ) -> bool:
-        """Try changes to the current strategy, and accept them if the step then takes at most ``limit`` seconds. Changes that
-        the constraints do not permit are repaired first. On unequal devices pieces get the sizes of the shares in force, unless
+        """Try changes to the current strategy, and accept them if the step then takes at most ``limit`` seconds. What is made of
+        weights alone stays as it is in the strategy: on all processors, in those that know it. Changes that the constraints do not
+        permit are repaired first. On unequal devices pieces get the sizes of the shares in force, unless
         they are to be ``even``. Raises `BudgetExhausted` if there is no budget left."""
         if self.spent:
             raise BudgetExhausted
         self.proposals += 1
+        if self.of_weights and not self.of_weights.isdisjoint(changes):
+            changes = {name: config for name, config in changes.items() if name not in self.of_weights}
         if self.permitted or self.row:
             changes = repaired(self.permitted, changes, self.row)
         if self.weigher is not None and not even:

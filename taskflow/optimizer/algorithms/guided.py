@@ -336,7 +336,9 @@ class _Guided:
 
     def _critical(self) -> tuple[str, ...]:
         """The operators on the critical path; none where finding it takes longer than it saves."""
-        return where_time_goes(self.run.evaluator).critical if self.run.evaluator.tasks <= MOST_CRITICAL else ()
+        if self.run.evaluator.tasks > MOST_CRITICAL:
+            return ()
+        return tuple([name for name in where_time_goes(self.run.evaluator).critical if name in self.moves.groups.neighbours])
 
     # ---- local descent -------------------------------------------------------------------------------------------
     def _descend(self) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper import DataParallel, Expert, ModelParallel, Strategy, map_graph
+from taskflow.mapper import DataParallel, Expert, ModelParallel, Strategy, copy_on_each, map_graph
 from taskflow.optimizer.space import CoupledMoves, SearchSpace
 
 
@@ -18,7 +18,10 @@ def known(graph: OperatorGraph, machine: Machine) -> tuple[Strategy, ...]:
 
 def with_syncs(strategy: Strategy, graph: OperatorGraph, machine: Machine) -> Strategy:
     """Return the strategy with every layer synchronised, and partial values summed, as mappers do by default
-    (`Mapper.select_reduction`, `Mapper.select_sums`)."""
+    (`Mapper.select_reduction`, `Mapper.select_sums`). What is made of weights alone is on every processor."""
+    copied = {node.name: copy_on_each(node, strategy.processors) for node in graph if node.of_weights}
+    if copied:
+        strategy = replace(strategy, configs={**strategy.configs, **copied})
     holders: dict[str, set[int]] = {}
     nbytes: dict[str, int] = {}
     for parameter in graph.parameters:

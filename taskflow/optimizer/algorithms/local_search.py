@@ -40,7 +40,7 @@ def _polish(run: SearchSession, space: SearchSpace, may_be_even: MayBeEven) -> N
     run.enter("polish")
     if run.strategy is not run.best:
         run.set(run.best)
-    nodes = list(run.evaluator.graph)
+    nodes = [node for node in run.evaluator.graph if not node.of_weights]
     at = unchanged = 0
     while unchanged < len(nodes):
         run.unpolished = len(nodes) - unchanged

@@ -47,25 +47,26 @@ SYNCS = (
 
 
 class OperatorGroups:
-    """Groups of operators that belong together."""
+    """Groups of operators that belong together. What is made of weights alone belongs to none: it is where it is read."""
 
     def __init__(self, graph: OperatorGraph) -> None:
         self.nodes = {node.name: node for node in graph}
-        self.layer = self._grouped(graph, lambda n: n.parameters[0].name if n.parameters else n.name)
-        self.alike = self._grouped(graph, lambda n: (n.operator, n.specs, len(n.parameters)))
+        chosen = [node for node in graph if not node.of_weights]
+        self.layer = self._grouped(chosen, lambda n: n.parameters[0].name if n.parameters else n.name)
+        self.alike = self._grouped(chosen, lambda n: (n.operator, n.specs, len(n.parameters)))
         depth = depths(graph)
-        self.depth = self._grouped(graph, lambda n: depth[n.name])
+        self.depth = self._grouped(chosen, lambda n: depth[n.name])
         self._cuts: dict[tuple[str, tuple[int, ...], str], Cut | None] = {}
-        self.neighbours: dict[str, list[str]] = {node.name: [] for node in graph}
-        for node in graph:
+        self.neighbours: dict[str, list[str]] = {node.name: [] for node in chosen}
+        for node in chosen:
             for tensor in node.inputs:
                 other = graph.producer(tensor).name
-                if other not in self.neighbours[node.name]:
+                if not graph.producer(tensor).of_weights and other not in self.neighbours[node.name]:
                     self.neighbours[node.name].append(other)
                     self.neighbours[other].append(node.name)
 
     @staticmethod
-    def _grouped(graph: OperatorGraph, key: Callable[[Node], object]) -> dict[str, tuple[str, ...]]:
+    def _grouped(graph: Sequence[Node], key: Callable[[Node], object]) -> dict[str, tuple[str, ...]]:
         """Operator -> the operators with the same key, itself included."""
         groups: dict[object, list[str]] = {}
         for node in graph:
@@ -109,7 +110,7 @@ class Moves:
         self.space, self.random = space, random
         self.groups = OperatorGroups(graph)
         self._tables = {"layer": self.groups.layer, "alike": self.groups.alike, "depth": self.groups.depth}
-        self.names = [node.name for node in graph]
+        self.names = [node.name for node in graph if not node.of_weights]
         self._place = {name: i for i, name in enumerate(self.names)}
         self.layers = sorted({p.layer for p in graph.parameters})
         self.critical: Sequence[str] = ()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from taskflow.mapper import Strategy, sample_dim
+from taskflow.mapper import Strategy, copy_on_each, sample_dim
 from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.budget import Budget, BudgetPart
 from taskflow.optimizer.evaluate import Evaluator, Repetition, repeated, repetition
@@ -95,7 +95,10 @@ def _options(
         configs = {}
         for node in graph:
             dim, config = sample_dim(node), plan[node.name]
-            configs[node.name] = config if dim is None else repeated(config, dim, size, of.size // size)
+            if node.of_weights and config.copies > 1:
+                configs[node.name] = copy_on_each(node, of.size)
+            else:
+                configs[node.name] = config if dim is None else repeated(config, dim, size, of.size // size)
         rivals.append(Strategy(of.size, configs, dict(plan.syncs), "of fewer", plan.sums))
 
     def told(progress: Progress) -> None:

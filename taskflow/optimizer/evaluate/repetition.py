@@ -4,8 +4,9 @@ share of the samples.
 What one repetition does, all others do at the same time, so one is evaluated for all. It is the first ``size`` processors of the
 whole machine, whose pieces are those of the first share of the samples. Weights are kept equal by collectives among the holders in
 all repetitions, priced on the whole machine. What else goes from one repetition to another is left out: partial values that are
-summed over all samples (losses, running statistics), and what operators without samples, which the first repetition has, send to
-the others. So its seconds are those of the whole plan but for these, and for ties.
+summed over all samples (losses, running statistics), and what operators without samples send to the others where only the first
+repetition has them (what is made of weights alone is in each, if it has copies). So its seconds are those of the whole plan but
+for these, and for ties.
 """
 
 from __future__ import annotations
@@ -83,13 +84,18 @@ class Repetition:
         return Grid(cuts).rects()
 
     def expanded(self, node: Node, config: OpConfig) -> OpConfig:
-        """A configuration for all processors. Operators without samples stay in the first repetition."""
+        """A configuration for all processors. Operators without samples stay in the first repetition, unless they have copies
+        there: then each has as many."""
         dim = sample_dim(node)
         if dim is None:
-            return config
+            return self._copied(config) if node.of_weights and config.copies > 1 else config
         if (dim, config) not in self._expanded:
             self._expanded[dim, config] = repeated(config, dim, self.size, self.count)
         return self._expanded[dim, config]
+
+    def _copied(self, config: OpConfig) -> OpConfig:
+        apart = np.array(config.processors).reshape(-1, 1, config.copies) + np.arange(0, self.size * self.count, self.size)[:, None]
+        return OpConfig(config.degrees, tuple(apart.ravel().tolist()), copies=config.copies * self.count)
 
     def expand(self, strategy: Strategy) -> Strategy:
         """A plan of the first repetition as one of the whole machine."""

@@ -31,8 +31,9 @@ class Following:
 
 class CoupledMoves:
     """Moves of a random walk over a space; `draw` returns one. ``leaders``: the operators that choose, in the order of the
-    graph; all of them if ``space.options.follow`` is "none". ``spaces``: theirs. ``repaired``: whether followers may not always
-    have the configuration that follows, because constraints concern them or their pieces must be on neighbours."""
+    graph. With ``space.options.follow`` "none" these are all but those that are made of weights alone, which stay where they are.
+    ``spaces``: theirs. ``repaired``: whether followers may not always have the configuration that follows, because constraints
+    concern them or their pieces must be on neighbours."""
 
     def __init__(self, graph: OperatorGraph, space: SearchSpace) -> None:
         following = _following(graph, space.options.follow)
@@ -108,11 +109,14 @@ def _following(graph: OperatorGraph, which: str) -> Following:
     """Worked out once for a graph as it is."""
     known, key = _FOLLOWING.setdefault(graph, {}), (which, len(graph.nodes), tuple(loss.node for loss in graph.losses))
     if key not in known:
-        towards = followed(graph, which)
+        still = {node.number for node in graph if node.of_weights}
+        if len(still) == len(graph):  # a graph without samples has nothing else to move
+            still = set()
+        towards = {number: leader for number, leader in followed(graph, which).items() if still.isdisjoint((number, leader))}
         behind: dict[int, list[int]] = {}
         for number, leader in towards.items():
             behind.setdefault(leader, []).append(number)
-        leaders = tuple(node.number for node in graph if node.number not in towards)
+        leaders = tuple(node.number for node in graph if node.number not in towards and node.number not in still)
         kinds: dict[tuple[tuple[Dim, ...], Match], int] = {}
         followers = tuple(tuple(_followers(graph, number, behind, kinds)) for number in leaders)
         known[key] = Following(leaders, followers, tuple(kinds))

@@ -41,9 +41,11 @@ class Permitted:
 
     def repair(self, config: OpConfig) -> OpConfig:
         """Return the pinned configuration; else this one with degrees lowered to what is permitted, each piece where the old
-        piece of its color ran if that device is permitted."""
+        piece of its color ran if that device is permitted; of what has copies, those on permitted devices."""
         if self.pin is not None:
             return self.pin
+        if config.copies > 1:
+            return self._copied(config)
         degrees = [min(degree, cap) for degree, cap in zip(config.degrees, self.caps)]
         while self.pieces and prod(degrees) > self.pieces:  # the largest first
             i = max(range(len(degrees)), key=lambda i: degrees[i])
@@ -56,6 +58,14 @@ class Permitted:
             among = set(self.devices)
             places = tuple(p if p in among else self.devices[p % len(self.devices)] for p in places)
         return OpConfig(tuple(degrees), places, weights)
+
+    def _copied(self, config: OpConfig) -> OpConfig:
+        """The copies of what is made of weights alone that are on permitted devices, whole ones if it may not be cut so."""
+        among = tuple(p for p in config.processors if not self.devices or p in self.devices) or self.devices
+        if not self.cut(config) and len(among) == len(config.processors):
+            return config
+        among = tuple(sorted(set(among)))
+        return OpConfig((1,) * len(config.degrees), among, copies=len(among))
 
 
 def _number(color: tuple[int, ...], degrees: tuple[int, ...]) -> int:
