@@ -201,16 +201,18 @@ def test_each_layer_gathers_by_itself_but_for_weights_that_are_read_elsewhere() 
 
 @pytest.mark.parametrize("plan,ranks", [("d2", 2), ("t2", 2), ("t2 d2 zero1 mb2", 4)])
 def test_tables_without_samples_are_on_every_rank(plan: str, ranks: int) -> None:
-    """A T5's biases by distance. The plan has them on some ranks, or in pieces; that every rank has them is said, and counted."""
+    """A T5's biases by distance. Every replica has them in the plan, too. Where a group has them in pieces there, that every rank
+    has them is said, and counted."""
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
     graph = networks.graph("t5")
     strategy = taskflow.choose(plan, graph, taskflow.load_machine("p100", ranks))[0]
     found = exported(graph, strategy, "torch", "parallel.py")
     assert not found.differences and found.nearest is strategy
-    bias = "SelfAttention.relative_attention_bias"
-    assert any(f"every rank has all of net.encoder.block.0.layer.0.{bias}, net.dec" in note for note in found.notes)
-    assert plan != "d2" or not exported(graph, strategy, "jax", "parallel.py").differences
-    assert found.more_bytes >= 4 * 2 * 8 * 4 * 4  # four arrays for each of two tables, of 8 distances for 4 heads
+    bias, cut = "SelfAttention.relative_attention_bias", "t2" in plan
+    assert any(f"every rank has all of net.encoder.block.0.layer.0.{bias}, net.dec" in note for note in found.notes) is cut
+    assert cut or not exported(graph, strategy, "jax", "parallel.py").differences
+    tables = 4 * 2 * 8 * 4 * 4  # four arrays for each of two tables, of 8 distances for 4 heads
+    assert found.more_bytes >= tables or not cut
 
 
 @pytest.mark.parametrize("name,plan,ranks", fast_among(

@@ -1,0 +1,22 @@
+"""Searches where much is made of weights alone: plans have it on every processor, and are evaluated as they run."""
+
+from __future__ import annotations
+
+import pytest
+from of_weights import feeds, model
+
+import taskflow
+from taskflow.optimizer import search
+from taskflow.optimizer.algorithms.exact import exact
+from taskflow.optimizer.algorithms.mcmc import mcmc
+
+
+@pytest.mark.parametrize("algorithm", ["guided", "mcmc", "optcnn"])
+def test_plans_have_it_wherever_it_is_read(algorithm: str) -> None:
+    graph, machine = model("float32"), taskflow.load_machine("p100", 4)
+    found = search(graph, machine, budget=400, rule=taskflow.SGD(0.1), algorithm=algorithm)
+    for node in graph:
+        config = found.strategy[node.name]
+        assert not node.of_weights or found.strategy.plan is not None or config.copies in (1, 4), node.name
+    run = taskflow.Executor(graph, found.strategy, taskflow.SGD(0.1))
+    assert run.train(feeds(0)) > 0
