@@ -30,7 +30,7 @@ from taskflow.mapper.config import (
 )
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.fitting import fitted
-from taskflow.mapper.hybrid import HybridParallel, samples, stages_of
+from taskflow.mapper.hybrid import HybridParallel, samples
 from taskflow.mapper.joined_parts import joined_parts
 from taskflow.mapper.layers import described_by_layers, layer_numbers, numbered_layer
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
@@ -44,6 +44,7 @@ from taskflow.mapper.plan_of import plan_of
 from taskflow.mapper.recomputation import recomputed, rerun
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
+from taskflow.mapper.stages import stages_of
 from taskflow.mapper.strategy import SUMS, Strategy
 from taskflow.mapper.strategy_file import (
     as_content,

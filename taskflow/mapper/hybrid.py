@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -36,6 +35,7 @@ from taskflow.mapper.pipeline import Pipeline, sample_dim
 from taskflow.mapper.placed_devices import placed_devices
 from taskflow.mapper.plan import HybridPlan, parse_plan
 from taskflow.mapper.recomputation import by_layer, recomputed, rerun
+from taskflow.mapper.stages import stages_of
 from taskflow.operators.operator import Soap, Work
 
 
@@ -345,57 +345,3 @@ def _say(node: Node, dim: int, axes: dict[tuple[int, int], int]) -> None:
 def samples(graph: OperatorGraph) -> int:
     """Return the number of samples of a step."""
     return graph.nodes[0].space.shape[0]
-
-
-def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = (), who: str = "plan") -> dict[str, int]:
-    """Return the operators of each of ``count`` stages along the graph. Layers (operators whose names share a number, as
-    ``h.3``) are not divided. ``layers``: how many each stage has; if not given, they are dealt evenly, with fewer for the first
-    and last stage. Operators before the first layer go with it, those after the last with that one. Without enough layers,
-    operators are divided by their flops. Operators without inputs, and what is made of weights alone, go where they are read
-    first. Raises ValueError that begins with ``who`` if ``layers`` do not sum to the number of layers, or if there are more
-    stages than operators."""
-    if count == 1:
-        return {node.name: 0 for node in graph}
-    numbers = layer_numbers(graph)
-    many = max(numbers.values(), default=-1) + 1
-    if layers and (sum(layers) != many or min(layers) < 1):
-        raise ValueError(
-            f"{who}: stages= needs 1 layer or more a stage and {many} in all, got {','.join(map(str, layers))}, which add up to "
-            f"{sum(layers)}"
-        )
-    if many >= count:
-        ends = list(accumulate(layers or _dealt(many, count)))
-        found = {name: next(s for s, end in enumerate(ends) if layer < end) for name, layer in numbers.items()}
-    else:
-        found = _by_flops(graph, count, who)
-    for node in reversed(graph.nodes):
-        alone = node.of_weights or not node.inputs
-        readers = [found[n.name] for n in graph if any(t.node == node.number for t in n.inputs)] if alone else []
-        if readers:
-            found[node.name] = min(readers)
-    return found
-
-
-def _dealt(layers: int, stages: int) -> list[int]:
-    """Layers by stage. If they do not divide evenly, stages in the middle get one more, since the first and the last have extra
-    work."""
-    whole, extra = divmod(layers, stages)
-    first = (stages - extra) // 2
-    return [whole + (first <= s < first + extra) for s in range(stages)]
-
-
-def _by_flops(graph: OperatorGraph, count: int, who: str) -> dict[str, int]:
-    """Non-empty stretches of the graph with about equal flops. Operators without inputs do not count."""
-    nodes = [node for node in graph if node.inputs]
-    if len(nodes) < count:
-        raise ValueError(f"{who}: {count} stages need as many operators with inputs, {graph.name} has {len(nodes)}")
-    flops = [node.operator.flops(node.specs, node.space) for node in nodes]
-    total, before, stage = max(1, sum(flops)), 0, 0
-    found: dict[str, int] = {node.name: 0 for node in graph}
-    for number, (node, own) in enumerate(zip(nodes, flops)):
-        full, scarce = (before + own / 2) * count >= (stage + 1) * total, len(nodes) - number < count - stage
-        if number and stage < count - 1 and (full or scarce):
-            stage += 1
-        found[node.name] = stage
-        before += own
-    return found

@@ -38,7 +38,9 @@ PLANS = ("d3", "t2", "t2 d3", "t2 nosp", "d2 mb1 p1", "d3 mb1 zero1", "d3 zero3"
          "t2 c2", "c2 d3", "t2 d3 zero3 mb1", "t2 d2 bucket=layer")
 
 
-@pytest.mark.parametrize("mapper", [DataParallel(), Expert(), Megatron(2), *map(HybridParallel, PLANS)], ids=lambda mapper: mapper.name)
+@pytest.mark.parametrize(
+    "mapper", [DataParallel(), Expert(), Megatron(2), *map(HybridParallel, PLANS)], ids=lambda mapper: mapper.name,
+)
 def test_plans_train_as_one_processor(mapper: Mapper, alone: list[float | None]) -> None:
     graph, count = model(), 6
     if isinstance(mapper, HybridParallel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import inf
 
 import numpy as np
@@ -10,12 +10,11 @@ import numpy as np
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, collective
 from taskflow.mapper import SUMS, OpConfig, Strategy, Sync, SyncAlgorithm
-from taskflow.operators.operator import Spec
 from taskflow.optimizer.cost import Costs, Roofline
 from taskflow.optimizer.evaluate._core import Core
-from taskflow.optimizer.evaluate.core_model import describe_model
+from taskflow.optimizer.evaluate.core_model import describe_cut, describe_model
 from taskflow.optimizer.evaluate.core_tables import CoreTables
-from taskflow.optimizer.evaluate.equivalence import alike, first_equal, shapes
+from taskflow.optimizer.evaluate.equivalence import alike
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, TooManyTasksError, Usage, same_processors
 from taskflow.optimizer.evaluate.evaluator import usage as usage_of
 from taskflow.optimizer.evaluate.folded import FoldedStep
@@ -124,30 +123,9 @@ class CompiledEvaluator(Evaluator):
         self.checkpoint()
         if config.copies > 1 and not node.of_weights:
             raise ValueError(f"evaluator: {node.name}: each piece of what has samples is computed once, got {config.copies} copies")
-        operator, specs = node.operator, node.specs
         rects = config.partition(node).rects() if self.repetition is None else self.repetition.rects(node, config)
         rects = [rect for rect in rects for _ in range(config.copies)]
-        reads = [node.reads(rect) for rect in rects]
-        writes = [node.writes(rect) for rect in rects]
-        saves = [operator.saves(specs, rect) for rect in rects]
-        flops = [operator.flops(specs, rect) for rect in rects]
-        backward = [operator.backward_flops(specs, rect) for rect in rects]
-        number = self._cuts[key] = self._core.add_cut(
-            len(rects),
-            config.copies > 1,
-            [self._list([r.inputs[i] for r in reads]) for i in range(len(node.inputs))],
-            [self._list([r.weights[i] for r in reads]) for i in range(len(node.parameters))],
-            [self._list([w[i] for w in writes]) for i in range(len(node.outputs))],
-            first_equal(zip(map(shapes, rects, reads, writes, saves), flops, backward)) if len(rects) > 1 else [0],
-            flops,
-            backward,
-            [
-                [_nbytes(r.inputs, specs) for r in reads],
-                [_nbytes(r.weights, [p.spec for p in node.parameters]) for r in reads],
-                [_nbytes(w, [t.spec for t in node.outputs]) for w in writes],
-                [sum(spec.nbytes for spec in saved) for saved in saves],
-            ],
-        )
+        number = self._cuts[key] = describe_cut(self._core, node, rects, config.copies > 1, self._list)
         self._cut_rects.append(rects)
         return number
 
@@ -404,7 +382,3 @@ class CompiledEvaluator(Evaluator):
     def _change_sync(self, layer: str, sync: Sync) -> None:
         if layer in self._layers:
             self._core.change_sync(self._layers[layer], *self._tables.way(sync))
-
-
-def _nbytes(rects: Sequence[Rect], specs: Sequence[Spec]) -> int:
-    return sum([rect.volume * spec.dtype.itemsize for rect, spec in zip(rects, specs)])

@@ -1,11 +1,13 @@
-"""describe_model: tells the compiled core a graph."""
+"""describe_model, describe_cut: tell the compiled core a graph, and cuts of its operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from taskflow.graph import OperatorGraph
+from taskflow.graph import Node, OperatorGraph
+from taskflow.operators.operator import Spec
 from taskflow.optimizer.evaluate._core import Core
+from taskflow.optimizer.evaluate.equivalence import first_equal, shapes
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks.lower import gradient_flow
@@ -43,3 +45,33 @@ def describe_model(
     for state, becomes in graph.carries:
         core.add_carry(state.node, state.index, becomes.node, becomes.index)
     core.finish_model()
+
+
+def describe_cut(core: Core, node: Node, rects: Sequence[Rect], local: bool, listed: Callable[[list[Rect]], int]) -> int:
+    """Tell the core an operator's pieces, and return its number of the cut. ``local``: each is computed for what reads it on its
+    own processor (`Piece.local`). ``listed`` gives the core's number of a list of Rects."""
+    operator, specs = node.operator, node.specs
+    reads, writes = [node.reads(rect) for rect in rects], [node.writes(rect) for rect in rects]
+    saves = [operator.saves(specs, rect) for rect in rects]
+    flops = [operator.flops(specs, rect) for rect in rects]
+    backward = [operator.backward_flops(specs, rect) for rect in rects]
+    return core.add_cut(
+        len(rects),
+        local,
+        [listed([r.inputs[i] for r in reads]) for i in range(len(node.inputs))],
+        [listed([r.weights[i] for r in reads]) for i in range(len(node.parameters))],
+        [listed([w[i] for w in writes]) for i in range(len(node.outputs))],
+        first_equal(zip(map(shapes, rects, reads, writes, saves), flops, backward)) if len(rects) > 1 else [0],
+        flops,
+        backward,
+        [
+            [_nbytes(r.inputs, specs) for r in reads],
+            [_nbytes(r.weights, [p.spec for p in node.parameters]) for r in reads],
+            [_nbytes(w, [t.spec for t in node.outputs]) for w in writes],
+            [sum(spec.nbytes for spec in saved) for saved in saves],
+        ],
+    )
+
+
+def _nbytes(rects: Sequence[Rect], specs: Sequence[Spec]) -> int:
+    return sum([rect.volume * spec.dtype.itemsize for rect, spec in zip(rects, specs)])

@@ -5,7 +5,7 @@ What one repetition does, all others do at the same time, so one is evaluated fo
 whole machine, whose pieces are those of the first share of the samples. Weights are kept equal by collectives among the holders in
 all repetitions, priced on the whole machine. What else goes from one repetition to another is left out: partial values that are
 summed over all samples (losses, running statistics), and what operators without samples send to the others where only the first
-repetition has them (what is made of weights alone is in each, if it has copies). So its seconds are those of the whole plan but
+repetition has them. What is made of weights alone is in each, if it has copies. So its seconds are those of the whole plan but
 for these, and for ties.
 """
 

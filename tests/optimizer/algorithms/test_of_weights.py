@@ -7,8 +7,6 @@ from of_weights import feeds, model
 
 import taskflow
 from taskflow.optimizer import search
-from taskflow.optimizer.algorithms.exact import exact
-from taskflow.optimizer.algorithms.mcmc import mcmc
 
 
 @pytest.mark.parametrize("algorithm", ["guided", "mcmc", "optcnn"])
