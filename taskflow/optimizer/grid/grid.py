@@ -21,7 +21,7 @@ from taskflow.optimizer.grid.bound_work import LayerWorks
 from taskflow.optimizer.grid.memory import PlanMemory, memory_of_plan
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
-from taskflow.optimizer.grid.plans import runs_after_micro_batches
+from taskflow.optimizer.grid.plans import has_no_order, runs_after_micro_batches
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, unusual
 from taskflow.optimizer.grid.recompute_to_fit import fitted, refitted
@@ -47,6 +47,7 @@ PRICING = 0.5  # of the time that is left, at most, until plans are simulated
 SURE = 0.8
 """Of the memory: a plan that is estimated at no more, and has no shares of gradients, is likely to fit and is soon simulated."""
 NEAR = 2.5  # times the best price: so good is the plan that is simulated first where one takes long
+LATE_SHARE = 0.5  # of the budget, beyond it, to simulate further plans where none that was simulated fits
 LACKING = 4  # times as many plans are simulated, at most, as long as none of them fits the memory
 MUCH_FASTER = 0.9  # times the best seconds so far: a plan with such a price may take longer to simulate than its share of the time
 LONGEST = 0.8  # of the time that is left, at most, for that
@@ -182,8 +183,8 @@ def best_of_grid(
     until: float = inf, make: Callable[[HybridPlan], Strategy] | None = None,
 ) -> GridResult:
     """Price all plans and simulate the best ``most`` of them (more if none of these fits), within ``share`` of the ``deadline``.
-    ``lacks``: returns what memory a strategy lacks (empty: it fits). ``must``: simulate at least one plan even if that is likely
-    to take longer; ``until``: the second at which even that one is abandoned. A plan whose price promises much more than the best
+    ``lacks``: returns what memory a strategy lacks (empty: it fits). ``must``: simulate plans until one fits even if that is likely
+    to take longer; ``until``: the second at which even that is abandoned. A plan whose price promises much more than the best
     so far may take most of the time that is left. ``make``: makes a plan's strategy (`Allowed.strategy`; by default any plan's).
     Leaves the evaluator at any strategy. Ctrl-C ends it once there is a plan. Raises ValueError if its machine is not described."""
     deadline = deadline or Deadline()
@@ -197,12 +198,14 @@ def best_of_grid(
     left_out: list[str] = []
     pairs: list[tuple[float, float]] = []
     own_end = end
-    for one in _order(grid, trial, counts, end, deadline, isfinite(end)):
+    for one in _order(grid, trial, counts, end, deadline, isfinite(end), must):
         end = own_end  # at which `trial` ends a simulation
         if len(pairs) >= (most if trial.best is not None else LACKING * most):
             break
         left = end - deadline.elapsed
-        if left <= 0 and (pairs or not must):
+        found = trial.best is not None
+        late = bool(pairs) and deadline.elapsed > (1 + LATE_SHARE) * deadline.seconds
+        if left <= 0 and (found or not must or late):
             left_out.append(f"{one.plan} (no time to simulate it)")
             break
         if share < 1 and trial.promises(one.seconds) and one.memory.nbytes <= SURE * grid.memory_bytes:
@@ -212,7 +215,7 @@ def best_of_grid(
                 left, end = most_left, deadline.elapsed + most_left  # for this plan
         if share < 1 and one.seconds > DEAR * trial.seconds:
             break
-        if (pairs or not must) and not trial.room_for(one.plan, one.micro_batches, left):
+        if (found or not must) and not trial.room_for(one.plan, one.micro_batches, left):
             left_out.append(f"{one.plan} (no time to simulate it)")
             continue
         try:
@@ -238,7 +241,7 @@ def best_of_grid(
 
 
 def _order(
-    grid: AnyGrid, trial: PlanTrial, counts: list[int], end: float, deadline: Deadline, early: bool
+    grid: AnyGrid, trial: PlanTrial, counts: list[int], end: float, deadline: Deadline, early: bool, must: bool
 ) -> Iterator[PricedPlan]:
     """Yield the plans in the order of simulation. ``early``: the first is a usual one, the smallest of those with nearly the best
     price, and comes before the others are priced. ``counts`` receives the number of plans and of those that fit."""
@@ -246,8 +249,9 @@ def _order(
     counts[0] = grid.known
 
     def part() -> Callable[[], bool]:
-        """Whether a share of what is left from now on has passed."""
-        until = deadline.elapsed + PRICING * max(0.0, end - deadline.elapsed)
+        """Whether a share of what is left from now on has passed: of all time, if there must be a plan and is none."""
+        last = end if trial.best is not None or not must else deadline.elapsed + max(0.0, deadline.left)
+        until = deadline.elapsed + PRICING * max(0.0, last - deadline.elapsed)
         return lambda: deadline.expired or deadline.elapsed >= until
 
     first: HybridPlan | None = None
@@ -291,13 +295,6 @@ def varied(
 def _arrangement(plan: HybridPlan) -> object:
     """How a plan arranges devices; those of `varied` that do so alike are of one kind."""
     return plan.tensor, plan.context, plan.pipeline, plan.experts, plan.devices, plan.zero == 3
-
-
-def has_no_order(plan: HybridPlan, micro_batches: int) -> bool:
-    """True if a plan only distributes samples, without buckets, so that its strategy has no order (`Strategy.ordered`)."""
-    zeros = set(plan.zeros)
-    degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches, plan.split
-    return max(degrees) == 1 and max(zeros) < 2 and not any(map(plan.bucket_of, zeros)) and set(plan.levels_of(1)) == {"none"}
 
 
 def spare_of(fits: Callable[[Strategy], str], strategy: Strategy) -> float:

@@ -164,3 +164,10 @@ def held_bytes(graph: OperatorGraph, rule: UpdateRule | None) -> int:
         updated = wide if rule is not None and wide > size else 0  # beside weights of 16 bits
         total += parameter.spec.rect.volume * (size + updated + wide * buffers)
     return total
+
+
+def has_no_order(plan: HybridPlan, micro_batches: int) -> bool:
+    """True if a plan only distributes samples, without buckets, so that its strategy has no order (`Strategy.ordered`)."""
+    zeros = set(plan.zeros)
+    degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, micro_batches, plan.split
+    return max(degrees) == 1 and max(zeros) < 2 and not any(map(plan.bucket_of, zeros)) and set(plan.levels_of(1)) == {"none"}

@@ -117,6 +117,23 @@ def test_after_a_plan_that_lacks_memory_those_that_need_less_come_first() -> Non
     assert len(set(refused)) == len(refused)
 
 
+@pytest.mark.parametrize(("must", "budget", "found"), [(True, 10.0, True), (False, 10.0, False), (True, 1.0, False)])
+def test_plans_are_simulated_beyond_their_share_until_one_fits(must: bool, budget: float, found: bool) -> None:
+    """The first two plans do not fit the memory, and each takes a second of a clock that only simulations move."""
+    evaluator, clock = make_evaluator(network(), machine(), rule=RULE), [0.0]
+    asked: list[str] = []
+
+    def lacks(strategy: Strategy) -> str:
+        asked.append(strategy.name)
+        clock[0] += 1.0
+        return "memory" if len(asked) < 3 else ""
+
+    grid = PlanGrid(evaluator.graph, evaluator.machine, RULE)
+    best = best_of_grid(evaluator, lacks, deadline=Deadline(budget, lambda: clock[0]), share=0.05, grid=grid, must=must)
+    assert (best.best is not None) is found
+    assert len(asked) == (3 if found else 1)
+
+
 @pytest.mark.parametrize(("much_faster", "most"), [(0.0, 1), (1e9, 3)])
 def test_a_plan_that_promises_much_may_take_most_of_the_time(
     monkeypatch: pytest.MonkeyPatch, much_faster: float, most: int
@@ -168,7 +185,7 @@ def test_a_search_climbs_from_the_grids_best_plan_too(everywhere: None, monkeypa
     monkeypatch.setattr(search_of, "_from", noted)
     monkeypatch.setattr(search_of, "_fit", elsewhere)
     monkeypatch.setattr(search_of, "_descend", lambda self, trial: None)
-    search(network(batch=16), machine(), rule=RULE, budget="400p")
+    search(network(batch=16), machine(4), rule=RULE, budget="400p")
     (first, second), (after, final) = starts, ends
     assert str(first[0]) == "t2 p1 d1 mb1" and second[1] > first[1] and str(second[0]) != str(after[0])
     assert second[0] in final[1] and len(final[1]) > len(after[1]) + 1  # some of its neighbours were simulated
