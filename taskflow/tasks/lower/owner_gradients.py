@@ -20,6 +20,7 @@ class Arriving:
     sums: list[tuple[str, Part, Part]]
 
     def emit(self, state: Lowering) -> None:
+        """Emit them."""
         state.emit.transfers(self.copies)
         for name, source, into in self.sums:
             state.emit.sum(name, [source], into)
@@ -36,6 +37,8 @@ def owner_gradient(
     state: Lowering, tensor: Tensor, rect: Rect, owner: int, readers: list[tuple[int, Rect, int]], seed: bool,
     arriving: Arriving,
 ) -> int:
+    """Return the buffer of an owner's gradient of a Rect: the sum of what ``readers`` (processor, Rect, buffer) put, to which
+    ``arriving`` gets what completes it; with ``seed``, of that and 1, as for a loss. What a single reader put of it there is it."""
     emit = state.emit
     name = f"d {tensor.name}"
     parts = [(p, read, b, read.intersect(rect)) for p, read, b in readers]

@@ -194,7 +194,7 @@ def test_a_search_climbs_from_the_grids_best_plan_too(everywhere: None, monkeypa
 def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices of such plans differ as their seconds do: none is simulated that is dearer than the best."""
     graph = network(batch=16)
-    grid, climbed = PlanGrid(graph, machine(), RULE), []
+    grid, climbed = PlanGrid(graph, machine(4), RULE), []
     of = PlanTrial.of
 
     def noted(trial: PlanTrial, plan: HybridPlan) -> float:
@@ -207,7 +207,7 @@ def test_neighbours_with_the_same_passes_have_a_lower_price(everywhere: None, mo
     monkeypatch.setattr(
         import_module("taskflow.optimizer.grid.layered_search"), "descend", lambda *_: descended.append(True) or []
     )
-    search(graph, machine(), rule=RULE, budget="160p")
+    search(graph, machine(4), rule=RULE, budget="160p")
     alike = [
         (one, best) for one, best in climbed
         if replace(one, zero=3, zero_layers=(), recompute="none", recompute_layers=(), prefetch=1)
