@@ -38,9 +38,9 @@ def model(dtype: str = "float64", penalty: bool = True) -> OperatorGraph:
     return graph
 
 
-def feeds(step: int) -> dict[str, np.ndarray]:
+def feeds(step: int, dtype: str = "float64") -> dict[str, np.ndarray]:
     random = np.random.default_rng(step)
-    return {"x": random.normal(size=(SAMPLES, STEPS, WIDTH)), "label": random.integers(0, 5, SAMPLES)}
+    return {"x": random.normal(size=(SAMPLES, STEPS, WIDTH)).astype(dtype), "label": random.integers(0, 5, SAMPLES)}
 
 
 def with_copies(graph: OperatorGraph, processors: int, random: Random) -> Strategy:

@@ -12,6 +12,7 @@ from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.memory import PlanMemory, rank_memories
 from taskflow.optimizer.grid.passes import long_passes_seconds
 from taskflow.optimizer.grid.places import Places, PlacesOf
+from taskflow.optimizer.grid.price import begun_sooner
 from taskflow.optimizer.grid.sharded import ShardedPasses
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
@@ -68,7 +69,12 @@ class MixedPrices:
                 if plan not in slowest or total[i] > total[slowest[plan]]:
                     slowest[plan] = i
             for plan, i in slowest.items():
-                self._known[plan] = float(total[i]) + self._after(plan, ahead[:, i], back[:, i], rows[i][2])
+                _, j, share = rows[i]
+                places = self.places.of(plan)
+                last = plan.schedule.rank(plan.pipeline * plan.virtual - 1, plan.pipeline)
+                one = of_replica(plan, share, len(places.groups[0]))
+                sooner = begun_sooner(self.sums[places.kinds[last][j]], one, count)
+                self._known[plan] = float(total[i]) - sooner + self._after(plan, ahead[:, i], back[:, i], share)
         return [self._known[plan] for plan, _ in plans]
 
     def memories(self, plan: HybridPlan, micro_batches: int) -> list[tuple[int, int, PlanMemory, int]]:

@@ -54,7 +54,8 @@ class PlanPrices:
             first, count = some[0]
             total = long_passes_seconds(list(ahead), list(back), count, message, ranks=first.pipeline, schedule=first.schedule)
             for i, (plan, _) in enumerate(some):
-                self._known[plan] = float(total[i]) - self._fresh(plan, count) + self._after(plan, ahead[:, i], back[:, i])
+                sooner = begun_sooner(self.sums, plan, count)
+                self._known[plan] = float(total[i]) - sooner + self._after(plan, ahead[:, i], back[:, i])
         return [self._known[plan] for plan, _ in plans]
 
     def _passes(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float]:
@@ -84,18 +85,6 @@ class PlanPrices:
             slowest = min(link.bytes_per_second for link in route)
             travels = sum(link.latency_seconds for link in route) + found.crossing / slowest
         return ahead + waits, back + waits, travels
-
-    def _fresh(self, plan: HybridPlan, count: int) -> float:
-        """Seconds that the first micro-batch's backward pass is shorter on a pipeline's last rank, which begins with it: gradients
-        of weights are written there, and not added to."""
-        if plan.zero > 1 or plan.zero_layers or plan.split > 1:
-            return 0.0
-        both = [self.sums.sums(of) for of in (plan, replace(plan, zero=2))]
-        if plan.pipeline == count == 1:
-            later, first = (of.seconds[:, 5] for of in both)
-        else:
-            later, first = (np.maximum(of.seconds[:, 2] + of.sums[:, 1], of.seconds[:, 3]) for of in both)
-        return float((later - first)[-1])
 
     def _in_turns(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float]:
         """The same of a plan whose micro-batches are split. The parts' kernels are smaller. As much of their exchanges is hidden as
@@ -135,3 +124,16 @@ class PlanPrices:
             devices = range(plan.tensor * plan.context * (plan.data or 1))
             self._groups[key] = WeightGroups(self.machine, devices, plan)
         return self._groups[key]
+
+
+def begun_sooner(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> float:
+    """Return the seconds that the first micro-batch's backward pass is shorter on a pipeline's last rank, which begins with it:
+    gradients of weights are written there, and not added to."""
+    if plan.zero > 1 or plan.zero_layers or plan.split > 1:
+        return 0.0
+    both = [sums.sums(plan, first) for first in (False, True)]
+    if plan.pipeline * plan.virtual == micro_batches == 1:
+        later, first = (of.seconds[:, 5] for of in both)
+    else:
+        later, first = (np.maximum(of.seconds[:, 2] + of.sums[:, 1], of.seconds[:, 3]) for of in both)
+    return float((later - first)[-1])

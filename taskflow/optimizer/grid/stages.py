@@ -137,17 +137,18 @@ class PlanSums:
             found |= mask & (levels == level)
         return found
 
-    def sums(self, plan: HybridPlan) -> StageSums:
-        """Return what the passes of a plan's stages take and keep."""
+    def sums(self, plan: HybridPlan, first: bool = False) -> StageSums:
+        """Return what the passes of a plan's stages take and keep; ``first``: of the first micro-batch, which adds to no
+        gradients of weights."""
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, plan.pipeline, plan.virtual,
                plan.stages, plan.regather, plan.recompute_layers or plan.recompute,
                plan.schedule.rank(plan.pipeline, plan.pipeline),
-               plan.zero > 1)  # fmt: skip
+               plan.zero > 1 or first)  # fmt: skip
         if key not in self._sums:
-            self._sums[key] = self._add_up(plan, self.tables.of(plan))
+            self._sums[key] = self._add_up(plan, self.tables.of(plan), first)
         return self._sums[key]
 
-    def _add_up(self, plan: HybridPlan, table: NodeTable) -> StageSums:
+    def _add_up(self, plan: HybridPlan, table: NodeTable, first: bool) -> StageSums:
         tables, plan = self.tables, plan
         count, stage = plan.pipeline * plan.virtual, self.stages(plan)
         again, dropped = self.again(plan), self.not_kept(plan)
@@ -160,7 +161,7 @@ class PlanSums:
             return np.bincount(stage[nodes], values, count)
 
         everything = np.arange(len(stage))
-        each = tables.seconds(plan)
+        each = tables.seconds(plan, first)
         seconds = np.stack([by_stage(everything, each[:, i]) for i in range(6)], axis=1)
         read_again = dropped[source] & (again[reader] | tables.read_kept)
         sums, members = (

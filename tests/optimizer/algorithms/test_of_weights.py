@@ -12,9 +12,9 @@ from taskflow.optimizer import search
 @pytest.mark.parametrize("algorithm", ["guided", "mcmc", "optcnn"])
 def test_plans_have_it_wherever_it_is_read(algorithm: str) -> None:
     graph, machine = model("float32"), taskflow.load_machine("p100", 4)
-    found = search(graph, machine, budget=400, rule=taskflow.SGD(0.1), algorithm=algorithm)
+    found = search(graph, machine, budget="400p", rule=taskflow.SGD(0.1), algorithm=algorithm)
     for node in graph:
         config = found.strategy[node.name]
         assert not node.of_weights or found.strategy.plan is not None or config.copies in (1, 4), node.name
     run = taskflow.Executor(graph, found.strategy, taskflow.SGD(0.1))
-    assert run.train(feeds(0)) > 0
+    assert (run.train(feeds(0, "float32")) or 0) > 0
