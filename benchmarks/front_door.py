@@ -3,8 +3,8 @@
 python benchmarks/front_door.py [--json] [--only NAME ...] [--budget 5s] [--jobs 2] [--limit 300]
 
 Each is imported and planned in a process of its own, without weights: operators, seconds, the process's largest memory, and for 8
-and for 64 devices the plan that a small budget finds, or why there is none. Sizes are those that the configurations were published
-with; samples a step are as many as 64 devices need, tokens those of the pretraining or as said.
+and for 64 devices the plan that a small budget finds, with its milliseconds and MFU, or why there is none. Sizes are those that
+the configurations were published with; samples a step are as many as 64 devices need, tokens those of the pretraining or as said.
 """
 
 from __future__ import annotations
@@ -214,6 +214,7 @@ def graph_of(name: str) -> Any:
 def one(name: str, budget: str) -> dict[str, Any]:
     """A row, measured in this process."""
     import taskflow
+    from taskflow.optimizer import step_units
 
     said: dict[str, Any] = {"network": name, "family": CONFIGS[name][0] if name in CONFIGS else "modules"}
     start, used = time.perf_counter(), time.process_time()
@@ -225,8 +226,10 @@ def one(name: str, budget: str) -> dict[str, Any]:
     for devices in DEVICES:
         begun = time.perf_counter()
         try:
-            found = taskflow.search(graph, taskflow.load_machine("h100", devices), budget=budget, rule=taskflow.Adam())
-            plan = {"plan": found.strategy.name, "ms": found.seconds * 1e3}
+            machine, rule = taskflow.load_machine("h100", devices), taskflow.Adam()
+            found = taskflow.search(graph, machine, budget=budget, rule=rule)
+            mfu = step_units(graph, machine, rule, found.seconds).mfu
+            plan = {"plan": found.strategy.name, "ms": found.seconds * 1e3, "mfu": mfu}
         except Exception as error:
             plan = {"refused": " ".join(str(error).split())}
         said[f"on_{devices}"] = plan | {"seconds": time.perf_counter() - begun}
@@ -255,7 +258,7 @@ def text(row: dict[str, Any]) -> str:
         return f"| {row['network']} | | {row.get('seconds', 0):.0f} ({row.get('processor_seconds', 0):.0f}) " \
             f"| {row.get('peak_GB', 0):.2f} | {row['refused'][:160]} | |"
     cells = [
-        f"{found['plan']}: {found['ms']:,.0f} ms" if "plan" in found else found["refused"][:120]
+        f"{found['plan']}: {found['ms']:,.0f} ms, {found['mfu'] or 0:.0%}" if "plan" in found else found["refused"][:120]
         for found in (row[f"on_{devices}"] for devices in DEVICES)
     ]
     size = f"{row['parameters'] / 1e9:.2f} G" if row["parameters"] >= 1e9 else f"{row['parameters'] / 1e6:.0f} M"
