@@ -13,7 +13,16 @@ from torch import nn
 from taskflow import operators as ops
 from taskflow.floats import is_narrow
 from taskflow.graph import FrameworkCall, Node, OperatorGraph
-from taskflow.models.pytorch import arithmetic, assigning, converting, neural, reducing, shaping  # noqa: F401  they fill the registry
+from taskflow.models.pytorch import (  # noqa: F401  they fill the registry
+    arithmetic,
+    assigning,
+    batch_norms,
+    converting,
+    indexing,
+    neural,
+    reducing,
+    shaping,
+)
 from taskflow.models.pytorch.complex_numbers import OF_COMPLEX, Complex, complex_call, is_complex_call
 from taskflow.models.pytorch.experts import layout_of
 from taskflow.models.pytorch.fused import fusions_of
