@@ -117,3 +117,36 @@ simple(lambda x: torch.erf(x) * torch.special.erf(0.1 * x), name="error_function
 simple(lambda x: x * 0.5 * (1.0 + torch.erf(x / 2**0.5)), name="gelu_by_the_error_function")
 simple(lambda x: torch.addcmul(x, x, x.tanh(), value=0.5), name="product_added")
 simple(lambda x: torch.addcdiv(x, x.tanh(), 1 + x * x, value=-2.0), name="quotient_added")
+
+
+@case("equal")
+def part_of_a_copy_is_cleared() -> Any:
+    """As torchvision's Swin V2 has no bias of keys."""
+    def forward(self: Any, x: Any) -> Any:
+        bias = self.a.bias.clone()
+        bias[2:4].zero_()
+        bias[5:].fill_(0.5)
+        return F.linear(x, self.a.weight, bias)
+
+    return net(forward, a=line())
+
+
+@case("refused")
+def part_of_a_parameter_is_cleared() -> Any:
+    def forward(self: Any, x: Any) -> Any:
+        with torch.no_grad():
+            self.a.bias[2:4].zero_()
+        return self.a(x)
+
+    return net(forward, a=line())
+
+
+@case("refused")
+def part_is_cleared_behind_another_view() -> Any:
+    def forward(self: Any, x: Any) -> Any:
+        h = self.a(x)
+        first = h[:, :3]
+        h[:, 2:4].zero_()
+        return self.b(h[:, 3:] + first)
+
+    return net(forward, a=line(), b=line(3))

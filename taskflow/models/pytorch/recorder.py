@@ -222,6 +222,8 @@ class TorchRecorder(TorchFunctionMode):
             return self.writes.assigned(into, run, args)
         if name == "copy_" and (view := self.writes.last_view(given[0])) is not None:
             return self.writes.assigned(view, run, args)
+        if not kwargs and (part := self.writes.filled(name, run, args)) is not None:
+            return part
         if name in QUERIES:
             result = run(*args, **kwargs)
             if not tensors_of(result):
