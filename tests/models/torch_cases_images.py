@@ -116,7 +116,17 @@ def many_elements_by_fixed_integers() -> Any:
 simple(lambda x: torch.erf(x) * torch.special.erf(0.1 * x), name="error_function")
 simple(lambda x: x * 0.5 * (1.0 + torch.erf(x / 2**0.5)), name="gelu_by_the_error_function")
 simple(lambda x: torch.addcmul(x, x, x.tanh(), value=0.5), name="product_added")
+simple(lambda x: x.repeat_interleave(2, dim=1, output_size=12), name="repeated_to_a_size")
 simple(lambda x: torch.addcdiv(x, x.tanh(), 1 + x * x, value=-2.0), name="quotient_added")
+
+
+@case("equal", rows(3, 4, 6))
+def weight_of_a_convolution_of_lines_beside_it() -> Any:
+    """As Mamba 2 does by itself what its layer says."""
+    def forward(self: Any, x: Any) -> Any:
+        return self.c(x) + F.conv1d(x, self.c.weight.squeeze(1).unsqueeze(1) * 2, groups=4) + self.d.weight.sum() * self.d.weight[0]
+
+    return net(forward, c=nn.Conv1d(4, 4, 3, groups=4), d=nn.Conv1d(1, 2, 4))
 
 
 @case("equal")

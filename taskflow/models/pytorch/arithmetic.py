@@ -33,7 +33,7 @@ from taskflow.operators.tensor import Tensor
 def _with_parameter(build: Callable[..., Tensor], a: Any, b: Any) -> Tensor | None:
     """A tensor and a parameter that is repeated to its shape, as one operator, which is called by the parameter's path."""
     x, held = (a, b) if isinstance(b, Held) else (b, a)
-    if not isinstance(held, Held) or not isinstance(x, Tensor) or not x.shape or len(held.shape) > x.ndim:
+    if not isinstance(held, Held) or held.kept or not isinstance(x, Tensor) or not x.shape or len(held.shape) > x.ndim:
         return None
     if any(mine not in (1, other) for mine, other in zip(held.shape, x.shape[x.ndim - len(held.shape) :])):
         return None

@@ -218,7 +218,7 @@ def repeated(name: str, x: Tensor, dim: int, times: int) -> Tensor:
 @stands_for("repeat_interleave")
 def repeat_interleave(name: str, input: Tensor, repeats: int, dim: int | None = None, *, output_size: Any = None) -> Any:
     """Repeat every element this many times."""
-    require(isinstance(repeats, int) and output_size is None, "repeats must be one number")
+    require(isinstance(repeats, int), "repeats must be one number")  # the result's size is compared with PyTorch's
     x = flatten(f"{name}.flat", input) if dim is None else input
     at = (dim or 0) % x.ndim
     alone = ops.reshape(x, (*x.shape[: at + 1], 1, *x.shape[at + 1 :]), name=f"{name}.each")
@@ -244,6 +244,8 @@ def expand(name: str, input: Any, *sizes: Any, implicit: bool = False) -> Any:
     require(not isinstance(input, Fixed), "of a fixed tensor")
     skip = len(wanted) - len(input.shape)
     whole = [input.shape[i - skip] if size == -1 else size for i, size in enumerate(wanted)]
+    if isinstance(input, Held) and input.kept:
+        input = tensor_of(input, input.site.graph, name)
     if isinstance(input, Held):
         at = input.site
         made = ops.expand_weight(
