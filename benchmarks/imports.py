@@ -129,6 +129,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=32, first_k_dense_replace=1,
         n_shared_experts=1, **(DECODER | dict(num_key_value_heads=4)),
     ),
+    "ESM": dict(
+        model_type="esm", architectures=["EsmForMaskedLM"], vocab_size=211, pad_token_id=1, mask_token_id=32,
+        max_position_embeddings=64, position_embedding_type="rotary", **WIDTH,
+    ),
+    "Mamba 2": dict(
+        model_type="mamba2", hidden_size=64, num_hidden_layers=2, state_size=16, num_heads=8, head_dim=16, n_groups=1, chunk_size=8,
+        **WORDS,
+    ),
     "BART": dict(model_type="bart", architectures=["BartForConditionalGeneration"], decoder_start_token_id=2, **BOTH),
     "Pegasus": dict(model_type="pegasus", architectures=["PegasusForConditionalGeneration"], decoder_start_token_id=0, **BOTH),
     "DeiT": dict(model_type="deit", image_size=32, patch_size=8, **WIDTH),
