@@ -1,8 +1,9 @@
-"""Which of Hugging Face's networks import, and whether they compute what PyTorch computes: loss and gradients of a step.
+"""Which networks of Hugging Face and timm import, and whether they compute what PyTorch computes: loss and gradients of a step.
 
     python benchmarks/imports.py                     # the table of docs/benchmarks.md: recorded, and by torch.export
     python benchmarks/imports.py --networks Llama T5
     python benchmarks/imports.py --large             # sizes that people train, without weights: seconds and memory
+    python benchmarks/imports.py --timm              # timm's networks for images (pip install timm torchvision)
 
 With --json a line of JSON for each row. Configurations are written here; weights are random. Needs the extra hf.
 """
@@ -29,6 +30,8 @@ from taskflow.models.huggingface.parts import images_beside
 from taskflow.models.pytorch import from_torch, weights_of
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.exported import why_not_exported
+
+from timm_networks import TIMM, timm_module  # isort: skip
 
 WIDTH = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
 WORDS = dict(vocab_size=211, bos_token_id=1, eos_token_id=2, pad_token_id=0)
@@ -126,6 +129,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=32, first_k_dense_replace=1,
         n_shared_experts=1, **(DECODER | dict(num_key_value_heads=4)),
     ),
+    "ESM": dict(
+        model_type="esm", architectures=["EsmForMaskedLM"], vocab_size=211, pad_token_id=1, mask_token_id=32,
+        max_position_embeddings=64, position_embedding_type="rotary", **WIDTH,
+    ),
+    "Mamba 2": dict(
+        model_type="mamba2", hidden_size=64, num_hidden_layers=2, state_size=16, num_heads=8, head_dim=16, n_groups=1, chunk_size=8,
+        **WORDS,
+    ),
     "BART": dict(model_type="bart", architectures=["BartForConditionalGeneration"], decoder_start_token_id=2, **BOTH),
     "Pegasus": dict(model_type="pegasus", architectures=["PegasusForConditionalGeneration"], decoder_start_token_id=0, **BOTH),
     "DeiT": dict(model_type="deit", image_size=32, patch_size=8, **WIDTH),
@@ -197,14 +208,22 @@ class Compared(NamedTuple):
     gradients: float
 
 
-def compared(config: dict[str, Any], masked: bool = False, exported: bool = False) -> Compared:
+def network(name: str) -> tuple[Any, dict[str, Any]]:
+    """A network by its name, in training and without dropout, and examples of its arguments."""
+    if name in TIMM:
+        module, keywords = timm_module(name)
+        return undropped(module), keywords
+    module = without_dropout(CONFIGS[name])
+    _, keywords = examples_for(module, BATCH, None if module.main_input_name == "pixel_values" else STEPS)
+    return module, keywords | (images_beside(module, BATCH) if "input_ids" in keywords else {})
+
+
+def compared(name: str, masked: bool = False, exported: bool = False) -> Compared:
     """Import a network, recorded or ``exported``, and train it a step beside PyTorch. ``masked``: with an attention_mask."""
     import torch
 
-    module = without_dropout(config)
+    module, keywords = network(name)
     numbers = torch.Generator().manual_seed(1)
-    _, keywords = examples_for(module, BATCH, None if module.main_input_name == "pixel_values" else STEPS)
-    keywords |= images_beside(module, BATCH) if "input_ids" in keywords else {}
     keywords = {
         key: torch.randn(value.shape, generator=numbers) if value.is_floating_point()
         else torch.randint(3, 200, value.shape, generator=numbers) for key, value in keywords.items()
@@ -220,7 +239,7 @@ def compared(config: dict[str, Any], masked: bool = False, exported: bool = Fals
     seconds = time.perf_counter() - start
     _place_images(graph, keywords)
     returned = module(**keywords)
-    logits = getattr(returned, "logits", returned[0])
+    logits = returned if isinstance(returned, torch.Tensor) else getattr(returned, "logits", returned[0])
     labels = torch.randint(logits.shape[-1], logits.shape[:-1], generator=numbers)
     loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
     loss.backward()
@@ -260,7 +279,11 @@ def without_dropout(config: dict[str, Any]) -> Any:
     import torch
 
     torch.manual_seed(0)
-    module = module_of(config, weights=True).train()
+    return undropped(module_of(config, weights=True).train())
+
+
+def undropped(module: Any) -> Any:
+    """The module without dropout."""
     for part in module.modules():
         if (name := probability_name(part)) is not None:
             setattr(part, name, 0.0)
@@ -275,11 +298,11 @@ def without_dropout(config: dict[str, Any]) -> Any:
     return module
 
 
-def row(name: str, config: dict[str, Any], masked: bool, exported: bool) -> dict[str, Any]:
+def row(name: str, masked: bool, exported: bool) -> dict[str, Any]:
     """A network in one of the two ways, as it is written with --json: figures, or why it is refused."""
     said: dict[str, Any] = {"network": name, "attention_mask": masked, "by": "torch.export" if exported else "recording"}
     try:
-        found = compared(config, masked, exported)
+        found = compared(name, masked, exported)
     except Exception as error:  # of torch.export: of any kind
         return said | {"refused": " ".join(str(why_not_exported(error) or error).split())}
     return said | {
@@ -304,7 +327,7 @@ def small(names: Sequence[str], as_json: bool) -> None:
         print("|---" * 10 + "|")
     rows = [(name, False) for name in names] + [(name, True) for name in names if name in PADDED]
     for name, masked in rows:
-        both = [row(name, CONFIGS[name], masked, exported) for exported in (False, True)]
+        both = [row(name, masked, exported) for exported in (False, True)]
         title = f"{name}, attention_mask" if masked else name
         refused += [(f"{title}, {found['by']}", found["refused"]) for found in both if "refused" in found]
         if as_json:
@@ -338,13 +361,15 @@ def large(as_json: bool) -> None:
 def main() -> None:
     """Print one of the two tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", nargs="+", default=list(CONFIGS), choices=list(CONFIGS), metavar="NAME", help="some of them")
+    every = [*CONFIGS, *TIMM]
+    parser.add_argument("--networks", nargs="+", choices=every, metavar="NAME", help="some of them")
+    parser.add_argument("--timm", action="store_true", help="timm's networks")
     parser.add_argument("--large", action="store_true", help="networks of today's sizes, without weights")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
     options = parser.parse_args()
     folder = Path(__file__).resolve().parent  # whose kernels.py transformers would take for the package kernels
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != folder]
-    large(options.json) if options.large else small(options.networks, options.json)
+    large(options.json) if options.large else small(options.networks or list(TIMM if options.timm else CONFIGS), options.json)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,12 @@ from taskflow.operators.dropout import dropout
 from taskflow.operators.einsum import einsum
 from taskflow.operators.elementary import abs, cos, exp, log, pow, rsqrt, sin, sqrt
 from taskflow.operators.embedding import embedding
+from taskflow.operators.erf import erf
 from taskflow.operators.expand import expand
 from taskflow.operators.expert_linear import expert_linear
 from taskflow.operators.expert_places import expert_places
 from taskflow.operators.extreme import amax
+from taskflow.operators.filter2d import filter2d
 from taskflow.operators.flash_attention import flash_attention
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
 from taskflow.operators.gather import gather
@@ -67,12 +69,12 @@ from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
 __all__ = [
     "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "argmax", "attention", "avg_pool2d", "batch_norm", "cast",
     "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d",
-    "cos", "cross_entropy", "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "exp", "expand", "expand_weight",
-    "expert_linear", "expert_places", "flash_attention", "flatten", "gather", "gelu", "group_norm", "gru", "hardsigmoid",
-    "hardswish", "hardtanh", "input", "layer_norm", "leaky_relu", "linear", "log", "logsumexp", "lstm", "lstm_layer",
-    "mask_padding", "masked_scatter", "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight",
-    "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm",
-    "rotary", "routed_linear", "rsqrt", "scale", "select", "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax",
-    "softplus", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "to_integer",
-    "top2_gating", "top_k", "top_k_routing", "transpose",
+    "cos", "cross_entropy", "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "erf", "exp", "expand",
+    "expand_weight", "expert_linear", "expert_places", "filter2d", "flash_attention", "flatten", "gather", "gelu",
+    "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "leaky_relu", "linear", "log",
+    "logsumexp", "lstm", "lstm_layer", "mask_padding", "masked_scatter", "matmul", "max_pool2d", "mean", "mish", "mse_loss",
+    "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu",
+    "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select", "selective_scan", "shift", "sigmoid",
+    "silu", "sin", "softmax", "softplus", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh",
+    "to_float", "to_integer", "top2_gating", "top_k", "top_k_routing", "transpose",
 ]

@@ -18,6 +18,7 @@ from taskflow.operators.tensor import Tensor
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 import torch_cases_complex  # noqa: E402  they fill CASES
+import torch_cases_images  # noqa: E402, F401
 import torch_cases_integers  # noqa: E402, F401
 import torch_cases_layers  # noqa: E402, F401
 import torch_cases_memory  # noqa: E402, F401

@@ -268,14 +268,14 @@ _layers(
     channels_last=lambda: nn.Sequential(nn.Conv2d(3, 3, 3), nn.Flatten()).to(memory_format=torch.channels_last),
     patches=lambda: net(lambda s, x: s.c(x).unfold(2, 2, 2).sum(-1) if False else s.c(x).unflatten(2, (2, -1)).mean(3),
                         c=nn.Conv2d(3, 3, 1)),
+    reflected=lambda: nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect")),
+    circular=lambda: nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, padding_mode="circular")),
+    reflected_pad=lambda: net(lambda s, x: F.pad(s.c(x), (1, 1, 1, 1), mode="reflect"), c=nn.Conv2d(3, 3, 1)),
 )
 _layers(
     "refused", IMAGES,
     pool_with_indices=lambda: net(lambda s, x: s.p(s.c(x))[0], c=nn.Conv2d(3, 3, 1), p=nn.MaxPool2d(2, return_indices=True)),
     pool_with_divisor=lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.AvgPool2d(2, divisor_override=3)),
-    reflected=lambda: nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect")),
-    circular=lambda: nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, padding_mode="circular")),
-    reflected_pad=lambda: net(lambda s, x: F.pad(s.c(x), (1, 1, 1, 1), mode="reflect"), c=nn.Conv2d(3, 3, 1)),
     output_size=lambda: net(lambda s, x: s.c(x, output_size=(13, 13)), c=nn.ConvTranspose2d(3, 3, 3, 2)),
     stochastic_pool=lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.FractionalMaxPool2d(2, output_size=3)),
     instance_norm=lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.InstanceNorm2d(3, track_running_stats=True)),

@@ -10,7 +10,7 @@ from torch_cases import CASES, Arguments, Case, F, line, net, nn, rows, simple, 
 parametrizations = nn.utils.parametrizations
 
 
-def _modules(word: str, arguments: Arguments, **made: Callable[[], Any]) -> None:
+def modules(word: str, arguments: Arguments, **made: Callable[[], Any]) -> None:
     for name, make in made.items():
         CASES[name] = Case(name, make, arguments, word)
 
@@ -19,7 +19,7 @@ def _zeros(x: Any) -> Any:
     return torch.zeros(1, x.shape[0], 5, dtype=x.dtype)
 
 
-_modules(
+modules(
     "equal", rows(3, 4, 6),
     gru_of_two_layers=lambda: net(lambda s, x: s.r(x)[1][-1], r=nn.GRU(6, 5, 2, batch_first=True)),
     gru_both_ways_steps_first=lambda: net(lambda s, x: s.r(x)[0], r=nn.GRU(6, 5, bidirectional=True)),
@@ -37,21 +37,21 @@ _modules(
     weight_norm_of_rows=lambda: nn.Sequential(
         parametrizations.weight_norm(nn.Conv1d(4, 4, 3)), nn.Tanh(), parametrizations.weight_norm(nn.ConvTranspose1d(4, 6, 2, 2))),
 )
-_modules(
+modules(
     "refused", rows(3, 4, 6),
     packed_sequences=lambda: net(
         lambda s, x: nn.utils.rnn.pad_packed_sequence(
             s.r(nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 3, 2]), batch_first=True))[0], batch_first=True)[0],
         r=nn.LSTM(6, 5, batch_first=True)),
 )
-_modules(
+modules(
     "equal", rows(2, 3, 5, 6, 4),
     volumes=lambda: nn.Sequential(
         nn.Conv3d(3, 4, (3, 3, 2), (1, 2, 1), (1, 1, 0)), nn.BatchNorm3d(4), nn.Conv3d(4, 6, (3, 2, 2), (2, 1, 1), groups=2)),
     volumes_in_blocks=lambda: nn.Sequential(nn.Conv3d(3, 8, (2, 3, 4), (2, 3, 4), bias=False), nn.Flatten(2)),
     volumes_larger=lambda: net(lambda s, x: F.interpolate(s.a(x), scale_factor=2, mode="trilinear"), a=nn.Conv3d(3, 2, 1)),
 )
-_modules(
+modules(
     "equal", rows(2, 3, 4, 6),
     instance_norms=lambda: nn.Sequential(nn.InstanceNorm2d(3, affine=True), nn.Tanh(), nn.InstanceNorm2d(3)),
     group_norm_without_weights=lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4, affine=False)),
@@ -64,7 +64,7 @@ _modules(
         lambda s, x: F.interpolate(s.c(x), size=(3, 3), mode="bilinear", antialias=True), c=nn.Conv2d(3, 3, 1)),
     nearest_of_any_size=lambda: net(lambda s, x: F.interpolate(s.c(x), size=(7, 5)), c=nn.Conv2d(3, 3, 1)),
 )
-_modules(
+modules(
     "equal", rows(),
     soft_activations=lambda: nn.Sequential(
         line(), nn.ELU(0.7), line(), nn.SELU(), nn.CELU(1.5), line(), nn.Softplus(2.0, 5.0), nn.Mish(), line(), nn.LogSigmoid(),
@@ -78,7 +78,7 @@ for _name, _function in {
     "by_their_norms": lambda x: x / x.norm(dim=-1, keepdim=True), "vector_norm": lambda x: torch.linalg.vector_norm(x, dim=1),
 }.items():
     simple(_function, name=_name)
-_modules(
+modules(
     "equal", lambda: (torch.tensor([3, 4, 0]), torch.randn(3, 6, dtype=torch.float64)),
     steps_of_diffusion=lambda: net(
         lambda s, t, x: s.a(x) * torch.sin((t * torch.ones(3, dtype=t.dtype))[:, None].double() * torch.arange(1, 7)), a=line()),

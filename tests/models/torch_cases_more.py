@@ -276,7 +276,7 @@ def weight_standardised() -> Any:
     return nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), Mine(32, 4))
 
 
-@case("refused", IMAGES)
+@case("equal", IMAGES)
 def convolution_with_a_computed_weight() -> Any:
     return net(lambda self, x: F.conv2d(x, self.c.weight * 2, self.c.bias), c=nn.Conv2d(3, 2, 3))
 

@@ -10,6 +10,7 @@ import taskflow.operators as ops
 from taskflow.floats import is_narrow
 from taskflow.kernels import KernelSet
 from taskflow.operators.elementary import Abs, Cos, Exp, Log, Power, Rsqrt, Sin, Sqrt
+from taskflow.operators.erf import Erf
 from taskflow.operators.hard import Clamp, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU
 from taskflow.operators.operator import REGISTRY, Call, Operator, Spec, StepState, Target, iteration_space
 from taskflow.operators.silu import SiLU
@@ -26,7 +27,7 @@ OPERATORS: dict[str, Operator] = {
     "strict clamp to 3": Clamp(None, 3.0, True),
     "leaky_relu": LeakyReLU(0.25), "leaky_relu of 0": LeakyReLU(0.0), "exp": Exp(), "log": Log(), "sqrt": Sqrt(),
     "rsqrt": Rsqrt(), "sin": Sin(), "cos": Cos(), "abs": Abs(), "scale": Scale(-2.0), "scale 0": Scale(0.0), "shift": Shift(1.5),
-    "elu": ELU(0.5), "softplus": Softplus(1.0, 20.0), "mish": Mish(),
+    "elu": ELU(0.5), "softplus": Softplus(1.0, 20.0), "mish": Mish(), "erf": Erf(),
     **{f"pow {e:g}": Power(e) for e in (1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -0.5, 1.5, 2.5, -1.5)},
 }
 

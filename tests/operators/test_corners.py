@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import erf, exp
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from taskflow.operators.unary import Shift
 
 KERNELS: dict[str, KernelSet] = {"numpy": NumpyKernels(), "native": default_kernels()}
 X = [0.0, -0.0, INF, -INF, NAN]
-THIRD, LOG2 = 1 / 3, float(np.log(2.0))
+THIRD, LOG2, ROOT = 1 / 3, float(np.log(2.0)), 2 / float(np.sqrt(np.pi))
 TABLE: dict[str, tuple[list[float], list[float], list[float]]] = {  # x, value, derivative; those of PyTorch
     "relu": (X, [0.0, -0.0, INF, 0, NAN], [0, 0, 1, 0, 1]),
     "tanh": (X, [0.0, -0.0, 1, -1, NAN], [1, 1, 0, 0, NAN]),
@@ -46,6 +47,7 @@ TABLE: dict[str, tuple[list[float], list[float], list[float]]] = {  # x, value, 
     "elu": (X, [0.0, -0.0, INF, -0.5, NAN], [0.5, 0.5, 1, 0, NAN]),
     "softplus": ([*X, 25], [LOG2, LOG2, INF, 0, NAN, 25], [0.5, 0.5, 1, 0, NAN, 1]),
     "mish": (X, [0.0, -0.0, INF, NAN, NAN], [0.6, 0.6, NAN, NAN, NAN]),
+    "erf": ([*X, -1, 2], [0.0, -0.0, 1, -1, NAN, -erf(1), erf(2)], [ROOT, ROOT, 0, 0, NAN, ROOT * exp(-1), ROOT * exp(-4)]),
     "shift": (X, [1.5, 1.5, INF, -INF, NAN], [1] * 5),
     "pow 1": (X, X, [1] * 5),
     "pow 2": (X, [0, 0, INF, INF, NAN], [0.0, -0.0, INF, -INF, NAN]),

@@ -31,7 +31,7 @@ TORCH: dict[str, Any] = {
     "leaky_relu": lambda x: F.leaky_relu(x, 0.25), "leaky_relu of 0": lambda x: F.leaky_relu(x, 0.0), "exp": torch.exp,
     "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "abs": torch.abs,
     "scale": lambda x: -2.0 * x, "scale 0": lambda x: 0.0 * x, "shift": lambda x: x + 1.5,
-    "elu": lambda x: F.elu(x, 0.5), "softplus": F.softplus, "mish": F.mish,
+    "elu": lambda x: F.elu(x, 0.5), "softplus": F.softplus, "mish": F.mish, "erf": torch.erf,
     **{f"pow {e:g}": lambda x, e=e: torch.pow(x, e) for e in (1.0, 2.0, 3.0, -1.0, -2.0, 0.5, -0.5, 1.5, 2.5, -1.5)},
 }
 TWO: dict[str, tuple[Any, Any]] = {

@@ -14,6 +14,7 @@ import torch
 from taskflow import operators as ops
 from taskflow.models.pytorch.recipes import derived, varies
 from taskflow.models.pytorch.registry import (
+    FUNCTIONS,
     array_of,
     constant,
     constant_of,
@@ -32,7 +33,7 @@ from taskflow.operators.tensor import Tensor
 def _with_parameter(build: Callable[..., Tensor], a: Any, b: Any) -> Tensor | None:
     """A tensor and a parameter that is repeated to its shape, as one operator, which is called by the parameter's path."""
     x, held = (a, b) if isinstance(b, Held) else (b, a)
-    if not isinstance(held, Held) or not isinstance(x, Tensor) or not x.shape or len(held.shape) > x.ndim:
+    if not isinstance(held, Held) or held.kept or not isinstance(x, Tensor) or not x.shape or len(held.shape) > x.ndim:
         return None
     if any(mine not in (1, other) for mine, other in zip(held.shape, x.shape[x.ndim - len(held.shape) :])):
         return None
@@ -176,6 +177,18 @@ def power(name: str, input: Any, exponent: Any) -> Any:
     return x if number == 1 else ops.pow(x, number, name=name)
 
 
+@stands_for("addcmul", "addcmul_", raw=True)
+def addcmul(name: str, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    """input + value tensor1 tensor2."""
+    return add(name, input, mul(f"{name}.product", tensor1, tensor2), alpha=value)
+
+
+@stands_for("addcdiv", "addcdiv_", raw=True)
+def addcdiv(name: str, input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    """input + value tensor1 / tensor2."""
+    return add(name, input, div(f"{name}.quotient", tensor1, tensor2), alpha=value)
+
+
 @stands_for("neg", "neg_", "negative")
 def neg(name: str, input: Tensor) -> Any:
     """-input."""
@@ -205,6 +218,8 @@ _unary(ops.rsqrt, "rsqrt", "rsqrt_")
 _unary(ops.sin, "sin", "sin_")
 _unary(ops.cos, "cos", "cos_")
 _unary(ops.abs, "abs", "abs_", "absolute")
+_unary(ops.erf, "erf", "erf_")
+FUNCTIONS[torch.special.erf] = FUNCTIONS[torch.erf]
 _unary(lambda x, name: ops.log(ops.shift(x, 1.0, name=f"{name}.one_more"), name=name), "log1p", "log1p_")
 _unary(lambda x, name: ops.shift(ops.exp(x, name=f"{name}.exp"), -1.0, name=name), "expm1", "expm1_")
 _unary(ops.sigmoid, "sigmoid", "sigmoid_")

@@ -13,8 +13,18 @@ from torch import nn
 from taskflow import operators as ops
 from taskflow.floats import is_narrow
 from taskflow.graph import FrameworkCall, Node, OperatorGraph
-from taskflow.models.pytorch import arithmetic, assigning, converting, neural, reducing, shaping  # noqa: F401  they fill the registry
+from taskflow.models.pytorch import (  # noqa: F401  they fill the registry
+    arithmetic,
+    assigning,
+    batch_norms,
+    converting,
+    indexing,
+    neural,
+    reducing,
+    shaping,
+)
 from taskflow.models.pytorch.complex_numbers import OF_COMPLEX, Complex, complex_call, is_complex_call
+from taskflow.models.pytorch.convolving import as_planes
 from taskflow.models.pytorch.experts import layout_of
 from taskflow.models.pytorch.fused import fusions_of
 from taskflow.models.pytorch.idle import memory_savers
@@ -191,7 +201,10 @@ class _Following:
             self._require_alone(held, step.target)
             if not held.requires_grad:
                 self.frozen.add(step.target)
-            return Held(Site(step.target, self.graph, self.known, names=self.names), held)
+            owner, _, own = step.target.rpartition(".")
+            planes = as_planes(type(self.module.get_submodule(owner)), tuple(held.shape)) if own == "weight" else held.shape
+            kept = None if planes == held.shape else planes  # of Conv1d and Conv3d
+            return Held(Site(step.target, self.graph, self.known, names=self.names), held, kept)
         args, kwargs = mapped(self._given, step.args), mapped(self._given, step.kwargs)
         if step.kind == "module":
             return self._layer(step, args, kwargs)
@@ -273,7 +286,7 @@ class _Following:
             if not isinstance(value, Held) or not value.site.has(value.tensor):
                 return value
             other = f"{where}.{value.site.name.rpartition('.')[2]}"
-            return Held(replace(value.site, name=other), value.tensor) if self.aliases.get(other) is value.tensor else value
+            return replace(value, site=replace(value.site, name=other)) if self.aliases.get(other) is value.tensor else value
 
         return found
 

@@ -14,9 +14,11 @@ from taskflow.models.pytorch.arithmetic import add
 from taskflow.models.pytorch.convolving import of_rows, of_volumes, padding_of
 from taskflow.models.pytorch.dropping import is_drop_path
 from taskflow.models.pytorch.experts import SCALED, experts, is_experts, scaled_experts
+from taskflow.models.pytorch.filters import windows
 from taskflow.models.pytorch.mixers import is_mixer, mixer
 from taskflow.models.pytorch.multihead import multihead
 from taskflow.models.pytorch.normalising import affine, normalised, normalised_groups
+from taskflow.models.pytorch.padding import PADDING, padded
 from taskflow.models.pytorch.recurrent import recurrent
 from taskflow.models.pytorch.refused import class_of
 from taskflow.models.pytorch.registry import least_step
@@ -44,7 +46,11 @@ def _conv1d(site: Site, m: Any, x: Tensor) -> Made:
 
 
 def _conv2d(site: Site, m: nn.Conv2d, x: Tensor) -> Made:
-    padding: Any = padding_of(m)
+    if m.padding_mode == "zeros":
+        padding: Any = padding_of(m)
+    else:
+        x = padded(f"{site.name}.padded", x, m._reversed_padding_repeated_twice, m.padding_mode)
+        padding = 0
     y = ops.conv2d(
         x, m.out_channels, m.kernel_size, m.stride, padding, m.dilation, m.groups, m.bias is not None, name=site.name,
         parameters=site.shared(m.weight, m.bias),
@@ -203,6 +209,11 @@ def _pool1d(site: Site, m: Any, x: Tensor) -> Made:
     return ops.reshape(y, (*y.shape[:2], y.shape[3]), name=site.name)
 
 
+def _unfold(site: Site, m: Any, x: Tensor) -> Made:
+    require(x.ndim == 4, "one image alone, without a dimension of samples, is not supported")
+    return windows(site.name, x, m.kernel_size, m.dilation, m.padding, m.stride)
+
+
 def _flatten(site: Site, m: nn.Flatten, x: Tensor) -> Made:
     first, last = m.start_dim % x.ndim, m.end_dim % x.ndim
     return ops.reshape(x, (*x.shape[:first], -1, *x.shape[last + 1 :]), name=site.name)
@@ -217,7 +228,7 @@ def _unflatten(site: Site, m: Any, x: Tensor) -> Made:
 
 
 LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
-    **ACTIVATIONS, nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.BatchNorm1d:
+    **ACTIVATIONS, **PADDING, nn.Linear: _linear, nn.Conv2d: _conv2d, nn.ConvTranspose2d: _conv_transpose2d, nn.BatchNorm1d:
     _batch_norm, nn.Conv1d: of_rows, nn.ConvTranspose1d: of_rows, nn.Conv3d: of_volumes, nn.BatchNorm3d: _batch_norm,
     nn.InstanceNorm1d: _instance_norm, nn.InstanceNorm2d: _instance_norm, nn.InstanceNorm3d: _instance_norm,
     nn.MaxPool1d: _pool1d, nn.AvgPool1d: _pool1d, nn.PixelShuffle: pixel_shuffle, nn.PixelUnshuffle: pixel_unshuffle,
@@ -226,7 +237,8 @@ LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.RMSNorm: _rms_norm, nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu, nn.Softmax:
     _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
     nn.AdaptiveAvgPool1d: _adaptive_avg_pool1d, nn.Flatten: _flatten, nn.Unflatten: _unflatten, nn.Upsample: upsample,
-    nn.UpsamplingNearest2d: upsample, nn.UpsamplingBilinear2d: upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
+    nn.Unfold: _unfold, nn.UpsamplingNearest2d: upsample,
+    nn.UpsamplingBilinear2d: upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
     nn.Hardsigmoid: lambda site, m, x: ops.hardsigmoid(x, name=site.name),
     nn.Hardswish: lambda site, m, x: ops.hardswish(x, name=site.name),
     nn.Identity: lambda site, m, x: x,

@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.arithmetic import add, matmul, mul
 from taskflow.models.pytorch.attention_masks import causal_bias, chunk_of, fixed_mask, masked_scores
 from taskflow.models.pytorch.convolving import as_planes
+from taskflow.models.pytorch.filters import filtered
 from taskflow.models.pytorch.masks import Mask
 from taskflow.models.pytorch.modules import LAYERS
 from taskflow.models.pytorch.normalising import affine, normalised, normalised_groups
 from taskflow.models.pytorch.registry import (
+    FUNCTIONS,
     Again,
     Function,
     Later,
@@ -107,9 +110,13 @@ def _convolution(kind: type[nn.Module], dims: int, turned: bool) -> Function:
         require(not rest, f"argument {next(iter(rest), '')!r} is not understood")
         if isinstance(weight, Normed):
             return convolved(kind, LAYERS[kind], tensor_of(input, graph_of(input), name), weight, bias, options)
+        if isinstance(weight, (Tensor, Fixed)) and not turned and dims < 3:
+            return filtered(name, input, weight, bias, options)
         planes = not isinstance(weight, Held) or as_planes(kind, weight.shape) == weight.shape
         require(planes, "by function only with images: the parameter of a torch.nn layer is turned into theirs")
         made = _layer(kind, in_order(input), {"weight": weight, "bias": bias}, transposed=turned, **options)
+        if made is None and isinstance(weight, Held) and not turned and dims < 3:  # of another name, or beside what is no parameter
+            return filtered(name, input, weight, bias, options)
         require(made is not None, "needs trained parameters called weight and bias, of one module inside of the whole")
         return made
 
@@ -242,6 +249,7 @@ stands_for("max_pool2d")(_as_layer(
 stands_for("avg_pool2d")(_as_layer(
     nn.AvgPool2d, kernel_size=None, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
 ))
+FUNCTIONS[F.unfold] = _as_layer(nn.Unfold, kernel_size=None, dilation=1, padding=0, stride=1)
 stands_for("interpolate")(_as_layer(
     nn.Upsample, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None, antialias=False
 ))
@@ -285,13 +293,6 @@ def topk(name: str, input: Tensor, k: int, dim: int = -1, largest: bool = True, 
     """The k largest numbers of the last dimension, and their positions."""
     require(dim in (-1, input.ndim - 1) and largest, "only the largest, of the last dimension")
     return ops.top_k(input, k, name=name)
-
-
-@stands_for("pad")
-def pad(name: str, input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
-    """Pad a tensor with a number."""
-    require(mode == "constant" and all(width >= 0 for width in pad), "only mode 'constant', by widths that are not negative")
-    return ops.pad(input, pad, value or 0.0, name=name)
 
 
 # ---- attention ---------------------------------------------------------------------------------------------------------------

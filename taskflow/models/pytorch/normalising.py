@@ -9,9 +9,10 @@ from taskflow.models.pytorch.arithmetic import add, mul
 from taskflow.operators.tensor import Tensor
 
 
-def normalised(name: str, x: Tensor, dims: int, eps: float, centred: bool) -> Tensor:
-    """Build x / sqrt(mean square + eps) over the last dimensions; ``centred``: subtract the mean from x first."""
-    over = tuple(range(x.ndim - dims, x.ndim))
+def normalised(name: str, x: Tensor, dims: int | tuple[int, ...], eps: float, centred: bool) -> Tensor:
+    """Build x / sqrt(mean square + eps) over some dimensions, or so many of the last; ``centred``: subtract the mean from x
+    first."""
+    over = tuple(range(x.ndim - dims, x.ndim)) if isinstance(dims, int) else dims
     if centred:
         x = ops.sub(x, ops.mean(x, over, True, name=f"{name}.mean"), name=f"{name}.centred")
     squares = ops.mean(ops.pow(x, 2.0, name=f"{name}.squares"), over, True, name=f"{name}.variance")

@@ -321,6 +321,10 @@ class Recipes:
         """True if it is known how a tensor is computed."""
         return id(value) in self.known
 
+    def reads(self, value: torch.Tensor) -> bool:
+        """True if something was computed from this tensor."""
+        return any(leaf is value for made in self.known.values() for leaf in leaves((made.args, made.kwargs)))
+
     def unset(self, value: torch.Tensor) -> tuple[torch.Tensor, Any] | None:
         """Return the array without numbers that a tensor is, or is a part of, with the index of that part; None for others."""
         recipe, index = self.known.get(id(value)), slice(None)

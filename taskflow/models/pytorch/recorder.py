@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from taskflow.models.pytorch.batch_norms import LayerBuffers
 from taskflow.models.pytorch.calls import (
     INDEX_ASSIGNMENT,
     NEVER,
@@ -67,8 +68,7 @@ class TorchRecorder(TorchFunctionMode):
         self.fixed: dict[int, Fixed] = {}
         self.recipes = Recipes(shadow.mode, lambda: self.inside)
         self.names = {id(buffer): path for path, buffer in module.named_buffers()}
-        self.of_layers = {id(buffer) for part in module.modules() if leaf(part) for buffer in part.buffers()}
-        self.layers, self.writes = RepeatedLayers(self), Writes(self)
+        self.layers, self.writes, self.buffers = RepeatedLayers(self), Writes(self), LayerBuffers(self, leaf)
         self.kept: list[torch.Tensor] = []  # so that no other tensor gets their identity
         self.turns: Counter[Any] = Counter()  # steps from one line in one module
         self.inside = ""
@@ -190,8 +190,12 @@ class TorchRecorder(TorchFunctionMode):
         given = tensors_of((args, kwargs))
         changes = kind == "function" and changes_by_name(name, kwargs)
         tracked = [value for value in given if self.tracked(value)]
-        if kind == "function" and name not in QUERIES:
-            self._refuse_buffers_of_layers(given)
+        if kind == "function" and self.buffers.counts(name, args):
+            return args[0]
+        if (plain := self.buffers.normalises(target, args, kwargs)) is not None:
+            run = plain
+        elif kind == "function" and name not in QUERIES:
+            self.buffers.require_unread(given)
         if name in ONLY_SHAPES and tracked:
             return self._fixed(kind, target, mapped(numbers_like, args), mapped(numbers_like, kwargs), run, changes)
         layer = kind == "module" and (next(run.parameters(), None) is not None or bool(probability_of(run)))
@@ -218,6 +222,8 @@ class TorchRecorder(TorchFunctionMode):
             return self.writes.assigned(into, run, args)
         if name == "copy_" and (view := self.writes.last_view(given[0])) is not None:
             return self.writes.assigned(view, run, args)
+        if not kwargs and (part := self.writes.filled(name, run, args)) is not None:
+            return part
         if name in QUERIES:
             result = run(*args, **kwargs)
             if not tensors_of(result):
@@ -246,12 +252,6 @@ class TorchRecorder(TorchFunctionMode):
         fresh = into.untyped_storage()._cdata in self.made and id(into) not in self.fixed
         return getattr(torch.Tensor, name[:-1], None) if fresh and name.endswith("_") and not name.startswith("_") else None
 
-    def _refuse_buffers_of_layers(self, given: Sequence[torch.Tensor]) -> None:
-        """A function may not read what a layer keeps, since the layer's operator keeps it elsewhere."""
-        for value in given:
-            if id(value) in self.of_layers:
-                raise Unsupported(f"{self.inside or 'forward'} reads {self._said(value)}, which belongs to a layer")
-
     def _refuse_hidden_state(self, name: str, target: Any) -> None:
         """Properties that other steps left or will read, and types that depend on where the code stands, are no graph."""
         who = self.inside or "forward"
@@ -266,10 +266,10 @@ class TorchRecorder(TorchFunctionMode):
     def _refuse_arguments(self, name: str, given: Sequence[torch.Tensor], changes: bool) -> None:
         """A function that ``changes`` its first argument may not change a constant; and all arguments must have numbers."""
         if changes and not self.tracked(given[0]):
-            raise Unsupported(f"{name} writes into {self._said(given[0])}; use an operation that returns a new tensor")
+            raise Unsupported(f"{name} writes into {self.said(given[0])}; use an operation that returns a new tensor")
         for value in given:
             if value.is_meta:
-                raise Unsupported(f"{self._said(value)} is on the device meta, which keeps no numbers")
+                raise Unsupported(f"{self.said(value)} is on the device meta, which keeps no numbers")
 
     def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:
         state = torch.get_rng_state()
@@ -288,7 +288,7 @@ class TorchRecorder(TorchFunctionMode):
         if changes or name == "__set__" or is_in_place(target if kind == "function" else run, args, kwargs):
             into = kwargs.get("out", args[0] if args else None)
             if isinstance(into, torch.Tensor) and into.untyped_storage()._cdata in older:
-                raise Unsupported(f"{name} in {self.inside or 'forward'} changes {self._said(into)}; a graph has no such state")
+                raise Unsupported(f"{name} in {self.inside or 'forward'} changes {self.said(into)}; a graph has no such state")
         result = self.recipes.computed(name, run, args, kwargs) if kind == "function" and self.shadow.mode else run(*args, **kwargs)
         for value in leaves(result):
             if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in older:
@@ -390,6 +390,7 @@ class TorchRecorder(TorchFunctionMode):
                 if view is not value:
                     self.stale[id(view)] = str(name)
 
-    def _said(self, value: torch.Tensor) -> str:
+    def said(self, value: torch.Tensor) -> str:
+        """Describe a tensor that no step has returned."""
         path = self.names.get(id(value))
         return f"the buffer {path}" if path else f"a tensor {list(value.shape)} that is not computed in this step"

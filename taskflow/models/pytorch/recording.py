@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from taskflow.models.pytorch.batch_norms import BATCH_NORM, said_of_evaluation, trains
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.recipes import lacks_numbers
 from taskflow.models.pytorch.recorder import TorchRecorder
@@ -87,7 +88,8 @@ def examples_in(shadow: Shadow, examples: Sequence[Any]) -> list[Any]:
 
 def _depends_on_mode(module: nn.Module, step: TorchStep) -> bool:
     if step.kind != "module" or not step.training:
-        return step.kind == "function" and step.target is F.dropout
+        norms = step.target is BATCH_NORM and trains(step.args, step.kwargs)
+        return step.kind == "function" and (step.target is F.dropout or norms)
     part = module.get_submodule(step.target)
     drops = bool(getattr(part, probability_name(part) or "dropout", 0))
     return drops or isinstance(part, nn.modules.batchnorm._BatchNorm)
@@ -248,6 +250,8 @@ class _Numbers:
             key = (*key, step.number)
         elif step.target is ATTENTION:
             key = (*key[:2], _frozen(_attention(*step.args, **step.kwargs), self.of))
+        elif step.target is BATCH_NORM:
+            key = (*key[:2], _frozen(mapped(self.of, said_of_evaluation(step.args, step.kwargs))))
         self.found.append(self.numbers.setdefault(_frozen(key), len(self.numbers)))
         return int(self.found[-1]) if isinstance(self.found[-1], int) else 0
 
@@ -278,7 +282,7 @@ class _Numbers:
         if step.kind == "function":
             return step.target is F.dropout or (
                 step.target is ATTENTION and bool(_attention(*step.args, **step.kwargs)["dropout_p"])
-            )
+            ) or (step.target is BATCH_NORM and trains(step.args, step.kwargs))
         if step.kind != "module":
             return False
         part = self.module.get_submodule(step.target)

@@ -223,13 +223,12 @@ def tensor_of(value: Any, graph: Builder, name: str) -> Any:
         return each[0] if len(each) == 1 else ops.concat(each, 0, name=f"{name}.stacked")
     if isinstance(value, Held):
         at = value.site
-        whole = value.shape or (1,)
+        given = value.kept or value.shape
         made = ops.expand_weight(
-            graph, value.shape, whole, init=started(value.tensor), name=at.name, parameters=at.shared(value.tensor)
+            graph, given, given or (1,), init=started(value.tensor), name=at.name, parameters=at.shared(value.tensor)
         )
-        return ops.reshape(at.own(made, value.tensor), value.shape, name=f"{at.name}.value") if not value.shape else (
-            at.own(made, value.tensor)
-        )
+        made = at.own(made, value.tensor)
+        return made if given == value.shape != () else ops.reshape(made, value.shape, name=f"{at.name}.value")
     return constant_of(value, graph, name) if isinstance(value, Fixed) else value
 
 

@@ -62,10 +62,11 @@ class Site:
 @dataclass(frozen=True, slots=True)
 class Held:
     """Parameter that the module's code uses directly, outside torch.nn's layers. ``site``: where it is (named by its path).
-    ``tensor``: PyTorch's parameter."""
+    ``tensor``: PyTorch's parameter. ``kept``: the shape that the graph keeps it in, if that is another one of as many numbers."""
 
     site: Site
     tensor: Any
+    kept: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

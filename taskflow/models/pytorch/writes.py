@@ -31,6 +31,18 @@ class Writes:
         self.recorder.kept.append(value)
         return self.recorder.steps[of.step].values[of.index], index
 
+    def filled(self, name: str, run: Any, args: Any) -> torch.Tensor | None:
+        """Fill a part of a tensor that nobody has read, ``x[2:4].zero_()``, with a number; None for another function, or for what
+        is no such part of a tensor that was made on the way."""
+        fills = (name == "zero_" and len(args) == 1) or (name == "fill_" and len(args) == 2 and isinstance(args[1], (int, float)))
+        memory = args[0].untyped_storage()._cdata if fills else None
+        if not fills or memory in self.recorder.protected or (view := self.last_view(args[0])) is None:
+            return None
+        for other in self.recorder.storages.get(memory, ()):
+            if other is not view[0] and other is not args[0]:
+                self.recorder.stale[id(other)] = name
+        return self.assigned(view, lambda *_: run(*args), (args[0], args[1] if name == "fill_" else 0.0))
+
     def assigned(self, into: tuple[torch.Tensor, Any], run: Any, args: Any) -> torch.Tensor:
         """Write a part of an array that was made without numbers: the whole has a new value from there on."""
         whole, index = into

@@ -168,6 +168,9 @@ for _name in ("silu", "mish", "hardswish", "hardsigmoid", "relu6", "leaky_relu",
     _activation(_name, getattr(F, _name))
 
 
+_is("linalg_vector_norm")(torch.linalg.vector_norm)
+
+
 @_is("softmax")
 def _softmax(input: Any, dim: int, dtype: Any = None) -> Any:
     return torch.softmax(input, dim, dtype=dtype)

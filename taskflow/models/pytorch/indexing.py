@@ -1,0 +1,171 @@
+"""Functions of torch that take elements by their indices, as operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+import torch
+
+from taskflow import operators as ops
+from taskflow.models.pytorch.registry import (
+    FUNCTIONS,
+    RAW,
+    Stacked,
+    array_of,
+    constant,
+    graph_of,
+    stands_for,
+    tensor_of,
+)
+from taskflow.models.pytorch.shaping import permuted
+from taskflow.models.pytorch.site import require
+from taskflow.models.pytorch.steps import Fixed
+from taskflow.operators.tensor import Tensor
+
+MOST_CHOSEN = 4_000_000  # zeros and ones of an index by numbers
+
+
+def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
+    """x[:, ..., numbers]: the elements of one dimension that fixed integers name, as a product with zeros and ones."""
+    places = [i for i, part in enumerate(wanted) if isinstance(part, (Fixed, list))]
+    others = [part for i, part in enumerate(wanted) if i not in places]
+    fine = len(places) == 1 and all(isinstance(part, slice) and part == slice(None) for part in others)
+    require(fine, "an index by numbers must stand alone, or beside full slices")
+    dim = places[0]
+    numbers = array_of(wanted[dim]) if isinstance(wanted[dim], Fixed) else np.asarray(wanted[dim])
+    require(numbers.dtype.kind in "iu", "an index by numbers must be of integers")
+    if numbers.ndim == 2 and len(numbers) > 1 and dim == 0 and bool((numbers == numbers[0]).all()):  # positions of all samples
+        one = _chosen(f"{name}.one", x, [numbers[0].tolist(), *others])
+        return ops.expand(ops.reshape(one, (1, *one.shape), name=f"{name}.led"), (len(numbers), *one.shape), name=name)
+    size = x.shape[dim]
+    one_way = numbers.ndim == 1 and numbers.size > 0 and (numbers[0] < 0) == (numbers[-1] < 0)
+    if one_way and bool((numbers - numbers[0] == np.arange(numbers.size)).all()):  # a range
+        return ops.narrow(x, dim, int(numbers[0]) % size, numbers.size, name=name) if numbers.size < size else x
+    if numbers.size * size > MOST_CHOSEN:
+        return _gathered(name, x, dim, numbers)
+    table = np.zeros((numbers.size, size), x.dtype)
+    table[np.arange(numbers.size), numbers.reshape(-1)] = 1
+    letters = ascii_lowercase[: x.ndim]
+    out = letters.replace(letters[dim], "z")
+    made = ops.einsum(f"{letters},z{letters[dim]}->{out}", x, constant(x.graph, table, f"{name}.chosen"), name=name)
+    shape = (*x.shape[:dim], *numbers.shape, *x.shape[dim + 1 :])
+    return made if made.shape == shape else ops.reshape(made, shape, name=f"{name}.shaped")
+
+
+def _gathered(name: str, x: Tensor, dim: int, numbers: Any) -> Tensor:
+    """The elements of one dimension that many fixed integers name, such as a bias for each distance of two places."""
+    first = permuted(f"{name}.first", x, [dim, *(i for i in range(x.ndim) if i != dim)])
+    rest = first.shape[1:]
+    rows = ops.reshape(first, (1, *first.shape), name=f"{name}.rows")
+    index = constant(x.graph, (numbers.reshape(1, -1) % x.shape[dim]).astype(np.int64), f"{name}.index")
+    made = ops.gather(rows, index, name=f"{name}.gathered")
+    made = ops.reshape(made, (*numbers.shape, *rest), name=f"{name}.shaped")
+    count = numbers.ndim
+    order = [*range(count, count + dim), *range(count), *range(count + dim, made.ndim)]
+    return permuted(f"{name}.turned", made, order)
+
+
+@stands_for("index_select", raw=True)
+def index_select(name: str, input: Any, dim: int, index: Any) -> Any:
+    """Elements of a dimension at fixed integer indices."""
+    x = tensor_of(input, graph_of(input), name)
+    require(isinstance(index, Fixed), "the index must be a buffer, or be computed from shapes and buffers")
+    return _chosen(name, x, [slice(None)] * (dim % x.ndim) + [index])
+
+
+def _unfold(name: str, input: Any, dimension: int, size: int, step: int) -> Any:
+    """All ranges of ``size`` elements of a dimension that begin ``step`` apart, as a new last dimension."""
+    x = tensor_of(input, graph_of(input), name)
+    dim = dimension % x.ndim
+    places = np.arange(0, x.shape[dim] - size + 1, step)[:, None] + np.arange(size)
+    if step == size:  # side by side
+        x = x if places.size == x.shape[dim] else ops.narrow(x, dim, 0, places.size, name=f"{name}.range")
+        made = ops.reshape(x, (*x.shape[:dim], *places.shape, *x.shape[dim + 1 :]), name=f"{name}.windows")
+    else:
+        made = _chosen(f"{name}.windows", x, [slice(None)] * dim + [Fixed(torch.from_numpy(places), 0)])
+    order = [i for i in range(made.ndim) if i != dim + 1]
+    return permuted(name, made, [*order, dim + 1])
+
+
+FUNCTIONS[torch.Tensor.unfold] = _unfold
+RAW.add(_unfold)
+
+
+def _mesh(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
+    """x[rows, columns, ...] by fixed integers of which each vary along a dimension of their own (an open mesh, numpy's ``ix_``)."""
+    arrays = [array_of(part) for part in wanted]
+    require(all(array.dtype.kind in "iu" for array in arrays), "an index by numbers must be of integers")
+    whole = np.broadcast_shapes(*(array.shape for array in arrays))
+    axes: list[int] = []  # for each index the dimension of the result that it varies along
+    for array in arrays:
+        along = [len(whole) - array.ndim + i for i, size in enumerate(array.shape) if size > 1]
+        require(len(along) <= 1, "several indices by numbers must each vary along one dimension")
+        axes.append(along[0] if along else next(i for i in range(len(whole)) if whole[i] == 1 and i not in axes))
+    require(len(set(axes)) == len(axes), "several indices by numbers must vary along different dimensions")
+    for dim, array in enumerate(arrays):
+        numbers = array.reshape(-1) % x.shape[dim]
+        if numbers.size != x.shape[dim] or (numbers != np.arange(numbers.size)).any():
+            x = _chosen(f"{name}.{dim}", x, [slice(None)] * dim + [Fixed(torch.from_numpy(numbers), 0)])
+    rest = list(range(len(axes), x.ndim))
+    x = permuted(f"{name}.turned", x, [*sorted(range(len(axes)), key=axes.__getitem__), *rest])
+    return ops.reshape(x, (*whole, *x.shape[len(axes) :]), name=name)
+
+
+def _sliced(wanted: Sequence[Any], shape: tuple[int, ...]) -> list[tuple[Any, int]]:
+    """The parts of an index that take up a dimension, each with its size."""
+    return list(zip((part for part in wanted if part is not None), shape))
+
+
+@stands_for("__getitem__", raw=True)
+def item(name: str, input: Any, index: Any) -> Any:
+    """Index x[index]: integers, slices, ``...`` and None; or fixed integers for one dimension."""
+    wanted = list(index) if isinstance(index, tuple) else [index]
+    if isinstance(input, Stacked) and isinstance(wanted[0], int):
+        input = input.parts[wanted.pop(0)]
+        if not wanted:
+            return input
+    input = tensor_of(input, graph_of(input), name)
+    if any(part is Ellipsis for part in wanted):
+        at = next(i for i, part in enumerate(wanted) if part is Ellipsis)
+        missing = input.ndim - sum(part is not None for part in wanted) + 1
+        wanted[at : at + 1] = [slice(None)] * missing
+    if any(isinstance(part, (Fixed, list)) for part in wanted):
+        require(all(part is not None for part in wanted), "an index by numbers beside None")
+        if len(wanted) > 1 and all(isinstance(part, Fixed) for part in wanted):
+            return _mesh(name, input, wanted)
+        return _chosen(name, input, wanted)
+    shape: list[int] = []
+    x, dim = input, 0
+    if any(isinstance(part, slice) and not range(*part.indices(size)) for part, size in _sliced(wanted, input.shape)):
+        none = torch.empty(input.shape, device="meta")[index].shape  # no elements: joined with others, it adds none
+        return Fixed(torch.empty(none), 0)
+    for part in wanted:
+        if part is None:
+            shape.append(1)
+            continue
+        whole = isinstance(part, (int, np.integer)) and not isinstance(part, bool)
+        require(whole or isinstance(part, slice), f"an index must be an integer or a slice, got {type(part).__name__}")
+        size = x.shape[dim]
+        low, high, step = (int(part), int(part) + 1, 1) if whole else part.indices(size)
+        low, high = (low + size, high + size) if low < 0 else (low, high)
+        require(low < high, "a slice must have elements")
+        if step > 1:  # every so-manieth: the first column of rows of so many
+            count = -(-(high - low) // step)
+            start = min(low, size - count * step)
+            if start < 0 or low - start >= step:  # the last row is not whole
+                edges = (*[0] * (2 * (x.ndim - 1 - dim)), 0, low + count * step - size)
+                x, size, start = ops.pad(x, edges, name=f"{name}.longer"), low + count * step, low
+            x = ops.narrow(x, dim, start, count * step, name=f"{name}.range") if count * step < size else x
+            x = ops.reshape(x, (*x.shape[:dim], count, step, *x.shape[dim + 1 :]), name=f"{name}.steps")
+            x = ops.select(x, dim + 1, low - start, name=f"{name}.first")
+            high = low + count
+        elif (low, high) != (0, size):
+            x = ops.narrow(x, dim, low, high - low, name=name)
+        if not whole:
+            shape.append(high - low)
+        dim += 1
+    shape.extend(x.shape[dim:])
+    return x if tuple(shape) == x.shape else ops.reshape(x, shape, name=name)
