@@ -1,7 +1,13 @@
-"""Jobs that lose ranks go on with those that are left: every step with its samples, and with one processor's losses."""
+"""Jobs that lose ranks go on with those that are left: every step with its samples, and with one processor's losses.
+
+``python tests/runtime/test_elastic.py FAILURES [FIRST [AT_ONCE]]`` draws jobs from seed FIRST on until so many starts have failed,
+AT_ONCE jobs (2) beside each other, since most of a job's time is waiting. It prints a line a job, and what was said and left of
+each that deviates; its exit status is 1 if one did.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -115,14 +121,22 @@ def train(folder: Path, span: str, faults: list[list[Any]], *more: str, limit: f
 
 
 def in_nobodys_use(before: set[str]) -> set[str]:
-    """Names in /dev/shm that were not there ``before`` and that no process maps; other jobs of this machine have a moment to
-    end."""
+    """Names in /dev/shm that were not there ``before`` and that no process maps; other jobs of this machine, which may be other
+    programs' as well, have a moment to end."""
     until = time.monotonic() + 10.0
     while True:
-        used = segments.mapped(int(name) for name in os.listdir("/proc") if name.isdecimal())
-        if not (left := set(os.listdir(segments.FOLDER)) - before - used) or time.monotonic() > until:
+        if not (left := set(os.listdir(segments.FOLDER)) - before - mapped_by_anyone()) or time.monotonic() > until:
             return left
         time.sleep(0.2)
+
+
+def mapped_by_anyone() -> set[str]:
+    """Names in /dev/shm of all that a process of this machine maps: MPI's segments, semaphores, whoever made them."""
+    found = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            found |= set(re.findall(rf"{segments.FOLDER}/(\S+)", maps.read_text(errors="replace")))
+    return found
 
 
 @pytest.fixture(scope="module")
