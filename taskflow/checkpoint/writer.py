@@ -69,6 +69,13 @@ class CheckpointWriter:
         writing, self._writing = self._writing, None
         on_first_rank(self._executor.transport, (lambda: None) if writing is None else writing.result)
 
+    def tidy(self) -> None:
+        """Remove what a run has left that was killed when its last file had just taken its place: more older ones than are kept.
+        For a run that writes nothing; every file that is written does this. What cannot be removed stays."""
+        if self._executor.transport.rank == 0 and self._path.is_file():
+            with suppress(OSError):
+                self._remove_oldest()
+
     def close(self) -> None:
         """Let the thread end, and wait as `wait` does."""
         self.wait()
@@ -79,9 +86,12 @@ class CheckpointWriter:
         if self._keep > 1:
             _set_aside(self._path)
         write_safetensors(self._path, arrays, metadata)
+        self._remove_oldest()
+        self._said(Written(step, held, perf_counter() - began))
+
+    def _remove_oldest(self) -> None:
         for old in _older(self._path)[self._keep - 1 :]:
             old.unlink(missing_ok=True)
-        self._said(Written(step, held, perf_counter() - began))
 
 
 def newest_checkpoint(path: str | Path, said: Callable[[str], None] = lambda text: None) -> tuple[Path, Checkpoint] | None:

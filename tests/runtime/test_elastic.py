@@ -96,6 +96,19 @@ def test_a_job_that_stands_still_is_ended(tmp_path: Path, capsys: pytest.Capture
     assert "no process of the job has done anything for 0.8 s: it is ended" in capsys.readouterr().err
 
 
+def test_a_job_with_a_stopped_process_is_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others are busy: ranks that have left the program look for it without a limit."""
+    count = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done"
+    (tmp_path / "job.sh").write_text(f"[ $TASKFLOW_START = 1 ] && exit 0\nsh -c 'kill -STOP $$' &\nwhile true; do {count}; done\n")
+    launch = tmp_path / "mpirun"
+    launch.write_text('#!/bin/sh\nshift 2\nexec "$@"\n')
+    launch.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(tmp_path / "python"))
+        assert run_elastic(["sh", str(tmp_path / "job.sh")], (2, 2), max_restarts=1, watchdog_seconds=0.4) == 0
+    assert re.search(r"process \d+ of the job has been stopped for 0.8 s: it is ended", capsys.readouterr().err)
+
+
 # ---- training --------------------------------------------------------------------------------------------------------
 def train(folder: Path, span: str, faults: list[list[Any]], *more: str, limit: float = 400.0) -> tuple[list[list[Any]], str]:
     """What a run notes (start, step, samples, loss) whose starts have these ``faults``, and what it says; it must end trained."""
