@@ -79,7 +79,8 @@ def test_a_lost_agent(tmp_path: Path) -> None:
         write(tmp_path, ranks, plan)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nnodes", "2:4", "--nproc-per-node", "1", "--max-restarts", "3",
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "job", str(PROGRAM), str(STEPS), str(LOST),
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "job",
+        str(PROGRAM), str(STEPS), str(LOST),
     ]
     shared = {**environment(), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     agents, said = [], [tmp_path / f"said{k}" for k in range(4)]
