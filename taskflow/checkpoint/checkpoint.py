@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -52,16 +54,19 @@ def save_checkpoint(executor: Executor, path: str | Path, *, position: Any = Non
     on_first_rank(executor.transport, lambda: write_safetensors(path, arrays, metadata))
 
 
-def gather_checkpoint(executor: Executor, path: Path, position: Any = None) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return what `save_checkpoint` writes to ``path``: copies of the arrays (none except on rank 0), and the metadata. Every
-    rank calls it. Raises as `save_checkpoint`."""
+def gather_checkpoint(
+    executor: Executor, path: Path, position: Any = None, into: Mapping[str, Array] = MappingProxyType({})
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return what `save_checkpoint` writes to ``path``: copies of the arrays (none except on rank 0), and the metadata. ``into``:
+    what this returned before and is not needed any more; its memory is used again. Every rank calls it. Raises as
+    `save_checkpoint`."""
     state, scaler = executor.state, executor.scaler
     said = Checkpoint(
         state.step, state.seed, repr(executor.rule), executor.graph.name, str(executor.graph.dtype), position, state.skipped,
         *((scaler.scale, scaler.steady) if scaler is not None else ()),
     )
     holdings = [*_weights(executor).values(), *executor.training_state().values()]
-    return gather_arrays(executor, path, holdings), {_KEY: json_text(asdict(said))}
+    return gather_arrays(executor, path, holdings, into), {_KEY: json_text(asdict(said))}
 
 
 def _weights(executor: Executor) -> dict[str, ArrayLayout]:

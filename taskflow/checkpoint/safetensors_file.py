@@ -15,6 +15,7 @@ from zlib import crc32
 
 import numpy as np
 
+from taskflow.checkpoint.direct_file import DirectFile
 from taskflow.checkpoint.stored import Array, StoredWeights
 from taskflow.reading import parse_json
 from taskflow.writing import json_text, replacing
@@ -36,7 +37,7 @@ def write_safetensors(path: str | Path, arrays: Mapping[str, Array], metadata: M
     "".join([*plain, *texts, *texts.values()]).encode()  # the format has no half of a surrogate pair: ValueError
     head = json_text(header, packed=True).encode()
     head = head.ljust(-(-len(head) // 8) * 8)
-    with replacing(path) as fresh, open(fresh, "wb") as file:
+    with replacing(path) as fresh, DirectFile(fresh) as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for name in list(header)[1:]:
             file.write(plain[name].reshape(-1).view(np.uint8).data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,11 @@ def read_weights(path: str | Path) -> StoredWeights:
     return _read_torch(path) if path.suffix in (".pth", ".pt", ".bin") else read_safetensors(path)
 
 
-def gather_arrays(executor: Executor, path: Path, holdings: Iterable[ArrayLayout]) -> dict[str, Array]:
-    """Return copies of whole arrays on rank 0, and nothing elsewhere. Raises, on every rank and before that, OSError and
-    ImportError if a safetensors file ``path`` cannot be written."""
+def gather_arrays(
+    executor: Executor, path: Path, holdings: Iterable[ArrayLayout], into: Mapping[str, Array] = MappingProxyType({})
+) -> dict[str, Array]:
+    """Return copies of whole arrays on rank 0, and nothing elsewhere, in the memory of ``into`` where they fit. Raises, on every
+    rank and before that, OSError and ImportError if a safetensors file ``path`` cannot be written."""
 
     def ready() -> None:
         need_safetensors()
@@ -83,12 +86,12 @@ def gather_arrays(executor: Executor, path: Path, holdings: Iterable[ArrayLayout
             raise kind(f"cannot write {path}: {problem}")
 
     on_first_rank(executor.transport, ready)
-    return {name: _kept(name, value) for name, value in executor.gather(holdings) if value is not None}
+    return {name: _kept(name, value) for name, value in executor.gather(holdings, into) if value is not None}
 
 
 def _kept(name: str, value: Array) -> Array:
     """An array as a file has it: 16-bit ones of training's own (carried state) in float32, which every precision reads."""
-    return value.astype(sums_in(value.dtype)) if name.startswith(TRAINING) else value
+    return value.astype(sums_in(value.dtype), copy=False) if name.startswith(TRAINING) else value
 
 
 def put_from(executor: Executor, holding: ArrayLayout, stored: Mapping[str, Array] | None) -> None:

@@ -37,7 +37,8 @@ class CheckpointWriter:
     """Writer of an Executor's checkpoints to one file, beside training. Of those before it, the last ``keep`` - 1 stay as
     ``NAME.stepN.safetensors``.
 
-    Rank 0 holds a copy of all arrays while it writes. Every rank makes the same calls.
+    Rank 0 holds a copy of all arrays from the first checkpoint on, so that the next ones need no new memory. Every rank makes the
+    same calls.
     """
 
     def __init__(
@@ -50,13 +51,15 @@ class CheckpointWriter:
         self._executor, self._path, self._keep, self._said = executor, Path(path), keep, said
         self._thread = ThreadPoolExecutor(1, "checkpoint", initializer=_yield_to_training)
         self._writing: Future[None] | None = None
+        self._arrays: dict[str, Array] = {}
 
     def save(self, position: Any = None) -> None:
         """Gather a checkpoint as `save_checkpoint` does, and begin to write it, once the one before is complete. Raises, on
         every rank, what `save_checkpoint` raises, also for the file before."""
         began = perf_counter()
         self.wait()
-        arrays, metadata = gather_checkpoint(self._executor, self._path, position)
+        arrays, metadata = gather_checkpoint(self._executor, self._path, position, self._arrays)
+        self._arrays = arrays
         if self._executor.transport.rank == 0:
             held = perf_counter() - began
             self._writing = self._thread.submit(self._write, arrays, metadata, self._executor.state.step, held)
@@ -65,6 +68,13 @@ class CheckpointWriter:
         """Wait until the last file is complete. Raises, on every rank, OSError if it could not be written."""
         writing, self._writing = self._writing, None
         on_first_rank(self._executor.transport, (lambda: None) if writing is None else writing.result)
+
+    def tidy(self) -> None:
+        """Remove what a run has left that was killed when its last file had just taken its place: more older ones than are kept.
+        For a run that writes nothing; every file that is written does this. What cannot be removed stays."""
+        if self._executor.transport.rank == 0 and self._path.is_file():
+            with suppress(OSError):
+                self._remove_oldest()
 
     def close(self) -> None:
         """Let the thread end, and wait as `wait` does."""
@@ -76,9 +86,12 @@ class CheckpointWriter:
         if self._keep > 1:
             _set_aside(self._path)
         write_safetensors(self._path, arrays, metadata)
+        self._remove_oldest()
+        self._said(Written(step, held, perf_counter() - began))
+
+    def _remove_oldest(self) -> None:
         for old in _older(self._path)[self._keep - 1 :]:
             old.unlink(missing_ok=True)
-        self._said(Written(step, held, perf_counter() - began))
 
 
 def newest_checkpoint(path: str | Path, said: Callable[[str], None] = lambda text: None) -> tuple[Path, Checkpoint] | None:

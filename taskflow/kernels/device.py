@@ -59,9 +59,13 @@ class ArrayDevice:
         """Return the array of ``shape`` that begins at byte ``offset`` of a block of memory."""
         return np.ndarray(shape, dtype, buffer=block, offset=offset)
 
-    def to_host(self, array: Array) -> HostArray:
-        """Return a copy of an array in the host's memory, after all earlier work on the device."""
-        return np.array(array)
+    def to_host(self, array: Array, out: HostArray | None = None) -> HostArray:
+        """Return a copy of an array in the host's memory, after all earlier work on the device: a new array, or ``out``, of the
+        same shape and type, row by row."""
+        if out is None:
+            return np.array(array)
+        np.copyto(out, array)
+        return out
 
     def upload(self, host: HostArray, out: Array) -> None:
         """Fill ``out`` from an array of the same shape in the host's memory, which may be changed as soon as this returns."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import fsum
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -278,10 +279,12 @@ class Executor:
         """Return what a checkpoint has beside the weights: the update rule's arrays and the state that training carries."""
         return training_state_of(self.graph, self.cut, self.program("train").graph, "train:")
 
-    def gather(self, holdings: Iterable[ArrayLayout]) -> Iterator[tuple[str, np.ndarray[Any, Any] | None]]:
+    def gather(
+        self, holdings: Iterable[ArrayLayout], into: Mapping[str, np.ndarray[Any, Any]] = MappingProxyType({})
+    ) -> Iterator[tuple[str, np.ndarray[Any, Any] | None]]:
         """Yield the name and whole value (None except on rank 0) of one array after the other. Every rank iterates to the end;
-        ranks other than 0 hold only their own pieces."""
-        return gathered(holdings, self.kept, self.placement.rank, self.transport)
+        ranks other than 0 hold only their own pieces. ``into``: arrays by name, whose memory is used for the values."""
+        return gathered(holdings, self.kept, self.placement.rank, self.transport, into)
 
     def put(self, holding: ArrayLayout, value: np.ndarray[Any, Any]) -> None:
         """Replace this rank's parts of an array. Every rank calls it with the same whole value."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,6 +54,9 @@ def test_a_lost_rank(tmp_path: Path, plans: dict[int, str], monkeypatch: pytest.
     for ranks, plan in plans.items():
         write(tmp_path, ranks, plan)
     left, there = min(plans), iter(plans)
+    broken_off = tmp_path / "saved" / "step6" / "__9_0.distcp"  # of more ranks
+    broken_off.parent.mkdir(parents=True)
+    broken_off.touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
@@ -64,4 +70,49 @@ def test_a_lost_rank(tmp_path: Path, plans: dict[int, str], monkeypatch: pytest.
     wanted = alone()
     for _, step, loss in notes:
         assert loss == pytest.approx(wanted[step], rel=1e-4), (step, plans)
-    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["step6", "step9"]
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["step6", "step9"] and not broken_off.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_lost_agent(tmp_path: Path) -> None:
+    """Four agents of one rank each, of which one is killed with its rank: torchrun itself goes on with the others. The first one
+    has the rendezvous's store and stays."""
+    for ranks, plan in {4: "d4 zero3", 3: "d3", 2: "t2"}.items():  # on a busy machine the others may not all meet in time
+        write(tmp_path, ranks, plan)
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", "2:4", "--nproc-per-node", "1", "--max-restarts", "3",
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}", "--rdzv-id", "job",
+        str(PROGRAM), str(STEPS), str(LOST),
+    ]
+    shared = {**environment(), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    agents, said = [], [tmp_path / f"said{k}" for k in range(4)]
+    try:
+        for k, file in enumerate(said):
+            with file.open("wb") as out:
+                agents.append(subprocess.Popen(
+                    command, cwd=tmp_path, env={**shared, "KEEP_OR_LOSE": "lose" if k == 2 else "keep"}, stdin=subprocess.DEVNULL,
+                    stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+                ))
+        ends = [agent.wait(800) for agent in agents]
+    finally:
+        for agent in agents:
+            if agent.poll() is None:
+                agent.terminate()  # it ends its ranks, too
+                agent.wait(60)
+    assert ends == [0, 0, -9, 0], "\n".join(file.read_text()[-3000:] for file in said)
+    notes = [json.loads(line) for line in (tmp_path / "notes").read_text().splitlines()]
+    parts = [[note[1] for note in part] for _, part in itertools.groupby(notes, key=lambda note: note[0])]
+    before, wanted = 0, alone()
+    for steps in parts:
+        assert steps == list(range(steps[0], steps[-1] + 1)) and steps[0] <= before and steps[0] % 3 == 0, parts
+        before = steps[-1] + 1
+    assert before == STEPS and len(parts) > 1 and notes[-1][0] < 4
+    for _, step, loss in notes:
+        assert loss == pytest.approx(wanted[step], rel=1e-4), step
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return int(one.getsockname()[1])

@@ -252,9 +252,14 @@ class HostDevice(LaunchingDevice):
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return block[offset : offset + size].view(dtype).reshape(shape)
 
-    def to_host(self, array: Any) -> np.ndarray:
+    def to_host(self, array: Any, out: np.ndarray | None = None) -> np.ndarray:
         TAPE.read("to_host")
-        return np.array(array.host if isinstance(array, DeviceArray) else array)
+        found = np.array(array.host if isinstance(array, DeviceArray) else array)
+        if out is None:
+            return found
+        assert out.flags.c_contiguous and (out.shape, out.dtype) == (found.shape, found.dtype), "to_host: another array than out"
+        out[...] = found
+        return out
 
     def upload(self, host: np.ndarray, out: Any) -> None:
         assert isinstance(host, np.ndarray), f"upload: not the host's: {type(host)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from fast_and_slow import fast_among
 from language_model import random_strategy, undivided
 
+from taskflow.checkpoint.checkpoint import gather_checkpoint
 from taskflow.kernels import NumpyKernels
 from taskflow.models import build
 from taskflow.rules import SGD, Adam, UpdateRule
@@ -50,6 +52,20 @@ def test_adam_and_what_is_read_back(kernels: Any) -> None:
     np.testing.assert_allclose(evaluated_there, evaluated, rtol=1e-8)
     for name, value in weights.items():
         np.testing.assert_allclose(weights_there[name], value, rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+def test_the_memory_of_a_checkpoint_is_used_again(kernels: Any, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    graph = build("RNNLM", preset="small", dtype="float64")
+    run = Executor(graph, random_strategy(graph, 2, Random(1)), Adam(0.01), seed=3, kernels=kernels)
+    run.train(random_feeds(graph, 0))
+    first, _ = gather_checkpoint(run, tmp_path / "unused.safetensors")
+    run.train(random_feeds(graph, 1))
+    wanted, _ = gather_checkpoint(run, tmp_path / "unused.safetensors")
+    found, _ = gather_checkpoint(run, tmp_path / "unused.safetensors", into=first)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, strict=True)
+        assert np.shares_memory(found[name], first[name]), name
 
 
 def test_a_rerun_is_bitwise_equal(kernels: Any) -> None:

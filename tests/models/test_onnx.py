@@ -132,6 +132,8 @@ def test_a_file_is_a_model_on_the_command_line(tmp_path: Path) -> None:
      r"input x: dimension 0 \(n\) has no size; give batch"),
     (lambda: model([H.make_node("MatMul", ["x", "z"], ["y"], "m")], {"x": (2, 3, 3), "z": (4, 3, 3)}),
      "leading dimensions must be equal"),
+    (lambda: model([H.make_node("DepthToSpace", ["x"], ["y"], "d", blocksize=2, mode=b"\xb6CR")], {"x": (1, 4, 2, 2)}),
+     r"node d \(DepthToSpace\): mode='.*xb6CR'; only DCR and CRD"),  # bytes that are no text
 ])
 def test_what_is_not_understood_is_refused_by_its_node(made: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):

@@ -1,7 +1,13 @@
-"""Jobs that lose ranks go on with those that are left: every step with its samples, and with one processor's losses."""
+"""Jobs that lose ranks go on with those that are left: every step with its samples, and with one processor's losses.
+
+``python tests/runtime/test_elastic.py FAILURES [FIRST [AT_ONCE]]`` draws jobs from seed FIRST on until so many starts have failed,
+AT_ONCE jobs (2) beside each other, since most of a job's time is waiting. It prints a line a job, and what was said and left of
+each that deviates; its exit status is 1 if one did.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -90,6 +96,19 @@ def test_a_job_that_stands_still_is_ended(tmp_path: Path, capsys: pytest.Capture
     assert "no process of the job has done anything for 0.8 s: it is ended" in capsys.readouterr().err
 
 
+def test_a_job_with_a_stopped_process_is_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others are busy: ranks that have left the program look for it without a limit."""
+    count = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done"
+    (tmp_path / "job.sh").write_text(f"[ $TASKFLOW_START = 1 ] && exit 0\nsh -c 'kill -STOP $$' &\nwhile true; do {count}; done\n")
+    launch = tmp_path / "mpirun"
+    launch.write_text('#!/bin/sh\nshift 2\nexec "$@"\n')
+    launch.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(tmp_path / "python"))
+        assert run_elastic(["sh", str(tmp_path / "job.sh")], (2, 2), max_restarts=1, watchdog_seconds=0.4) == 0
+    assert re.search(r"process \d+ of the job has been stopped for 0.8 s: it is ended", capsys.readouterr().err)
+
+
 # ---- training --------------------------------------------------------------------------------------------------------
 def train(folder: Path, span: str, faults: list[list[Any]], *more: str, limit: float = 400.0) -> tuple[list[list[Any]], str]:
     """What a run notes (start, step, samples, loss) whose starts have these ``faults``, and what it says; it must end trained."""
@@ -115,14 +134,22 @@ def train(folder: Path, span: str, faults: list[list[Any]], *more: str, limit: f
 
 
 def in_nobodys_use(before: set[str]) -> set[str]:
-    """Names in /dev/shm that were not there ``before`` and that no process maps; other jobs of this machine have a moment to
-    end."""
+    """Names in /dev/shm that were not there ``before`` and that no process maps; other jobs of this machine, which may be other
+    programs' as well, have a moment to end."""
     until = time.monotonic() + 10.0
     while True:
-        used = segments.mapped(int(name) for name in os.listdir("/proc") if name.isdecimal())
-        if not (left := set(os.listdir(segments.FOLDER)) - before - used) or time.monotonic() > until:
+        if not (left := set(os.listdir(segments.FOLDER)) - before - mapped_by_anyone()) or time.monotonic() > until:
             return left
         time.sleep(0.2)
+
+
+def mapped_by_anyone() -> set[str]:
+    """Names in /dev/shm of all that a process of this machine maps: MPI's segments, semaphores, whoever made them."""
+    found = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            found |= set(re.findall(rf"{segments.FOLDER}/(\S+)", maps.read_text(errors="replace")))
+    return found
 
 
 @pytest.fixture(scope="module")

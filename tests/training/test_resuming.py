@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,7 +135,10 @@ def test_auto_resumes_from_the_newest_whole_checkpoint(folder: Path) -> None:
     auto = ["--resume", "auto", "--checkpoint", "run.safetensors", "--checkpoint-every", "4", "--keep", "2"]
     whole = report(start(*auto))  # there is none yet
     assert whole["resumed_at_step"] == 0 and len(whole["losses"]) == STEPS
+    shutil.copy("run.step8.safetensors", "run.step4.safetensors")  # as if it was killed when its last file was in place
+    os.utime("run.step4.safetensors", (1, 1))
     again = report(start(*auto))  # nothing is left to do but to validate
+    assert {p.name for p in folder.glob("run*")} == {"run.safetensors", "run.step8.safetensors"}
     assert again["losses"] == [] and again["resumed_at_step"] == STEPS and again["loss_valid"] == whole["loss_valid"]
     content = bytearray((folder / "run.safetensors").read_bytes())
     content[-5] ^= 1

@@ -18,6 +18,7 @@ from inference_model import data, network
 from language_model import CONFIG, feeds, model, random_strategy, undivided
 from starting import files_up_to
 
+from taskflow.checkpoint.checkpoint import gather_checkpoint
 from taskflow.checkpoint.safetensors_file import write_safetensors
 from taskflow.rules import SGD, Adam, AdamW
 from taskflow.runtime.executor import Executor
@@ -97,6 +98,32 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(build, batch, seed, tmp_
     elsewhere = executor(build(), seed + 40, rule, **options)
     load_checkpoint(elsewhere, path)
     np.testing.assert_allclose([elsewhere.train(batch(step)) for step in range(3, 7)], losses[3:], rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_memory_of_the_last_checkpoint_is_used_again(seed, tmp_path):
+    """Whatever the strategy: arrays that nobody has a part of, or several have, and 16-bit ones, which are widened, too."""
+    graph = model() if seed % 3 else network(dtype="bfloat16")
+    run, path = executor(graph, seed, RULES[seed % 4]), tmp_path / "unused.safetensors"
+
+    def batch(step):
+        made = feeds(step) if seed % 3 else data(step)
+        return {name: value.astype("float32") if value.dtype.kind == "f" else value for name, value in made.items()}
+
+    run.train(batch(0))
+    first, _ = gather_checkpoint(run, path)
+    before = {name: value.copy() for name, value in first.items()}
+    run.train(batch(1))
+    wanted, _ = gather_checkpoint(run, path)
+    for value in first.values():
+        value[...] = 7  # of the last checkpoint nothing may be left
+    found, _ = gather_checkpoint(run, path, into=first)
+    assert found.keys() == wanted.keys() and any((before[name] != value).any() for name, value in wanted.items())
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, strict=True)
+        narrow = seed % 3 == 0 and (name.startswith("training/carried") or value.dtype.itemsize == 2)
+        assert narrow or np.shares_memory(found[name], first[name]), name
+        assert not any(np.shares_memory(found[name], held) for held in wanted.values())
 
 
 def test_a_checkpoint_is_also_a_weights_file(tmp_path):

@@ -95,9 +95,9 @@ class CupyDevice(LaunchingDevice):
         """See `ArrayDevice`."""
         return self.xp.ndarray(shape, dtype, memptr=block.data + offset)
 
-    def to_host(self, array: Array) -> np.ndarray[Any, Any]:
+    def to_host(self, array: Array, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """See `ArrayDevice`; waits for the kernels."""
-        return np.asarray(array.get(stream=self.compute))
+        return np.asarray(array.get(stream=self.compute, out=out))
 
     def upload(self, host: np.ndarray[Any, Any], out: Array) -> None:
         """See `ArrayDevice`; returns when the values are in pinned memory, from where the GPU copies them."""

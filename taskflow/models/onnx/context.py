@@ -108,7 +108,7 @@ class Context:
     def attributes(self, node: Any, **defaults: Any) -> dict[str, Any]:
         """Return a node's attributes, with defaults for those that are absent. Raises Unknown for any other attribute."""
         said = {a.name: self.onnx.helper.get_attribute_value(a) for a in node.attribute}
-        said = {k: v.decode() if isinstance(v, bytes) else v for k, v in said.items()}
+        said = {k: v.decode(errors="backslashreplace") if isinstance(v, bytes) else v for k, v in said.items()}
         if other := sorted(said.keys() - defaults.keys()):
             raise Unknown(f"attribute {other[0]}={said[other[0]]!r} is not understood")
         return defaults | said

@@ -76,7 +76,7 @@ def _first(c: Context, node: Any, number: int, ways: int) -> Tensor | None:
 def _require_usual(c: Context, node: Any, said: dict[str, Any]) -> None:
     """Raise Unknown for what PyTorch's exporter does not write."""
     usual = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}[node.op_type]
-    given = [text.decode() if isinstance(text, bytes) else text for text in said["activations"] or ()]
+    given = [text.decode(errors="backslashreplace") if isinstance(text, bytes) else text for text in said["activations"] or ()]
     if given not in ([], usual, usual * 2):
         raise Unknown(f"activations {given}; only {usual}")
     if said["layout"] or said.get("input_forget") or said.get("linear_before_reset") == 0:

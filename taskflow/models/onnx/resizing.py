@@ -95,6 +95,8 @@ def pad(c: Context, node: Any) -> Tensor:
 def pixels(c: Context, node: Any) -> Tensor:
     """Channels become pixels of blocks, or the other way round."""
     said, x, name = c.attributes(node, blocksize=None, mode="DCR"), c.tensor(node, 0), name_of(node)
+    if said["mode"] not in ("DCR", "CRD"):
+        raise Unknown(f"mode={said['mode']!r}; only DCR and CRD")
     (n, channels, rows, columns), b = x.shape, said["blocksize"]
     if node.op_type == "DepthToSpace":
         first, shape = (said["mode"] == "DCR"), (n, channels // b**2, rows * b, columns * b)

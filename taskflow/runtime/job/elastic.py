@@ -83,8 +83,9 @@ def run_elastic(
     ``launcher``: words before the command, in which {ranks} and {hosts} (``a:4,b:4``) are replaced. ``hosts`` returns the
     ranks that each node takes; it is asked before every start, so that the job shrinks and grows with them. Without it, each
     rank that has died (not one that raised an exception) is one less, down to the fewest. ``watchdog_seconds`` is as `connect` has
-    it: a job whose ranks are all here is ended when no process of it has done anything for twice as long. Its ranks watch each
-    other, but nobody does if all are stopped, or the only one is. ``say`` gets a line about each start.
+    it: a job whose ranks are all here is ended when no process of it has done anything for twice as long, or one of them has been
+    stopped for that time. Its ranks watch each other, but nobody does if all are stopped, or the only one is, or one is when the
+    others have left the program: these wait for it without a limit. ``say`` gets a line about each start.
     A mistake of the user (exit status 2) and Ctrl-C (130) end it. Raises LaunchError if the launcher does not exist or too few
     nodes are there for ten minutes.
     """
@@ -157,7 +158,7 @@ def _run(command: list[str], start: int, limit: float) -> _Ended:
     )
     assert job.stderr is not None
     if limit:
-        threading.Thread(target=_end_if_idle, args=(mark, limit, over), daemon=True).start()
+        threading.Thread(target=_end_if_stuck, args=(mark, limit, over), daemon=True).start()
     try:
         with _told_to_end():
             causes = tuple(_passed_on(job.stderr))
@@ -206,24 +207,31 @@ def _dead(causes: Sequence[str]) -> set[int]:
     return {int(rank) for form in _DEAD if (match := form.match(found)) for rank in match[1].split(",")}
 
 
-def _end_if_idle(mark: bytes, limit: float, over: threading.Event) -> None:
-    """Kill the processes of a job if all of them together have computed nothing for ``limit`` seconds, until it is ``over``."""
+def _end_if_stuck(mark: bytes, limit: float, over: threading.Event) -> None:
+    """Kill the processes of a job if all of them together have computed nothing for ``limit`` seconds, or one of them has been
+    stopped for that time, until it is ``over``."""
     most, since = 0, time.monotonic()
+    stopped: dict[int, float] = {}  # since when
     while not over.wait(limit / 8):
-        used, now = sum(map(_ticks, _processes_with(mark))), time.monotonic()
+        states, now = {process: _state(process) for process in _processes_with(mark)}, time.monotonic()
+        stopped = {process: stopped.get(process, now) for process, (state, _) in states.items() if state == b"T"}
+        used = sum(ticks for _, ticks in states.values())
         if used > most:
             most, since = used, now
-        elif now - since > limit:
-            print(f"taskflow: no process of the job has done anything for {limit:g} s: it is ended", file=sys.stderr, flush=True)
+        long = [process for process, began in stopped.items() if now - began > limit]
+        if long or now - since > limit:
+            who = f"process {long[0]} of the job has been stopped" if long else "no process of the job has done anything"
+            print(f"taskflow: {who} for {limit:g} s: it is ended", file=sys.stderr, flush=True)
             _kill(_processes_with(mark))
             return
 
 
-def _ticks(process: int) -> int:
-    """Processor time that a process has used."""
+def _state(process: int) -> tuple[bytes, int]:
+    """The kernel's letter for what a process does (T: stopped), and the processor time that it has used."""
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/stat", "rb") as file:
-        return sum(map(int, file.read().rpartition(b")")[2].split()[11:13]))
-    return 0
+        fields = file.read().rpartition(b")")[2].split()
+        return fields[0], sum(map(int, fields[11:13]))
+    return b"", 0
 
 
 def _kill(processes: Sequence[int]) -> None:

@@ -50,6 +50,11 @@ class HeldElements:
     first: int
     last: int
 
+    @property
+    def count(self) -> int:
+        """The number of its elements."""
+        return self.last - self.first
+
     def view(self, kept: PersistentBuffers) -> Any:
         """Return the elements as one dimension, as they are in memory."""
         return self.memory.flat(kept)[self.offset : self.offset + self.last - self.first]
@@ -78,13 +83,24 @@ class ArrayLayout:
             part = value[held.rect.slices(self.spec.rect)].reshape(-1)
             kept.device.upload(part[held.first : held.last], held.view(kept))
 
-    def assemble(self, parts: Iterable[tuple[HeldElements, Any]]) -> Any:
-        """Return the whole array from its parts, which are copies. Elements that nobody holds are 0, as in an update rule's array
-        of a weight that is not trained."""
+    def is_whole(self, held: HeldElements) -> bool:
+        """True if nothing of the array is outside of ``held``."""
+        return held.count == self.spec.rect.volume
+
+    def room(self, array: Any | None) -> Any | None:
+        """Return the memory of ``array`` as one dimension if this array fits there as it is; else None."""
+        fits = array is not None and array.dtype == self.spec.dtype and array.shape == self.spec.shape
+        return array.reshape(-1) if array is not None and fits and array.flags.c_contiguous else None
+
+    def assemble(self, parts: Iterable[tuple[HeldElements, Any]], room: Any | None = None) -> Any:
+        """Return the whole array from its parts, which are copies: one that is whole as it is, else a new array, or one in ``room``
+        (see there). Elements that nobody holds are 0, as in an update rule's array of a weight that is not trained."""
         parts = list(parts)
-        if len(parts) == 1 and parts[0][0].last - parts[0][0].first == self.spec.rect.volume:
+        if len(parts) == 1 and self.is_whole(parts[0][0]):
             return parts[0][1].reshape(self.spec.shape)
-        whole = np.zeros(self.spec.shape, self.spec.dtype)
+        whole = np.zeros(self.spec.shape, self.spec.dtype) if room is None else room.reshape(self.spec.shape)
+        if room is not None:
+            room[...] = 0
         for held, values in parts:
             where: Any = (*held.rect.slices(self.spec.rect), ...)  # a view, also of an array without dimensions
             into = whole[where]

@@ -136,6 +136,8 @@ class Saver:
             say(f"{after} (training waited {written.held:.2g} s, written beside it in {written.seconds:.2g} s)")
 
         self._writer = CheckpointWriter(executor, str(options.checkpoint), keep=options.keep, said=said)
+        if start.steps == steps:
+            self._writer.tidy()
 
     def __call__(self, done: int, epoch: int) -> None:
         """Begin a checkpoint if one is due after ``done`` steps, in ``epoch``; the last one is complete when this returns."""

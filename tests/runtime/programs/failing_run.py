@@ -7,6 +7,7 @@ restart (before the first step), step, gather, write (of a file's bytes) or repl
 """
 
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -91,9 +92,13 @@ class Shuffled(Batches):
 
 
 def note(line: object) -> None:
+    """Append a line, whole or not at all: where no file gets longer, a part of it would be written."""
     if RANK == 0:
-        with open("notes", "a") as file:
-            file.write(json.dumps(line) + "\n")
+        with open("notes", "ab", buffering=0) as file:
+            before, text = file.tell(), (json.dumps(line) + "\n").encode()
+            if file.write(text) < len(text):
+                file.truncate(before)
+                raise OSError(errno.EFBIG, "no room for a note", "notes")
 
 
 @example({"small": Preset(Config(), Adam(lr=0.02), 40)}, data="NONE", data_help="Nothing.")
@@ -117,10 +122,10 @@ def train(self, feeds, **options):
     return loss
 
 
-def gather(executor, path, position):
+def gather(executor, *more):
     fail_at("gather", step=executor.state.step)
     LAST_STEP[0] = executor.state.step
-    return plain_gather(executor, path, position)
+    return plain_gather(executor, *more)
 
 
 def write(path, arrays, metadata):

@@ -19,13 +19,16 @@ def save(model: Parallel, optimizer: torch.optim.Optimizer, folder: str | Path, 
     """Write weights, buffers and the optimizer's state after ``steps`` steps to ``folder``/stepN, and remove all but the last
     ``keep`` there. Every rank calls it; all must see one folder. Learning rates are yours to set."""
     folder = Path(folder)
+    if dist.get_rank() == 0:
+        _remove(folder / f"step{steps}")  # of a run that failed in it, maybe with files of more ranks
+    dist.barrier()
     dcp.save(_tensors(model, optimizer), checkpoint_id=folder / f"step{steps}")
     dist.barrier()
     if dist.get_rank() == 0:
         last = _complete(folder)[-keep:]
         for old in folder.glob("step*"):
             if old not in last:
-                shutil.rmtree(old, ignore_errors=True)
+                _remove(old)
 
 
 def resume(model: Parallel, optimizer: torch.optim.Optimizer, folder: str | Path) -> int:
@@ -38,6 +41,12 @@ def resume(model: Parallel, optimizer: torch.optim.Optimizer, folder: str | Path
     _make_state(optimizer)
     dcp.load(_tensors(model, optimizer), checkpoint_id=found[0][0])
     return _steps(found[0][0])
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint: first what makes it complete, so that none of which a part is gone is taken for one."""
+    (path / _METADATA).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _complete(folder: Path) -> list[Path]:
