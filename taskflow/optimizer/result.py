@@ -180,7 +180,7 @@ class SearchResult:
     def _among(self) -> str:
         if not self.optimal_among:
             return ""
-        outside = any(config.weights for config in self.strategy.configs.values())
+        outside = any(config.weights or config.copies > 1 for config in self.strategy.configs.values())
         return f"none in {self.optimal_among} is faster" if outside else f"optimal among {self.optimal_among}"
 
     def __repr__(self) -> str:

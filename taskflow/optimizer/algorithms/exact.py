@@ -42,6 +42,7 @@ PARTIAL_PER_PROPOSAL = 100  # so many partial plans may be looked at for each pr
 FIRST_SECONDS = 2.0  # at most, for the default search, whose plan is the first to beat
 FAR = 3  # operators that a plan differs in, from which on it becomes the evaluator's current one
 EVEN = "even pieces"
+ONCE = "plans without copies"
 ROUNDING = 1e-9  # a bound adds in another order than the simulator
 
 
@@ -56,8 +57,9 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
 
     ``SearchResult.optimal``: no strategy of the space is faster. ``SearchResult.lower_bound``: no strategy takes fewer seconds;
     this holds even if the budget ended first or ``options.tolerance`` permits less. On devices of unequal speed the space has
-    even pieces only, while the default search also cuts unevenly (`uneven_applies`). Then ``SearchResult.optimal_among`` says
-    what was proved, and the bound is the one for all pieces. ``SearchResult.proof``: how it was proved.
+    even pieces only, while the default search also cuts unevenly (`uneven_applies`). What is made of weights alone the space has
+    on one processor each, other plans in copies. Then ``SearchResult.optimal_among`` says what was proved, and the bound is the
+    one for all plans. ``SearchResult.proof``: how it was proved.
     Raises ValueError if an operator has more than MOST_CONFIGS configurations, or if the bound has not been compiled.
     """
     options = options or SearchOptions()
@@ -75,7 +77,10 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
     first = guided(evaluator, replace(options, budget=part, deadline=None))
     if first.stopped == "interrupted":
         return replace(first, algorithm="exact")
-    decided, some = _decided(evaluator, space), uneven_applies(evaluator.machine, options.space)
+    decided = _decided(evaluator, space)
+    among = EVEN if uneven_applies(evaluator.machine, options.space) else ""
+    if len(evaluator.machine.processors) > 1 and any(node.of_weights for node in evaluator.graph):
+        among = f"{ONCE} in {EVEN}" if among else ONCE
     plan = within_space(decided, first.strategy) if within else first.strategy
     rivals = (*options.rivals, replace(plan, name="guided"))
     run = SearchSession("exact", evaluator, replace(options, rivals=rivals, bound=None))
@@ -92,7 +97,7 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
             branch.descend()
         run.enter("proof")
         branch.search()
-        run.optimal = not (options.tolerance or some)
+        run.optimal = not (options.tolerance or among)
         return "finished"
 
     found = run.conduct(body)
@@ -101,8 +106,8 @@ def exact(evaluator: Evaluator, options: SearchOptions | None = None, *, within:
         found, starts={**({} if within else first.starts), **starts},
         lacking=tuple(dict.fromkeys((*(() if within else first.lacking), *found.lacking))),
         search_seconds=found.search_seconds + (0.0 if options.deadline else first.search_seconds),
-        lower_bound=first.lower_bound if some else max(first.lower_bound, branch.lower_bound), proof=branch.proof,
-        optimal_among=EVEN if some and branch.complete and not options.tolerance else "",
+        lower_bound=first.lower_bound if among else max(first.lower_bound, branch.lower_bound), proof=branch.proof,
+        optimal_among=among if branch.complete and not options.tolerance else "",
     )
 
 

@@ -18,3 +18,15 @@ def test_plans_have_it_wherever_it_is_read(algorithm: str) -> None:
         assert not node.of_weights or found.strategy.plan is not None or config.copies in (1, 4), node.name
     run = taskflow.Executor(graph, found.strategy, taskflow.SGD(0.1))
     assert (run.train(feeds(0, "float32")) or 0) > 0
+
+
+def test_exact_search_says_that_it_has_no_copies() -> None:
+    """A space of single places: plans that have copies, as the first one to beat, may be faster than all of it."""
+    graph = taskflow.OperatorGraph()
+    x = taskflow.input(graph, (4, 6), name="x")
+    matrix = taskflow.tanh(taskflow.expand_weight(graph, (6, 6), (6, 6), name="matrix"), name="bounded")
+    target = taskflow.input(graph, (4, 6), name="target")
+    graph.minimize(taskflow.mse_loss(taskflow.einsum("ni,ij->nj", x, matrix, name="product"), target, name="loss"))
+    found = search(graph, taskflow.load_machine("p100", 2), budget="40000p", rule=taskflow.SGD(0.1), algorithm="exact")
+    assert not found.optimal and found.optimal_among == "plans without copies"
+    assert found.lower_bound <= found.seconds and "plans without copies" in str(found)
