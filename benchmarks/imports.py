@@ -208,21 +208,22 @@ class Compared(NamedTuple):
     gradients: float
 
 
-def network(name: str) -> tuple[Any, dict[str, Any]]:
-    """A network by its name, in training and without dropout, and examples of its arguments."""
-    if name in TIMM:
-        module, keywords = timm_module(name)
+def network(of: str | dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A network by its name or configuration, in training and without dropout, and examples of its arguments."""
+    if isinstance(of, str) and of in TIMM:
+        module, keywords = timm_module(of)
         return undropped(module), keywords
-    module = without_dropout(CONFIGS[name])
+    module = without_dropout(CONFIGS[of] if isinstance(of, str) else of)
     _, keywords = examples_for(module, BATCH, None if module.main_input_name == "pixel_values" else STEPS)
     return module, keywords | (images_beside(module, BATCH) if "input_ids" in keywords else {})
 
 
-def compared(name: str, masked: bool = False, exported: bool = False) -> Compared:
-    """Import a network, recorded or ``exported``, and train it a step beside PyTorch. ``masked``: with an attention_mask."""
+def compared(of: str | dict[str, Any], masked: bool = False, exported: bool = False) -> Compared:
+    """Import a network (by its name or configuration), recorded or ``exported``, and train it a step beside PyTorch. ``masked``:
+    with an attention_mask."""
     import torch
 
-    module, keywords = network(name)
+    module, keywords = network(of)
     numbers = torch.Generator().manual_seed(1)
     keywords = {
         key: torch.randn(value.shape, generator=numbers) if value.is_floating_point()

@@ -28,10 +28,14 @@ NOT_RUN: dict[str, str] = {
     r"torchrun --nproc-per-node 8 probe\.py.*": "needs eight GPUs; tests/probe runs a probe on gloo ranks",
     r"taskflow (machine build probe\.json|simulate llama\.py|profile llama\.py).*": "goes on with a probe: see tests/probe",
     r"MPICC=.* -m pip install .*": CLUSTER,
+    r"python tests/runtime/random_failures\.py .*": "takes an hour; tests/runtime/test_elastic.py draws some of these failures",
 }
 """Lines of sh blocks that no test runs, as regular expressions of whole lines, with the reason."""
 
-SCRIPTS_NOT_RUN = {"#SBATCH": "needs Slurm; bash reads it without running it, and the program it starts runs elsewhere on the page"}
+SCRIPTS_NOT_RUN = {
+    "#SBATCH": "needs Slurm; bash reads it without running it, and the program it starts runs elsewhere on the page",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "needs four nodes; tests/export/test_elastic_export.py starts four agents so",
+}
 
 TEXTS_NOT_COMPARED = {
     "bash:  eval": "what to write into the start files of three shells",
