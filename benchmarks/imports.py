@@ -31,8 +31,6 @@ from taskflow.models.pytorch import from_torch, weights_of
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.exported import why_not_exported
 
-from timm_networks import TIMM, timm_module  # isort: skip
-
 WIDTH = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
 WORDS = dict(vocab_size=211, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 DECODER = WIDTH | WORDS | dict(num_key_value_heads=2, max_position_embeddings=128)
@@ -210,7 +208,9 @@ class Compared(NamedTuple):
 
 def network(of: str | dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A network by its name or configuration, in training and without dropout, and examples of its arguments."""
-    if isinstance(of, str) and of in TIMM:
+    if isinstance(of, str) and of not in CONFIGS:
+        from timm_networks import timm_module
+
         module, keywords = timm_module(of)
         return undropped(module), keywords
     module = without_dropout(CONFIGS[of] if isinstance(of, str) else of)
@@ -362,6 +362,8 @@ def large(as_json: bool) -> None:
 def main() -> None:
     """Print one of the two tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    from timm_networks import TIMM  # beside this file, and so found where it is the program
+
     every = [*CONFIGS, *TIMM]
     parser.add_argument("--networks", nargs="+", choices=every, metavar="NAME", help="some of them")
     parser.add_argument("--timm", action="store_true", help="timm's networks")
