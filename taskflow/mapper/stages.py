@@ -30,11 +30,13 @@ def stages_of(graph: OperatorGraph, count: int, layers: Sequence[int] = (), who:
         found = {name: next(s for s, end in enumerate(ends) if layer < end) for name, layer in numbers.items()}
     else:
         found = _by_flops(graph, count, who)
+    readers: dict[int, list[str]] = {}
+    for node in graph:
+        for tensor in node.inputs:
+            readers.setdefault(tensor.node, []).append(node.name)
     for node in reversed(graph.nodes):
-        alone = node.of_weights or not node.inputs
-        readers = [found[n.name] for n in graph if any(t.node == node.number for t in n.inputs)] if alone else []
-        if readers:
-            found[node.name] = min(readers)
+        if (node.of_weights or not node.inputs) and node.number in readers:
+            found[node.name] = min(found[name] for name in readers[node.number])
     return found
 
 

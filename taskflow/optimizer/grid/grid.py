@@ -12,7 +12,7 @@ from typing import Any
 from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, Machine
-from taskflow.mapper import HybridParallel, HybridPlan, Strategy, layer_numbers, map_graph, node_size, samples
+from taskflow.mapper import HybridParallel, HybridPlan, Strategy, layer_numbers, map_graph, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
 from taskflow.optimizer.evaluate.folded import KEPT
@@ -325,7 +325,6 @@ class PlanTrial:
         self.seconds, self.refused, self.simulated = inf, 0, 0
         self.pace = SECONDS_A_PIECE
         self._layers = max(layer_numbers(evaluator.graph).values(), default=-1) + 1
-        self._node = node_size(evaluator.machine)
         self._exchanges = 4 * sum(node.operator.kind == "dispatch" for node in evaluator.graph)  # there and back, twice
         self._clock = clock or Deadline()
         self._make = make or (lambda plan: map_graph(HybridParallel(plan), evaluator.graph, evaluator.machine))
@@ -377,8 +376,6 @@ class PlanTrial:
         devices = plan.tensor * plan.context
         if plan.shares:  # unequal replicas are not folded
             devices *= len(plan.shares)
-        else:  # those on one node are lowered together, since they share its links
-            devices *= min(plan.data or 1, max(1, self._node // devices))
         blocks = 0
         if plan.experts > 1 and plan.tensor * plan.context > 1:  # all groups of an exchange with experts are lowered
             members = plan.tensor * plan.context * plan.experts

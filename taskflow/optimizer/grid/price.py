@@ -131,9 +131,9 @@ def begun_sooner(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> float:
     gradients of weights are written there, and not added to."""
     if plan.zero > 1 or plan.zero_layers or plan.split > 1:
         return 0.0
-    both = [sums.sums(plan, first) for first in (False, True)]
+    found = sums.sums(plan)
+    ahead, host, alone = map(float, sums.adding(plan))
     if plan.pipeline * plan.virtual == micro_batches == 1:
-        later, first = (of.seconds[:, 5] for of in both)
-    else:
-        later, first = (np.maximum(of.seconds[:, 2] + of.sums[:, 1], of.seconds[:, 3]) for of in both)
-    return float((later - first)[-1])
+        return alone
+    device, starts, sent = float(found.seconds[-1, 2]), float(found.seconds[-1, 3]), float(found.sums[-1, 1])
+    return max(device + sent, starts) - max(device - ahead + sent, starts - host)

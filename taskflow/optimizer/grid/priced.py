@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.rules import UpdateRule
+
+PRICED = 256  # plans at a time, so that little of the time is taken beyond its end; more are hardly quicker to price
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +104,25 @@ def priced_plans(
     grid: AnyGrid, plans: Iterable[tuple[HybridPlan, int]], over: Callable[[], bool]
 ) -> tuple[list[PricedPlan], list[PricedPlan]]:
     """Return, of ``plans`` with their numbers of micro-batches, those that fit in closed form, the one with the best price first,
-    and those that do not, without prices. Stops early once ``over`` answers true."""
-    fitting: list[tuple[HybridPlan, int, PlanMemory]] = []
+    and those that do not, without prices. Stops early once ``over`` answers true; `PRICED` are priced together."""
+    priced: list[PricedPlan] = []
     refused: list[PricedPlan] = []
-    for plan, count in plans:
+    left = iter(plans)
+    while some := list(islice(left, PRICED)):
+        fitting: list[tuple[HybridPlan, int, PlanMemory]] = []
+        for plan, count in some:
+            if over():
+                break
+            try:
+                memory = grid.memory(plan, count)
+            except ValueError:  # the network cannot be cut so
+                continue
+            if memory.nbytes <= (1 + MARGIN) * grid.memory_bytes:
+                fitting.append((plan, count, memory))
+            else:
+                refused.append(PricedPlan(plan, count, inf, memory))
+        prices = grid.prices.price([(plan, count) for plan, count, _ in fitting])
+        priced += [PricedPlan(plan, count, seconds, memory) for (plan, count, memory), seconds in zip(fitting, prices)]
         if over():
             break
-        try:
-            memory = grid.memory(plan, count)
-        except ValueError:  # the network cannot be cut so
-            continue
-        if memory.nbytes <= (1 + MARGIN) * grid.memory_bytes:
-            fitting.append((plan, count, memory))
-        else:
-            refused.append(PricedPlan(plan, count, inf, memory))
-    prices = grid.prices.price([(plan, count) for plan, count, _ in fitting])
-    priced = [PricedPlan(plan, count, seconds, memory) for (plan, count, memory), seconds in zip(fitting, prices)]
     return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.plan))), refused

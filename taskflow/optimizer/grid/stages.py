@@ -88,6 +88,7 @@ class PlanSums:
         self.levels = tuple(level for level in self.masks if level != other)
         self._stages: dict[tuple[int, tuple[int, ...]], Array] = {}
         self._sums: dict[object, StageSums] = {}
+        self._adding: dict[object, Array] = {}
         self._weights: dict[object, StageWeights] = {}
         self._buckets: dict[object, Array] = {}
         blocks, units = blocks_of(self.graph), dict[str, int]()
@@ -137,18 +138,27 @@ class PlanSums:
             found |= mask & (levels == level)
         return found
 
-    def sums(self, plan: HybridPlan, first: bool = False) -> StageSums:
-        """Return what the passes of a plan's stages take and keep; ``first``: of the first micro-batch, which adds to no
-        gradients of weights."""
+    def sums(self, plan: HybridPlan) -> StageSums:
+        """Return what the passes of a plan's stages take and keep."""
         key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, plan.pipeline, plan.virtual,
                plan.stages, plan.regather, plan.recompute_layers or plan.recompute,
                plan.schedule.rank(plan.pipeline, plan.pipeline),
-               plan.zero > 1 or first)  # fmt: skip
+               plan.zero > 1)  # fmt: skip
         if key not in self._sums:
-            self._sums[key] = self._add_up(plan, self.tables.of(plan), first)
+            self._sums[key] = self._add_up(plan, self.tables.of(plan))
         return self._sums[key]
 
-    def _add_up(self, plan: HybridPlan, table: NodeTable, first: bool) -> StageSums:
+    def adding(self, plan: HybridPlan) -> Array:
+        """Return the seconds that adding to the gradients of earlier micro-batches takes on the last stage: of device and host, and
+        where each task is by itself."""
+        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, plan.pipeline, plan.virtual,
+               plan.stages)  # fmt: skip
+        if key not in self._adding:
+            table, own = self.tables.of(plan), self.stages(plan) == plan.pipeline * plan.virtual - 1
+            self._adding[key] = (table.seconds[own] - table.alone[own]).sum(axis=0)[[2, 3, 5]]
+        return self._adding[key]
+
+    def _add_up(self, plan: HybridPlan, table: NodeTable) -> StageSums:
         tables, plan = self.tables, plan
         count, stage = plan.pipeline * plan.virtual, self.stages(plan)
         again, dropped = self.again(plan), self.not_kept(plan)
@@ -161,7 +171,7 @@ class PlanSums:
             return np.bincount(stage[nodes], values, count)
 
         everything = np.arange(len(stage))
-        each = tables.seconds(plan, first)
+        each = tables.seconds(plan)
         seconds = np.stack([by_stage(everything, each[:, i]) for i in range(6)], axis=1)
         read_again = dropped[source] & (again[reader] | tables.read_kept)
         sums, members = (

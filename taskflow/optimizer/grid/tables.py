@@ -154,11 +154,10 @@ class GraphTables:
             self._tables[key] = self._make(*key)
         return self._tables[key]
 
-    def seconds(self, plan: HybridPlan, first: bool = False) -> Array:
-        """Return a table's seconds for a plan: with stages 2 and 3 of ZeRO each pass has gradients of its own, as the ``first``
-        micro-batch has with any."""
+    def seconds(self, plan: HybridPlan) -> Array:
+        """Return a table's seconds for a plan: with stages 2 and 3 of ZeRO each pass has gradients of its own."""
         table = self.of(plan)
-        return table.alone if plan.zero > 1 or first else table.seconds
+        return table.alone if plan.zero > 1 else table.seconds
 
     def _mapper(self, t: int, c: int, e: int, along: bool = True) -> tuple[HybridParallel, Machine]:
         """A prepared mapper with as few replicas as e allows, and the machine that it is prepared for. ``along``: what lies between
