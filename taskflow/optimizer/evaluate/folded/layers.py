@@ -86,14 +86,14 @@ def every_layer(graph: OperatorGraph, strategy: Strategy) -> FewerLayers:
 
 
 def _constants_of_others(graph: OperatorGraph) -> set[int]:
-    """Return the numbers of constants that other layers read, too: they are in no layer. Tables of positions are such, and have
-    the name of the first layer that reads them."""
+    """Return the numbers of constants, and of what is made of weights alone, that other layers read, too: they are in no layer.
+    Tables of positions are such, and biases by distance; they have the name of the first layer that reads them."""
     found: set[int] = set()
     for node in graph:
         own = numbered_layer(node.name)
         for tensor in node.inputs:
             of = graph.nodes[tensor.node]
-            if of.inputs or of.parameters or of.operator.kind == "input":
+            if not of.of_weights and (of.inputs or of.parameters or of.operator.kind == "input"):
                 continue
             if numbered_layer(of.name) not in ("", own):
                 found.add(of.number)
