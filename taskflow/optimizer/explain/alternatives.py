@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 
 from taskflow.graph import Node
-from taskflow.mapper import OpConfig, Strategy, cut_only, in_micro_batches
+from taskflow.mapper import OpConfig, Strategy, copy_on_each, cut_only, in_micro_batches
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms import OperatorGroups
 from taskflow.optimizer.evaluate import Evaluator, critical_path
@@ -23,7 +23,7 @@ SAMPLE = 200  # configurations of the operator's space beside the ones with a re
 EXPLAINED = 20_000  # tasks of a step: beyond it only FEW alternatives are lowered to say what grows
 FEW = 3  # alternatives of such a step
 ALIKE = 2  # alternatives of the same degrees that are shown
-ALWAYS = ("data parallel", "whole on one device")  # shown even if they are slow
+ALWAYS = ("data parallel", "on every device", "whole on one device")  # shown even if they are slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,13 @@ def _candidates(evaluator: Evaluator, node: Node, space: SearchSpace) -> Iterato
     """Reasons and configurations; those with the better reasons first."""
     n, config, own = space.processors, evaluator.strategy[node.name], space[node]
     first = config.processors[0]
-    yield "data parallel", place(cut_only(node, Soap.SAMPLE, n), n)
+    if node.of_weights:
+        yield "on every device", copy_on_each(node, n)
+    else:
+        yield "data parallel", place(cut_only(node, Soap.SAMPLE, n), n)
     yield "whole on one device", place((1,) * len(node.dims), n, first)
     groups = OperatorGroups(evaluator.graph)
-    for other in groups.neighbours[node.name]:
+    for other in groups.neighbours.get(node.name, ()):  # what is made of weights alone has none
         spread = groups.spread(other, evaluator.strategy[other], (node.name,))
         yield f"as {other}", spread[node.name]
     pieces = prod(config.degrees)
@@ -130,7 +133,7 @@ def _candidates(evaluator: Evaluator, node: Node, space: SearchSpace) -> Iterato
         for stride in {1, own.strides(prod(degrees))[-1]}:
             yield reason, place(degrees, n, first, stride)
     for shift in range(1, min(n, 64)):
-        yield "other devices", OpConfig(config.degrees, tuple((p + shift) % n for p in config.processors))
+        yield "other devices", replace(config, processors=tuple((p + shift) % n for p in config.processors), weights=())
     everything = own.candidates(aligned=True)
     for other_config in everything[:: max(1, len(everything) // SAMPLE)]:
         count = len(set(other_config.processors)) - len(set(config.processors))

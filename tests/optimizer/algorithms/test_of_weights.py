@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from of_weights import feeds, model
 
 import taskflow
-from taskflow.optimizer import search
+from taskflow.mapper import DataParallel, OpConfig, map_graph
+from taskflow.optimizer import make_evaluator, search
+from taskflow.optimizer.explain import alternatives
 
 
 @pytest.mark.parametrize("algorithm", ["guided", "mcmc", "optcnn"])
@@ -30,3 +34,17 @@ def test_exact_search_says_that_it_has_no_copies() -> None:
     found = search(graph, taskflow.load_machine("p100", 2), budget="40000p", rule=taskflow.SGD(0.1), algorithm="exact")
     assert not found.optimal and found.optimal_among == "plans without copies"
     assert found.lower_bound <= found.seconds and "plans without copies" in str(found)
+
+
+def test_alternatives_of_what_is_made_of_weights_are_tried() -> None:
+    graph, machine = model("float32"), taskflow.load_machine("p100", 4)
+    evaluator = make_evaluator(graph, machine, rule=taskflow.SGD(0.1))
+    everywhere = map_graph(DataParallel(), graph, machine)
+    evaluator.set(everywhere)
+    for name in ("bounded", "table"):
+        found = alternatives(evaluator, name)
+        assert "whole on one device" in [one.reason for one in found]
+        assert all(one.seconds >= evaluator.seconds for one in found if one.reason == "whole on one device")
+    alone = replace(everywhere, configs={**everywhere.configs, "bounded": OpConfig((1, 1), (2,))})
+    evaluator.set(alone)
+    assert "on every device" in [one.reason for one in alternatives(evaluator, "bounded")]
