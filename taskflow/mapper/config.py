@@ -47,6 +47,10 @@ class OpConfig:
             rects = [rect for rect in rects for _ in range(self.copies)]
         return list(zip(rects, self.processors))
 
+    def is_local(self, node: Node) -> bool:
+        """True for what is made of weights alone and computed on several processors, each for what reads it there."""
+        return node.of_weights and self.copies > 1
+
     def draw(self, node: Node) -> Drawing:
         """Draw the pieces of ``node``'s iteration space on their processors, for a notebook."""
         return self.partition(node).draw(self.processors)

@@ -95,7 +95,7 @@ def _options(
         configs = {}
         for node in graph:
             dim, config = sample_dim(node), plan[node.name]
-            if node.of_weights and config.copies > 1:
+            if config.is_local(node):
                 configs[node.name] = copy_on_each(node, of.size)
             else:
                 configs[node.name] = config if dim is None else repeated(config, dim, size, of.size // size)

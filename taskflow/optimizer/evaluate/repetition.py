@@ -88,7 +88,7 @@ class Repetition:
         there: then each has as many."""
         dim = sample_dim(node)
         if dim is None:
-            return self._copied(config) if node.of_weights and config.copies > 1 else config
+            return self._copied(config) if config.is_local(node) else config
         if (dim, config) not in self._expanded:
             self._expanded[dim, config] = repeated(config, dim, self.size, self.count)
         return self._expanded[dim, config]

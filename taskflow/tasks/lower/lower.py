@@ -217,7 +217,7 @@ def cut(graph: OperatorGraph, strategy: Strategy, number: int, part: StepPart | 
 
 
 def _piece(node: Node, config: OpConfig, index: int, rect: Rect, processor: int, of_all: int | None) -> Piece:
-    local = node.of_weights and config.copies > 1
+    local = config.is_local(node)
     copies = () if local else _copies(config, index if of_all is None else of_all)
     return Piece(node, index, rect, processor, node.reads(rect), node.writes(rect), of_all, copies, local)
 

@@ -39,7 +39,7 @@ def replicas(graph: OperatorGraph, strategy: Strategy, machine: Machine) -> Iter
     shares: dict[str, int] = {}
     for node in graph:
         dim = sample_dim(node)
-        if dim is None and (node.operator.kind == "constant" or _is_local(node, strategy)):
+        if dim is None and (node.operator.kind == "constant" or strategy[node.name].is_local(node)):
             continue
         degree = 1 if dim is None else strategy[node.name].degrees[dim]
         even = dim is not None and degree % micro_batches == 0 and node.dims[dim].size % degree == 0
@@ -60,7 +60,7 @@ def _members_apart(graph: OperatorGraph, strategy: Strategy, machine: Machine, s
         return
     nodes = [
         node for node in graph
-        if sample_dim(node) is not None or not (node.operator.kind == "constant" or _is_local(node, strategy))
+        if sample_dim(node) is not None or not (node.operator.kind == "constant" or strategy[node.name].is_local(node))
     ]
     members = max((len(strategy[node.name].processors) for node in nodes), default=1) // (parts * shares)
     for inner in (n for n in range(members, 1, -1) if members % n == 0):
@@ -69,18 +69,13 @@ def _members_apart(graph: OperatorGraph, strategy: Strategy, machine: Machine, s
             yield placed
 
 
-def _is_local(node: Node, strategy: Strategy) -> bool:
-    """True for what is made of weights alone and computed on several processors, each for what reads it there."""
-    return node.of_weights and strategy[node.name].copies > 1
-
-
 def _in_each(graph: OperatorGraph, strategy: Strategy, found: Replicas) -> bool:
     """True if what is made of weights alone is computed by all processors that do the same, or by none of them."""
     rows = {image: number for number, images in enumerate(found.images.values()) for image in images}
     seen: set[int] = set()
     for node in graph:
         config = strategy[node.name]
-        if not _is_local(node, strategy) or found.count == 1 or id(config) in seen:
+        if not config.is_local(node) or found.count == 1 or id(config) in seen:
             continue
         seen.add(id(config))
         for first in range(0, len(config.processors), config.copies):
@@ -156,7 +151,7 @@ def _images(
         if node.name in spread:
             continue
         config, dim = strategy[node.name], sample_dim(node)
-        if count > 1 and dim is None and (node.operator.kind == "constant" or _is_local(node, strategy)):
+        if count > 1 and dim is None and (node.operator.kind == "constant" or strategy[node.name].is_local(node)):
             continue
         if (placed := (id(config.processors), config.degrees, dim, config.copies)) in seen:
             continue
