@@ -10,12 +10,14 @@ from taskflow.mapper.strategy import Strategy
 
 def blocks_of(graph: OperatorGraph) -> dict[str, str]:
     """Return the block of each layer with weights: the operators whose names share a number (``h.3``), if all that read the
-    weights are among them. Other layers (an embedding, the last norm, weights that several blocks share) are in none."""
+    weights are among them. Other layers (an embedding, the last norm, weights that several blocks share) are in none. Nor are
+    weights of which something is made without samples: that is done once in a step, and their gradients come after all passes."""
     readers: dict[str, set[str]] = {}
     for node in graph:
         if node.parameters:
+            block = "" if node.of_weights else numbered_layer(node.name)
             for layer in {parameter.layer for parameter in node.parameters}:
-                readers.setdefault(layer, set()).add(numbered_layer(node.name))
+                readers.setdefault(layer, set()).add(block)
     return {layer: next(iter(of)) for layer, of in readers.items() if len(of) == 1 and "" not in of}
 
 
@@ -26,24 +28,28 @@ def units_of(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:
 
 def bucket_units(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:
     """Return, by layer, the name of its bucket, for layers that share one (`CollectiveSync.bucket`): ``h.2.q..h.3.mlp``, of the
-    first and the last of them. A layer's size is that of the weights that the first piece of each of its operators reads."""
+    first and the last of them. A layer's size is that of the weights that the first piece of each of its operators reads. Weights
+    of which something is made without samples have buckets of their own, the last ones: their gradients come after all passes."""
     if not any(sync.bucket for sync in strategy.syncs.values()):
         return {}
     pipeline, blocks = strategy.pipeline, blocks_of(graph)
     sizes: dict[str, int] = {}
     stages: dict[str, set[int]] = {}
     seen: set[str] = set()
+    after: set[str] = set()  # layers whose gradients come after all passes
     for node in graph:
         for parameter, elements in zip(node.parameters, _read_by_first(node, strategy) if node.parameters else ()):
             if not parameter.trained or (parameter.layer not in sizes and not strategy.sync(parameter.layer).bucket):
                 continue
             stages.setdefault(parameter.layer, set()).add(0 if pipeline is None else pipeline.stage(node.name))
+            after.update({parameter.layer} if node.of_weights else ())
             sizes[parameter.layer] = sizes.get(parameter.layer, 0) + (elements if parameter.name not in seen else 0)
             seen.add(parameter.name)
-    layers = [
-        BucketLayer(layer, blocks.get(layer, layer), elements, (sync, tuple(sorted(stages[layer]))), sync.bucket)
-        for layer, elements in reversed(sizes.items()) for sync in (strategy.sync(layer),)
-    ]
+    layers = []
+    for layer in sorted(reversed(sizes), key=after.__contains__):
+        sync = strategy.sync(layer)
+        kind = sync, tuple(sorted(stages[layer])), layer in after
+        layers.append(BucketLayer(layer, blocks.get(layer, layer), sizes[layer], kind, sync.bucket))
     found = [bucket for bucket in divided(layers) if len(bucket) > 1]
     return {layer.name: f"{bucket[-1].name}..{bucket[0].name}" for bucket in found for layer in bucket}
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
 from fast_and_slow import fast_among
 from language_model import undivided
-from of_weights import feeds, model, with_copies
+from of_weights import NORMAL, feeds, model, with_copies
 
 import taskflow
-from taskflow.mapper import DataParallel, Expert, HybridParallel, Mapper, Megatron, OpConfig, Strategy, map_graph
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import (
+    DataParallel,
+    Expert,
+    HybridParallel,
+    Mapper,
+    Megatron,
+    OpConfig,
+    Strategy,
+    gather_units,
+    map_graph,
+    units_of,
+)
+from taskflow.tasks import ReduceScatter
 from taskflow.tasks.lower import lower
 from taskflow.tasks.task import Kind
 
@@ -60,6 +74,37 @@ def test_nothing_but_gradients_of_weights_travels() -> None:
     tasks = lower(graph, strategy, taskflow.SGD(0.1))
     moved = {t.topic.name for t in tasks if t.kind in (Kind.COPY, Kind.COLLECTIVE)}
     assert moved == {"loss", *(p.layer for p in graph.parameters)}
+
+
+def blocks(layers: int = 3) -> OperatorGraph:
+    """Blocks of two linear layers and a scale, which is a tanh of weights."""
+    graph = OperatorGraph("float64")
+    h = taskflow.input(graph, (8, 6), name="x")
+    for i in range(layers):
+        scale = taskflow.tanh(taskflow.expand_weight(graph, (1, 6), (1, 6), init=NORMAL, name=f"h.{i}.scale"), name=f"h.{i}.tanh")
+        h = taskflow.mul(taskflow.linear(h, 6, name=f"h.{i}.up"), scale, name=f"h.{i}.scaled")
+        h = taskflow.linear(h, 6, name=f"h.{i}.down")
+    graph.minimize(taskflow.cross_entropy(h, taskflow.input(graph, (8,), "int64", name="label"), name="loss"))
+    return graph
+
+
+def test_what_is_of_weights_is_in_no_block() -> None:
+    """Its gradients come after all passes: in a block's array, each pass would wait for them or fill them with zeros."""
+    graph = blocks()
+    strategy = map_graph(HybridParallel("d2 mb1 zero3"), graph, taskflow.host(2))
+    units = gather_units(graph, strategy)
+    assert set(units) == {f"h.{i}.{name}" for i in range(3) for name in ("up", "down")}
+    tasks = lower(graph, strategy, taskflow.SGD(0.1))
+    assert not [task for task in tasks if task.kind is Kind.FILL and task.topic.name.startswith("h.")]
+    scattered = Counter(task.topic.name for task in tasks if isinstance(task.work, ReduceScatter))
+    assert scattered == {**dict.fromkeys(set(units.values()), 4), **{f"h.{i}.scale": 1 for i in range(3)}}
+
+
+def test_what_is_of_weights_has_buckets_of_its_own() -> None:
+    graph = blocks()
+    units = units_of(graph, map_graph(HybridParallel("d2 mb1 zero1 bucket=1M"), graph, taskflow.host(2)))
+    apart = {units.pop(f"h.{i}.scale") for i in range(3)}
+    assert apart == {"h.0.scale..h.2.scale"} and set(units.values()) == {"h.0.up..h.2.down"}
 
 
 def test_a_mapper_that_places_pieces_itself_has_each_once() -> None:

@@ -7,7 +7,7 @@ simulated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -46,7 +46,14 @@ def memory_of_plan(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> Plan
 
 
 def rank_memories(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> list[PlanMemory]:
-    """Return the memory of a device of each rank of the pipeline."""
+    """Return the memory of a device of each rank of the pipeline. With one micro-batch each gradient is summed, used and freed in
+    the backward pass, while what the forward pass has kept goes: where most is kept there are none."""
+    needs = _whole_memories(sums, plan, micro_batches)
+    return [replace(need, gradients=0.0) for need in needs] if micro_batches == 1 else needs
+
+
+def _whole_memories(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> list[PlanMemory]:
+    """The same with all gradients, as in programs that keep an array for them."""
     passes, weights = sums.sums(plan), sums.weights(plan)
     found: list[PlanMemory] = []
     for rank in range(plan.pipeline):
@@ -64,7 +71,7 @@ def bytes_in_program(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> fl
     """Return the bytes on the device that needs the most if a plan runs in the program that drives the device. `memory_of_plan` is
     for taskflow's runtime; a program may reserve memory, keep more from forward to backward, and sum gradients in another type."""
     program = sums.tables.device.program
-    needs = rank_memories(sums, plan, micro_batches)
+    needs = _whole_memories(sums, plan, micro_batches)
     if program is None:
         return max(need.nbytes for need in needs)
     narrower = program.gradient_bytes / float(sums.wide.max(initial=1)) if program.gradient_bytes else 1.0

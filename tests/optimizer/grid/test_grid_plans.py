@@ -118,6 +118,19 @@ def test_the_closed_form_of_memory_is_near_the_planned_memory_and_never_far_abov
     assert estimate >= 0.6 * max(peaks)
 
 
+@pytest.mark.parametrize("words", ["", "zero1", "zero2", "zero3", "recompute=full"])
+def test_with_one_micro_batch_no_gradients_live_where_most_does(words: str) -> None:
+    """Each is summed, used and freed while what the forward pass has kept goes."""
+    graph = llama(replace(LlamaConfig.small(), batch=8, layers=8, steps=256, hidden=64, inner=128, vocabulary=64), "bfloat16")
+    own, evaluator = PlanGrid(graph, machine(), RULE), make_evaluator(graph, machine(), rule=RULE)
+    for text, held in ((f"d4 mb2 {words}", False), (f"d4 mb1 {words}", True)):
+        plan, count = filled(graph, parse_plan(text), 4)
+        need = memory_of_plan(own.sums, plan, count)
+        assert (need.gradients > 0) == held
+        peaks, planned = MemoryCheck(evaluator).peaks(map_graph(HybridParallel(plan), graph, machine()))
+        assert planned and need.nbytes == pytest.approx(max(peaks), rel=0.2)
+
+
 @pytest.mark.parametrize("words", ["", "zero1"])
 def test_closed_forms_know_what_is_gathered_again(words: str) -> None:
     """What is not kept, and what it costs to bring it a second time, as in the planned and simulated step."""
