@@ -30,16 +30,16 @@ class Seconds(click.FloatRange):
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """Option type: a time such as 90s, 10m, 8h or 2d; the option's value is in seconds."""
+    """Option type: a time such as 480ms, 90s, 10m, 8h or 2d; the option's value is in seconds."""
 
     name = "time"
-    _UNITS: ClassVar = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+    _UNITS: ClassVar = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> float:
         """Return the seconds; otherwise raise a usage error that says how to write a time."""
-        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(s|m|min|h|d)", str(value).strip())
+        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(ms|s|m|min|h|d)", str(value).strip())
         if match is None or not 0 < (seconds := float(match[1]) * self._UNITS[match[2]]) < inf:
-            return self.fail(f"{value!r} is no such time; write 90s, 10m, 8h or 2d.", param, context)
+            return self.fail(f"{value!r} is no such time; write 480ms, 90s, 10m, 8h or 2d.", param, context)
         return seconds
 
 

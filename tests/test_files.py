@@ -24,6 +24,7 @@ from taskflow.mapper import load, save, search_of
 from taskflow.mapper.strategy_file import StrategyFile
 from taskflow.models import build
 from taskflow.optimizer.space.constraints import Constraints, RuleEntry
+from taskflow.optimizer.trust import RunFile
 from taskflow.programs import load_program
 from taskflow.programs import unparse as unparse_program
 from taskflow.programs.program_file import ProgramFile
@@ -41,6 +42,7 @@ SCHEMAS: dict[str, tuple[type[Entry] | Any, str]] = {
     "machine-like": (LIKE_MACHINE, "taskflow machine file that begins as another machine"),
     "program": (ProgramFile, "taskflow program file"),
     "strategy": (StrategyFile, "taskflow strategy file"),
+    "run": (RunFile, "taskflow run file: a measured step"),
     "constraints": (dict[str, RuleEntry], "taskflow constraints file: pattern of operators' names -> what holds for them"),
 }
 OTHERS = [
@@ -76,6 +78,8 @@ def test_what_is_written_fits_the_schemas(tmp_path: Path) -> None:
     for path in PROGRAMS:
         validators["program"].validate(json.loads(path.read_text()))
     validators["strategy"].validate(written := plan(tmp_path))
+    for path in sorted((ROOT / "tests" / "cli" / "runs").glob("*.json")):
+        validators["run"].validate(json.loads(path.read_text()))
     with pytest.raises(jsonschema.ValidationError):
         validators["strategy"].validate({**written, "sync": {}})
     validators["constraints"].validate({"fc*": {"devices": "0-1", "max_degree": {"n": 2}}})

@@ -22,11 +22,11 @@ from taskflow.cli.problem import (
     plan_options,
     plan_problem,
     seed_option,
-    trusted,
 )
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
+from taskflow.cli.trusted import runs_option, trusted
 from taskflow.mapper import Strategy, plan_of
 from taskflow.optimizer.explain import (
     Change,
@@ -62,6 +62,7 @@ MOST_STEPS = 2000  # of the critical path in JSON
 @seed_option
 @click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Rows of each table.")
 @constraint_options
+@runs_option
 @output_options
 def explain_command(
     plan: str, operator: str | None, scenarios: tuple[str, ...], again: bool, budget: str, seed: int, top: int,

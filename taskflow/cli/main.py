@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("taskflow.cli.export:export_command", "Write a plan for PyTorch, JAX, Megatron-LM, torchtitan or ONNX."),
     # runs
     "train": ("taskflow.cli.train:train_group", "Train a network, alone or under mpirun."),
+    "runs": ("taskflow.cli.runs:runs_group", "Keep measured steps, from which to say what to expect."),
+    "rank": ("taskflow.cli.rank:rank_command", "Say how often measured plans came in the order predicted."),
     "profile": ("taskflow.cli.profile:profile_command", "Compare measured and predicted times by operator."),
     # what there is
     "doctor": ("taskflow.cli.doctor:doctor_command", "Say what is installed, and how to get what is missing."),

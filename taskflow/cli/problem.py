@@ -18,6 +18,7 @@ from taskflow.cli.experts import experts_row, imbalance_option, placed
 from taskflow.cli.model import FROZEN, build_model, parse_settings
 from taskflow.cli.ranks import works
 from taskflow.cli.tables import nbytes, render
+from taskflow.cli.trusted import trusted
 from taskflow.export import PROGRAM_OF
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
@@ -25,7 +26,6 @@ from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, paths_of, read_s
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
-from taskflow.optimizer.trust import trust
 from taskflow.programs import load_program
 from taskflow.reading import path_here
 from taskflow.rules import SGD, Adam, UpdateRule
@@ -343,12 +343,6 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     row["peak_memory_is"] = "planned" if planned else "estimate"
     row["fits_memory"], row["lacks"] = not lacks, lacks
     return row | experts_row(problem.graph, strategy) | trusted(problem, strategy, seconds)
-
-
-def trusted(problem: Problem, strategy: Strategy, seconds: float) -> dict[str, Any]:
-    """Return ``trust``, how far a prediction by analytic costs can be trusted; empty if no measured plan is like this one."""
-    found = trust(problem.graph, strategy, problem.machine, seconds) if problem.made.get("costs", ANALYTIC) == ANALYTIC else None
-    return {} if found is None else {"trust": found.as_json()}
 
 
 def emit(value: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, tell
+from taskflow.cli.trusted import runs_option
 from taskflow.mapper import Strategy, described_by_layers, for_processors, save
 from taskflow.optimizer import (
     ALGORITHMS,
@@ -77,6 +78,7 @@ def _counts(context: click.Context, option: click.Parameter, value: str | None) 
               help="Products of linear layers in 8 bits, in all plans that are searched (for torchtitan and Megatron-LM).")
 @constraint_options
 @target_option
+@runs_option
 @click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write the strategy to this file.")
 @click.option("--also-for", callback=_counts, metavar="N,N,...",

@@ -28,6 +28,7 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
+from taskflow.cli.trusted import runs_option
 from taskflow.collector import paused_collector
 from taskflow.floats import sums_in
 from taskflow.optimizer import failure_costs, step_units
@@ -68,6 +69,7 @@ def _failure_options(command: F) -> F:
 @click.option("--timeline", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write every task's times to this file, as JSON.")
 @trace_option
+@runs_option
 @output_options
 def simulate_command(
     strategy: str, seed: int, algorithm: str, timeline: str | None, trace: str | None, as_json: bool, quiet: bool,

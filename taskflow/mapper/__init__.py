@@ -47,6 +47,7 @@ from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, Rou
 from taskflow.mapper.stages import stages_of
 from taskflow.mapper.strategy import SUMS, Strategy
 from taskflow.mapper.strategy_file import (
+    MadeFrom,
     as_content,
     config_entry,
     for_processors,
@@ -72,6 +73,7 @@ __all__ = [
     "Expert",
     "HybridParallel",
     "HybridPlan",
+    "MadeFrom",
     "Mapper",
     "Match",
     "MeasuredTask",

@@ -6,6 +6,7 @@ has no line here fails.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
 import os
@@ -15,6 +16,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +36,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ON = ("-m", "k80", "-n", "2")
 MODEL = ("mlp", "--size", "small", *ON)
 PLAN = ("data", "--model", "mlp", "--size", "small", *ON)
+RUNS = tempfile.mkdtemp()  # of files that commands write anew
+shutil.copytree(ROOT / "tests" / "cli" / "runs", RUNS, dirs_exist_ok=True)
+atexit.register(shutil.rmtree, RUNS)
 PROBED = str(ROOT / "tests" / "probe" / "two_cores.json")
 # subcommand -> (arguments that work, arguments with a mistake, what is said of it)
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
@@ -52,6 +57,10 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "train mlp": (("--steps", "1"), ("--steps", "1", "--data", "nowhere"), "nowhere is no folder"),
     "profile": (("mlp", "--size", "small", "--devices", "2", "--costs", "analytic", "--steps", "1", "--warmup", "1"),
                 ("--trace", "gone.json"), "gone.json"),
+    "runs add": ((*PLAN, "--measured", "2ms"), PLAN, "give either --measured SECONDS or --torch TRACE"),
+    "runs list": (("--runs", RUNS), (), "there is no such folder"),
+    "runs predict": (("--runs", RUNS), ("--runs", "gone"), "runs gone: there is no such folder"),
+    "rank": (("--measured", RUNS), ("plan", "--measured", RUNS), "give strategy files"),
     "doctor": ((), ("luck",), "unexpected extra argument"),
     "probe": ((), ("--out", "probe.json"), "must end in .py"),
     "machine build": ((PROBED, "--out", "mine.json"), ("gone.json", "--out", "mine.json"), "gone.json"),

@@ -77,4 +77,4 @@ def test_the_command_says_it() -> None:
     found = failure_costs(row["iteration_seconds"], 28800.0, write=2.0, restart=300.0)
     assert row["failures"] == {**asdict(found), "mtbf": 28800.0, "checkpoint": 2.0}
     wrong = CliRunner().invoke(main, ["simulate", "mlp", "--mtbf", "8"])
-    assert wrong.exit_code == 2 and "'8' is no such time; write 90s, 10m, 8h or 2d" in wrong.stderr
+    assert wrong.exit_code == 2 and "'8' is no such time; write 480ms, 90s, 10m, 8h or 2d" in wrong.stderr

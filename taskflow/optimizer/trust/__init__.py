@@ -1,7 +1,30 @@
-"""Trust: how far a prediction can be trusted, judged by similar measured plans and how far their predictions were off."""
+"""Trust: how far a prediction can be trusted, judged by similar measured plans and how far their predictions were off.
 
-from taskflow.optimizer.trust.expected_error import Trust, trust
+``measured.py`` has published figures, ``run_file.py`` a user's own runs, and ``order.py`` says how often plans came in the order
+that was predicted.
+"""
+
+from taskflow.optimizer.trust.expected_error import MeasuredStep, Trust, trust
 from taskflow.optimizer.trust.features import Features, features
 from taskflow.optimizer.trust.measured import MEASURED, MeasuredPlan
+from taskflow.optimizer.trust.order import PlanOrder, order_of
+from taskflow.optimizer.trust.run_file import MeasuredRun, RunFile, free_name, read_run, read_runs, run_file, write_run
 
-__all__ = ["MEASURED", "Features", "MeasuredPlan", "Trust", "features", "trust"]
+__all__ = [
+    "MEASURED",
+    "Features",
+    "MeasuredPlan",
+    "MeasuredRun",
+    "MeasuredStep",
+    "PlanOrder",
+    "RunFile",
+    "Trust",
+    "features",
+    "free_name",
+    "order_of",
+    "read_run",
+    "read_runs",
+    "run_file",
+    "trust",
+    "write_run",
+]  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, log, sqrt
+from typing import Protocol
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
@@ -30,17 +31,45 @@ FEW, UNSURE = 3, 0.35
 FAR = 4.0
 """Doublings beyond which nothing measured is like a plan. The interval grows by a tenth for each doubling on the way."""
 
+OWN_BEYOND = 0.25
+"""Each end is so much (as a logarithm) further away than the errors of the user's own runs, divided by the root of how many these
+are. Of steps of nanotron and of layouts on A100, with 1 to 20 others of the same cluster as runs, 79 to 99 % were within."""
+
+
+class MeasuredStep(Protocol):
+    """A plan whose step was measured, of the package's table or of a user's runs."""
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def predicted(self) -> float: ...
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def program(self) -> str: ...
+
+    @property
+    def features(self) -> Features: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Trust:
     """Expected error of a prediction. ``nearest``: measured plans and their distances, the nearest first; empty if nothing is
     measured on such devices. ``low`` and ``high``: the range of seconds to expect, given the predicted ones; None if no measured
-    plan is similar. ``floor``: seconds that no step takes less than (`product_seconds`)."""
+    plan is similar. ``floor``: seconds that no step takes less than (`product_seconds`). ``own``: whether the nearest are the
+    user's runs."""
 
-    nearest: tuple[tuple[MeasuredPlan, float], ...]
+    nearest: tuple[tuple[MeasuredStep, float], ...]
     low: float | None
     high: float | None
     floor: float = 0.0
+    own: bool = False
 
     @property
     def far(self) -> bool:
@@ -51,15 +80,20 @@ class Trust:
         if self.low is None or self.high is None:
             return "trust: far from any measured plan"
         one, _ = self.nearest[0]
-        return (
-            f"trust: {self.low * 1e3:.4g} to {self.high * 1e3:.4g} ms are likely; nearest measured: {one}, "
-            f"{one.seconds * 1e3:.4g} ms, predicted {one.predicted * 1e3:.4g}"
-        )
+        said = f"trust: {self.low * 1e3:.4g} to {self.high * 1e3:.4g} ms are likely"
+        if self.own:
+            runs = "your run" if len(self.nearest) == 1 else f"{len(self.nearest)} of your runs"
+            return (
+                f"{said}, by {runs}; most like {one}: {one.seconds * 1e3:.4g} ms, predicted {one.predicted / one.seconds:.2f} of "
+                "measured"
+            )
+        return f"{said}; nearest measured: {one}, {one.seconds * 1e3:.4g} ms, predicted {one.predicted * 1e3:.4g}"
 
     def as_json(self) -> dict[str, object]:
         """Return it as a JSON value."""
         return {
-            "said": str(self), "far": self.far, "low_seconds": self.low, "high_seconds": self.high, "floor_seconds": self.floor,
+            "said": str(self), "far": self.far, "own": self.own,
+            "low_seconds": self.low, "high_seconds": self.high, "floor_seconds": self.floor,
             "nearest": [
                 {"what": str(one), "source": one.source, "measured_seconds": one.seconds, "predicted_seconds": one.predicted,
                  "distance": distance} for one, distance in self.nearest[:3]
@@ -67,14 +101,21 @@ class Trust:
         }  # fmt: skip
 
 
-def trust(graph: OperatorGraph, strategy: Strategy, machine: Machine, seconds: float) -> Trust | None:
-    """Return what to expect of a step that is predicted to take ``seconds``; None for networks that do not read words, and for
-    devices whose driving program is not known."""
+def trust(
+    graph: OperatorGraph, strategy: Strategy, machine: Machine, seconds: float, runs: Sequence[MeasuredStep] = ()
+) -> Trust | None:
+    """Return what to expect of a step that is predicted to take ``seconds``, from the user's own ``runs`` on such devices and in
+    the same program if some are near enough, else from the package's table. None without such runs for networks that do not read
+    words or are not trained whole, and for devices whose driving program is not known."""
     devices = {p.device.kind: p.device for p in machine.processors}
-    if all(device.program is None for device in devices.values()) or (plan := features(graph, strategy, machine)) is None:
+    programs = [device.program.name for device in devices.values() if device.program is not None]
+    plan = features(graph, strategy, machine)
+    own = [run for run in runs if run.device in devices and run.program in (programs or [""])]
+    if any(plan.distance(run.features) <= FAR for run in own):
+        return expected_by_runs(plan, seconds, own, product_seconds(graph, strategy, machine))
+    if not programs or not plan.words or plan.trained < 1:
         return None
     known = [one for one in MEASURED if one.device in devices]
-    programs = [device.program.name for device in devices.values() if device.program is not None]
     return expected(plan, seconds, known, product_seconds(graph, strategy, machine), programs)
 
 
@@ -84,13 +125,32 @@ def expected(
     """Return the same from a plan's features, the measured plans to compare it with, and seconds that no step takes less than.
     Those that one of the ``programs`` ran come first, and if there are several near enough, alone. The interval goes from the
     second lowest to the second highest error of the nearest plans, so it is as lopsided as these are."""
-    near = sorted(((one, plan.distance(one.features)) for one in known), key=lambda pair: pair[1])
+    near = _by_distance(plan, known)
     if not near or near[0][1] > FAR:
         return Trust(tuple(near[:NEAREST]), None, None, floor)
     own = [pair for pair in near if pair[1] <= FAR and any(of.startswith(pair[0].program) for of in programs)]
     near = (own if len(own) >= FEW else [*own, *(pair for pair in near if pair not in own)])[:NEAREST]
-    errors = sorted(log(one.seconds / one.predicted) for one, _ in near)
-    out, more = LEFT_OUT if len(errors) == NEAREST else 0, UNSURE if len(errors) < FEW else 0.0
+    errors, out = _errors(near)
+    more = UNSURE if len(errors) < FEW else 0.0
     wider = 1 + near[0][1] / 10
     low, high = min(errors[out] - more, -LEAST) * wider, max(errors[-1 - out] + more, LEAST) * wider
     return Trust(tuple(near), max(seconds * exp(low), min(floor, seconds)), seconds * exp(high), floor)
+
+
+def expected_by_runs(plan: Features, seconds: float, runs: Sequence[MeasuredStep], floor: float = 0.0) -> Trust:
+    """Return the same from the user's own runs, of which one at least is near enough: from the lowest to the highest error of the
+    nearest ones, and `OWN_BEYOND`. What all of them are off by in the same direction so moves the interval."""
+    near = [pair for pair in _by_distance(plan, runs) if pair[1] <= FAR][:NEAREST]
+    errors, out = _errors(near)
+    beyond = OWN_BEYOND / sqrt(len(errors)) * (1 + near[0][1] / 10)
+    low, high = seconds * exp(errors[out] - beyond), seconds * exp(errors[-1 - out] + beyond)
+    return Trust(tuple(near), max(low, min(floor, seconds)), max(high, floor), floor, own=True)
+
+
+def _by_distance(plan: Features, known: Sequence[MeasuredStep]) -> list[tuple[MeasuredStep, float]]:
+    return sorted(((one, plan.distance(one.features)) for one in known), key=lambda pair: pair[1])
+
+
+def _errors(near: Sequence[tuple[MeasuredStep, float]]) -> tuple[list[float], int]:
+    """The errors of measured plans as logarithms, sorted, and how many are left out at either end."""
+    return sorted(log(one.seconds / one.predicted) for one, _ in near), LEFT_OUT if len(near) == NEAREST else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from dataclasses import replace
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,10 +35,13 @@ def test_features_are_those_of_the_notation() -> None:
     for plan, wanted in (("t2 p2 d2 mb2", (2, 2, 2, 256)), ("t1 p4 d2 mb4", (1, 4, 2, 512)), ("t4 p1 d2 mb16", (4, 1, 2, 2048))):
         machine = load_machine("a100", 8)
         found = features(graph, map_graph(HybridParallel(plan), graph, machine), machine)
-        assert found is not None and found.parameters == graph.parameter_count
+        assert found.words and found.trained == 1 and found.parameters == graph.parameter_count
         assert (found.tensor, found.pipeline, found.data, found.tokens) == wanted and found.devices == 8
     images = build("LeNet", preset="small", devices=2)
-    assert features(images, map_graph(DataParallel(), images, load_machine("a100", 2)), load_machine("a100", 2)) is None
+    found = features(images, map_graph(DataParallel(), images, load_machine("a100", 2)), load_machine("a100", 2))
+    assert (found.words, found.data, found.tokens) == (False, 2, images.nodes[0].space.shape[0] / 2)
+    assert found.distance(replace(found, tokens=4 * found.tokens)) == 2.0 and found.distance(replace(found, words=True)) == inf
+    assert found.distance(replace(found, trained=0.25)) == 2.0
 
 
 def test_every_measured_plan_says_what_it_is() -> None:
@@ -71,6 +74,8 @@ def test_the_interval_is_from_the_nearest_plans_and_grows_with_distance() -> Non
 def test_nothing_is_said_of_devices_of_which_nothing_is_measured() -> None:
     graph, machine = build("GPT-2", preset="small"), load_machine("p100", 4)
     assert trust(graph, map_graph(DataParallel(), graph, machine), machine, 1.0) is None
+    images = build("LeNet", preset="small", devices=2)
+    assert trust(images, map_graph(DataParallel(), images, load_machine("a100", 2)), load_machine("a100", 2), 1.0) is None
     unmeasured = load_machine("h200", 4)
     found = trust(graph, map_graph(DataParallel(), graph, unmeasured), unmeasured, 1.0)
     assert found is not None and found.far and found.low is None and str(found) == "trust: far from any measured plan"

@@ -1,0 +1,233 @@
+"""taskflow runs: keeps steps that a user has measured, beside their predictions; trust is computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from msgspec import UNSET
+
+from taskflow.asking import Duration
+from taskflow.cli import completing
+from taskflow.cli.problem import (
+    Problem,
+    emit,
+    make_problem,
+    named_strategy,
+    output_options,
+    plan_options,
+    plan_problem,
+    seed_option,
+)
+from taskflow.cli.progress import working
+from taskflow.cli.tables import nbytes, render, seconds, tell
+from taskflow.cli.trusted import RUNS_FOLDER
+from taskflow.mapper import Strategy, from_content
+from taskflow.optimizer.trust import MeasuredRun, RunFile, free_name, read_run, read_runs, run_file, write_run
+
+
+def folder_option(command: Any) -> Any:
+    """Add --runs, the folder."""
+    return click.option(
+        "--runs", "folder", default="runs", envvar=RUNS_FOLDER, show_default=True, type=click.Path(file_okay=False),
+        help=f"The folder of runs (also by the variable {RUNS_FOLDER}).",
+    )(command)
+
+
+@click.group("runs")
+def runs_group() -> None:
+    """Keep steps that you have measured, each a file in a folder.
+
+    `simulate`, `search` and `explain` with --runs FOLDER (or the variable TASKFLOW_RUNS) then say what to expect of a plan
+    from your own runs, before any published figure. `taskflow rank` says how often their order was predicted right.
+    """
+
+
+# ---- add -------------------------------------------------------------------------------------------------------------
+@runs_group.command("add", short_help="Keep a measured step of a plan.")
+@click.argument("plan", shell_complete=completing.strategies)
+@plan_options
+@click.option("--measured", type=Duration(), help="How long a step took, such as 2.31s or 480ms.")
+@click.option("--steps", type=click.IntRange(1), default=1, show_default=True, help="How many steps that is the median of.")
+@click.option("--torch", "traces", multiple=True, type=click.Path(dir_okay=False),
+              help="Instead of --measured: a trace of PyTorch's profiler, of one rank of the exported module; may be repeated.")
+@click.option("--when", type=click.DateTime(), help="Date and time of the run (default: now).")
+@click.option("--memory-gb", type=click.FloatRange(0, min_open=True), help="Memory that the fullest device needed.")
+@click.option("--note", default="", help="Anything to remember of it.")
+@folder_option
+@seed_option
+@output_options
+def add_command(
+    plan: str, measured: float | None, steps: int, traces: tuple[str, ...], when: datetime | None, memory_gb: float | None,
+    note: str, folder: str, seed: int, as_json: bool, quiet: bool, **asked: Any,
+) -> None:
+    """Keep the time of a step of PLAN that you have measured, with what is predicted for it.
+
+    The options say what was run, as for `taskflow simulate`; what is not given is taken from the plan's file. Say the program
+    that ran it (--program), since a prediction is for one.
+
+    \b
+    Examples:
+      taskflow runs add plan.json --measured 2.31s --program megatron
+      taskflow runs add 't2 d4 mb1' --model llama -m mine.json -n 8 --dtype bf16 --rule adam --measured 480ms --steps 50
+      taskflow runs add plan.json --torch rank0.json --torch rank1.json
+    """
+    if (measured is None) == (not traces):
+        raise ValueError("runs add: give either --measured SECONDS or --torch TRACE")
+    with working("simulating"):
+        problem = plan_problem(plan, **asked)
+        strategy = named_strategy(problem, plan, seed)
+        if traces:
+            strategy, measured, steps = _traced(problem, strategy, traces)
+        assert measured is not None
+        run = _predicted(problem, strategy, measured, steps, when.astimezone() if when else None, memory_gb, note)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    path = free_name(run, Path(folder))
+    write_run(run, path)
+    if as_json:
+        emit({"path": str(path), **_row(MeasuredRun(path, run))})
+    elif quiet:
+        tell(str(path))
+    else:
+        tell(f"{path}: {seconds(run.measured_seconds)} a step, predicted {seconds(run.predicted_seconds)}, "
+             f"{run.predicted_seconds / run.measured_seconds:.2f} of measured")  # fmt: skip
+
+
+def _traced(problem: Problem, strategy: Strategy, traces: Sequence[str]) -> tuple[Strategy, float, int]:
+    """The plan that the exported module ran, and the median step of its traces."""
+    from taskflow.export import nearest_plan
+    from taskflow.models.pytorch import origin_of
+    from taskflow.probe import joined, read_kineto
+
+    if origin_of(problem.graph) is not None:
+        strategy = nearest_plan(problem.graph, strategy, "torch")
+    problem.evaluator.set(strategy)
+    found = joined(problem.evaluator, strategy, [read_kineto(path) for path in traces])
+    return strategy, found.measured_seconds, 1
+
+
+def _predicted(
+    problem: Problem, strategy: Strategy, measured: float, steps: int, when: datetime | None, memory_gb: float | None, note: str
+) -> RunFile:
+    """The record of a step, with its prediction."""
+    predicted = problem.evaluator.set(strategy)
+    return run_file(
+        problem.graph, strategy, problem.machine, dict(problem.made), measured, predicted, steps=steps, when=when,
+        memory=None if memory_gb is None else round(memory_gb * 1e9), note=note,
+        predicted_memory=max(problem.room.peaks(strategy)[0]),
+    )
+
+
+# ---- list ------------------------------------------------------------------------------------------------------------
+@runs_group.command("list", short_help="List the runs of a folder.")
+@folder_option
+@output_options
+def list_command(folder: str, as_json: bool, quiet: bool) -> None:
+    """List the runs of a folder, the oldest first.
+
+    \b
+    Examples:
+      taskflow runs list
+      taskflow runs list --runs ../runs --json
+    """
+    runs = read_runs(folder)
+    if as_json:
+        emit({"runs": [{"path": str(run.path), **_row(run)} for run in runs]})
+        return
+    if not runs:
+        tell(f"{folder}: no runs; `taskflow runs add` keeps one")
+        return
+    lines = [
+        [f"{run.file.when:%Y-%m-%d}", run.file.model, run.file.plan, f"{run.file.devices} {run.file.machine}", run.program,
+         f"{run.seconds * 1e3:.4g}", f"{run.predicted * 1e3:.4g}", f"{run.predicted / run.seconds:.2f}",
+         "" if run.file.memory_bytes is UNSET else nbytes(run.file.memory_bytes), run.file.note]
+        for run in runs
+    ]
+    headings = ["when", "model", "plan", "machine", "program", "measured ms", "predicted ms", "of measured", "memory", "note"]
+    used = [i for i in range(len(headings)) if any(line[i] for line in lines)]
+    tell(render([headings[i] for i in used], [[line[i] for i in used] for line in lines], words=[
+        used.index(i) for i in (0, 1, 2, 3, 4, 9) if i in used
+    ]))  # fmt: skip
+
+
+def _row(run: MeasuredRun) -> dict[str, Any]:
+    file = run.file
+    return {
+        "when": file.when.isoformat(), "model": file.model, "plan": file.plan, "machine": file.machine, "devices": file.devices,
+        "program": file.program, "samples": file.samples, "measured_seconds": file.measured_seconds, "steps": file.steps,
+        "predicted_seconds": file.predicted_seconds, "ratio": file.predicted_seconds / file.measured_seconds,
+        "memory_bytes": None if file.memory_bytes is UNSET else file.memory_bytes, "note": file.note,
+    }  # fmt: skip
+
+
+# ---- predict ---------------------------------------------------------------------------------------------------------
+@runs_group.command("predict", short_help="Predict the runs of a folder again.")
+@folder_option
+@output_options
+def predict_command(folder: str, as_json: bool, quiet: bool) -> None:
+    """Predict the runs of a folder again, with the machines' files as they are now, and keep the new predictions.
+
+    After `taskflow profile --calibrate` or another version of taskflow the predictions in the folder are no longer those of
+    today. Until they are made again, such runs do not count for trust.
+
+    \b
+    Examples:
+      taskflow runs predict
+      taskflow runs predict --runs ../runs --json
+    """
+    rows = []
+    for run in read_runs(folder):
+        with working(f"predicting {run.path.name}"):
+            problem, strategy = problem_of(run)
+            before = run.file
+            fresh = run_file(
+                problem.graph, strategy, problem.machine, dict(problem.made), before.measured_seconds,
+                problem.evaluator.set(strategy), predicted_memory=max(problem.room.peaks(strategy)[0]),
+            )
+            write_run(msgspec.structs.replace(
+                fresh, when=before.when, steps=before.steps, note=before.note, memory_bytes=before.memory_bytes, plan=before.plan
+            ), run.path)  # fmt: skip
+        rows.append((run, read_run(run.path)))
+    if as_json:
+        emit({"runs": [{"path": str(now.path), "before_seconds": was.predicted, **_row(now)} for was, now in rows]})
+        return
+    if not rows:
+        tell(f"{folder}: no runs; `taskflow runs add` keeps one")
+        return
+    lines = [
+        [now.path.name, f"{now.seconds * 1e3:.4g}", f"{was.predicted * 1e3:.4g}", f"{now.predicted * 1e3:.4g}",
+         f"{now.predicted / now.seconds:.2f}"] for was, now in rows
+    ]
+    tell(render(["run", "measured ms", "predicted before", "now", "of measured"], lines))
+
+
+def problem_of(run: MeasuredRun) -> tuple[Problem, Strategy]:
+    """Make the problem of a run again, and its strategy. Raises ValueError that names the file if one of them no longer exists
+    or differs from what was run."""
+    made = msgspec.to_builtins(run.file.made_from)
+    if not made.get("model") or not made.get("machine"):
+        raise ValueError(f"{run.path}: made_from: model and machine are missing, so that it cannot be predicted again")
+    try:
+        problem = make_problem(
+            made["model"], made["machine"], made.get("devices"), made.get("batch"), made.get("size") or "paper",
+            made.get("rule") or "momentum", settings=made.get("set") or {}, program=made.get("program"),
+            imbalance=made.get("expert_imbalance"),
+        )
+        content = run.file.strategy
+        if content is UNSET:
+            strategy = named_strategy(problem, run.file.plan)
+        else:
+            strategy = from_content(content, problem.graph, f"{run.path}: strategy")
+    except (ValueError, OSError, ImportError) as error:
+        raise ValueError(f"{run.path}: cannot be predicted again: {error}") from error
+    if problem.graph.fingerprint() != run.file.graph:
+        raise ValueError(
+            f"{run.path}: {run.file.model} is another network than the one that was run; restore the file that builds it, or "
+            "remove the run"
+        )
+    return problem, replace(strategy, name=run.file.plan) if strategy.plan is None else strategy

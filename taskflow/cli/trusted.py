@@ -1,0 +1,56 @@
+"""What to expect of a prediction, from the runs of --runs or from published figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from taskflow.mapper import Strategy
+from taskflow.optimizer.cost import ANALYTIC
+from taskflow.optimizer.trust import MeasuredRun, read_runs, trust
+
+if TYPE_CHECKING:
+    from taskflow.cli.problem import Problem
+
+F = TypeVar("F", bound=Callable[..., Any])
+RUNS = "taskflow.runs"  # key of a click context's meta
+RUNS_FOLDER = "TASKFLOW_RUNS"  # the environment's variable
+
+
+def runs_option(command: F) -> F:
+    """Add --runs, the folder of measured steps that `trusted` looks at."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        context.meta[RUNS] = value
+
+    return click.option(
+        "--runs", type=click.Path(file_okay=False), envvar=RUNS_FOLDER, expose_value=False, callback=keep,
+        help=f"A folder of your own measured steps (`taskflow runs`), from which to say what to expect (also by {RUNS_FOLDER})."
+    )(command)
+
+
+def trusted(problem: Problem, strategy: Strategy, seconds: float) -> dict[str, Any]:
+    """Return ``trust``, how far a prediction by analytic costs can be trusted; empty if no measured plan is like this one. Runs of
+    --runs whose predictions are old do not count; ``old_runs`` says how many these are."""
+    if problem.made.get("costs", ANALYTIC) != ANALYTIC:
+        return {}
+    runs = _own_runs(click.get_current_context(silent=True))
+    old = [run for run in runs if run.stale(problem.machine)]
+    found = trust(problem.graph, strategy, problem.machine, seconds, [run for run in runs if run not in old])
+    row = {} if found is None else found.as_json()
+    if old:
+        said = str(row.get("said", "trust: unknown"))
+        old_said = f"{len(old)} of {len(runs)} runs were predicted with another version or machine file: `taskflow runs predict`"
+        row |= {"said": f"{said}; {old_said}", "old_runs": len(old)}
+    return {"trust": row} if row else {}
+
+
+def _own_runs(context: click.Context | None) -> list[MeasuredRun]:
+    """The runs of --runs, read once."""
+    if context is None or not (said := context.meta.get(RUNS)):
+        return []
+    if not isinstance(said, list):
+        said = context.meta[RUNS] = read_runs(said)
+    return said
