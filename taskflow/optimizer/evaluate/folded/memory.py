@@ -53,10 +53,7 @@ def _arenas(step: FoldedStep, checkpoint: Callable[[], object]) -> dict[int, tup
     most of them that live at once. An array lives as in the runtime's plan (`taskflow.tasks.lifetimes`): from the turn of the
     first task that uses it to that of the last one. What is sent, and what a collective takes, lives until the first task that
     needs the result."""
-    travels = np.array([task.kind.travels for task in step.lowered], bool)[step.whole.origin]
-    order = np.lexsort((~travels, step.began))  # as `Timeline.begun` has it
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
+    position = _positions(step)
     lives = _Finder(step, position, last_needs(step, position), checkpoint).lives()
     found = {}
     for processor in step.replicas.images:
@@ -66,6 +63,23 @@ def _arenas(step: FoldedStep, checkpoint: Callable[[], object]) -> dict[int, tup
         _, arena, most = plan_places(*(of[here].tolist() for of in (lives.nbytes, lives.first, lives.last)))
         found[processor] = arena, most
     return found
+
+
+def _positions(step: FoldedStep) -> Array:
+    """Return the place of each task of the whole step in the order in which they begin, near to that of `Timeline.begun`: what
+    travels first among equals, but no task before one that it waits for (which begins when it does if that takes no time)."""
+    whole, began = step.whole, step.began
+    later, before = np.repeat(np.arange(len(began)), np.diff(whole.after_offset)), whole.after
+    equal = began[later] == began[before]
+    later, before = later[equal], before[equal]
+    behind = np.zeros(len(began), np.int64)  # how many tasks of a chain of equals are before it
+    while (short := behind[later] <= behind[before]).any():
+        np.maximum.at(behind, later[short], behind[before[short]] + 1)
+    travels = np.array([task.kind.travels for task in step.lowered], bool)[whole.origin]
+    order = np.lexsort((~travels, behind, began))
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    return position
 
 
 Instance = tuple[int, int]  # an array, and for which of its layers
