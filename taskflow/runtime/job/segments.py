@@ -1,4 +1,4 @@
-"""Segments: what MPICH and UCX keep in /dev/shm, how much a job needs there, and what is left of jobs that failed.
+"""Segments: what MPICH, UCX and Intel's MPI keep in /dev/shm, how much a job needs there, and what is left of jobs that failed.
 
 ``watcher`` imports it without the package, so it imports nothing of taskflow.
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 
 FOLDER = "/dev/shm"
-_NAME = re.compile(r"(?:mpich_sh(?:m|ar)|ucx_shm_posix)_\w+")
+_NAME = re.compile(r"(?:mpich_sh(?:m|ar)|ucx_shm_posix|Intel_MPI)_\w+")
 _MAPPED = re.compile(rf"\S+-\S+ .{{4}} \S+ (\S+ \d+) +{FOLDER}/({_NAME.pattern})( \(deleted\))?")
 _SETTLED_SECONDS = 5.0
 """After this long a segment that somebody has made is mapped, too."""

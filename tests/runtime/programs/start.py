@@ -62,8 +62,8 @@ def mpirun(
     apart: bool = False,
 ) -> Ended:
     """Run ``program``, a file of this folder or a whole path, on ``ranks`` ranks. ``since``: ``seconds`` count from when this was
-    printed, since ranks take as long to start as the machine is busy. ``interrupt_at``: as that, and then send SIGINT to mpirun, as
-    Ctrl-C does. ``apart``: keep standard output and error apart, which goes with neither.
+    printed, since ranks take as long to start as the machine is busy. ``interrupt_at``: as that, and then send SIGINT to mpirun's
+    group, as a terminal does at Ctrl-C. ``apart``: keep standard output and error apart, which goes with neither.
     A job that lasts longer than ``limit`` seconds is killed and fails the test, and so does one that leaves a process behind."""
     assert MPIRUN is not None
     job_name = uuid.uuid4().hex
@@ -92,7 +92,7 @@ def mpirun(
         text += line
         began = time.monotonic()
     if interrupt_at is not None:
-        job.send_signal(signal.SIGINT)
+        os.killpg(job.pid, signal.SIGINT)
     rest, errors = job.communicate()
     guard.cancel()
     text += rest
