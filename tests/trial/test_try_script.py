@@ -95,9 +95,14 @@ def test_it_runs_alone_on_one_rank(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_plans_take_turns_on_two_ranks(tmp_path: Path) -> None:
-    plans = ["data", "d2 zero1", "t2"]
+@pytest.mark.parametrize("plans,empty", [(["data", "d2 zero1", "t2"], False), (["d2 zero3", "t2"], True)])
+def test_plans_take_turns_on_two_ranks(plans: list[str], empty: bool, tmp_path: Path) -> None:
+    """``empty``: modules are made without numbers, as large ones are."""
     prepare(tmp_path, 2, *plans)
+    if empty:
+        script = tmp_path / "tries" / "try.py"
+        script.write_text(script.read_text().replace("\nLARGE = 4e9 ", "\nLARGE = 0.0 "))
+        assert "LARGE = 0.0" in script.read_text()
     code, printed, found = run(tmp_path, 2)
     assert code == 0 and {row["name"] for row in found["plans"]} == set(plans)
     for row in found["plans"]:
@@ -106,7 +111,7 @@ def test_plans_take_turns_on_two_ranks(tmp_path: Path) -> None:
         assert low <= row["median_seconds"] <= high and row["predicted_seconds"] > 0
         assert row["made_from"]["model"] == "net.py:graph" and row["batch"] == 8
     order = [line.split(":")[0] for line in printed.splitlines() if " steps, " in line]
-    assert order[:3] == order[:2:-1] and set(order) == set(plans)
+    assert order[: len(plans)] == order[: len(plans) - 1 : -1] and set(order) == set(plans)
     assert "pairs are in the predicted order" in printed
 
 
