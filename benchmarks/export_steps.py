@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, median
-from time import perf_counter
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -187,6 +186,8 @@ def worker(folder: str, name: str, rounds: int) -> None:
     import torch
     import torch.distributed as dist
 
+    from taskflow.trial.script.timing import step_of
+
     networks = networks_here()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -196,7 +197,8 @@ def worker(folder: str, name: str, rounds: int) -> None:
     for number in range(len(PLANS[name])):
         torch.manual_seed(0)
         model = importlib.import_module(f"plan_{number}").parallelize(networks.MODULES[name](**SIZES[name]), "cpu")
-        steps.append(step_of(model, networks.loss, batch))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        steps.append(step_of(model, optimizer, networks.loss, *batch))
     found = in_rounds(steps, rounds)
     if dist.get_rank() == 0:
         Path(folder, "measured.json").write_text(json.dumps(found))
@@ -204,43 +206,20 @@ def worker(folder: str, name: str, rounds: int) -> None:
     dist.destroy_process_group()
 
 
-def step_of(model: Any, loss: Any, batch: Any) -> Callable[[], None]:
-    """A step of a plan, with its update."""
+def in_rounds(steps: Sequence[Callable[[], None]], rounds: int) -> list[list[float]]:
+    """The seconds of all steps of each plan until the slower of the two ranks is done. Plans take turns."""
     import torch
 
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    from taskflow.trial.script.timing import timed_steps
 
-    def step() -> None:
-        optimizer.zero_grad()
-        model.gradients(loss, *batch)
-        optimizer.step()
-
-    return step
-
-
-def in_rounds(steps: Sequence[Callable[[], None]], rounds: int) -> list[list[float]]:
-    """The seconds of all steps of each plan, which take turns."""
     for step in steps:
         step()
         step()
     found: list[list[float]] = [[] for _ in steps]
     for _ in range(rounds):
         for step, times in zip(steps, found):
-            times += [timed(step) for _ in range(IN_A_ROW)]
+            times += timed_steps(step, IN_A_ROW, torch.device("cpu"))
     return found
-
-
-def timed(step: Callable[[], None]) -> float:
-    """Seconds until the slower of the two ranks is done, which begin together."""
-    import torch
-    import torch.distributed as dist
-
-    dist.barrier()
-    began = perf_counter()
-    step()
-    took = torch.tensor(perf_counter() - began)
-    dist.all_reduce(took, dist.ReduceOp.MAX)
-    return float(took)
 
 
 if __name__ == "__main__":

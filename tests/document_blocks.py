@@ -40,6 +40,7 @@ SCRIPTS_NOT_RUN = {
 TEXTS_NOT_COMPARED = {
     "bash:  eval": "what to write into the start files of three shells",
     "plan = importlib.import_module": "lines of a training program; tests/export/train_elastic.py is one",
+    "plan       predicted ms": "times of one machine; tests/trial tries plans on two ranks",
     "with torch.profiler.profile() as profiler:": "lines of a training program; tests/probe profiles one",
     "start 0 on 4 nodes": "needs Slurm; tests/runtime/test_slurm.py runs that job",
     "node0:4": "an MPI host file; the command below it runs with one of this machine's name",
@@ -62,8 +63,9 @@ SLOW_PYTHON = (
 and searches."""
 SLOW_PAGES = (
     "docs/guide/cluster.md", "docs/guide/export.md", "docs/guide/gpus.md", "docs/guide/machines.md", "docs/guide/pytorch.md",
+    "docs/guide/try.md",
 )
-"""Pages of which all commands do: tests/cli, tests/models and tests/export start such commands otherwise."""
+"""Pages of which all commands do: tests/cli, tests/models, tests/trial and tests/export start such commands otherwise."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ ROWS = (
     ("regions",), ("partition", "programs"),
     ("machine", "machines"), ("operators",), ("graph",),
     ("rules", "loss_scaling"), ("mapper",), ("tasks", "annotations"), ("optimizer", "runtime"), ("checkpoint", "testing"),
-    ("models",), ("export",), ("probe",), ("training", "cli", "report", "__main__"),
+    ("models",), ("export",), ("probe", "trial"), ("training", "cli", "report", "__main__"),
 )
 LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}
 FACES = set(ROWS[-1])  # these may use each other: a command trains a model

@@ -11,6 +11,7 @@ from taskflow.cli import completing
 from taskflow.cli.beside import beside
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
 from taskflow.cli.experts import experts_said
+from taskflow.cli.next_best import grid_barred
 from taskflow.cli.problem import (
     Problem,
     budget_option,
@@ -29,7 +30,6 @@ from taskflow.cli.search import run_search
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.export import nearest_within
-from taskflow.machine import Cluster
 from taskflow.optimizer import Budget, Deadline, refusal, step_units, target_named
 from taskflow.optimizer.grid import SIMULATED, Allowed, best_of_grid, make_grid
 from taskflow.optimizer.space import SpaceOptions
@@ -133,17 +133,6 @@ def compare_command(
     if interrupted:
         say_once(f"{command_path(click.get_current_context())}: interrupted; what the searches had found until then is above")
         sys.exit(INTERRUPTED)
-
-
-def grid_barred(problem: Problem) -> str:
-    """Return why there is no row for the grid; empty if there is one."""
-    if problem.evaluator.costs.measures:
-        return "none with measured costs, since its plans are priced for described machines"
-    if len(problem.machine.processors) < 2:
-        return "none on one device"
-    if problem.graph.carries:
-        return f"none, since {problem.graph.name} carries states from step to step"
-    return "" if isinstance(problem.machine, Cluster) else f"none, since {problem.machine.name} is not a described machine"
 
 
 def grid_row(

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "strategy": ("taskflow.cli.strategy:strategy_group", "Show, compare (diff) and check plans."),
     "report": ("taskflow.cli.report:report_command", "Write a plan as one HTML page."),
     "export": ("taskflow.cli.export:export_command", "Write a plan for PyTorch, JAX, Megatron-LM, torchtitan or ONNX."),
+    "try": ("taskflow.cli.trial:try_command", "Write a program that runs plans for some steps, with PyTorch alone."),
     # runs
     "train": ("taskflow.cli.train:train_group", "Train a network, alone or under mpirun."),
     "runs": ("taskflow.cli.runs:runs_group", "Keep measured steps, from which to say what to expect."),

@@ -125,16 +125,11 @@ def _meant(word: str, there_are: typing.Iterable[str]) -> str:
 
 # ---- functions -------------------------------------------------------------------------------------------------------
 def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGraph:
-    function = _load(name)
+    function = function_at(name)
     signature = inspect.signature(function)
-    taken = {
-        p.name: p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
+    taken = _taken(function)
     wild = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    try:
-        hints = typing.get_type_hints(function)
-    except Exception:  # names that only a type checker knows
-        hints = {}
+    hints = _hints(function)
     values: dict[str, Any] = {}
     options = {key: _value(f"model {name}", key, Any, settings[key]) for key in OPTIONS if key in settings and key not in taken}
     for key, text in settings.items():
@@ -143,9 +138,7 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
         if key not in taken and not wild:
             there_are = ", ".join(taken) or "none"
             raise ValueError(f"model {name}: no parameter {key!r}{_meant(key, taken)}; there are {there_are}")
-        default = taken[key].default if key in taken else inspect.Parameter.empty
-        hint = hints.get(key, type(default) if default not in (None, inspect.Parameter.empty) else Any)
-        values[key] = _value(f"model {name}", key, hint, text)
+        values[key] = _argument(f"model {name}", key, text, taken.get(key), hints)
     if batch is not None:
         if "batch" in values:
             raise ValueError(f"model {name}: --batch {batch} and --set batch={values['batch']} say the same twice; give one")
@@ -176,7 +169,35 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
     return graph
 
 
-def _load(name: str) -> Callable[..., Any]:
+def arguments_of(who: str, function: Callable[..., Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return those of some settings that a function takes, as the types that it says. Raises ValueError for a text that is none."""
+    taken, hints = _taken(function), _hints(function)
+    return {key: _argument(who, key, text, taken[key], hints) for key, text in settings.items() if key in taken}
+
+
+def _taken(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function that have names."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name: p for p in inspect.signature(function).parameters.values() if p.kind in named}
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # names that only a type checker knows
+        return {}
+
+
+def _argument(who: str, key: str, text: str, parameter: inspect.Parameter | None, hints: Mapping[str, Any]) -> Any:
+    """A text as the type that a parameter says, or that its default has."""
+    default = parameter.default if parameter is not None else inspect.Parameter.empty
+    hint = hints.get(key, type(default) if default not in (None, inspect.Parameter.empty) else Any)
+    return _value(who, key, hint, text)
+
+
+def function_at(name: str) -> Callable[..., Any]:
+    """Return the function at ``package.module:function`` or ``path/to/file.py:function``. Raises ValueError, FileNotFoundError or
+    ImportError with what to do."""
     where, _, attribute = name.rpartition(":")
     module = _from_file(name, Path(where)) if where.endswith(".py") else _from_package(name, where)
     found: Any = module

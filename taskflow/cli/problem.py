@@ -26,7 +26,7 @@ from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, paths_of, read_s
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
-from taskflow.programs import load_program
+from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
@@ -123,7 +123,7 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
                      help="Layers that are not trained, such as 'encoder.*'; may be repeated."),
         click.option("--program", expose_value=False, callback=_remember(PROGRAM), shell_complete=completing.programs,
                      help="What drives the GPUs: a program's name (see `taskflow programs`) or FILE.json (default: that of --for, "
-                          "else the machine's)."),
+                          "unless a probe measured the machine's, else the machine's)."),
         imbalance_option,
         click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
         click.option("--rule", type=click.Choice(list(RULES)), default=rule, show_default=shown,
@@ -224,16 +224,18 @@ def given_settings(context: click.Context | None) -> dict[str, str]:
 # ---- problems --------------------------------------------------------------------------------------------------------
 def make_problem(
     model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, algorithm: str = "auto",
-    settings: Mapping[str, str] | None = None, costs: str = ANALYTIC, program: str | None = None, imbalance: float | None = None,
+    settings: Mapping[str, str] | None = None, costs: str = ANALYTIC, imbalance: float | None = None, target: str | None = None,
+    recorded_program: str | None = None,
 ) -> Problem:
-    """Build the problem. ``settings``, ``program``: by default those of --set and --program; ``imbalance``: where
-    --expert-imbalance says none. Raises ValueError, FileNotFoundError or ImportError if there is no such model or machine, or if
-    its costs cannot be measured here."""
+    """Build the problem. ``settings``: by default those of --set; ``imbalance``: where --expert-imbalance says none.
+    ``target``: the framework whose program drives the devices, by default that of --for or --to; ``recorded_program``: where
+    neither that nor --program says one. Raises ValueError, FileNotFoundError or ImportError if there is no such model or machine,
+    or if its costs cannot be measured here."""
     context = click.get_current_context(silent=True)
     if settings is None:
         settings = given_settings(context)
-    program = program or asked_program(context)
     cluster = load_machine(machine, devices)
+    program = asked_program(context, cluster, target) or recorded_program
     if program is not None:
         cluster = driven(cluster, program)
     count = len(cluster.processors)
@@ -249,12 +251,15 @@ def make_problem(
     return Problem(graph, cluster, evaluator, made)
 
 
-def asked_program(context: click.Context | None) -> str | None:
-    """Return the program of --program, else that of --for; None if neither says one."""
-    if context is None:
+def asked_program(context: click.Context | None, machine: Cluster, target: str | None = None) -> str | None:
+    """Return the program of --program, else that of the framework of --for or --to. None if neither says one, or if the framework's
+    is not for this machine: one without GPUs, or one whose program was measured."""
+    said: str | None = context.meta.get(PROGRAM) if context is not None else None
+    if said is not None:
+        return said
+    if all(kind.kind == "cpu" or (kind.program is not None and kind.program.name == PROBED) for kind in machine.kinds):
         return None
-    said: str | None = context.meta.get(PROGRAM)
-    return said or PROGRAM_OF.get(context.params.get("target") or "")
+    return PROGRAM_OF.get(target or (context.params.get("target") if context is not None else None) or "")
 
 
 def driven(machine: Cluster, program: str) -> Cluster:
@@ -268,10 +273,10 @@ def driven(machine: Cluster, program: str) -> Cluster:
 
 def plan_problem(
     plan: str, model: str | None, machine: str | None, devices: int | None, batch: int | None, size: str | None,
-    rule: str | None, costs: str | None = None,
+    rule: str | None, costs: str | None = None, target: str | None = None,
 ) -> Problem:
     """Build the problem of a plan. Options that are not given are taken from the strategy file, which records what it was made
-    for (costs only if the machine is the same). Raises ValueError if an option is in neither."""
+    for (costs only if the machine is the same). ``target``: as of `make_problem`. Raises ValueError if an option is in neither."""
     _a_strategy(plan)
     made = recorded(plan) if plan.endswith(".json") else {}
     context = click.get_current_context(silent=True)
@@ -286,7 +291,7 @@ def plan_problem(
         model or str(made["model"]), wanted, devices or there.get("devices"),
         batch or (made.get("batch") if same else None), size or (made.get("size") if same else None) or "paper",
         rule or made.get("rule") or "momentum", settings=settings, costs=costs or there.get("costs") or ANALYTIC,
-        program=asked_program(context) or there.get("program"), imbalance=made.get("expert_imbalance") if same else None,
+        imbalance=made.get("expert_imbalance") if same else None, target=target, recorded_program=there.get("program"),
     )
 
 

@@ -215,7 +215,7 @@ def problem_of(run: MeasuredRun) -> tuple[Problem, Strategy]:
     try:
         problem = make_problem(
             made["model"], made["machine"], made.get("devices"), made.get("batch"), made.get("size") or "paper",
-            made.get("rule") or "momentum", settings=made.get("set") or {}, program=made.get("program"),
+            made.get("rule") or "momentum", settings=made.get("set") or {}, recorded_program=made.get("program"),
             imbalance=made.get("expert_imbalance"),
         )
         content = run.file.strategy

@@ -15,6 +15,7 @@ from taskflow.cli.beside import beside, beside_table, better
 from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
 from taskflow.cli.experts import experts_said
+from taskflow.cli.next_best import write_next_best
 from taskflow.cli.problem import (
     Problem,
     budget_option,
@@ -81,13 +82,16 @@ def _counts(context: click.Context, option: click.Parameter, value: str | None) 
 @runs_option
 @click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write the strategy to this file.")
+@click.option("--top", type=click.IntRange(1), default=1, show_default=True,
+              help="Write so many plans: the best as --out says, the next, of other kinds, as PLAN-2.json and on. `taskflow try` "
+              "runs them.")
 @click.option("--also-for", callback=_counts, metavar="N,N,...",
               help="Search for these numbers of nodes too (of devices, if the machine is one node), with the same batch and each "
               "with the same budget, and write PLAN.DEVICES.json beside --out: training that loses devices takes them.")
 @output_options
 def search_command(
     budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, uneven: bool, memory: bool,
-    starts: tuple[str, ...], workers: int | None, products: str | None, target: str | None, out: str | None,
+    starts: tuple[str, ...], workers: int | None, products: str | None, target: str | None, out: str | None, top: int,
     also_for: tuple[int, ...], as_json: bool, quiet: bool, **asked: Any,
 ) -> None:
     """Find a fast strategy for MODEL.
@@ -107,6 +111,10 @@ def search_command(
     writable(out)
     if also_for and out is None:
         raise ValueError("--also-for: say with --out where to write")
+    if top > 1 and out is None:
+        raise ValueError("--top: say with --out where to write")
+    if top > 1 and products:
+        raise ValueError("--top: the plans next to the best have no products in 8 bits; leave --products or --top out")
     problem = make_problem(**asked)
     limit = spending.search
     space = SpaceOptions(degrees, placements, reduction, uneven=uneven, constraints=constraints)
@@ -126,6 +134,9 @@ def search_command(
     sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
     row["advice"] = more_time(found, spending.whole)
+    row["next_best"] = after = write_next_best(
+        problem, found, beside_it, top - 1, str(out), spending.whole.seconds, space, target, quiet or as_json
+    ) if top > 1 else []
     row["constraints"] = [str(rule) for rule in constraints.rules]
     row["also_for"] = smaller = [
         _smaller(problem, count, asked, str(out), partial(searched, budget=spending.whole)) for count in also_for
@@ -150,6 +161,9 @@ def search_command(
             if found.strategy.ordered:
                 tell(f"plan {found.strategy.name}")
             tell(described_by_layers(problem.graph, found.strategy))
+        for one in after:
+            tell(f"next: {one['name']}, {one['iteration_seconds'] * 1e3:.4g} ms a step, "
+                 f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
         for one in smaller:
             tell(f"{one['devices']} devices: {one['iteration_seconds'] * 1e3:.4g} ms a step, "
                  f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")

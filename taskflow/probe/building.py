@@ -25,7 +25,7 @@ from taskflow.machine import (
     left_out_errors,
 )
 from taskflow.probe.measurements import Measurements
-from taskflow.programs import TrainingProgram
+from taskflow.programs import PROBED, TrainingProgram
 
 ARRAYS = {"sgd": 3, "momentum": 5, "adam": 7, "adam_fused": 7}  # that an update reads or writes, of four bytes a weight
 COLLECTIVES = {"all_reduce": "all_reduce", "halves": "all_gather", "all_to_all": "all_to_all"}
@@ -139,7 +139,7 @@ def _merged(points: Sequence[TimedPoint]) -> list[TimedPoint]:
 def _program(found: Measurements, like: TrainingProgram | None, result: Built) -> TrainingProgram:
     """PyTorch's eager mode as it was measured: what its thread needs for kernels, units and operators on pieces."""
     base = like or TrainingProgram(0.0)
-    figures: dict[str, Any] = {"name": "probed", "host_seconds": found.start_seconds if found.gpu else 0.0, "gpus": ()}
+    figures: dict[str, Any] = {"name": PROBED, "host_seconds": found.start_seconds if found.gpu else 0.0, "gpus": ()}
     key = "host_seconds" if found.gpu else "seconds"
     for name, phase in (("cut_seconds", "forward"), ("cut_backward_seconds", "backward")):
         more = [row[key] - row[f"plain_{key}"] for what in ("cut_functions", "cut_layers") for row in found.of_part(what, phase)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from taskflow.export.pytorch import joined_code
 
 SCRIPT = Path(__file__).with_name("script")
-FILES = ("clock", "work", "messages", "../../export/pytorch/support/exchange", "parts", "main")  # as they need each other
+FILES = ("clock", "cases", "work", "messages", "../../export/pytorch/support/exchange", "parts", "main")  # as they need each other
 ABOUT = '''"""Measures what this machine's PyTorch does in what time. Written by taskflow probe; needs PyTorch alone.
 
     torchrun --nproc-per-node 8 {name} --out probe.json
@@ -26,7 +26,7 @@ def probe_text(name: str, of_plan: Sequence[Named] = (), sizes: Sequence[int] = 
     listed = "".join(f"    {one!r},\n" for one in dict.fromkeys(of_plan))
     empty = "OF_A_PLAN: list[tuple[str, tuple[int, ...]]] = []"
     body = "\n\n\n".join(bodies)
-    assert empty in body, "main.py has a place for a plan's operators"
+    assert empty in body, "cases.py has a place for a plan's operators"
     body = body.replace(empty, f"{empty[:-2]}[\n{listed}]" if listed else empty)
     body = body.replace("OF_A_PLAN_BYTES: list[int] = []", f"OF_A_PLAN_BYTES: list[int] = {list(sizes)}")
     return "\n\n".join([ABOUT.format(name=name), "from __future__ import annotations", imports, body]) + "\n"

@@ -12,6 +12,7 @@ from taskflow.reading import read_json
 FOLDER = Path(__file__).parent
 DEFAULT = "megatron"
 """The program of plans in notation that name none."""
+PROBED = "probed"  # the name of a program whose figures a probe has measured
 
 
 @lru_cache(maxsize=1)

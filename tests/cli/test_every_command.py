@@ -39,6 +39,8 @@ PLAN = ("data", "--model", "mlp", "--size", "small", *ON)
 RUNS = tempfile.mkdtemp()  # of files that commands write anew
 shutil.copytree(ROOT / "tests" / "cli" / "runs", RUNS, dirs_exist_ok=True)
 atexit.register(shutil.rmtree, RUNS)
+NETWORKS = str(ROOT / "tests" / "export" / "networks.py")
+IMPORTED = ("data", "--model", f"{NETWORKS}:graph", "--module", f"{NETWORKS}:Llama", *ON)
 PROBED = str(ROOT / "tests" / "probe" / "two_cores.json")
 # subcommand -> (arguments that work, arguments with a mistake, what is said of it)
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
@@ -54,6 +56,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "report": ((*PLAN, "--out", "report.html"), (*PLAN, "--out", "nowhere/report.html"), "nowhere/report.html"),
     "export": (("t2", "--model", "gpt-2", "--size", "small", *ON, "--to", "megatron", "--out", "plan.args"),
                (*PLAN, "--to", "megatron", "--out", "plan.args"), "trains Transformers"),
+    "try": ((*IMPORTED, "--out", "tries"), (*IMPORTED, "--out", "nowhere/tries"), "cannot write nowhere/tries"),
     "train mlp": (("--steps", "1"), ("--steps", "1", "--data", "nowhere"), "nowhere is no folder"),
     "profile": (("mlp", "--size", "small", "--devices", "2", "--costs", "analytic", "--steps", "1", "--warmup", "1"),
                 ("--trace", "gone.json"), "gone.json"),
@@ -70,6 +73,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "programs": ((), ("luck",), "unexpected extra argument"),
     "models": ((), ("luck",), "unexpected extra argument"),
 }  # fmt: skip
+NEED_TORCH = {"try"}
 EXIT_CODES = {"strategy diff": 1}  # the plans differ
 AS_MLP = {f"train {name.lower()}" for name in MODELS} - {"train mlp"}  # made by the same `example`, see below
 
@@ -108,6 +112,8 @@ def test_every_subcommand_is_here() -> None:
 # What measures a machine takes as long as all others together; tests/cli/test_machine_command.py has its JSON and its silence.
 @pytest.mark.parametrize("name", fast_among(CASES, CASES.keys() - {"machine measure"}))
 def test_json_is_one_object_and_quiet_says_less(name: str, tmp_path: Path) -> None:
+    if name in NEED_TORCH:
+        pytest.importorskip("torch")
     good, code = CASES[name][0], EXIT_CODES.get(name, 0)
     plain, short, value = (run(tmp_path, name, *good, *more) for more in ((), ("--quiet",), ("--json",)))
     for result in (plain, short, value):

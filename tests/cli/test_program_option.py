@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from taskflow.cli.main import main
-from taskflow.programs import load_program, program_names, unparse
+from taskflow.machine import load_machine, save
+from taskflow.programs import PROBED, load_program, program_names, unparse
 
 ASKED = [
     "simulate", "GPT-2", "--size", "small", "-m", "h100", "-n", "8", "--batch", "16", "--rule", "adam", "--strategy", "d4 t2 mb2",
@@ -61,3 +63,14 @@ def test_a_plan_remembers_its_program(tmp_path: Path) -> None:
 def test_what_is_no_program_is_refused(extra: list[str], said: str) -> None:
     done = CliRunner().invoke(main, [*ASKED, *extra])
     assert done.exit_code == 2 and said in done.output
+
+
+def test_a_measured_program_is_kept_and_cores_have_none_whatever_framework_a_plan_is_for(tmp_path: Path) -> None:
+    out = str(tmp_path / "plan.args")
+    words = ["export", "t2", "--model", "gpt-2", "--size", "small", "-n", "2", "--to", "megatron", "--out", out, "--json", "-m"]
+    assert json.loads(run(*words, "h100"))["costs"] == "analytic h100 (megatron)"
+    assert json.loads(run(*words, "h100", "--program", "fsdp"))["costs"] == "analytic h100 (fsdp)"
+    assert json.loads(run(*words, "this"))["costs"] == "analytic host-2"
+    probed = load_machine("h100", 2).driven_by(replace(load_program("fsdp"), name=PROBED))
+    save(replace(probed, name="mine"), tmp_path / "mine.json")
+    assert json.loads(run(*words, str(tmp_path / "mine.json")))["costs"] == "analytic mine (probed)"

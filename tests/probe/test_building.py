@@ -187,12 +187,12 @@ def test_a_call_with_several_products_takes_the_time_of_each() -> None:
 
 def test_layers_of_experts_are_timed_as_one_call() -> None:
     """The probe's case has the operations and bytes by which such a layer's task finds it."""
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from taskflow.models.huggingface import from_config
     from taskflow.optimizer.cost import parts_of
     from taskflow.probe import operators_of
-    from taskflow.probe.script.work import cases_of
+    from taskflow.probe.script.cases import cases_of
 
     config = {"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
               "num_key_value_heads": 2, "num_local_experts": 4, "vocab_size": 128}  # fmt: skip
@@ -204,7 +204,7 @@ def test_layers_of_experts_are_timed_as_one_call() -> None:
     (named,) = (one for one in operators_of(graph, strategy) if one[0] == "experts")
     assert named == ("experts", (32, 4, 2, 64, 96))
     (case,) = cases_of([named])
-    assert size == pytest.approx((case.flops, case.nbytes(torch.float32)), rel=0.01)
+    assert size == pytest.approx((case.flops, case.nbytes(4)), rel=0.01)
 
 
 def Attends(torch: Any) -> Any:
@@ -259,7 +259,7 @@ def test_a_plans_operators_are_those_that_the_step_asks_for() -> None:
     torch = pytest.importorskip("torch")
     from taskflow.optimizer.cost import parts_of
     from taskflow.probe import message_sizes, operators_of, probe_text
-    from taskflow.probe.script.work import cases_of
+    from taskflow.probe.script.cases import cases_of
 
     module = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, padding=1, stride=2), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
@@ -270,7 +270,7 @@ def test_a_plans_operators_are_those_that_the_step_asks_for() -> None:
     strategy = taskflow.choose("data", graph, machine)[0]
     named = operators_of(graph, strategy)
     assert len(named) == len(set(named)) and ("linear", (4, 128, 64)) in named and ("conv2d", (4, 3, 8, 16, 16, 3, 2)) in named
-    timed = {(case.flops, float(case.nbytes(torch.float32))) for case in cases_of(named)}
+    timed = {(case.flops, float(case.nbytes(4))) for case in cases_of(named)}
     for name, call in parts_of(graph).items():
         node = graph.node(name)
         if call.leads and call.name != "view":

@@ -14,9 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from taskflow.probe import probe_text  # noqa: E402
+from taskflow.probe.script.cases import MAKERS, cases_of, groups_of, usual  # noqa: E402
 from taskflow.probe.script.main import operators  # noqa: E402
-from taskflow.probe.script.messages import groups_of  # noqa: E402
-from taskflow.probe.script.work import MAKERS, arrays_of, cases_of, phases_of, usual  # noqa: E402
+from taskflow.probe.script.work import arrays_of, call_of, phases_of  # noqa: E402
 
 SMALL = [("linear", (16, 8, 24)), ("cross_entropy", (16, 10)), ("embedding", (16, 10, 8)), ("add", (128,))]
 
@@ -60,14 +60,14 @@ def test_operators_are_timed_forward_and_backward() -> None:
     assert product["flops"] == 2 * 16 * 8 * 24 and product["bytes"] == 4 * (16 * 8 + 8 * 24 + 24 + 16 * 24)
 
 
-SEEN = [*usual(torch.device("cpu"))[::7], ("conv2d", (2, 3, 4, 6, 5, 3, 2)), ("pool", (2, 3, 4, 4))]
+SEEN = [*usual(False)[::7], ("conv2d", (2, 3, 4, 6, 5, 3, 2)), ("pool", (2, 3, 4, 4))]
 
 
 @pytest.mark.parametrize("name,sizes", SEEN)
 def test_cases_have_the_results_that_they_say(name: str, sizes: tuple[int, ...]) -> None:
     (case,) = cases_of([(name, sizes)])
     ((*given,),) = arrays_of(case, torch.float32, torch.device("cpu"), 1)
-    assert case.call(*given).numel() == case.results
+    assert call_of(case)(*given).numel() == case.results
     forward, backward = phases_of(case, [given])
     forward()
     assert all(grad is not None for grad in backward())

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from taskflow.probe.script.cases import OF_A_PLAN, Case, cases_of, usual
 from taskflow.probe.script.clock import LEAST_CHUNKS, Taken, taken
 from taskflow.probe.script.messages import measured
 from taskflow.probe.script.parts import (
@@ -30,13 +31,11 @@ from taskflow.probe.script.parts import (
     units,
     updates,
 )
-from taskflow.probe.script.work import Case, arrays_of, cases_of, phases_of, usual
+from taskflow.probe.script.work import arrays_of, phases_of
 
 FORMAT, VERSION = "taskflow-probe", 1
 SECONDS = 150.0
 SHARES = {"work": 0.45, "messages": 0.22, "units": 0.15, "cut": 0.03, "changes": 0.07, "updates": 0.05, "rest": 0.03}
-OF_A_PLAN: list[tuple[str, tuple[int, ...]]] = []
-"""Operators of a plan: taskflow writes them here."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -87,7 +86,7 @@ def probed(device: torch.device, seconds: float, only_plan: bool = False, compil
     about = described(device)
     budget = {name: share * seconds for name, share in SHARES.items()}
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    cases = cases_of([*([] if only_plan else usual(device)), *OF_A_PLAN])
+    cases = cases_of([*([] if only_plan else usual(device.type == "cuda")), *OF_A_PLAN])
     work = operators(cases, device, budget["work"], missing)
     if device.type == "cuda":
         work += eight_bits(device, budget["rest"], missing)
@@ -101,7 +100,7 @@ def probed(device: torch.device, seconds: float, only_plan: bool = False, compil
     found["parts"] = together(parts)
     found["beside"] = beside(device, budget["rest"]) if dist.get_world_size() > 1 else {}
     found["host"] = {"start_seconds": starting(device, budget["rest"])}
-    found["missing"], about["took_seconds"] = missing, perf_counter() - began
+    found["missing"], about["took_seconds"] = list(dict.fromkeys(missing)), perf_counter() - began
     about |= afterwards(device)
     return found
 
@@ -125,7 +124,7 @@ def operators(cases: Sequence[Case], device: torch.device, seconds: float, missi
             for backward, one in enumerate(took or ()):
                 rows.append({
                     "case": number, "group": case.group, "name": case.name, "sizes": list(case.sizes), "backward": bool(backward),
-                    "dtype": str(dtype).removeprefix("torch."), "flops": case.flops, "bytes": case.nbytes(dtype),
+                    "dtype": str(dtype).removeprefix("torch."), "flops": case.flops, "bytes": case.nbytes(dtype.itemsize),
                     "seconds": one.seconds, "host_seconds": one.host_seconds, "spread": one.spread,
                 })  # fmt: skip
     return rows

@@ -10,34 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-SMALLEST, LARGEST = 1 << 8, 1 << 22  # bytes on a CPU; on a GPU
-LARGEST_GPU = 1 << 28
-OF_A_PLAN_BYTES: list[int] = []
-"""Sizes of a plan's messages: taskflow writes them here."""
+from taskflow.export.pytorch.support import gather, reduce_scatter
+from taskflow.probe.script.cases import groups_of, sizes_of
+
 LEAST_ROUNDS, MOST_ROUNDS = 5, 200
-
-
-def sizes_of(device: torch.device) -> list[int]:
-    """Return the bytes of the arrays that are sent."""
-    largest, found = LARGEST_GPU if device.type == "cuda" else LARGEST, [SMALLEST]
-    while found[-1] < largest:
-        found.append(found[-1] * (16 if device.type == "cuda" else 8))
-    return sorted({*found, largest, *OF_A_PLAN_BYTES})
-
-
-def groups_of(nodes: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """Return groups of ranks: within the first node, one of each node, and all; twos and the whole. ``nodes``: ranks of each."""
-    starts, world = [sum(nodes[:i]) for i in range(len(nodes))], sum(nodes)
-    found: dict[tuple[int, ...], str] = {}
-    inside = list(range(nodes[0]))
-    for count in sorted({2, len(inside) // 2, len(inside)}):
-        if 2 <= count <= len(inside):
-            found[tuple(inside[:count])] = "within"
-    if len(nodes) > 1:
-        found[tuple(starts[:2])] = "between"
-        found[tuple(starts)] = "between"
-        found[tuple(range(world))] = "across"
-    return [(kind, list(ranks)) for ranks, kind in found.items()]
 
 
 def collectives(nbytes: int, count: int, device: torch.device, group: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -46,8 +22,8 @@ def collectives(nbytes: int, count: int, device: torch.device, group: Any) -> It
     whole, part = torch.zeros(elements, device=device), torch.zeros(elements // count, device=device)
     other = torch.zeros(elements, device=device)
     yield "all_reduce", lambda: dist.all_reduce(whole, group=group)
-    yield "all_gather", lambda: dist.all_gather_into_tensor(whole, part, group=group)
-    yield "reduce_scatter", lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+    yield "all_gather", lambda: gather(whole, part, group=group)
+    yield "reduce_scatter", lambda: reduce_scatter(part, whole, group=group)
     yield "all_to_all", lambda: dist.all_to_all_single(other, whole, group=group)
     yield "broadcast", lambda: dist.broadcast(whole, dist.get_global_rank(group, 0), group=group)
 
@@ -92,7 +68,7 @@ def _finish(device: torch.device) -> None:
 def measured(nodes: Sequence[int], device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
     """Return a row for each operation, group and size, the slowest rank's. ``seconds``: to spend, of all."""
     rows: list[dict[str, Any]] = []
-    groups, sizes, rank = groups_of(nodes), sizes_of(device), dist.get_rank()
+    groups, sizes, rank = groups_of(nodes), sizes_of(device.type == "cuda"), dist.get_rank()
     each = seconds / max(1, len(groups) * len(sizes) * 7)
     for kind, ranks in groups:
         group = dist.new_group(ranks)  # by all ranks

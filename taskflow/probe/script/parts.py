@@ -36,13 +36,30 @@ def placed_parameters(elements: int, mesh: Any, device: torch.device) -> list[nn
     for _ in range(COUNT):
         value, grad = torch.randn(max(8, elements // 64), 64, device=device), torch.randn(max(8, elements // 64), 64, device=device)
         if mesh is not None:
-            from torch.distributed.tensor import DTensor, Replicate
-
-            value, grad = (DTensor.from_local(x, mesh, (Replicate(),), run_check=False) for x in (value, grad))
+            tensor = distributed_tensors()
+            value, grad = (tensor.DTensor.from_local(x, mesh, (tensor.Replicate(),), run_check=False) for x in (value, grad))
         parameter = nn.Parameter(value)
         parameter.grad = grad
         found.append(parameter)
     return found
+
+
+def distributed_tensors() -> Any:
+    """Return PyTorch's module of DTensor and its placements. Raises ImportError on versions that lack it."""
+    from torch.distributed import tensor
+
+    if not hasattr(tensor, "DTensor"):  # before torch 2.5
+        from torch.distributed import _tensor as tensor
+    return tensor
+
+
+def sharded_fully() -> Callable[..., Any]:
+    """Return FSDP2's function. Raises ImportError on versions that lack it."""
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # before torch 2.6
+        from torch.distributed._composable.fsdp import fully_shard
+    return fully_shard  # type: ignore[no-any-return]
 
 
 def network(width: int, depth: int, device: torch.device) -> nn.Sequential:
@@ -53,8 +70,7 @@ def network(width: int, depth: int, device: torch.device) -> nn.Sequential:
 def spread(module: nn.Sequential, how: str, mesh: Any) -> nn.Module:
     """Return a network whose layers gather their weights and sum their gradients each by itself. Raises ImportError on versions of
     torch that lack it."""
-    from torch.distributed.fsdp import fully_shard
-
+    fully_shard = sharded_fully()
     made: Any = copy.deepcopy(module)
     for layer in made:
         if how == "replicate":
@@ -111,13 +127,13 @@ def units(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -
 def cut_operators(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
     """Return what functions and layers take on DTensors, and on plain tensors: what the difference is, Python does."""
     try:
-        from torch.distributed.tensor import DTensor, Replicate
+        tensor = distributed_tensors()
     except ImportError as error:
         missing.append(f"DTensor: {error}")
         return []
 
     def placed(value: torch.Tensor) -> Any:
-        return DTensor.from_local(value, mesh, (Replicate(),), run_check=False)
+        return tensor.DTensor.from_local(value, mesh, (tensor.Replicate(),), run_check=False)
 
     def functions(x: Any) -> Any:
         for _ in range(DEPTH):
@@ -126,7 +142,7 @@ def cut_operators(mesh: Any, device: torch.device, seconds: float, missing: list
 
     def layers(x: Any, weight: Any) -> Any:
         for _ in range(DEPTH):
-            x = placed(nn.functional.linear(x.to_local(), weight.to_local())) if isinstance(x, DTensor) else (
+            x = placed(nn.functional.linear(x.to_local(), weight.to_local())) if isinstance(x, tensor.DTensor) else (
                 nn.functional.linear(x, weight))
         return x
 
@@ -152,11 +168,11 @@ def changes(mesh: Any, device: torch.device, seconds: float, missing: list[str])
     gathered, and a sum is made of which each rank gets a piece (`change_scattered`) or all (`change_summed`). Messages are part of
     it, and what is taken without a change is beside it; by the bytes of the whole."""
     try:
-        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+        tensor = distributed_tensors()
     except ImportError as error:
         missing.append(f"DTensor: {error}")
         return []
-    count, whole, cut, added = dist.get_world_size(), Replicate(), Shard(1), Partial()
+    count, whole, cut, added = dist.get_world_size(), tensor.Replicate(), tensor.Shard(1), tensor.Partial()
     rows: list[dict[str, Any]] = []
     sizes = (1 << 18, 1 << 22, 1 << 25) if device.type == "cuda" else (1 << 14, 1 << 18, 1 << 20)
     kinds = (("gathered", cut, whole, added), ("scattered", added, cut, cut), ("summed", added, whole, whole))
@@ -167,10 +183,10 @@ def changes(mesh: Any, device: torch.device, seconds: float, missing: list[str])
             given = [torch.randn(shape, device=device).requires_grad_() for _ in range(DEPTH)]
 
             def unchanged(*values: Any) -> Any:
-                return [DTensor.from_local(x, mesh, (whole,), run_check=False).to_local() for x in values]
+                return [tensor.DTensor.from_local(x, mesh, (whole,), run_check=False).to_local() for x in values]
 
             def changed(*values: Any, here: Any = here, there: Any = there, back: Any = back) -> Any:
-                pieces = [DTensor.from_local(x, mesh, (here,), run_check=False) for x in values]
+                pieces = [tensor.DTensor.from_local(x, mesh, (here,), run_check=False) for x in values]
                 return [placed(piece, (there,)).to_local(grad_placements=(back,)) for piece in pieces]
 
             each = seconds / 3 / len(sizes) / 2

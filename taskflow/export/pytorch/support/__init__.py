@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from taskflow.export.pytorch.support.exchange import placed
+    from taskflow.export.pytorch.support.exchange import gather, placed, reduce_scatter
 
-__all__ = ["placed"]
+__all__ = ["gather", "placed", "reduce_scatter"]
 
 
 def __getattr__(name: str) -> Any:
     """Import what the probe shares with exported modules when it is asked for: it needs PyTorch, which exporting does not."""
-    if name != "placed":
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from taskflow.export.pytorch.support import exchange
 
-    return exchange.placed
+    return getattr(exchange, name)

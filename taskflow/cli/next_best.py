@@ -1,0 +1,118 @@
+"""The plans next to the one that a search found, each of another kind: to be tried beside it (`taskflow try`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from taskflow.cli.problem import Problem
+from taskflow.cli.progress import working
+from taskflow.machine import Cluster
+from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_graph, plan_of, save
+from taskflow.optimizer import BudgetExhausted, Deadline, SearchResult, refusal, target_named
+from taskflow.optimizer.evaluate import TooManyTasksError
+from taskflow.optimizer.grid import Allowed, make_grid
+from taskflow.optimizer.space import SpaceOptions
+
+LEAST_SECONDS, PART = 5.0, 0.5  # to look for them: this part of a budget in seconds, and at least so many
+SAME = 1e-9
+TRIED = 4  # times as many of the grid's plans are simulated as are wanted
+BY_RULE = ("data", "model", "expert")
+KIND = ("tensor", "context", "pipeline", "virtual", "data", "experts", "zero", "shard_group", "recompute")
+
+
+def write_next_best(
+    problem: Problem, found: SearchResult, rows: Sequence[dict[str, Any]], count: int, out: str, budget: float, space: SpaceOptions,
+    target: str | None, quiet: bool,
+) -> list[dict[str, Any]]:
+    """Write the ``count`` best plans after ``found`` beside ``out``, as PLAN-2.json and on; what they are. ``rows``: usual plans
+    (`beside`). ``budget``: seconds of the search."""
+    deadline = Deadline(max(LEAST_SECONDS, PART * budget))
+    with working("the plans next to it", not quiet):
+        plans = next_best(problem, found, rows, count, space, target, lambda: deadline.expired)
+    written = []
+    for number, (strategy, seconds) in enumerate(plans, 2):
+        file = str(Path(out).with_name(f"{Path(out).stem}-{number}.json"))
+        save(strategy, problem.graph, problem.machine.name, file, problem.made)
+        written.append({"file": file, "name": strategy.name, "iteration_seconds": seconds})
+    return written
+
+
+def next_best(
+    problem: Problem, found: SearchResult, rows: Sequence[dict[str, Any]], count: int, space: SpaceOptions, target: str | None,
+    over: Callable[[], bool],
+) -> list[tuple[Strategy, float]]:
+    """Return the ``count`` fastest plans after ``found`` with their seconds: of usual plans, known mappers and the best of the
+    grid, those that fit and that a framework can express. No two have the same degrees, stage of ZeRO
+    and recomputation."""
+    evaluator, framework = problem.evaluator, target_named(target, problem.graph) if target is not None else None
+    lacks, seen = refusal(problem.room, framework), {_kind(problem, found.strategy)}
+    best: list[tuple[Strategy, float]] = []
+    allowed = Allowed(problem.graph, problem.machine, space, framework, over)
+
+    def in_time() -> None:
+        if over():
+            raise BudgetExhausted
+
+    for make in _candidates(problem, rows, TRIED * count, allowed, over):
+        try:
+            strategy = make()
+            space.constraints.verify(strategy, problem.graph)
+            if (kind := _kind(problem, strategy)) in seen:
+                continue
+            with evaluator.interruptible(in_time):
+                if lacks(strategy):
+                    continue
+                seconds = evaluator.set(strategy)
+        except BudgetExhausted:
+            break
+        except (ValueError, TooManyTasksError):
+            continue
+        seen.add(kind)
+        if abs(seconds / found.seconds - 1) > SAME:  # else it is what was found, said in another way
+            best.append((strategy, seconds))
+    return sorted(best, key=lambda one: one[1])[:count]
+
+
+def grid_barred(problem: Problem) -> str:
+    """Return why there is no row for the grid; empty if there is one."""
+    if problem.evaluator.costs.measures:
+        return "none with measured costs, since its plans are priced for described machines"
+    if len(problem.machine.processors) < 2:
+        return "none on one device"
+    if problem.graph.carries:
+        return f"none, since {problem.graph.name} carries states from step to step"
+    return "" if isinstance(problem.machine, Cluster) else f"none, since {problem.machine.name} is not a described machine"
+
+
+def _candidates(
+    problem: Problem, rows: Sequence[dict[str, Any]], most: int, allowed: Allowed, over: Callable[[], bool]
+) -> Iterator[Callable[[], Strategy]]:
+    graph, machine = problem.graph, problem.machine
+    for row in rows:
+        if row.get("fits_memory"):
+            yield lambda row=row: map_graph(HybridParallel(row["plan"]), graph, machine)  # type: ignore[misc]
+    barred = grid_barred(problem)
+    for name in BY_RULE if barred else BY_RULE[1:]:  # replicas alone are in the grid
+        yield lambda name=name: choose(name, graph, machine)[0]  # type: ignore[misc]
+    if barred:
+        return
+    kinds: set[tuple[Any, ...]] = set()
+    takes, levels = None if allowed.free else allowed.may_have, allowed.target.all_of_a_layer if allowed.target else "full"
+    for priced in make_grid(graph, machine, problem.evaluator.rule, takes, levels).usual(over):
+        if over() or len(kinds) == most:
+            return
+        if (kind := _degrees(priced.plan)) not in kinds:
+            kinds.add(kind)
+            yield lambda plan=priced.plan: allowed.strategy(plan)  # type: ignore[misc]
+
+
+def _degrees(plan: HybridPlan) -> tuple[Any, ...]:
+    return tuple(getattr(plan, name) for name in KIND)
+
+
+def _kind(problem: Problem, strategy: Strategy) -> object:
+    """What two plans that are worth trying beside each other differ in: by their notation, or by cuts and places."""
+    plan = plan_of(problem.graph, strategy)
+    return tuple((name, strategy[name]) for name in sorted(strategy.configs)) if plan is None else _degrees(plan)

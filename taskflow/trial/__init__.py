@@ -1,0 +1,10 @@
+"""Plans tried where they will train: exported to PyTorch, with a program that runs each for some steps and needs PyTorch alone.
+
+``script/`` is the program's code, which ``writing.py`` joins into one file; ``network.py`` says which module, inputs, targets and
+loss a step has.
+"""
+
+from taskflow.trial.network import TriedNetwork, module_said, tried_network
+from taskflow.trial.writing import PLANS, SCRIPT_NAME, script_text
+
+__all__ = ["PLANS", "SCRIPT_NAME", "TriedNetwork", "module_said", "script_text", "tried_network"]

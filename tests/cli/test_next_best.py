@@ -1,0 +1,46 @@
+"""search --top: the next best plans are written beside the best, each of another kind, and can be simulated as they were said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from taskflow.cli.main import main
+
+ASKED = ("gpt-2", "--size", "small", "-m", "h100", "-n", "4", "--batch", "16", "--budget", "60p")
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(main, list(words))
+
+
+def test_the_next_plans_are_of_other_kinds_and_no_faster(tmp_path: Path) -> None:
+    done = run("search", *ASKED, "--for", "megatron", "--top", "3", "--out", str(tmp_path / "plan.json"), "--json")
+    assert done.exit_code == 0, done.output
+    row = json.loads(done.stdout)
+    files = [one["file"] for one in row["next_best"]]
+    assert files == [str(tmp_path / f"plan-{number}.json") for number in (2, 3)]
+    seconds = [row["iteration_seconds"], *(one["iteration_seconds"] for one in row["next_best"])]
+    assert seconds == sorted(seconds)
+    plans = [json.loads(Path(file).read_text())["plan"].split(" ") for file in files]
+    assert [word for word in plans[0] if word[:2] != "mb"] != [word for word in plans[1] if word[:2] != "mb"]
+    again = json.loads(run("simulate", *ASKED[:-2], "--program", "megatron", "--strategy", files[0], "--json").stdout)
+    assert abs(again["iteration_seconds"] / seconds[1] - 1) < 1e-9
+    assert json.loads(run("export", files[0], "--to", "megatron", "--out", str(tmp_path / "x.args"), "--json").stdout)["written"]
+
+
+def test_constraints_hold_and_networks_without_layers_have_known_mappers(tmp_path: Path) -> None:
+    words = ("mlp", "--size", "small", "-m", "k80", "-n", "2", "--budget", "20p", "--out", str(tmp_path / "plan.json"))
+    done = run("search", *words, "--top", "4", "--quiet")
+    assert done.exit_code == 0 and 1 <= done.output.count("next: ") <= 3 and (tmp_path / "plan-2.json").exists(), done.output
+    limited = json.loads(run("search", *words, "--top", "4", "--limit", "*: degree<=1", "--json").stdout)
+    assert [one["name"] for one in limited["next_best"]] == ["model"]
+
+
+def test_mistakes_are_said_before_the_search() -> None:
+    for more, said in (([], "say with --out where"), (["--products", "fp8", "--out", "p.json"], "8 bits")):
+        done = run("search", *ASKED, "--top", "2", *more)
+        assert done.exit_code == 2 and said in done.output, done.output
