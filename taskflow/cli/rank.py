@@ -123,7 +123,7 @@ def _places(plans: list[RankedPlan]) -> list[int]:
 def _table(plans: list[RankedPlan]) -> str:
     lines = [
         [str(i + 1), str(place), one.plan, f"{one.predicted * 1e3:.4g}", f"{one.measured * 1e3:.4g}",
-         f"{one.predicted / one.measured:.2f}", str(one.runs)] for i, (one, place) in enumerate(zip(plans, _places(plans)))
+         f"{one.predicted / one.measured:.3g}", str(one.runs)] for i, (one, place) in enumerate(zip(plans, _places(plans)))
     ]
     headings = ["predicted", "measured", "plan", "predicted ms", "measured ms", "of measured", "runs"]
     return render(headings, lines, words=(2,))

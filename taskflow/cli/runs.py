@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -27,8 +27,10 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.cli.trusted import RUNS_FOLDER
-from taskflow.mapper import Strategy, from_content
+from taskflow.mapper import Strategy, from_content, paths_of
 from taskflow.optimizer.trust import MeasuredRun, RunFile, free_name, read_run, read_runs, run_file, write_run
+from taskflow.reading import path_here
+from taskflow.trial import TriedFile, read_tried
 
 
 def folder_option(command: Any) -> Any:
@@ -49,7 +51,7 @@ def runs_group() -> None:
 
 
 # ---- add -------------------------------------------------------------------------------------------------------------
-@runs_group.command("add", short_help="Keep a measured step of a plan.")
+@runs_group.command("add", short_help="Keep measured steps of plans.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @click.option("--measured", type=Duration(), help="How long a step took, such as 2.31s or 480ms.")
@@ -69,36 +71,48 @@ def add_command(
     """Keep the time of a step of PLAN that you have measured, with what is predicted for it.
 
     The options say what was run, as for `taskflow simulate`; what is not given is taken from the plan's file. Say the program
-    that ran it (--program), since a prediction is for one.
+    that ran it (--program), since a prediction is for one. PLAN may also be what try.py of `taskflow try` has written: then
+    all plans are kept that ran.
 
     \b
     Examples:
       taskflow runs add plan.json --measured 2.31s --program megatron
       taskflow runs add 't2 d4 mb1' --model llama -m mine.json -n 8 --dtype bf16 --rule adam --measured 480ms --steps 50
       taskflow runs add plan.json --torch rank0.json --torch rank1.json
+      taskflow runs add try.json
     """
-    if (measured is None) == (not traces):
-        raise ValueError("runs add: give either --measured SECONDS or --torch TRACE")
     with working("simulating"):
-        problem = plan_problem(plan, **asked)
-        strategy = named_strategy(problem, plan, seed)
-        if traces:
-            strategy, measured, steps = _traced(problem, strategy, traces)
-        assert measured is not None
-        run = _predicted(problem, strategy, measured, steps, when.astimezone() if when else None, memory_gb, note)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    path = free_name(run, Path(folder))
-    write_run(run, path)
+        tried = read_tried(plan) if plan.endswith(".json") else None
+        if tried is not None:
+            if measured is not None or traces:
+                raise ValueError(f"runs add {plan}: it has measured times; leave out --measured and --torch")
+            runs = _tried(Path(plan), tried, note)
+        elif (measured is None) == (not traces):
+            raise ValueError("runs add: give either --measured SECONDS or --torch TRACE")
+        else:
+            problem = plan_problem(plan, **asked)
+            strategy = named_strategy(problem, plan, seed)
+            if measured is None:
+                strategy, measured = _traced(problem, strategy, traces)
+            memory = None if memory_gb is None else round(memory_gb * 1e9)
+            runs = [_predicted(problem, strategy, measured, steps, when.astimezone() if when else None, memory, note)]
+    kept = [_keep(run, Path(folder)) for run in runs]
     if as_json:
-        emit({"path": str(path), **_row(MeasuredRun(path, run))})
-    elif quiet:
-        tell(str(path))
-    else:
-        tell(f"{path}: {seconds(run.measured_seconds)} a step, predicted {seconds(run.predicted_seconds)}, "
-             f"{run.predicted_seconds / run.measured_seconds:.2f} of measured")  # fmt: skip
+        emit({"runs": [{"path": str(run.path), **_row(run)} for run in kept]})
+        return
+    for run in kept:
+        said = f": {seconds(run.seconds)} a step, predicted {seconds(run.predicted)}, {run.predicted / run.seconds:.3g} of measured"
+        tell(f"{run.path}{'' if quiet else said}")
 
 
-def _traced(problem: Problem, strategy: Strategy, traces: Sequence[str]) -> tuple[Strategy, float, int]:
+def _keep(run: RunFile, folder: Path) -> MeasuredRun:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = free_name(run, folder)
+    write_run(run, path)
+    return MeasuredRun(path, run)
+
+
+def _traced(problem: Problem, strategy: Strategy, traces: Sequence[str]) -> tuple[Strategy, float]:
     """The plan that the exported module ran, and the median step of its traces."""
     from taskflow.export import nearest_plan
     from taskflow.models.pytorch import origin_of
@@ -107,19 +121,39 @@ def _traced(problem: Problem, strategy: Strategy, traces: Sequence[str]) -> tupl
     if origin_of(problem.graph) is not None:
         strategy = nearest_plan(problem.graph, strategy, "torch")
     problem.evaluator.set(strategy)
-    found = joined(problem.evaluator, strategy, [read_kineto(path) for path in traces])
-    return strategy, found.measured_seconds, 1
+    return strategy, joined(problem.evaluator, strategy, [read_kineto(path) for path in traces]).measured_seconds
+
+
+def _tried(path: Path, tried: TriedFile, note: str) -> list[RunFile]:
+    """The plans of `try.py` that ran. Raises ValueError if there are none."""
+    runs, problems = [], dict[str, Problem]()
+    for plan in tried.plans:
+        if plan.error is not None or plan.median_seconds is None:
+            continue
+        made = msgspec.to_builtins(plan.made_from)
+        if (key := str(made)) not in problems:
+            problems[key] = problem_again(made, str(path))
+        problem = problems[key]
+        if plan.plan is not None:
+            strategy = named_strategy(problem, plan.plan)
+        else:
+            strategy = from_content(plan.contents or {}, problem.graph, f"{path}: plan {plan.name}")
+        runs.append(_predicted(
+            problem, strategy, plan.median_seconds, len(plan.step_seconds), tried.about.when.astimezone(), plan.memory_bytes, note
+        ))  # fmt: skip
+    if not runs:
+        raise ValueError(f"{path}: none of its {len(tried.plans)} plans ran")
+    return runs
 
 
 def _predicted(
-    problem: Problem, strategy: Strategy, measured: float, steps: int, when: datetime | None, memory_gb: float | None, note: str
+    problem: Problem, strategy: Strategy, measured: float, steps: int, when: datetime | None, memory: int | None, note: str
 ) -> RunFile:
     """The record of a step, with its prediction."""
     predicted = problem.evaluator.set(strategy)
     return run_file(
         problem.graph, strategy, problem.machine, dict(problem.made), measured, predicted, steps=steps, when=when,
-        memory=None if memory_gb is None else round(memory_gb * 1e9), note=note,
-        predicted_memory=max(problem.room.peaks(strategy)[0]),
+        memory=memory, note=note, predicted_memory=max(problem.room.peaks(strategy)[0]),
     )
 
 
@@ -144,7 +178,7 @@ def list_command(folder: str, as_json: bool, quiet: bool) -> None:
         return
     lines = [
         [f"{run.file.when:%Y-%m-%d}", run.file.model, run.file.plan, f"{run.file.devices} {run.file.machine}", run.program,
-         f"{run.seconds * 1e3:.4g}", f"{run.predicted * 1e3:.4g}", f"{run.predicted / run.seconds:.2f}",
+         f"{run.seconds * 1e3:.4g}", f"{run.predicted * 1e3:.4g}", f"{run.predicted / run.seconds:.3g}",
          "" if run.file.memory_bytes is UNSET else nbytes(run.file.memory_bytes), run.file.note]
         for run in runs
     ]
@@ -201,7 +235,7 @@ def predict_command(folder: str, as_json: bool, quiet: bool) -> None:
         return
     lines = [
         [now.path.name, f"{now.seconds * 1e3:.4g}", f"{was.predicted * 1e3:.4g}", f"{now.predicted * 1e3:.4g}",
-         f"{now.predicted / now.seconds:.2f}"] for was, now in rows
+         f"{now.predicted / now.seconds:.3g}"] for was, now in rows
     ]
     tell(render(["run", "measured ms", "predicted before", "now", "of measured"], lines))
 
@@ -209,21 +243,14 @@ def predict_command(folder: str, as_json: bool, quiet: bool) -> None:
 def problem_of(run: MeasuredRun) -> tuple[Problem, Strategy]:
     """Make the problem of a run again, and its strategy. Raises ValueError that names the file if one of them no longer exists
     or differs from what was run."""
-    made = msgspec.to_builtins(run.file.made_from)
-    if not made.get("model") or not made.get("machine"):
-        raise ValueError(f"{run.path}: made_from: model and machine are missing, so that it cannot be predicted again")
+    problem = problem_again(msgspec.to_builtins(run.file.made_from), str(run.path))
     try:
-        problem = make_problem(
-            made["model"], made["machine"], made.get("devices"), made.get("batch"), made.get("size") or "paper",
-            made.get("rule") or "momentum", settings=made.get("set") or {}, recorded_program=made.get("program"),
-            imbalance=made.get("expert_imbalance"),
-        )
         content = run.file.strategy
         if content is UNSET:
             strategy = named_strategy(problem, run.file.plan)
         else:
-            strategy = from_content(content, problem.graph, f"{run.path}: strategy")
-    except (ValueError, OSError, ImportError) as error:
+            strategy = from_content(content, problem.graph, "strategy")
+    except ValueError as error:
         raise ValueError(f"{run.path}: cannot be predicted again: {error}") from error
     if problem.graph.fingerprint() != run.file.graph:
         raise ValueError(
@@ -231,3 +258,18 @@ def problem_of(run: MeasuredRun) -> tuple[Problem, Strategy]:
             "remove the run"
         )
     return problem, replace(strategy, name=run.file.plan) if strategy.plan is None else strategy
+
+
+def problem_again(made: Mapping[str, Any], where: str) -> Problem:
+    """Make a problem from the options that a file has recorded. Raises ValueError that begins with ``where`` if that cannot be."""
+    made = paths_of(made, path_here)
+    if not made.get("model") or not made.get("machine"):
+        raise ValueError(f"{where}: made_from: model and machine are missing, so that it cannot be predicted")
+    try:
+        return make_problem(
+            made["model"], made["machine"], made.get("devices"), made.get("batch"), made.get("size") or "paper",
+            made.get("rule") or "momentum", settings=made.get("set") or {}, recorded_program=made.get("program"),
+            imbalance=made.get("expert_imbalance"),
+        )
+    except (ValueError, OSError, ImportError) as error:
+        raise ValueError(f"{where}: cannot be predicted: {error}") from error

@@ -28,7 +28,7 @@ from taskflow.cli.problem import (
 from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.export import Exported, exported
-from taskflow.mapper import Strategy, paths_of, plan_of, samples, save
+from taskflow.mapper import Strategy, as_content, paths_of, plan_of, samples, save
 from taskflow.trial import PLANS, SCRIPT_NAME, TriedNetwork, script_text, tried_network
 from taskflow.writing import json_text, path_text, replacing, unwritable
 
@@ -169,6 +169,7 @@ def _entry(problem: Problem, number: int, of: Candidate) -> dict[str, Any]:
         "plan": None if plan is None else str(plan), "made_from": paths_of(dict(problem.made), path_text),
         "model": problem.graph.name, "machine": problem.machine.name, "devices": len(problem.machine.processors),
         "batch": samples(problem.graph), "dtype": problem.graph.dtype.name, "rule": problem.made["rule"],
+        **({} if plan is not None else {"contents": as_content(of.strategy, problem.graph, problem.machine.name)}),
         "program": problem.made.get("program"), "costs": problem.evaluator.costs.name,
         "predicted_seconds": of.row["iteration_seconds"],
         "predicted_memory_bytes": of.row["peak_memory_bytes"] + of.found.more_bytes,

@@ -84,7 +84,7 @@ class Trust:
         if self.own:
             runs = "your run" if len(self.nearest) == 1 else f"{len(self.nearest)} of your runs"
             return (
-                f"{said}, by {runs}; most like {one}: {one.seconds * 1e3:.4g} ms, predicted {one.predicted / one.seconds:.2f} of "
+                f"{said}, by {runs}; most like {one}: {one.seconds * 1e3:.4g} ms, predicted {one.predicted / one.seconds:.3g} of "
                 "measured"
             )
         return f"{said}; nearest measured: {one}, {one.seconds * 1e3:.4g} ms, predicted {one.predicted * 1e3:.4g}"

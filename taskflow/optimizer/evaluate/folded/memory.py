@@ -66,8 +66,8 @@ def _arenas(step: FoldedStep, checkpoint: Callable[[], object]) -> dict[int, tup
 
 
 def _positions(step: FoldedStep) -> Array:
-    """Return the place of each task of the whole step in the order in which they begin, near to that of `Timeline.begun`: what
-    travels first among equals, but no task before one that it waits for (which begins when it does if that takes no time)."""
+    """Return the place of each task of the whole step in the order in which they begin, near to that of `Timeline.begun`. Among
+    equals what travels comes first. No task comes before one that it waits for, which begins when it does if it takes no time."""
     whole, began = step.whole, step.began
     later, before = np.repeat(np.arange(len(began)), np.diff(whole.after_offset)), whole.after
     equal = began[later] == began[before]
