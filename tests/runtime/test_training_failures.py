@@ -79,7 +79,7 @@ def test_wrong_strategy_ends_before_the_first_step(case: str, message: str) -> N
 ], SUBJECTS[1:]))
 def test_ranks_that_disagree(case: str, subject: str) -> None:
     """What no rank can see alone, and what would go wrong in silence or wait for ever."""
-    message = rf"rank 0 of 3: ValueError: Executor \(train\): every rank must make the same one .+{subject}"
+    message = rf"rank [0-2] of 3: ValueError: Executor \(train\): every rank must make the same one .+{subject}"
     fails(case, message, trains=False)
 
 
