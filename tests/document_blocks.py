@@ -25,6 +25,7 @@ NOT_RUN: dict[str, str] = {
     r"python try_jax\.py": "needs JAX; tests/export/test_jax_export.py runs it",
     r"module load .*": CLUSTER,
     r"python -m pip uninstall mpich": CLUSTER,
+    r"python probe_jax\.py.*": "needs JAX; tests/probe/test_probe_jax.py runs it",
     r"torchrun --nproc-per-node 8 probe\.py.*": "needs eight GPUs; tests/probe runs a probe on gloo ranks",
     r"taskflow (machine build probe\.json|simulate llama\.py|profile llama\.py).*": "goes on with a probe: see tests/probe",
     r"MPICC=.* -m pip install .*": CLUSTER,

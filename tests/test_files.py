@@ -315,7 +315,8 @@ def test_only_one_place_writes_json_for_users() -> None:
     may = {
         "writing.py", "reading.py", "report/columns.py", "training/data/text.py", "training/data/corpus.py",
         "training/translation/text.py", "optimizer/cost/measured/identity.py", "optimizer/cost/measured/store.py",
-        "runtime/job/chain.py", "probe/script/main.py", "trial/script/main.py", "trial/script/ranks.py", "trial/script/visit.py",
+        "runtime/job/chain.py", "probe/script/main.py", "probe/script_jax/main.py", "trial/script/main.py",
+        "trial/script/ranks.py", "trial/script/visit.py",
     }
     package = ROOT / "taskflow"
     found = {str(path.relative_to(package)) for path in package.rglob("*.py") if "json.dump" in path.read_text()}

@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("taskflow.cli.profile:profile_command", "Compare measured and predicted times by operator."),
     # what there is
     "doctor": ("taskflow.cli.doctor:doctor_command", "Say what is installed, and how to get what is missing."),
-    "probe": ("taskflow.cli.probe:probe_command", "Write a program that measures a machine and needs PyTorch alone."),
+    "probe": ("taskflow.cli.probe:probe_command", "Write a program that measures a machine with PyTorch or JAX."),
     "machine": ("taskflow.cli.machine:machine_group", "Measure or build a machine, or show any."),
     "machines": ("taskflow.cli.listing:machines_command", "List the built-in machines."),
     "programs": ("taskflow.cli.listing:programs_command", "List the training programs whose steps are predicted."),

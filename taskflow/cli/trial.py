@@ -80,6 +80,7 @@ def try_command(
         function, values = _function(problem, module)
         network = tried_network(problem.graph, str(problem.made["rule"]), function, values)
         candidates = [_candidate(problem, name) for name in names]
+    _require_equal_ranks(candidates)
     refused = [one for one in candidates if one.found.differences and not nearest]
     kept = sorted(candidates, key=lambda one: float(one.row["iteration_seconds"]))[:top]
     written = [] if refused else _write(problem, network, kept, folder, steps)
@@ -105,6 +106,17 @@ def _require_folder(folder: Path) -> None:
     why = unwritable(str((folder if folder.is_dir() else folder.parent) / PLANS)) if own else "name a folder of its own"
     if why is not None:
         raise ValueError(f"cannot write {folder}: {why}")
+
+
+def _require_equal_ranks(candidates: Sequence[Candidate]) -> None:
+    """ValueError if plans are for several numbers of ranks, which one torchrun cannot start."""
+    first = candidates[0]
+    for one in candidates:
+        if one.found.ranks != first.found.ranks:
+            raise ValueError(
+                f"{one.name} is for {one.found.ranks} ranks, and {first.name} for {first.found.ranks}; try plans of one number "
+                "together"
+            )
 
 
 # ---- the module ------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Machines as PyTorch sees them: a probe that needs PyTorch alone, and what is made of its measurements.
+"""Machines as PyTorch or JAX sees them: a probe that needs one of them alone, and what is made of its measurements.
 
-``script/`` is the probe's code, ``writing.py`` joins it into one file, ``measurements.py`` and ``nccl_tests.py`` read what was
-found, and ``building.py`` makes a machine of it. ``kineto.py`` reads traces of runs, ``joined.py`` lays them beside a prediction,
-``calibrating.py`` takes them into a machine.
+``script/`` and ``script_jax/`` are the probe's code, ``writing.py`` joins it into one file, ``measurements.py`` and
+``nccl_tests.py`` read what was found, and ``building.py`` makes a machine of it. ``kineto.py`` reads traces of runs,
+``joined.py`` lays them beside a prediction, ``calibrating.py`` takes them into a machine.
 """
 
 from taskflow.probe.building import Built, built
@@ -12,9 +12,9 @@ from taskflow.probe.kineto import RankTrace, read_kineto
 from taskflow.probe.measurements import Measurements, read_probes
 from taskflow.probe.nccl_tests import is_nccl_tests, measurements_of
 from taskflow.probe.of_plan import message_sizes, operators_of
-from taskflow.probe.writing import probe_text
+from taskflow.probe.writing import FRAMEWORKS, probe_text
 
 __all__ = [
-    "Built", "Joined", "Measurements", "RankTrace", "built", "calibrated", "is_nccl_tests", "joined", "measurements_of",
-    "message_sizes", "operators_of", "probe_text", "read_kineto", "read_probes",
+    "FRAMEWORKS", "Built", "Joined", "Measurements", "RankTrace", "built", "calibrated", "is_nccl_tests", "joined",
+    "measurements_of", "message_sizes", "operators_of", "probe_text", "read_kineto", "read_probes",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from taskflow.machine import (
     fitted,
     left_out_errors,
 )
-from taskflow.probe.measurements import Measurements
+from taskflow.probe.measurements import Measurements, framework_of
 from taskflow.programs import PROBED, TrainingProgram
 
 ARRAYS = {"sgd": 3, "momentum": 5, "adam": 7, "adam_fused": 7}  # that an update reads or writes, of four bytes a weight
@@ -64,7 +64,8 @@ def built(found: Measurements, name: str, like: Cluster | None = None) -> Built:
 
 def _source(found: Measurements, like: Cluster | None) -> str:
     about = found.about
-    versions = f"PyTorch {about['torch']}, {about['backend']}" + (f", CUDA {about['cuda']}" if about.get("cuda") else "")
+    version = about.get("jax") or about["torch"]
+    versions = f"{framework_of(about)} {version}, {about['backend']}" + (f", CUDA {about['cuda']}" if about.get("cuda") else "")
     files = f", median of {found.files} probes" if found.files > 1 else ""
     unseen = f"; what it did not measure is of {like.name}" if like is not None else ""
     return f"taskflow probe on {about['name']}, {about['ranks']} ranks, {versions}, {about['when']}{files}{unseen}"
@@ -110,12 +111,12 @@ def _timed(found: Measurements, result: Built) -> tuple[Timed, ...]:
     for row in found.work:
         name = "linear" if row["name"] == "matmul" else row["name"]
         key = name, row["group"], row["backward"], row["dtype"]
-        table.setdefault(key, []).append(TimedPoint(row["flops"], row["bytes"], row["seconds"], row["host_seconds"]))
+        table.setdefault(key, []).append(TimedPoint(row["flops"], row["bytes"], row["seconds"], row.get("host_seconds", 0.0)))
     pieces = found.about["ranks"] > 1  # as exported modules have them
     for row in found.updates:
         if row["pieces"] is pieces:
             nbytes = 4.0 * ARRAYS[row["name"]] * row["elements"]
-            point = TimedPoint(0.0, nbytes, row["seconds"], row["host_seconds"])
+            point = TimedPoint(0.0, nbytes, row["seconds"], row.get("host_seconds", 0.0))
             table.setdefault((row["name"], "update", False, "float32"), []).append(point)
     made = tuple(Timed(*key, tuple(_merged(points))) for key, points in table.items())
     by_group: dict[str, list[float]] = {}

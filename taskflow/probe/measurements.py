@@ -24,6 +24,7 @@ class About(Entry, frozen=True, kw_only=True, forbid_unknown_fields=False):
     kind: Literal["cpu", "cuda"]
     name: str
     torch: str
+    jax: str | None = None
     backend: str
     when: str
     memory_bytes: Count
@@ -138,6 +139,9 @@ def read_probes(paths: Sequence[str]) -> Measurements:
     every = [_read(path) for path in paths]
     first = every[0]
     for path, other in zip(paths[1:], every[1:]):
+        if framework_of(other["about"]) != framework_of(first["about"]):
+            raise ValueError(f"{path}: measured by {framework_of(other['about'])}, and {paths[0]} by "
+                             f"{framework_of(first['about'])}; build a machine of each")  # fmt: skip
         for key in ("kind", "name", "ranks", "nodes", "threads"):
             if other["about"].get(key) != first["about"].get(key):
                 raise ValueError(
@@ -150,6 +154,11 @@ def read_probes(paths: Sequence[str]) -> Measurements:
         first["about"], **merged, beside=beside, start_seconds=median(one["host"]["start_seconds"] for one in every),
         missing=tuple(dict.fromkeys(text for one in every for text in one["missing"])), files=len(every),
     )
+
+
+def framework_of(about: Measured) -> str:
+    """Return the name of the framework that has measured."""
+    return "JAX" if about.get("jax") else "PyTorch"
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def test_layers_of_experts_are_timed_as_one_call() -> None:
     from taskflow.models.huggingface import from_config
     from taskflow.optimizer.cost import parts_of
     from taskflow.probe import operators_of
-    from taskflow.probe.script.cases import cases_of
+    from taskflow.probe.cases import cases_of
 
     config = {"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
               "num_key_value_heads": 2, "num_local_experts": 4, "vocab_size": 128}  # fmt: skip
@@ -259,7 +259,7 @@ def test_a_plans_operators_are_those_that_the_step_asks_for() -> None:
     torch = pytest.importorskip("torch")
     from taskflow.optimizer.cost import parts_of
     from taskflow.probe import message_sizes, operators_of, probe_text
-    from taskflow.probe.script.cases import cases_of
+    from taskflow.probe.cases import cases_of
 
     module = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, padding=1, stride=2), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2),

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from taskflow.probe import probe_text  # noqa: E402
-from taskflow.probe.script.cases import MAKERS, cases_of, groups_of, usual  # noqa: E402
+from taskflow.probe.cases import MAKERS, cases_of, groups_of, usual  # noqa: E402
 from taskflow.probe.script.main import operators  # noqa: E402
 from taskflow.probe.script.work import arrays_of, call_of, phases_of  # noqa: E402
 

@@ -109,3 +109,20 @@ def test_a_network_without_a_function_for_its_module_asks_for_one(tmp_path: Path
     (tmp_path / "alone.py").write_text(NET.replace("def module(", "def make(").replace("module(", "make("))
     done = run(tmp_path, "t2", "--model", "alone.py:graph", "-m", "p100", "-n", "2", "--out", "tries")
     assert done.exit_code == 2 and "give --module FILE.py:FUNCTION" in done.stderr
+
+
+def test_plans_for_several_numbers_of_ranks_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "one_device.py").write_text("""
+from taskflow.mapper import Mapper
+
+class First(Mapper):
+    name = "first"
+
+    def slice_task(self, node, machine):
+        return [1] * len(node.dims)
+
+    def map_task(self, node, piece, degrees, machine):
+        return 0
+""")
+    done = run(tmp_path, "t2", "one_device:First", *ON, "--out", "tries")
+    assert done.exit_code == 2 and "one_device:First is for 1 ranks, and t2 for 2" in done.stderr, done.output

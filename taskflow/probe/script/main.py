@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from taskflow.probe.script.cases import OF_A_PLAN, Case, cases_of, usual
+from taskflow.probe.cases import OF_A_PLAN, Case, cases_of, usual
 from taskflow.probe.script.clock import LEAST_CHUNKS, Taken, taken
 from taskflow.probe.script.messages import measured
 from taskflow.probe.script.parts import (

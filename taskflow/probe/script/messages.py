@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from taskflow.export.pytorch.support import gather, reduce_scatter
-from taskflow.probe.script.cases import groups_of, sizes_of
+from taskflow.probe.cases import groups_of, sizes_of
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 200
 

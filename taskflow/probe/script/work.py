@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from taskflow.probe.script.cases import Case
+from taskflow.probe.cases import Case
 
 APART_BYTES, MOST_COPIES = 1 << 25, 8  # copies of a case's arrays have so many bytes, so that caches are as cold as in a step
 Call = Callable[..., Any]
