@@ -17,7 +17,7 @@ from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models.huggingface.adapters import with_adapters
 from taskflow.models.huggingface.classes import class_of, one_line, why_not_built
-from taskflow.models.huggingface.contrastive import contrastive_loss, is_contrastive
+from taskflow.models.huggingface.contrastive import own_loss
 from taskflow.models.huggingface.parts import (
     images_beside,
     require_no_other_part,
@@ -71,7 +71,7 @@ def from_config(
     positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
     if part is None:
         keywords |= images_beside(module, batch or DEFAULT_BATCH) if "input_ids" in keywords else {}
-    own = contrastive_loss if loss is part is None and is_contrastive(module) else None
+    own = own_loss(module) if loss is part is None else None
     if own is None and loss is None and kind.endswith("Model") and "LMHead" not in kind:
         require_one_tower(module)
         raise ValueError(
@@ -179,7 +179,8 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
             side = USUAL_SIDE
             note(f"hf: {type(module).__name__}: its config says no size of images; {side} x {side} are planned")
         rows, columns = side if isinstance(side, (tuple, list)) else (side, side)
-        pixels = torch.empty(batch, config.num_channels, rows, columns, dtype=module.dtype, device="meta")
+        channels = getattr(config, "num_channels", None) or getattr(getattr(config, "vision_config", None), "num_channels", 3)
+        pixels = torch.empty(batch, channels, rows, columns, dtype=module.dtype, device="meta")
         return [], {"pixel_values": pixels}
     raise ValueError(
         f"hf: {type(module).__name__} reads {wanted}; only input_ids, pixel_values and Whisper's input_features "
