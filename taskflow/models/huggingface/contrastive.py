@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from taskflow import operators as ops
+from taskflow.floats import is_narrow
 from taskflow.operators.tensor import Tensor
 
 LOSS = "image_text_contrastive_loss"  # of transformers' CLIP and its kin
@@ -48,6 +49,8 @@ def sigmoid_loss(result: Any) -> Tensor:
     -log sigmoid(-z) over all others, divided by N (Zhai et al., "Sigmoid loss for language image pre-training", arXiv 2303.15343,
     equation 2)."""
     scores = result["logits_per_text"]
+    if is_narrow(scores.dtype):  # losses are in float32, as cross-entropies are
+        scores = ops.cast(scores, "float32", name="loss.scores")
     samples = scores.shape[0]
     own = ops.constant(scores.graph, np.arange(samples).reshape(samples, 1), name="pairs")
     apart = ops.sum(ops.softplus(scores, name="loss.apart"), name="loss.all")  # -log sigmoid(-z); less z, it is -log sigmoid(z)

@@ -29,7 +29,8 @@ from taskflow.models.pytorch.calls import (
 from taskflow.models.pytorch.dropping import probability_of
 from taskflow.models.pytorch.own_gradients import functions_followed
 from taskflow.models.pytorch.places import calling_line
-from taskflow.models.pytorch.recipes import SAME, Recipes, plain_name
+from taskflow.models.pytorch.recipe_book import Recipes
+from taskflow.models.pytorch.recipes import SAME, plain_name
 from taskflow.models.pytorch.refused import more_than_its_class
 from taskflow.models.pytorch.repeats import RepeatedLayers
 from taskflow.models.pytorch.shadow import Shadow
