@@ -151,7 +151,7 @@ def test_configs_that_say_no_network_are_refused(config: dict[str, Any], changes
 
 def test_what_is_not_understood_is_named_with_its_line() -> None:
     why = r"fft_fftn \(a function\) in fnet.encoder.layer.0.fourier.self \(line \d+ of modeling_fnet.py: `outputs = self.fourier_tr"
-    small = imports.WIDTH | imports.WORDS | dict(model_type="fnet", architectures=["FNetForMaskedLM"])
+    small = imports.NETWORKS.WIDTH | imports.NETWORKS.WORDS | dict(model_type="fnet", architectures=["FNetForMaskedLM"])
     with pytest.raises(ValueError, match=why):
         from_config(small, 2, 8, num_hidden_layers=1)
 

@@ -184,13 +184,13 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
 
 
 def _is_settled(name: str, before: Mapping[str, Any], between: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """True for a size that there was before, or buffers, that the second run leaves as the first has set them."""
+    """True for a size, or buffers, that the second run leaves as the first has set them."""
     if name == "_buffers" and name in between:
         return now[name].keys() == before[name].keys() and all(
             value is before[name][key] or (value is between[name][key] and not lacks_numbers(value))
             for key, value in now[name].items()
         )
-    plain = isinstance(now.get(name), (int, float, str, tuple, list)) and name in before
+    plain = isinstance(now.get(name), (int, float, str, tuple, list))
     return plain and name in between and _same(between[name], now[name])
 
 
