@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,11 +39,11 @@ def machine(folder: Path, nbytes: int) -> str:
     return str(path)
 
 
-def lacks(where: str, text: str, devices: int, at_a_time: int = 1) -> str:
+def lacks(where: str, text: str, devices: int, at_a_time: int = 1, sizes: Mapping[str, object] = SIZES) -> str:
     """What a plan lacks on so many devices, in a step of two micro-batches."""
     plan, machine = parse_plan(text), load_machine(where, devices)
     plan = replace(plan, data=devices // plan.tensor, micro_batch=at_a_time)
-    graph = build_model("llama", 2 * plan.samples_a_pass, devices, settings={key: str(value) for key, value in SIZES.items()})
+    graph = build_model("llama", 2 * plan.samples_a_pass, devices, settings={key: str(value) for key, value in sizes.items()})
     return MemoryCheck(make_evaluator(graph, machine, rule=RULES["adam"]))(map_graph(HybridParallel(plan), graph, machine))
 
 
@@ -92,3 +93,13 @@ def test_compare_has_what_people_run_by_default() -> None:
     words = ("llama", "--size", "small", "--batch", "16", "-m", "h100", "-n", "4", "--budget", "2p", "--rule", "adam", "--json")
     found = json.loads(run("compare", *words))
     assert found["rule"] == "adam" and "FSDP: d4 mb4 zero3" in [row["name"] for row in found["strategies"]]
+
+
+def test_how_many_fit_does_not_follow_from_small_steps_whose_peak_is_elsewhere(tmp_path: Path) -> None:
+    """Where a layer is large beside a sample, the peak of small steps is in the update, and says nothing of what samples need."""
+    where, sizes = machine(tmp_path, 3_000_000), SIZES | {"vocabulary": 512, "steps": 8, "layers": 2}
+    words = ("llama", *(word for key, value in sizes.items() for word in ("--set", f"{key}={value}")))
+    ways = json.loads(run("fit", *words, "-m", where, "-n", "2", "--json"))["ways"]
+    most = next(row["largest_micro_batch"] for row in ways if row["name"] == "FSDP, recomputed")
+    plan = "t1 p1 d2 mb1 zero3 recompute=full"
+    assert most > 8 and not lacks(where, plan, 2, most, sizes) and lacks(where, plan, 2, 2 * most, sizes)

@@ -35,13 +35,13 @@ LLAMA = imports.CONFIGS["Llama"]
 
 @pytest.mark.parametrize("name", fast_among(NETWORKS, FAST))
 def test_loss_and_gradients_are_those_of_pytorch(name: str) -> None:
-    _, _, loss, gradients = imports.compared(imports.CONFIGS[name])
+    _, _, loss, gradients, _ = imports.compared(imports.CONFIGS[name])
     assert loss <= CLOSE and gradients <= CLOSE
 
 
 @pytest.mark.parametrize("name", fast_among(["Llama", "Mistral, window 8", "T5"], ["Mistral, window 8"]))
 def test_masks_that_come_from_inputs_compute_what_pytorch_computes(name: str) -> None:
-    graph, _, loss, gradients = imports.compared(imports.CONFIGS[name], masked=True)
+    graph, _, loss, gradients, _ = imports.compared(imports.CONFIGS[name], masked=True)
     assert loss <= CLOSE and gradients <= CLOSE
     assert "attention_mask" in {node.name for node in graph}
 
@@ -52,7 +52,7 @@ def test_masks_that_come_from_inputs_compute_what_pytorch_computes(name: str) ->
 ])
 def test_other_configs_of_llama_4_compute_what_pytorch_computes(changes: dict[str, Any], ruled: bool) -> None:
     """Several experts a token, chunks that do not divide the steps, all experts for all tokens."""
-    graph, _, loss, gradients = imports.compared(imports.CONFIGS["Llama 4, chunks of 8"] | changes)
+    graph, _, loss, gradients, _ = imports.compared(imports.CONFIGS["Llama 4, chunks of 8"] | changes)
     assert loss <= CLOSE and gradients <= CLOSE
     assert [n.operator.kind for n in graph].count("flash_attention") == (2 if ruled else 0)
 
@@ -60,7 +60,7 @@ def test_other_configs_of_llama_4_compute_what_pytorch_computes(changes: dict[st
 @pytest.mark.parametrize("name", [name for name in imports.CONFIGS if name not in NETWORKS])
 @pytest.mark.slow
 def test_the_other_networks_of_the_table_are_equal(name: str) -> None:
-    _, _, loss, gradients = imports.compared(imports.CONFIGS[name])
+    _, _, loss, gradients, _ = imports.compared(imports.CONFIGS[name])
     assert loss <= CLOSE and gradients <= CLOSE
 
 
@@ -151,7 +151,7 @@ def test_configs_that_say_no_network_are_refused(config: dict[str, Any], changes
 
 def test_what_is_not_understood_is_named_with_its_line() -> None:
     why = r"fft_fftn \(a function\) in fnet.encoder.layer.0.fourier.self \(line \d+ of modeling_fnet.py: `outputs = self.fourier_tr"
-    small = imports.WIDTH | imports.WORDS | dict(model_type="fnet", architectures=["FNetForMaskedLM"])
+    small = imports.NETWORKS.WIDTH | imports.NETWORKS.WORDS | dict(model_type="fnet", architectures=["FNetForMaskedLM"])
     with pytest.raises(ValueError, match=why):
         from_config(small, 2, 8, num_hidden_layers=1)
 

@@ -122,6 +122,14 @@ def test_masks_are_rules_whatever_the_length(config: dict[str, Any], window: int
     assert not [node for node in graph if node.operator.kind == "constant"]
 
 
+@pytest.mark.parametrize("name", ["Llama", "Mistral, window 8", "T5", "GPT-2"])
+def test_a_network_does_not_depend_on_how_many_samples_there_are(name: str) -> None:
+    """Of two million tokens, even tables of one number a token are rules."""
+    few, many = (from_config(imports.CONFIGS[name], samples, 32) for samples in (4, 1 << 16))
+    said = [[(node.name, node.operator.kind) for node in graph] for graph in (few, many)]
+    assert said[0] == said[1]
+
+
 def test_a_mask_without_a_rule_is_computed_part_by_part() -> None:
     """Two windows at once: of 4 keys, and the first 2 of all."""
 

@@ -136,6 +136,17 @@ SIZES: dict[str, Any] = dict(
 LLAMA = SIZES | dict(model_type="llama", architectures=["LlamaForCausalLM"])
 MIXTRAL = SIZES | dict(model_type="mixtral", architectures=["MixtralForCausalLM"], num_local_experts=4, num_experts_per_tok=2)
 BERT = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"} | dict(model_type="bert")
+MBART = dict(
+    model_type="mbart", architectures=["MBartForConditionalGeneration"], d_model=32, encoder_layers=1, decoder_layers=1,
+    encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=64, pad_token_id=0,
+    bos_token_id=1, eos_token_id=2, encoder_layerdrop=0.0, decoder_layerdrop=0.0,
+)
+HUBERT = dict(
+    model_type="hubert", architectures=["HubertForSequenceClassification"], hidden_size=32, intermediate_size=64,
+    num_hidden_layers=2, num_attention_heads=4, layerdrop=0.1, conv_dim=[16] * 3, conv_stride=[5, 4, 4], conv_kernel=[10, 4, 4],
+    num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4,
+)
+BLIP = dict(model_type="blip", architectures=["BlipForConditionalGeneration"])
 QWEN2_VL = SIZES | dict(
     model_type="qwen2_vl", architectures=["Qwen2VLForConditionalGeneration"],
     vision_config=dict(depth=2, embed_dim=16, num_heads=2, hidden_size=32, patch_size=14),
@@ -170,10 +181,15 @@ def hf() -> Any:
     (LLAMA | dict(use_qk_norms=True), ["nothing in transformers' code of it reads the config's use_qk_norms: left out"]),
     (LLAMA | dict(architectures=["LLaMAForCausalLM"]), ["has no class LLaMAForCausalLM; LlamaForCausalLM, by its model_type,"]),
     (LLAMA | dict(architectures=["LLaMALMHeadModel"]), ["has no class LLaMALMHeadModel; LlamaForCausalLM, by its model_type,"]),
+    (MBART | dict(encoder_layerdrop=0.05), ["the config's encoder_layerdrop (0.05), by which steps leave out layers, is not"]),
+    (HUBERT, [
+        "reads sounds; 160,000 numbers a sample", "the config's layerdrop (0.1), by which", "each step draws (apply_spec_augment)",
+        "no loss depends on hubert.masked_spec_embed",
+    ]),
     (MIXTRAL | dict(output_router_logits=True), ["the auxiliary loss of its router (router_aux_loss_coef=0.001) is left out"]),
 ])
 def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
-    found = notes(lambda: hf.from_config(config, 2, 16))
+    found = notes(lambda: hf.from_config(config, 2, None if config is HUBERT else 16))
     assert len(found) == len(said) and all(part in text for part, text in zip(said, found)), found
 
 
@@ -188,11 +204,14 @@ def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
     (MIXTRAL | dict(router_jitter_noise=0.1), "draws random numbers by itself"),
     (BERT | dict(architectures=["BertForSequenceClassification"], num_labels=1), "regression; choose loss=mse_loss"),
     (BERT | dict(architectures=["BertForSequenceClassification"], problem_type="multi_label_classification"), "binary cross-"),
+    (HUBERT | dict(architectures=["HubertForCTC"], vocab_size=32), "trained by CTC, a loss that there is not here; choose loss=ms"),
+    (BLIP, "BlipForConditionalGeneration"),
     (QWEN2_VL, r"model.visual \([\d,]+ parameters, of its vision_config\) would be left out. hf:CONFIG.json#text .* Qwen2VLText"),
 ])
 def test_configs_that_are_refused(config: dict[str, Any], why: str, hf: Any) -> None:
+    steps = 16 if "vocab_size" in config and config["model_type"] != "hubert" else None
     with pytest.raises(ValueError, match=why) as error:
-        hf.from_config(config, 2, 16)
+        hf.from_config(config, 2, steps)
     assert "\n" not in str(error.value)
 
 

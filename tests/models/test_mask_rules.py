@@ -119,6 +119,23 @@ def test_recipes_see_through_reshapes() -> None:
     torch.testing.assert_close(whole(shaped), table.double().reshape(4, 3, 1, 5), rtol=0, atol=0)
 
 
+def test_recipes_see_through_running_sums_and_picked_elements() -> None:
+    """The mask of sequences that are packed into a sample: whether as many breaks lie before a query as before a key."""
+    breaks = torch.tensor([0, 0, 1, 0, 1, 0]).expand(4, 6)
+    apart = torch.tensor([[0, 1, 0], [2, 0, 1]])
+    samples, places = torch.arange(4)[:, None, None], torch.arange(6)[None, :, None]
+    for table, alike in ((breaks, True), (breaks * torch.arange(4)[:, None], False)):
+        sums = derived(torch.Tensor.cumsum, table, -1)
+        picked = derived(torch.Tensor.__getitem__, sums, (samples, places))
+        assert [varies(sums, dim) for dim in (-2, -1)] == [not alike, True]
+        assert [varies(picked, dim) for dim in (-3, -2, -1)] == [not alike, True, False]
+        torch.testing.assert_close(block(sums, [(1, 3), (2, 5)]), table.cumsum(-1)[1:3, 2:5])
+        torch.testing.assert_close(block(picked, [(1, 3), (2, 5), (0, 1)]), table.cumsum(-1)[1:3, 2:5, None])
+    places = torch.tensor([[1, 0, 1]]), torch.tensor([[2], [0]])
+    again = derived(torch.Tensor.__getitem__, derived(torch.Tensor.cumsum, apart, 0), places)
+    torch.testing.assert_close(block(again, [(1, 2), (0, 3)]), apart.cumsum(0)[places][1:2])
+
+
 def test_a_causal_softmax_trains_as_pytorch_does_in_pieces() -> None:
     module = ALiBi("filled")
     graph = from_torch(module, (4, 12, 8), loss="mse_loss", verify=False)

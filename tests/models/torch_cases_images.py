@@ -7,6 +7,8 @@ from typing import Any
 from torch_cases import IMAGES, F, case, line, net, nn, rows, simple, torch
 from torch_cases_modules import modules
 
+SIDES = IMAGES()[0].shape[2:]
+
 
 class NormAct(nn.BatchNorm2d):
     """Batch normalisation and an activation in one, as timm writes it: with torch's forward copied into its own."""
@@ -89,6 +91,13 @@ modules(
         b=nn.Parameter(torch.randn(6))),
     windows=lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Unfold((2, 3), padding=1, stride=2), nn.Linear(12, 2)),
     windows_by_function=lambda: net(lambda s, x: F.unfold(s.c(x), 3, dilation=2), c=nn.Conv2d(3, 4, 1)),
+    windows_put_back=lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.Unfold(2, stride=2), nn.Fold(SIDES, 2, stride=2)),
+    windows_put_back_that_overlap=lambda: net(
+        lambda s, x: F.fold(F.unfold(s.c(x), 3, 2, 2, 3), SIDES, 3, 2, 2, 3), c=nn.Conv2d(3, 4, 1),
+    ),
+    windows_put_back_of_which_some_lie_outside=lambda: net(
+        lambda s, x: F.fold(F.unfold(s.c(x), (2, 3), padding=(0, 2)), SIDES, (2, 3), padding=(0, 2)), c=nn.Conv2d(3, 4, 1),
+    ),
     windows_along_two_dimensions=lambda: net(lambda s, x: s.c(x).unfold(2, 3, 2).unfold(3, 2, 2), c=nn.Conv2d(3, 4, 1)),
     every_other_of_an_odd_number=lambda: net(lambda s, x: s.c(x)[:, ::3, :, 1::2], c=nn.Conv2d(3, 4, (1, 2))),
     reflected_by_a_layer=lambda: nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReflectionPad2d((2, 0, 1, 3)), nn.Conv2d(4, 2, 3)),

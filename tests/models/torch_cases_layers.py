@@ -322,10 +322,12 @@ for _name, _function in {
     "minus_from": lambda x: 1 - x + (2 - x * x),
     "nested_outputs": lambda x: (x, (x * 2, [x + 1])),
     "dictionary": lambda x: {"out": x}, "dictionary_output_refused_or_equal": lambda x: (x, {"a": x * 2}),
+    "maximum": lambda x: torch.max(x, x * x), "minimum": lambda x: torch.minimum(x, 2 * x),
+    "maximum_of_a_mask": lambda x: torch.max(x - 1, torch.full((), torch.finfo(x.dtype).min, dtype=x.dtype)),
 }.items():
     simple(_function, name=_name)
 for _name, _function in {
-    "multiplied_up": lambda x: x.cumprod(1), "sorted": lambda x: x.sort(1)[0], "maximum": lambda x: torch.max(x, x * x),
+    "multiplied_up": lambda x: x.cumprod(1), "sorted": lambda x: x.sort(1)[0],
     "straight_through": lambda x: x.round(),
     "quantized_stub": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
     "norm_of_order_3": lambda x: F.normalize(x, 3.0),

@@ -34,6 +34,8 @@ modules(
     rows_of_filters=lambda: nn.Sequential(
         nn.Conv1d(4, 6, 3, 2, 1), nn.BatchNorm1d(6), nn.Conv1d(6, 4, 3, padding="same", groups=2, dilation=2, bias=False),
         nn.ConvTranspose1d(4, 6, 4, 2, 1, output_padding=1), nn.InstanceNorm1d(6, affine=True), nn.MaxPool1d(2), nn.AvgPool1d(2)),
+    weight_norm_along_another_dimension=lambda: nn.Sequential(
+        parametrizations.weight_norm(nn.Conv1d(4, 4, 3, groups=2, padding=1), dim=2), nn.Tanh(), nn.Conv1d(4, 2, 1)),
     weight_norm_of_rows=lambda: nn.Sequential(
         parametrizations.weight_norm(nn.Conv1d(4, 4, 3)), nn.Tanh(), parametrizations.weight_norm(nn.ConvTranspose1d(4, 6, 2, 2))),
 )

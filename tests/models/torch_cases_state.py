@@ -334,3 +334,56 @@ def caches_a_table() -> Any:
     made = net(lambda self, x: self.a(x) + self.table[:6], a=line())
     made.table = torch.arange(9.0, dtype=torch.float64)
     return made
+
+
+# ---- buffers that forward fills --------------------------------------------------------------------------------------
+
+
+class Table(nn.Module):
+    """A layer with a table that forward makes where there is none of the size that it needs; and with what is no such table."""
+
+    def __init__(self, word: str = "") -> None:
+        super().__init__()
+        self.word, self.a = word, nn.Linear(6, 6)
+        self.register_buffer("table", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        if self.word == "counts":
+            self.table = self.table + 1
+        elif self.word == "of an input":
+            self.table = x.detach().mean(0)
+        elif self.word == "anew" or len(self.table) != x.shape[1]:
+            self.table = torch.arange(x.shape[1], dtype=x.dtype)
+        if self.word == "counts in place":
+            self.table.add_(1)
+        return self.a(x) * self.table
+
+
+@case("equal")
+def table_that_forward_fills() -> Any:
+    return Table()
+
+
+@case("equal")
+def tables_that_forward_fills_in_layers_alike() -> Any:
+    return nn.Sequential(Table(), Table(), Table())
+
+
+@case("refused")
+def buffer_that_counts() -> Any:
+    return Table("counts")
+
+
+@case("refused")
+def buffer_that_counts_in_place() -> Any:
+    return Table("counts in place")
+
+
+@case("refused")
+def buffer_made_of_an_input() -> Any:
+    return Table("of an input")
+
+
+@case("refused")
+def buffer_made_anew_each_time() -> Any:
+    return Table("anew")

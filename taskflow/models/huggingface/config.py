@@ -17,7 +17,7 @@ from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models.huggingface.adapters import with_adapters
 from taskflow.models.huggingface.classes import class_of, one_line, why_not_built
-from taskflow.models.huggingface.contrastive import contrastive_loss, is_contrastive
+from taskflow.models.huggingface.contrastive import own_loss
 from taskflow.models.huggingface.parts import (
     images_beside,
     require_no_other_part,
@@ -37,6 +37,7 @@ from taskflow.reading import short
 DEFAULT_BATCH = 8
 MOST_STEPS = 2048  # tokens of a sample if nobody says how many: at most those that the model has positions for
 MOST_LAYERS = 10_000  # each is built
+USUAL_SOUND = 160_000  # numbers of a sound where nobody says how many: 10 s at 16 kHz
 USUAL_SIDE = 512  # rows and columns of images, where a config says none
 MOST_IN_TABLES = 20_000_000  # numbers of a parameter that is not trained
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length")
@@ -71,7 +72,7 @@ def from_config(
     positional, keywords = examples_for(module, batch or DEFAULT_BATCH, steps)
     if part is None:
         keywords |= images_beside(module, batch or DEFAULT_BATCH) if "input_ids" in keywords else {}
-    own = contrastive_loss if loss is part is None and is_contrastive(module) else None
+    own = own_loss(module) if loss is part is None else None
     if own is None and loss is None and kind.endswith("Model") and "LMHead" not in kind:
         require_one_tower(module)
         raise ValueError(
@@ -171,6 +172,11 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
         shape = (batch, config.num_mel_bins, 2 * config.max_source_positions)  # of which every second frame
         frames = torch.empty(shape, dtype=module.dtype, device="meta")
         return [], {"input_features": frames, "decoder_input_ids": tokens}
+    if wanted == "input_values" and hasattr(config, "conv_stride"):
+        if steps is None:
+            steps = USUAL_SOUND
+            note(f"hf: {type(module).__name__} reads sounds; {steps:,} numbers a sample are planned (--set steps= says others)")
+        return [], {"input_values": torch.empty(batch, steps, dtype=module.dtype, device="meta")}
     if wanted == "pixel_values":
         if steps is not None:
             raise ValueError(f"hf: {type(module).__name__} reads images; it has no steps")
@@ -179,11 +185,12 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
             side = USUAL_SIDE
             note(f"hf: {type(module).__name__}: its config says no size of images; {side} x {side} are planned")
         rows, columns = side if isinstance(side, (tuple, list)) else (side, side)
-        pixels = torch.empty(batch, config.num_channels, rows, columns, dtype=module.dtype, device="meta")
+        channels = getattr(config, "num_channels", None) or getattr(getattr(config, "vision_config", None), "num_channels", 3)
+        pixels = torch.empty(batch, channels, rows, columns, dtype=module.dtype, device="meta")
         return [], {"pixel_values": pixels}
     raise ValueError(
-        f"hf: {type(module).__name__} reads {wanted}; only input_ids, pixel_values and Whisper's input_features "
-        "are known. Write a function that returns "
+        f"hf: {type(module).__name__} reads {wanted}; only input_ids, pixel_values, input_values of Wav2Vec2's kin and Whisper's "
+        "input_features are known. Write a function that returns "
         "the module and examples, and give FILE.py:FUNCTION"
     )
 

@@ -36,6 +36,28 @@ def without_choices_of_a_run(said: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+LAYERS_LEFT_OUT = "the config's {0} ({1}), by which steps leave out layers, is not planned: all layers are"
+RANDOM = {
+    "layerdrop": LAYERS_LEFT_OUT, "encoder_layerdrop": LAYERS_LEFT_OUT, "decoder_layerdrop": LAYERS_LEFT_OUT,
+    "apply_spec_augment": "masks of the data that each step draws ({0}) are left out",
+}
+"""Entries by which forward draws random numbers of its own, and what is said of them."""
+
+
+def without_random_parts(module: Any) -> list[str]:
+    """Turn off what forward draws by itself: layers that it leaves out, masks of the data. Returns what is said of it."""
+    config, said = module.config, []
+    for key, text in RANDOM.items():
+        value = getattr(config, key, None)
+        if value:
+            setattr(config, key, type(value)(0))
+            said.append(text.format(key, value))
+    for part in module.modules():
+        if said and isinstance(getattr(part, "layerdrop", None), float):
+            part.layerdrop = 0.0
+    return said
+
+
 TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -54,6 +76,8 @@ def _said_type(said: Mapping[str, Any]) -> str | None:
 def require_cross_entropy(module: Any) -> None:
     """Raise ValueError for a classifier whose own loss is another than the cross-entropy of its scores."""
     config, kind = module.config, type(module).__name__
+    if kind.endswith("ForCTC"):
+        raise ValueError(f"hf: {kind} is trained by CTC, a loss that there is not here; choose loss=mse_loss to plan it by another")
     if "Classification" not in kind:
         return
     problem = getattr(config, "problem_type", None) or ("regression" if config.num_labels == 1 else None)
@@ -69,6 +93,8 @@ def require_cross_entropy(module: Any) -> None:
 def say_what_is_replaced(module: Any, said: Mapping[str, Any]) -> None:
     """Say, each in one line, what a config says and the graph of its module has not."""
     kind, text = type(module).__name__, said.get("text_config") or {}
+    for each in without_random_parts(module):
+        note(f"hf: {kind}: {each}")
     both = {**text, **said} if isinstance(text, Mapping) else dict(said)
     if (wanted := _said_type(both)) not in (None, *TYPES):
         note(f"hf: {kind}: the config says {wanted}; the network is planned in {dtype_of(both)}")

@@ -71,8 +71,8 @@ def _gathered(name: str, x: Tensor, dim: int, numbers: Any) -> Tensor:
 @stands_for("index_select", raw=True)
 def index_select(name: str, input: Any, dim: int, index: Any) -> Any:
     """Elements of a dimension at fixed integer indices."""
-    x = tensor_of(input, graph_of(input), name)
     require(isinstance(index, Fixed), "the index must be a buffer, or be computed from shapes and buffers")
+    x = tensor_of(input, graph_of(input), name)
     return _chosen(name, x, [slice(None)] * (dim % x.ndim) + [index])
 
 

@@ -15,6 +15,7 @@ from taskflow.models.pytorch.convolving import of_rows, of_volumes, padding_of
 from taskflow.models.pytorch.dropping import is_drop_path
 from taskflow.models.pytorch.experts import SCALED, experts, is_experts, scaled_experts
 from taskflow.models.pytorch.filters import windows
+from taskflow.models.pytorch.folding import fold_layer
 from taskflow.models.pytorch.mixers import is_mixer, mixer
 from taskflow.models.pytorch.multihead import multihead
 from taskflow.models.pytorch.normalising import affine, normalised, normalised_groups
@@ -237,7 +238,7 @@ LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
     nn.RMSNorm: _rms_norm, nn.Dropout: _dropout, nn.GELU: _gelu, nn.LeakyReLU: _leaky_relu, nn.SiLU: _silu, nn.Softmax:
     _softmax, nn.MaxPool2d: _max_pool2d, nn.AvgPool2d: _avg_pool2d, nn.AdaptiveAvgPool2d: _adaptive_avg_pool2d,
     nn.AdaptiveAvgPool1d: _adaptive_avg_pool1d, nn.Flatten: _flatten, nn.Unflatten: _unflatten, nn.Upsample: upsample,
-    nn.Unfold: _unfold, nn.UpsamplingNearest2d: upsample,
+    nn.Unfold: _unfold, nn.Fold: fold_layer, nn.UpsamplingNearest2d: upsample,
     nn.UpsamplingBilinear2d: upsample, nn.Hardtanh: _hardtanh, nn.ReLU6: _hardtanh,
     nn.Hardsigmoid: lambda site, m, x: ops.hardsigmoid(x, name=site.name),
     nn.Hardswish: lambda site, m, x: ops.hardswish(x, name=site.name),

@@ -36,7 +36,7 @@ from taskflow.models.pytorch.registry import (
 from taskflow.models.pytorch.shaping import repeat_interleave, transpose
 from taskflow.models.pytorch.site import Held, require
 from taskflow.models.pytorch.steps import Fixed
-from taskflow.models.pytorch.weight_norm import Normed, convolved
+from taskflow.models.pytorch.weight_norm import Normed, convolved, normed_along
 from taskflow.operators.tensor import Tensor
 
 
@@ -132,8 +132,9 @@ for _kind, _dims in ((nn.Conv1d, 1), (nn.Conv2d, 2), (nn.Conv3d, 3), (nn.ConvTra
 def weight_norm(name: str, v: Any, g: Any, dim: int = 0) -> Any:
     """A weight in two parts, its lengths and its directions."""
     require(isinstance(v, Held) and isinstance(g, Held), "of what is no parameter")
-    require(dim in (0, -len(v.shape)), f"weight_norm with dim={dim}; only 0")
-    return Normed(v, g, name, lambda held: tensor_of(held, held.site.graph, name))
+    if dim in (0, -len(v.shape)):
+        return Normed(v, g, name, lambda held: tensor_of(held, held.site.graph, name))
+    return normed_along(name, v, g, dim)
 
 
 @stands_for("embedding", raw=True)

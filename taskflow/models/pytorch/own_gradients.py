@@ -155,5 +155,5 @@ def _close(theirs: torch.Tensor, ours: torch.Tensor) -> bool:
         return False
     if not theirs.is_floating_point():
         return torch.equal(theirs, ours)
-    least = CLOSE * float(ours.abs().max()) if ours.numel() else 0.0
+    least = CLOSE * float(ours.nan_to_num().abs().max()) if ours.numel() else 0.0
     return torch.allclose(theirs, ours, CLOSE, least, equal_nan=True)

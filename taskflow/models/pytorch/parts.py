@@ -52,6 +52,15 @@ def source_dim(value: Any, dim: int) -> tuple[tuple[Any, ...], int | None] | Non
     return (source,), dims[rank + dim]
 
 
+def picks(value: Any) -> list[Any] | None:
+    """Return by what a recipe picks elements, if it does so by a tensor of integers for every dimension; None for other indices."""
+    source, index = value.args[:2]
+    found = list(index) if isinstance(index, tuple) else [index]
+    by_tensors = all(hasattr(part, "shape") for part in found) and len(found) == len(source.shape)
+    kinds = (str(getattr(part, "tensor", part).dtype) for part in found) if by_tensors else ("",)
+    return found if all(kind.startswith("torch.int") for kind in kinds) else None
+
+
 def same_order(value: Any, first: Any, spans: Spans) -> list[tuple[int, int]] | None:
     """Return the spans of an argument whose dimensions are those of the result, but for some of size 1; None for other changes."""
     found, rest = [], [span for span, size in zip(spans, value.shape) if size > 1]

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from taskflow.floats import float_type
-from taskflow.models.pytorch.calls import QUERIES, changes_an_argument, tensors_of
-from taskflow.models.pytorch.parts import MOVED, indices_of, same_order, sliced, source_dim
+from taskflow.models.pytorch.parts import MOVED, picks, same_order, sliced, source_dim
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import leaves, mapped
 
@@ -36,9 +35,9 @@ ELEMENTWISE = {
 LIKE = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"}
 CONSTANT = {"ones", "zeros", "full"} | LIKE
 UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
-RANDOM = {"uniform", "normal", "bernoulli", "exponential", "random", "geometric", "log_normal", "cauchy"}
 CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as"}
 SAME = CASTS | {"contiguous", "clone", "cpu", "cuda"}  # functions that return what they are given, in another type or place
+RUNNING = {"cumsum", "cumprod"}  # functions whose result at a place depends on what stands before it along one dimension
 RESHAPES = {"unsqueeze", "squeeze", "view", "reshape"}
 Spans = Sequence[tuple[int, int]]
 
@@ -138,11 +137,21 @@ def block(value: Any, spans: Spans) -> torch.Tensor:
         return getattr(torch, name)(block(first, spans), diagonal + top - left)
     if name in ("expand", "expand_as", "broadcast_to"):
         return _Part(value.shape, spans)(first).expand([high - low for low, high in spans])
+    if name in RUNNING:
+        along, behind = _along(value), list(spans)
+        behind[along] = (0, spans[along][1])
+        part = _run(value.function, name, (block(first, behind), along), {"dtype": value.tensor.dtype})
+        return part.narrow(along, spans[along][0], spans[along][1] - spans[along][0])
     if name in ("transpose", "swapaxes") and all(isinstance(dim, int) for dim in value.args[1:3]):
         a, b = (dim % len(spans) for dim in value.args[1:3])
         turned = list(spans)
         turned[a], turned[b] = turned[b], turned[a]
         return block(first, turned).transpose(a, b)
+    if name == "getitem" and (indices := picks(value)) is not None:
+        chosen = mapped(_Part(value.shape, spans), indices)
+        ranges = [(int(index.min()), int(index.max()) + 1) for index in chosen]
+        if all(low >= 0 for low, _ in ranges):
+            return block(first, ranges)[tuple(index - low for index, (low, _) in zip(chosen, ranges))]
     if name == "getitem" and (found := sliced(first, value.args[1], spans)) is not None:
         return block(first, found).reshape([high - low for low, high in spans])
     if name in RESHAPES and (found := same_order(value, first, spans)) is not None:
@@ -210,6 +219,11 @@ def lacks_numbers(tensor: torch.Tensor) -> bool:
     return tensor.is_meta or type(tensor) is not torch.Tensor
 
 
+def _along(value: Recipe) -> int:
+    """The dimension that a function works along."""
+    return int(value.args[1] if len(value.args) > 1 else value.kwargs["dim"]) % len(value.shape)
+
+
 def _needs_parts(value: Recipe) -> bool:
     given = (leaf.tensor for leaf in leaves(value.args) if isinstance(leaf, Recipe))
     return lacks_numbers(value.tensor) and any(map(lacks_numbers, given))
@@ -273,12 +287,16 @@ def varies(value: Any, dim: int) -> bool:
     if name in ELEMENTWISE or name in ("expand", "expand_as", "broadcast_to"):
         given = value.args if name in ELEMENTWISE else value.args[:1]
         return any(varies(leaf, dim) for leaf in leaves((given, value.kwargs)))
+    if name in RUNNING and _along(value) != len(value.shape) + dim:
+        return varies(value.args[0] if value.args else value.kwargs["input"], dim)
     if name in RESHAPES:
         origin = (_before_reshapes(value) or (value.args[0],))[0]
         spans = [(0, 1) if i == len(value.shape) + dim else (0, size) for i, size in enumerate(value.shape)]
         if (theirs := same_order(value, origin, spans)) is not None:
             alone = next(i for i, (span, size) in enumerate(zip(theirs, origin.shape)) if span != (0, size))
             return varies(origin, alone - len(theirs))
+    if name == "getitem" and (indices := picks(value)) is not None:
+        return any(varies(index, dim) and varies(value.args[0], at - len(indices)) for at, index in enumerate(indices))
     if name in MOVED and (found := source_dim(value, dim)) is not None:
         of, at = found
         return any(varies(one, at) for one in of) if at is not None else False
@@ -308,79 +326,3 @@ class ByParts:
     def __getitem__(self, index: Any) -> Any:
         spans = [part.indices(size)[:2] for part, size in zip(index, self.recipe.shape)]
         return numpy_of(block(self.recipe, spans)).astype(self.dtype)
-
-
-class Recipes:
-    """The recipes of the fixed tensors of one recording, by the tensors' identity. ``mode``: in which stand-ins are made."""
-
-    def __init__(self, mode: Any, inside: Callable[[], str]) -> None:
-        self.mode, self.inside = mode, inside
-        self.known: dict[int, Recipe] = {}
-
-    def has(self, value: torch.Tensor) -> bool:
-        """True if it is known how a tensor is computed."""
-        return id(value) in self.known
-
-    def reads(self, value: torch.Tensor) -> bool:
-        """True if something was computed from this tensor."""
-        return any(leaf is value for made in self.known.values() for leaf in leaves((made.args, made.kwargs)))
-
-    def unset(self, value: torch.Tensor) -> tuple[torch.Tensor, Any] | None:
-        """Return the array without numbers that a tensor is, or is a part of, with the index of that part; None for others."""
-        recipe, index = self.known.get(id(value)), slice(None)
-        if recipe is not None and plain_name(recipe.function) == "getitem" and isinstance(recipe.args[0], Recipe):
-            recipe, index = recipe.args[0], recipe.args[1]
-        return (recipe.tensor, index) if recipe is not None and plain_name(recipe.function) in UNSET else None
-
-    def forget(self, value: torch.Tensor) -> None:
-        """Forget how a tensor was computed: it is written now."""
-        self.known.pop(id(value), None)
-
-    def of(self, value: torch.Tensor) -> Recipe | None:
-        """Return how a tensor is computed, if that is known."""
-        return self.known.get(id(value))
-
-    def computed(self, name: str, run: Any, args: Any, kwargs: Any) -> Any:
-        """Compute a fixed tensor, or note only how, if it is large; what is small and follows from large ones is computed."""
-        given = tensors_of((args, kwargs))
-        large = any(isinstance(value, FakeTensor) for value in given)
-        changes = changes_an_argument(run, args, kwargs)
-        if large and changes and any(self._shares(args[0], other) for other in self.known.values()):
-            where = self.inside() or "forward"
-            raise Unsupported(f"{name} in {where} writes into a part of a table of {given[0].numel():,} numbers")
-        if name in QUERIES and name != "__get__":
-            return run(*args, **kwargs)
-        if large and plain_name(run) in RANDOM:
-            raise Unsupported("forward draws random numbers by itself; only dropout layers and functions may")
-        recipe = (run, *mapped(self._recipe, (args, kwargs)))
-        if large or (not changes and is_large(run, args, kwargs)):
-            with self.mode:
-                result = run(*mapped(self._fake, args), **mapped(self._fake, kwargs))
-            small = isinstance(result, torch.Tensor) and result.numel() <= LARGE and plain_name(run) not in UNSET
-            small = small and not any(self.unset(value) is not None for value in given)
-            if not tensors_of(result) or (small and not changes):
-                result = run(*mapped(whole, recipe[1]), **mapped(whole, recipe[2])) if tensors_of(result) else result
-        else:
-            result = run(*args, **kwargs)
-        if large and isinstance(result, (tuple, list)) and isinstance(recipe[1][0], Recipe):
-            for part, index in indices_of(plain_name(run), result, *args[1:2], **kwargs) or ():
-                self.known[id(part)] = Recipe(part, torch.Tensor.__getitem__, (recipe[1][0], index), {})
-        if isinstance(result, torch.Tensor):
-            if changes and not large:
-                self.known.pop(id(result), None)
-            else:
-                self.known[id(result)] = Recipe(result, *recipe)
-        return result
-
-    def _fake(self, value: Any) -> Any:
-        """A tensor without numbers; PyTorch would compute with those of a few constants."""
-        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
-            return value
-        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
-
-    def _shares(self, value: Any, other: Recipe) -> bool:
-        same = other.tensor is not value and isinstance(other.tensor, FakeTensor)
-        return same and other.tensor.untyped_storage()._cdata == value.untyped_storage()._cdata
-
-    def _recipe(self, value: Any) -> Any:
-        return self.known.get(id(value), value) if isinstance(value, torch.Tensor) else value

@@ -29,7 +29,8 @@ from taskflow.models.pytorch.calls import (
 from taskflow.models.pytorch.dropping import probability_of
 from taskflow.models.pytorch.own_gradients import functions_followed
 from taskflow.models.pytorch.places import calling_line
-from taskflow.models.pytorch.recipes import SAME, Recipes, plain_name
+from taskflow.models.pytorch.recipe_book import Recipes
+from taskflow.models.pytorch.recipes import SAME, plain_name
 from taskflow.models.pytorch.refused import more_than_its_class
 from taskflow.models.pytorch.repeats import RepeatedLayers
 from taskflow.models.pytorch.shadow import Shadow
@@ -73,7 +74,7 @@ class TorchRecorder(TorchFunctionMode):
         self.turns: Counter[Any] = Counter()  # steps from one line in one module
         self.inside = ""
         self.error: Exception | None = None
-        self.paused = False
+        self.paused = self.asked = False
 
     def run(self, examples: Sequence[Any]) -> TorchRecording:
         """Run forward on examples (tensors of the shadow become inputs; everything else is passed unchanged)."""
@@ -94,7 +95,7 @@ class TorchRecorder(TorchFunctionMode):
             if value.tensor._version != value.version:
                 raise Unsupported(f"a constant of shape {tuple(value.tensor.shape)} is changed after it was used")
         drop_unread(self.steps, output)
-        return TorchRecording(self.steps, output)
+        return TorchRecording(self.steps, output, self.asked)
 
     def _bound(self, forward: Any, examples: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments of forward: one example after the other, then defaults; arguments by keyword only are given by keyword."""
@@ -128,8 +129,6 @@ class TorchRecorder(TorchFunctionMode):
     def _kept(self, value: Any) -> Any:
         """A leaf of what forward returned, as a reference."""
         return self.reference(value) if isinstance(value, torch.Tensor) else value
-
-    # ---- calls -----------------------------------------------------------------------------------------------------
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -197,10 +196,14 @@ class TorchRecorder(TorchFunctionMode):
         elif kind == "function" and name not in QUERIES:
             self.buffers.require_unread(given)
         if name in ONLY_SHAPES and tracked:
-            return self._fixed(kind, target, mapped(numbers_like, args), mapped(numbers_like, kwargs), run, changes)
+            args, kwargs = mapped(self._of_shapes, args), mapped(self._of_shapes, kwargs)
+            return self._fixed(kind, target, args, kwargs, run, changes)
         layer = kind == "module" and (next(run.parameters(), None) is not None or bool(probability_of(run)))
         if not tracked and not layer:
             return self._fixed(kind, target, args, kwargs, run, changes)
+        if name == "__set__" and target.__self__ is torch.Tensor.requires_grad and args[1] is True and not args[0].requires_grad:
+            self.asked = True  # a gradient of the data
+            return None
         self._refuse_hidden_state(name, target)
         if changes and tracked and not self.tracked(given[0]) and (plain := self._returning(name, given[0])) is not None:
             result = self._written(kind, plain, args, kwargs, plain)
@@ -295,11 +298,12 @@ class TorchRecorder(TorchFunctionMode):
                 self.made[value.untyped_storage()._cdata] = value
         return result
 
-    # ---- values ----------------------------------------------------------------------------------------------------
-
-    def _in_shadow(self, value: Any) -> Any:
-        """A parameter of the module as the shadow has it; all else as it is."""
+    def _in_shadow(self, value: Any) -> Any:  # a parameter of the module as the shadow has it
         return self.shadow.parameters.get(id(value), value) if isinstance(value, torch.Tensor) else value
+
+    def _of_shapes(self, value: Any) -> Any:
+        """Stand-ins with numbers of what depends on inputs or parameters; all else, such as sizes in tensors, as it is."""
+        return numbers_like(value) if isinstance(value, torch.Tensor) and self.tracked(value) else value
 
     def tracked(self, value: torch.Tensor) -> bool:
         """True if a tensor depends on inputs or parameters. Raises Unsupported for one from elsewhere."""

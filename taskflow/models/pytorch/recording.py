@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,12 +39,12 @@ def record_both(
         with _unchanged(module, leaf) as settle, _quietly():
             if not given:
                 module.train()
-            made = shadow()
-            training = TorchRecorder(module, made, leaf).run(examples_in(made, examples))
-            settle()
+            training = _recorded(module, examples, shadow, leaf)
+            if filled := settle():
+                training = _recorded(module, examples, shadow, leaf, filled)
+                filled = settle()
             module.eval()
-            made = shadow()
-            evaluation = TorchRecorder(module, made, leaf).run(examples_in(made, examples))
+            evaluation = _recorded(module, examples, shadow, leaf, filled)
     finally:
         for part, flag in flags:
             part.__dict__["training"] = flag
@@ -55,6 +55,19 @@ def record_both(
         )
     _require_equal(module, training, evaluation)
     return training
+
+
+def _recorded(
+    module: nn.Module, examples: Sequence[Any], shadow: Callable[[], Shadow], leaf: Callable[[nn.Module], bool],
+    filled: Set[str] = frozenset(),
+) -> TorchRecording:
+    """One run of a module as it is. ``filled``: buffers that a run before has filled, which are no buffers then but their numbers;
+    each layer is recorded by itself, so that each fills its own."""
+    made = shadow()
+    recorder = TorchRecorder(module, made, leaf)
+    recorder.repeats = not filled
+    recorder.names = {key: path for key, path in recorder.names.items() if path not in filled}
+    return recorder.run(examples_in(made, examples))
 
 
 def recorded_once(recorder: TorchRecorder, examples: Sequence[Any]) -> Any:
@@ -99,10 +112,11 @@ def _depends_on_mode(module: nn.Module, step: TorchStep) -> bool:
 
 
 @contextmanager
-def _unchanged(module: nn.Module, leaf: Callable[[nn.Module], bool]) -> Iterator[Callable[[], None]]:
+def _unchanged(module: nn.Module, leaf: Callable[[nn.Module], bool]) -> Iterator[Callable[[], set[str]]]:
     """Put back what the block changes of the module and of random generators; Unsupported if forward changed something. Layers
     are not looked at: copies of them run, and to copy an LSTM changes its lists of weights. Sizes that forward has found when the
-    block calls what it is given, and that are the same in the end, are no state: such as a window no larger than the image."""
+    block calls what it is given, and that are the same in the end, are no state: such as a window no larger than the image. Nor
+    are buffers that it has filled by then from sizes alone, such as tables of positions: their names are returned."""
     settled: dict[str, dict[str, Any]] = {}
     kept = {path: _attributes(part) for path, part in module.named_modules()}
     tensors = [
@@ -111,8 +125,16 @@ def _unchanged(module: nn.Module, leaf: Callable[[nn.Module], bool]) -> Iterator
         for name, value in (*part._buffers.items(), *_others(part)) if value is not None and not value.is_inference()
     ]
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002  what a module may draw from
+
+    def settle() -> set[str]:
+        settled.update({path: _attributes(part) for path, part in module.named_modules()})
+        return {
+            f"{path}.{name}" if path else name for path, part in module.named_modules() for name, value in part._buffers.items()
+            if value is not kept.get(path, {}).get("_buffers", {}).get(name)
+        }
+
     try:
-        yield lambda: settled.update({path: _attributes(part) for path, part in module.named_modules()})
+        yield settle
         changed = [
             f"{path or 'the module'}.{name}" for path, part in module.named_modules() if not (path and leaf(part))
             for name in _differences(kept.get(path, {}), _attributes(part))
@@ -162,8 +184,13 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
 
 
 def _is_settled(name: str, before: Mapping[str, Any], between: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """True for a size that there was before, and that the second run leaves as the first has set it."""
-    plain = isinstance(now.get(name), (int, float, str, tuple, list)) and name in before
+    """True for a size, or buffers, that the second run leaves as the first has set them."""
+    if name == "_buffers" and name in between:
+        return now[name].keys() == before[name].keys() and all(
+            value is before[name][key] or (value is between[name][key] and not lacks_numbers(value))
+            for key, value in now[name].items()
+        )
+    plain = isinstance(now.get(name), (int, float, str, tuple, list))
     return plain and name in between and _same(between[name], now[name])
 
 

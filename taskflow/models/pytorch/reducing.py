@@ -8,8 +8,8 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.activations import log_softmax
-from taskflow.models.pytorch.registry import FUNCTIONS, stands_for
-from taskflow.models.pytorch.site import Unsupported, require
+from taskflow.models.pytorch.registry import FUNCTIONS, graph_of, number_of, stands_for, tensor_of
+from taskflow.models.pytorch.site import require
 from taskflow.operators.tensor import Tensor
 
 
@@ -19,14 +19,34 @@ def _extremes(least: bool, several: str, one: str) -> None:
         """The largest or least numbers over some dimensions, all by none."""
         return ops.amax(input, None if dim == () or dim == [] else dim, keepdim, least=least, name=name)
 
-    @stands_for(one)
-    def extreme(name: str, input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-        """The largest or least number of all, or those along a dimension, whose positions have no counterpart."""
+    @stands_for(one, raw=True)
+    def extreme(name: str, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        """The largest or least number of all, or those along a dimension, without positions; or of two tensors."""
+        if dim is not None and not isinstance(dim, int):
+            return _of_two(name, input, dim, least)
+        x = tensor_of(input, graph_of(input), name)
         if dim is None:
-            return ops.amax(input, None, least=least, name=name)
-        if not isinstance(dim, int):
-            raise Unsupported("of two tensors; only over a dimension, or over all")
-        return ops.amax(input, dim, keepdim, least=least, first=True, name=name), None
+            return ops.amax(x, None, least=least, name=name)
+        return ops.amax(x, dim, keepdim, least=least, first=True, name=name), None
+
+    @stands_for(f"{one}imum", raw=True)
+    def of_two(name: str, input: Any, other: Any) -> Any:
+        """The larger or lesser of two tensors' numbers at each place."""
+        return _of_two(name, input, other, least)
+
+
+def _of_two(name: str, input: Any, other: Any, least: bool) -> Tensor:
+    """Build (a + b + |a - b|) / 2, or with - |a - b|: where both are equal, each has half of the gradient, as in PyTorch. A number
+    is a bound, as masks have it, beside which a sum would have no digits left."""
+    graph = graph_of(input, other)
+    bound = number_of(other)
+    if bound is not None:
+        x = tensor_of(input, graph, name)
+        return ops.clamp(x, None, bound, name=name) if least else ops.clamp(x, bound, None, name=name)
+    a, b = (tensor_of(value, graph, name) for value in (input, other))
+    apart = ops.abs(ops.sub(a, b, name=f"{name}.difference"), name=f"{name}.apart")
+    both = ops.add(a, b, name=f"{name}.both")
+    return ops.scale((ops.sub if least else ops.add)(both, apart, name=f"{name}.twice"), 0.5, name=name)
 
 
 _extremes(False, "amax", "max")

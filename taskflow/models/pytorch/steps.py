@@ -95,7 +95,8 @@ def leaves(value: Any) -> Iterator[Any]:
 
 @dataclass(slots=True)
 class TorchRecording:
-    """Steps of one run, and the nest that forward returned."""
+    """Steps of one run, and the nest that forward returned. ``asked``: whether its code asks for gradients of the data."""
 
     steps: list[TorchStep]
     output: Any
+    asked: bool = False

@@ -192,7 +192,8 @@ def _difference(trial: Trial, outputs: Sequence[Tensor], feeds: Sequence[Any]) -
         part.__dict__["training"] = flag
     if not module.training:
         module.train()
-    inputs = [f.requires_grad_() if isinstance(f, torch.Tensor) and f.is_floating_point() else f for f in feeds]
+    own = followed.recording.asked  # a module asks only for gradients of data that has none
+    inputs = [f.requires_grad_(not own) if isinstance(f, torch.Tensor) and f.is_floating_point() else f for f in feeds]
     with no_dropout(module), torch.enable_grad():
         given = [f * 1 if isinstance(f, torch.Tensor) and f.requires_grad else f for f in inputs]
         returned = call(module, given)

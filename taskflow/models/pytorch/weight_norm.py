@@ -83,3 +83,20 @@ def convolved(
         return y  # type: ignore[no-any-return]
     each = ops.reshape(weight.value(bias), (1, bias.shape[0], *[1] * (y.ndim - 2)), name=f"{path}.channels")
     return ops.add(y, each, name=f"{path}.biased")
+
+
+def normed_along(name: str, v: Held, g: Held, dim: int) -> Tensor:
+    """Build the weight of a convolution whose lengths are along another dimension than the first, as in HuBERT."""
+    held = v.site
+    path, dims = held.name.removesuffix(DIRECTION), len(v.shape)
+    require(path != held.name and dims in (3, 4), f"weight_norm with dim={dim} of another layer than a convolution; only 0")
+    site = Site(path, held.graph, held.known, names=held.names)
+    shape = as_planes(nn.Conv1d if dims == 3 else nn.Conv2d, v.shape)
+    planes = ops.expand_weight(site.graph, shape, shape, init=started(v.tensor), name=f"{path}.weight")
+    directions = ops.reshape(site.own(planes, v.tensor), v.shape, name=f"{name}.directions")
+    own = g.site
+    lengths = own.own(ops.expand_weight(own.graph, g.shape, g.shape, init=started(g.tensor), name=own.name), g.tensor)
+    over = tuple(i for i in range(dims) if i != dim % dims)
+    squares = ops.sum(ops.pow(directions, 2.0, name=f"{name}.squares"), over, True, name=f"{name}.sums")
+    scales = ops.mul(lengths, ops.rsqrt(squares, name=f"{name}.inverse"), name=f"{name}.scales")
+    return ops.mul(directions, scales, name=name)

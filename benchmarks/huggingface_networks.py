@@ -1,0 +1,242 @@
+"""Hugging Face's networks of `imports.py`: for each a configuration that makes it small; and sizes that people train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WIDTH = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+WORDS = dict(vocab_size=211, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+DECODER = WIDTH | WORDS | dict(num_key_value_heads=2, max_position_embeddings=128)
+BOTH = dict(
+    d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128,
+    decoder_ffn_dim=128, max_position_embeddings=64, **WORDS,
+)
+SOUNDS = dict(
+    layerdrop=0.0, apply_spec_augment=False, conv_dim=[32] * 3, conv_stride=[5, 2, 2], conv_kernel=[10, 3, 2],
+    num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, **WIDTH,
+)
+CONFIGS: dict[str, dict[str, Any]] = {
+    "GPT-2": dict(model_type="gpt2", n_layer=2, n_head=4, n_embd=64, n_positions=64, **WORDS),
+    "Llama": dict(model_type="llama", **DECODER),
+    "Llama, tied, rope of Llama 3": dict(
+        model_type="llama", tie_word_embeddings=True, **DECODER,
+        rope_parameters=dict(
+            rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+    ),
+    "Mistral, window 8": dict(model_type="mistral", sliding_window=8, **DECODER),
+    "Mixtral": dict(model_type="mixtral", num_local_experts=4, **DECODER),
+    "Qwen2": dict(model_type="qwen2", **DECODER),
+    "Qwen3": dict(model_type="qwen3", head_dim=16, **DECODER),
+    "Qwen3-MoE": dict(
+        model_type="qwen3_moe", head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, **DECODER
+    ),
+    "Gemma 2": dict(model_type="gemma2", head_dim=16, **DECODER),
+    "GPT-NeoX": dict(model_type="gpt_neox", **WIDTH, **WORDS, max_position_embeddings=64),
+    "OPT": dict(
+        model_type="opt", hidden_size=64, ffn_dim=128, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64, **WORDS
+    ),
+    "BERT": dict(model_type="bert", architectures=["BertForMaskedLM"], max_position_embeddings=64, **WIDTH, **WORDS),
+    "ViT": dict(model_type="vit", image_size=32, patch_size=8, **WIDTH),
+    "T5": dict(model_type="t5", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0, **WORDS),
+    "T5 1.1 (gated GELU)": dict(
+        model_type="t5", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False, decoder_start_token_id=0, **WORDS,
+    ),
+    "RoBERTa": dict(model_type="roberta", architectures=["RobertaForMaskedLM"], max_position_embeddings=64, **WIDTH, **WORDS),
+    "Phi-3": dict(model_type="phi3", **DECODER),
+    "BLOOM": dict(model_type="bloom", hidden_size=64, n_layer=2, n_head=4, **WORDS),
+    "DistilBERT": dict(
+        model_type="distilbert", architectures=["DistilBertForMaskedLM"], dim=64, hidden_dim=128, n_layers=2, n_heads=4,
+        max_position_embeddings=64, vocab_size=211, pad_token_id=0,
+    ),
+    "ALBERT": dict(
+        model_type="albert", architectures=["AlbertForMaskedLM"], embedding_size=32, max_position_embeddings=64, **WIDTH, **WORDS
+    ),
+    "ELECTRA": dict(
+        model_type="electra", architectures=["ElectraForMaskedLM"], embedding_size=32, max_position_embeddings=64, **WIDTH, **WORDS
+    ),
+    "DeBERTa v2": dict(
+        model_type="deberta-v2", architectures=["DebertaV2ForMaskedLM"], max_position_embeddings=64, **WIDTH, **WORDS
+    ),
+    "ModernBERT": dict(
+        model_type="modernbert", architectures=["ModernBertForMaskedLM"], max_position_embeddings=64, global_attn_every_n_layers=2,
+        local_attention=8, **WIDTH, **WORDS,
+    ),
+    "XLNet": dict(model_type="xlnet", d_model=64, n_layer=2, n_head=4, d_inner=128, vocab_size=211),
+    "Falcon": dict(
+        model_type="falcon", hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=211, bos_token_id=1,
+        eos_token_id=2,
+    ),
+    "GPT-J": dict(model_type="gptj", n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_positions=64, **WORDS),
+    "GPT-Neo, window 8": dict(
+        model_type="gpt_neo", hidden_size=64, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]], window_size=8,
+        max_position_embeddings=64, intermediate_size=128, **WORDS,
+    ),
+    "MPT": dict(model_type="mpt", d_model=64, n_heads=4, n_layers=2, max_seq_len=64, vocab_size=211),
+    "Phi": dict(model_type="phi", **DECODER),
+    "StableLM": dict(model_type="stablelm", **DECODER),
+    "Gemma": dict(model_type="gemma", head_dim=16, **DECODER),
+    "Gemma 3, window 8": dict(model_type="gemma3_text", head_dim=16, sliding_window=8, **DECODER),
+    "OLMo 2": dict(model_type="olmo2", **DECODER),
+    "OLMoE": dict(model_type="olmoe", num_experts=4, num_experts_per_tok=2, **DECODER),
+    "Cohere": dict(model_type="cohere", **DECODER),
+    "StarCoder 2": dict(model_type="starcoder2", **DECODER),
+    "Granite": dict(model_type="granite", **DECODER),
+    "SmolLM 3": dict(model_type="smollm3", **DECODER),
+    "GLM 4": dict(model_type="glm4", head_dim=16, **DECODER),
+    "GPT-OSS": dict(
+        model_type="gpt_oss", head_dim=16, sliding_window=8, num_local_experts=4, num_experts_per_tok=2, **DECODER
+    ),
+    "Llama 4, chunks of 8": dict(
+        model_type="llama4_text", head_dim=16, num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=96,
+        attention_chunk_size=8, floor_scale=4, no_rope_layers=[1, 0], **DECODER,
+    ),
+    "DeepSeek V2": dict(
+        model_type="deepseek_v2", q_lora_rank=None, kv_lora_rank=16, qk_rope_head_dim=8, head_dim=8, qk_nope_head_dim=16,
+        v_head_dim=16, n_routed_experts=4, num_experts_per_tok=2, topk_method="group_limited_greedy", n_group=2, topk_group=1,
+        moe_intermediate_size=32, first_k_dense_replace=1, n_shared_experts=1, **(DECODER | dict(num_key_value_heads=4)),
+    ),
+    "DeepSeek V3": dict(
+        model_type="deepseek_v3", q_lora_rank=32, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16,
+        n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=32, first_k_dense_replace=1,
+        n_shared_experts=1, **(DECODER | dict(num_key_value_heads=4)),
+    ),
+    "ESM": dict(
+        model_type="esm", architectures=["EsmForMaskedLM"], vocab_size=211, pad_token_id=1, mask_token_id=32,
+        max_position_embeddings=64, position_embedding_type="rotary", **WIDTH,
+    ),
+    "Mamba 2": dict(
+        model_type="mamba2", hidden_size=64, num_hidden_layers=2, state_size=16, num_heads=8, head_dim=16, n_groups=1, chunk_size=8,
+        **WORDS,
+    ),
+    "BART": dict(model_type="bart", architectures=["BartForConditionalGeneration"], decoder_start_token_id=2, **BOTH),
+    "Pegasus": dict(model_type="pegasus", architectures=["PegasusForConditionalGeneration"], decoder_start_token_id=0, **BOTH),
+    "DeiT": dict(model_type="deit", image_size=32, patch_size=8, **WIDTH),
+    "BEiT": dict(model_type="beit", image_size=32, patch_size=8, **WIDTH),
+    "DINOv2": dict(
+        model_type="dinov2", architectures=["Dinov2ForImageClassification"], image_size=32, patch_size=8, hidden_size=64,
+        num_hidden_layers=2, num_attention_heads=4, mlp_ratio=2,
+    ),
+    "CLIP, images": dict(
+        model_type="clip_vision_model", architectures=["CLIPVisionModelWithProjection"], image_size=32, patch_size=8,
+        projection_dim=32, **WIDTH,
+    ),
+    "Swin": dict(
+        model_type="swin", image_size=32, patch_size=2, embed_dim=16, depths=[1, 1], num_heads=[2, 4], window_size=4
+    ),
+    "SegFormer": dict(
+        model_type="segformer", architectures=["SegformerForImageClassification"], image_size=32, hidden_sizes=[8, 16, 32, 64],
+        depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4],
+    ),
+    "ConvNeXt": dict(model_type="convnext", image_size=32, hidden_sizes=[8, 16, 32, 64], depths=[1, 1, 1, 1]),
+    "ResNet": dict(
+        model_type="resnet", image_size=32, embedding_size=16, hidden_sizes=[16, 32, 64, 64], depths=[1, 1, 1, 1]
+    ),
+    "RegNet": dict(
+        model_type="regnet", image_size=32, embedding_size=16, hidden_sizes=[16, 32, 64, 64], depths=[1, 1, 1, 1], groups_width=8
+    ),
+    "GLM": dict(model_type="glm", head_dim=16, **DECODER),
+    "OLMo": dict(model_type="olmo", **DECODER),
+    "OLMo 3, window 8": dict(model_type="olmo3", sliding_window=8, **DECODER),
+    "Command R7B, window 8": dict(model_type="cohere2", sliding_window=8, **DECODER),
+    "Nemotron": dict(model_type="nemotron", **DECODER),
+    "EXAONE 4, window 8": dict(model_type="exaone4", sliding_window=8, **DECODER),
+    "Seed-OSS": dict(model_type="seed_oss", head_dim=16, residual_dropout=0.0, **DECODER),
+    "Hunyuan": dict(model_type="hunyuan_v1_dense", head_dim=16, **DECODER),
+    "ERNIE 4.5": dict(model_type="ernie4_5", head_dim=16, **DECODER),
+    "Helium": dict(model_type="helium", head_dim=16, **DECODER),
+    "LFM2": dict(model_type="lfm2", layer_types=["conv", "full_attention"], **DECODER),
+    "Persimmon": dict(model_type="persimmon", **DECODER),
+    "CodeGen": dict(model_type="codegen", n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_positions=64, **WORDS),
+    "XGLM": dict(
+        model_type="xglm", d_model=64, ffn_dim=128, num_layers=2, attention_heads=4, max_position_embeddings=64, **WORDS
+    ),
+    "ModernBERT, decoder": dict(model_type="modernbert-decoder", **DECODER),
+    "GraniteMoE": dict(model_type="granitemoe", num_local_experts=4, num_experts_per_tok=2, **DECODER),
+    "GLM 4.5": dict(
+        model_type="glm4_moe", head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+        first_k_dense_replace=1, n_group=1, topk_group=1, **DECODER,
+    ),
+    "MiniMax": dict(model_type="minimax", num_local_experts=4, num_experts_per_tok=2, **DECODER),
+    "Bamba": dict(
+        model_type="bamba", mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16, mamba_n_groups=1, mamba_chunk_size=8,
+        attn_layer_indices=[1], **DECODER,
+    ),
+    "MobileBERT": dict(
+        model_type="mobilebert", architectures=["MobileBertForMaskedLM"], embedding_size=32, true_hidden_size=32,
+        intra_bottleneck_size=32, max_position_embeddings=64, **WIDTH, **WORDS,
+    ),
+    "ConvBERT": dict(
+        model_type="convbert", architectures=["ConvBertForMaskedLM"], embedding_size=64, max_position_embeddings=64, **WIDTH,
+        **WORDS,
+    ),
+    "RoFormer": dict(
+        model_type="roformer", architectures=["RoFormerForMaskedLM"], embedding_size=64, max_position_embeddings=64, **WIDTH,
+        **WORDS,
+    ),
+    "Funnel": dict(
+        model_type="funnel", architectures=["FunnelForMaskedLM"], d_model=64, d_inner=128, n_head=4, d_head=16, block_sizes=[1, 1],
+        vocab_size=211,
+    ),
+    "mBART": dict(model_type="mbart", architectures=["MBartForConditionalGeneration"], **BOTH),
+    "Marian": dict(model_type="marian", architectures=["MarianMTModel"], decoder_start_token_id=0, **BOTH),
+    "Whisper": dict(
+        model_type="whisper", architectures=["WhisperForConditionalGeneration"], num_mel_bins=16, max_source_positions=32,
+        max_target_positions=32, decoder_start_token_id=0, **{key: BOTH[key] for key in BOTH if key != "max_position_embeddings"},
+    ),
+    "Wav2Vec 2": dict(model_type="wav2vec2", architectures=["Wav2Vec2ForSequenceClassification"], **SOUNDS),
+    "HuBERT": dict(model_type="hubert", architectures=["HubertForSequenceClassification"], **SOUNDS),
+    "DINOv2, registers": dict(
+        model_type="dinov2_with_registers", architectures=["Dinov2WithRegistersForImageClassification"], image_size=32,
+        patch_size=8, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, mlp_ratio=2,
+    ),
+    "SAM, images": dict(
+        model_type="sam_vision_model", architectures=["SamVisionModel"], output_channels=16, window_size=2, global_attn_indexes=[1],
+        mlp_dim=64, image_size=32, patch_size=8, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+    ),
+    "BLIP, images": dict(model_type="blip_vision_model", architectures=["BlipVisionModel"], image_size=32, patch_size=8, **WIDTH),
+    "DPT": dict(
+        model_type="dpt", architectures=["DPTForSemanticSegmentation"], backbone_out_indices=[0, 1, 2, 3],
+        neck_hidden_sizes=[8, 16, 32, 64], fusion_hidden_size=16, image_size=64, patch_size=16, **WIDTH | dict(num_hidden_layers=4),
+    ),
+    "Hiera": dict(
+        model_type="hiera", architectures=["HieraForImageClassification"], image_size=[32, 32], patch_stride=[2, 2], embed_dim=16,
+        num_heads=[1, 2], depths=[1, 1], embed_dim_multiplier=2.0, num_query_pool=1, masked_unit_size=[4, 4],
+    ),
+    "PVT": dict(
+        model_type="pvt", image_size=32, hidden_sizes=[8, 16, 32, 64], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4]
+    ),
+}
+LARGE: dict[str, tuple[dict[str, Any], int, int]] = {
+    "GPT-2 XL": (dict(model_type="gpt2", n_layer=48, n_head=25, n_embd=1600), 64, 1024),
+    "Llama 3 8B": (
+        dict(
+            model_type="llama", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+            num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192,
+        ), 64, 8192,
+    ),
+    "Llama 3 70B": (
+        dict(
+            model_type="llama", hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
+            num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192,
+        ), 1024, 4096,
+    ),
+    "Mixtral 8x7B": (dict(model_type="mixtral"), 64, 4096),
+    "BERT large": (
+        dict(
+            model_type="bert", architectures=["BertForMaskedLM"], hidden_size=1024, intermediate_size=4096, num_hidden_layers=24,
+            num_attention_heads=16,
+        ), 256, 512,
+    ),
+    "ViT-L/16": (
+        dict(model_type="vit", hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16), 512, 0,
+    ),
+    "T5 11B": (
+        dict(
+            model_type="t5", d_model=1024, d_kv=128, d_ff=65536, num_layers=24, num_heads=128, vocab_size=32128,
+            decoder_start_token_id=0,
+        ), 64, 512,
+    ),
+}
