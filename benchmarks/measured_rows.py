@@ -47,8 +47,26 @@ def read(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
+def nanotron_stages(decoder: Decoder, count: int) -> list[int]:
+    """Layers of each of so many stages as nanotron deals them (nanotron/models/base.py, build_model): blocks follow one another,
+    and the one with which a stage's weights exceed its part of all weights that multiply is its last. Plans have no stages
+    without layers, so the last ones, which may have the scores alone, get one from those before."""
+    d = decoder
+    layer, head = 4 * d.hidden**2 + 3 * d.inner * d.hidden, d.vocabulary * d.hidden
+    stages, stage = [0] * count, 0
+    for number in range(1, d.layers + 1):
+        stages[stage] += 1
+        if stage < count - 1 and number * layer * count > (d.layers * layer + head) * (stage + 1):
+            stage += 1
+    for lacking in reversed(range(count)):
+        if not stages[lacking]:
+            stages[max(i for i in range(lacking) if stages[i] > 1)] -= 1
+            stages[lacking] = 1
+    return stages
+
+
 def ultrascale(path: Path) -> Iterator[StepRow]:
-    """nanotron on H100. It gathers what a tensor-parallel group shares again for the backward pass."""
+    """nanotron on H100 with EFA between nodes. It gathers what a tensor-parallel group shares again for the backward pass."""
     for row in read(path):
         n = {key: int(row[key]) for key in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tied", "gpus", "seq", "gbs",
                                             "mbs", "grad_acc", "dp", "pp", "tp", "zero")}  # fmt: skip
@@ -57,13 +75,14 @@ def ultrascale(path: Path) -> Iterator[StepRow]:
         )
         regather = " regather" if n["tp"] > 1 else ""
         bucket = " bucket=6553600" if n["zero"] else ""  # 25 MiB, as without ZeRO
-        plan = f"t{n['tp']}{regather} p{n['pp']} d{n['dp']} mb{n['mbs']} zero{n['zero']} overlap=none{bucket}"
+        stages = f" stages={','.join(map(str, nanotron_stages(decoder, n['pp'])))}" if n["pp"] > 1 else ""
+        plan = f"t{n['tp']}{regather} p{n['pp']} d{n['dp']} mb{n['mbs']} zero{n['zero']} overlap=none{bucket}{stages}"
         seconds = float(row["step_s"]) if row["step_s"] else None
         work = 6 * decoder.weights * n["mbs"] * n["seq"] / (n["tp"] * n["pp"]) / FAST_PASS
         stalls = seconds is not None and n["pp"] > 1 and n["gpus"] > 8 and seconds / n["grad_acc"] > work + STALL
         healthy = (n["pp"] == 1 or n["gpus"] <= 8) and n["tp"] <= 8 and n["gpus"] <= 256
         yield StepRow(
-            "ultrascale", f"{row['model']} on {n['gpus']}", "h100", n["gpus"], "nanotron", decoder, n["gbs"], plan, seconds,
+            "ultrascale", f"{row['model']} on {n['gpus']}", "p5", n["gpus"], "nanotron", decoder, n["gbs"], plan, seconds,
             float(row["mem_gb"] or 0) * GB, healthy, stalls,
         )  # fmt: skip
 

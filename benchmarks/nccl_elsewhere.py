@@ -47,6 +47,9 @@ ITEM = {"half": 2, "bfloat16": 2, "float": 4, "int8": 1}
 INTEGERS = ("int8",)
 CALLED_WEIGHT = 8  # of rows that a program called: 54 of one table stand against 126 of the other
 MOST_SHARE, MOST_COPY = 1.0, 1e16
+ONE_PROTOCOL = (8e-6, 1e-6, 2e-5, 0.9, 1e12)  # where fits of a curve begin
+TWO_PROTOCOLS = (6e-6, 1e-7, 1e-6, 0.9, 1e12, 5e-6, 0.03)
+GAINED = 0.85  # of the error of one protocol, with which two have to be off for a curve to have them
 SOFT = 0.1  # errors above this count less in a fit: some rows are four times as slow as their neighbours
 
 
@@ -167,6 +170,10 @@ def fitted(
     return make(np.exp(x))
 
 
+def _missed(rows: Sequence[Row], own: Collectives) -> float:
+    return mean(abs(error(row, own)) for row in rows)
+
+
 def curves(name: str, rows: Sequence[Row]) -> Collectives:
     """The preset's library with curves fitted to rows."""
     own = load_machine(name).collectives
@@ -183,11 +190,13 @@ def curves(name: str, rows: Sequence[Row]) -> Collectives:
         base = own
 
         def make(x: np.ndarray, key: str = key, base: Collectives = base, called: bool = called) -> Collectives:
-            changed = {key: Curve(*map(float, x[:5]))} | ({"start_seconds": float(x[5])} if called else {})
-            return replace(base, **changed)  # type: ignore[arg-type]
+            figures = [*map(float, x[called:])]
+            return replace(base, **({key: Curve(*figures)} | ({"start_seconds": float(x[0])} if called else {})))  # type: ignore
 
-        start = (8e-6, 1e-6, 2e-5, 0.9, 1e12)
-        own = fitted(there, make, (*start, 1.5e-5) if called else start, (*most, 1e-3) if called else most)
+        start, more = [1.5e-5] * called, [1e-3] * called
+        one = fitted(there, make, (*start, *ONE_PROTOCOL), (*more, *most))
+        two = fitted(there, make, (*start, *TWO_PROTOCOLS), (*more, *most, 1e-3, MOST_SHARE))
+        own = two if _missed(there, two) < GAINED * _missed(there, one) else one
     if switch:
         assert own.all_reduce is not None
         base = replace(own, all_reduce=replace(own.all_reduce, start_seconds=1.0))  # so that the switch is what is faster

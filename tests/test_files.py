@@ -164,7 +164,8 @@ def as_said(content: Any) -> Any:
                 "efficiency": {}, "products": "float32", "occupies_endpoints": False, "extensible": False, "at_most": [],
                 "step_seconds": 0.0, "ramp_seconds": 0.0, "network_ramp_seconds": 0.0, "message_seconds": 0.0,
                 "share": 1.0, "latency_seconds": 0.0, "levels": [], "rails": False,
-                "few": 0.0, "beside": 0.0, "sustained": 0.0, "cast": 0.0, "power": 1.0, "matrix_products": {}, "attention": {},
+                "few": 0.0, "beside": 0.0, "sustained": 0.0, "cast": 0.0, "term_seconds": 0.0, "by_rows": 0,
+                "short_share": 0.0, "long_seconds": 0.0, "power": 1.0, "matrix_products": {}, "attention": {},
                 "times": 1.0, "kernels": 1.0, "kept": 0.0, "about": "", "passes": {}, "gpus": {}}  # fmt: skip
         alike = {k for k, v in content.items() if k in left and v == left[k] and isinstance(v, bool) == isinstance(left[k], bool)}
         return {k: as_said(v) for k, v in content.items() if k not in alike}

@@ -65,7 +65,8 @@ class Channels:
         copied = array * halves / 2 / curve.copy_bytes_per_second
         around = start + curve.start_seconds + halves * (count - self.nodes) * curve.step_seconds
         if self.nodes == 1:
-            around += ramped(sent / link + copied, curve.ramp_seconds)
+            short = own.limited(self.bytes_per_second * (curve.short_share or 1.0), count)
+            around += curve.quickest(sent / short, ramped(sent / link + copied, curve.ramp_seconds))
             switch = own.switch
             if halves < 2 or switch is None or count < switch.members:
                 return around
@@ -108,8 +109,9 @@ class PairExchange:
             rate = self.pairs.bytes_per_second * own.network_share
             return start + ramped(nbytes / rate, max(curve.ramp_seconds, own.network_ramp_seconds))
         copied = nbytes / others / 2 / curve.copy_bytes_per_second
-        rate = own.limited(self.pairs.bytes_per_second * curve.link_share / (others + 1), others + 1) * (others + 1)
-        return start + ramped(nbytes / rate + copied, curve.ramp_seconds)
+        sent, each = nbytes / (others + 1), self.pairs.bytes_per_second / (others + 1)
+        long, short = (own.limited(each * share, others + 1) for share in (curve.link_share, curve.short_share or 1.0))
+        return start + curve.quickest(sent / short, ramped(sent / long + copied, curve.ramp_seconds))
 
 
 def exchange(machine: Machine, members: Sequence[int]) -> Around:

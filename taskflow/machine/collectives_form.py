@@ -24,6 +24,10 @@ class CurveEntry(Entry, frozen=True, kw_only=True):
     copy_bytes_per_second: Annotated[
         Positive, Meta(description="How fast a processor adds what arrives to what it has. Without it: at once.")
     ] | UnsetType = UNSET
+    short_share: Annotated[
+        float, Meta(ge=0, le=1, description="Part of a link's rate that a protocol for short arrays gets; 0: there is none.")
+    ] = 0.0
+    long_seconds: Annotated[NotNegative, Meta(description="What the other protocol takes more to start.")] = 0.0
 
 
 class SwitchEntry(Entry, frozen=True, kw_only=True):
@@ -79,7 +83,8 @@ def _curve(entry: CurveEntry | UnsetType) -> Curve | None:
     if not entry:
         return None
     return Curve(
-        entry.start_seconds, entry.step_seconds, entry.ramp_seconds, entry.link_share, entry.copy_bytes_per_second or inf
+        entry.start_seconds, entry.step_seconds, entry.ramp_seconds, entry.link_share, entry.copy_bytes_per_second or inf,
+        entry.long_seconds, entry.short_share,
     )
 
 
@@ -108,4 +113,5 @@ def _entry(curve: Curve | None) -> CurveEntry | UnsetType:
     return CurveEntry(
         start_seconds=curve.start_seconds, step_seconds=curve.step_seconds, ramp_seconds=curve.ramp_seconds,
         link_share=curve.link_share, copy_bytes_per_second=UNSET if isinf(copy) else copy,
+        short_share=curve.short_share, long_seconds=curve.long_seconds,
     )

@@ -15,7 +15,9 @@ class Curve:
     message that waits for the one before. ``ramp_seconds``: how slowly the full rate is reached: what takes x seconds at the
     full rate takes sqrt(ramp x) longer. ``link_share``: the fraction of a link's rate that the payload gets.
     ``copy_bytes_per_second``: rate at which a processor adds arriving data to its own, or copies it, counted in bytes of the
-    array of an all-reduce.
+    array of an all-reduce. ``short_share``: a protocol for short arrays has no ramp and gets this fraction of a link's rate; the
+    other one then starts ``long_seconds`` later. The faster one is used. 0: there is one protocol (NCCL has three: LL, LL128,
+    Simple).
 
     The square root is that of a pipeline. An array goes through it in chunks, and each costs a fixed time more. It is late by
     the least if their number grows as the square root of its length.
@@ -26,6 +28,13 @@ class Curve:
     ramp_seconds: float
     link_share: float
     copy_bytes_per_second: float = inf
+    long_seconds: float = 0.0
+    short_share: float = 0.0
+
+    def quickest(self, short: float, long: float) -> float:
+        """Return what an array takes beyond starts and steps: the lesser of the seconds at ``short_share`` and at the full rate,
+        with the ramp."""
+        return min(short, self.long_seconds + long) if self.short_share else long
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ class ProductEntry(Entry, frozen=True, kw_only=True):
     beside: Annotated[NotNegative, Meta(description="Part of the shorter of arithmetic and traffic that is not hidden.")] = 0.0
     sustained: Annotated[NotNegative, Meta(description="By how much long kernels are slower.")] = 0.0
     cast: Annotated[NotNegative, Meta(description="Bytes for each number of the left factor to bring it into the type.")] = 0.0
+    term_seconds: Annotated[NotNegative, Meta(description="Least time for a term of a tile.")] = 0.0
+    by_rows: Annotated[Whole, Meta(description="Least results of a tile for each row, where rows alone choose it.")] = 0
     source: Source | UnsetType = UNSET
 
 

@@ -27,8 +27,10 @@ class ProductRates:
     ``quantised``: how far the last wave of tiles is a whole one (1: wholly). ``split_seconds``: of adding up the parts of a
     contraction. ``memory``, ``cache``: part of the memory's rate at which factors and results come from memory, and from the
     cache where they fit. ``few``: part of the multiprocessors that it takes to reach it. ``beside``: part of the shorter of
-    arithmetic and traffic that is not hidden by the longer. ``sustained``: by how much long kernels are slower, as power and heat
-    allow. ``cast``: bytes for each number of the left factor by which it is brought into the type."""
+    arithmetic and traffic that is not hidden by the longer. ``sustained``: by how much long kernels are slower, as power and
+    heat allow. ``cast``: bytes for each number of the left factor by which it is brought into the type. ``term_seconds``: the
+    least time for a term of a tile. ``by_rows``: of libraries that choose tiles by rows alone, the least results of a tile for
+    each row, of rows rounded up to a power of two; 0: the fastest tile is chosen."""
 
     start_seconds: float
     reached: float
@@ -42,6 +44,8 @@ class ProductRates:
     beside: float = 0.0
     sustained: float = 0.0
     cast: float = 0.0
+    term_seconds: float = 0.0
+    by_rows: int = 0
     source: str = ""
 
 

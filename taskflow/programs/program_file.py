@@ -60,6 +60,9 @@ class Figures(Entry, frozen=True, kw_only=True):
     whole_scores: Annotated[
         bool, Meta(description="Whether each device of a tensor group has the scores of all words.")
     ] | UnsetType = UNSET
+    adds_to_zeros: Annotated[
+        bool, Meta(description="Whether the first micro-batch's gradients of weights are added to zeros, not written.")
+    ] | UnsetType = UNSET
     gather_seconds: Annotated[
         NotNegative, Meta(description="Its thread's time for a gather of a unit's weights, beside the message.")
     ] | UnsetType = UNSET

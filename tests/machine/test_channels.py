@@ -10,6 +10,7 @@ import pytest
 from taskflow.machine import (
     Channels,
     Collectives,
+    Curve,
     Ring,
     SwitchSums,
     collective,
@@ -52,6 +53,23 @@ def test_within_a_node_by_hand() -> None:
     full = 0.75 * nbytes / (300 * GB * curve.link_share) + nbytes / 2 / curve.copy_bytes_per_second
     steps = own.start_seconds + curve.start_seconds + 3 * curve.step_seconds
     assert exchange(a100, range(4)).seconds(3 * nbytes, 0) == pytest.approx(steps + full + sqrt(curve.ramp_seconds * full))
+
+
+def test_of_two_protocols_the_faster_one_is_used() -> None:
+    """The one for short arrays gets a tenth of the link and no ramp, the other one starts 5 microseconds later."""
+    a100 = load_machine("a100", 8)
+    assert a100.collectives is not None
+    curve = Curve(6e-6, 1e-6, 0.0, 0.9, inf, long_seconds=5e-6, short_share=0.1)
+    library = replace(a100.collectives, start_seconds=0.0, halves=curve, all_to_all=curve, all_reduce=curve, switch=None)
+    machine, members, link = replace(a100, collectives=library), range(4), 300 * GB
+    for nbytes in (1 << 10, 1 << 16, 1 << 18, 1 << 22, 1 << 28):
+        sent = 0.75 * nbytes
+        for halves in (1, 2):
+            body = min(halves * sent / (0.1 * link), 5e-6 + halves * sent / (0.9 * link))
+            found = collective(machine, members).seconds(ring_bytes(4, nbytes, halves), halves)
+            assert found == pytest.approx(6e-6 + halves * 3e-6 + body)
+        body = min(sent / (0.1 * link), 5e-6 + sent / (0.9 * link))
+        assert exchange(machine, members).seconds(3 * nbytes, 0) == pytest.approx(6e-6 + 3e-6 + body)
 
 
 def test_a_library_without_curves_has_six_figures_for_all() -> None:

@@ -86,6 +86,8 @@ def spent(
         return Spent(0.0, 0.0)
     touched, seconds, kernels, memory = arrays(operator, inputs, piece), 0.0, 0.0, device.memory_rate
     program = device.program
+    if backward and program is not None and program.adds_to_zeros and not operator.frozen:
+        adds = (*(adds[: len(inputs)] or (False,) * len(inputs)), *(True for _ in touched.weights))
     if operator.work is Work.CONTRACTION:
         products = _Products(device, dtype, efficiency, device.power * (program.products if program else 1.0))
         for phase in phases(operator, inputs, piece, backward, wanted):

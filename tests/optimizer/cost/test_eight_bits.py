@@ -35,8 +35,8 @@ def seconds(graph: OperatorGraph, plan: str, machine: Cluster) -> float:
 def test_long_products_take_less(machine: str) -> None:
     cluster = load_machine(f"{machine}:bf16", 4)
     for plan in ("t2 d2 mb2", "p2 d2 mb2"):
-        wide = network(4096)
-        assert 0.5 < seconds(wide, f"{plan} products=fp8", cluster) / seconds(wide, plan, cluster) < 0.95
+        wide = network(8192)
+        assert 0.5 < seconds(wide, f"{plan} products=fp8", cluster) / seconds(wide, plan, cluster) < 0.9
 
 
 def test_what_is_not_a_linear_layer_costs_the_same() -> None:

@@ -14,7 +14,9 @@ from taskflow.mapper import BLOCK, HybridParallel, HybridPlan, map_graph, parse_
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.grid import PlanGrid, kendall
+from taskflow.optimizer.grid.price import begun_sooner
 from taskflow.optimizer.grid.shortened import KEPT, shortened
+from taskflow.programs import load_program
 from taskflow.rules import Adam
 
 RULE = Adam()
@@ -149,3 +151,28 @@ def test_the_first_micro_batch_writes_gradients_and_adds_to_none(monkeypatch: py
     seconds = make_evaluator(graph, machine, rule=RULE).set(strategy)
     price = PlanGrid(graph, machine, RULE).prices(strategy.plan, samples(graph) // strategy.plan.samples_a_pass)
     assert price == pytest.approx(seconds, rel=0.03)
+
+
+@pytest.mark.parametrize("text", ["d16", "d16 mb1", "d16 mb1 zero1", "p2 d8 mb1"])
+def test_a_program_may_add_the_first_gradients_to_zeros(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """The first pass then takes as long as later ones: by price and in the simulated step, which grow alike."""
+    monkeypatch.setattr("taskflow.optimizer.evaluate.ordered.MOST_WHOLE", 0)
+    sizes = LlamaConfig(batch=32, layers=4, steps=128, hidden=512, inner=1024, vocabulary=1024, heads=8, key_heads=8)
+    graph, megatron = llama(sizes, "bfloat16"), load_machine("h100", DEVICES)
+    (kind,) = megatron.kinds
+    assert kind.program is not None and not kind.program.adds_to_zeros and load_program("nanotron").adds_to_zeros
+    adding = replace(megatron, kinds=(replace(kind, program=replace(kind.program, adds_to_zeros=True)),))
+    took = []
+    for machine in (megatron, adding):
+        strategy = map_graph(HybridParallel(text), graph, machine)
+        assert strategy.plan is not None
+        seconds = make_evaluator(graph, machine, rule=RULE).set(strategy)
+        prices = PlanGrid(graph, machine, RULE).prices
+        price = prices(strategy.plan, samples(graph) // strategy.plan.samples_a_pass)
+        assert price == pytest.approx(seconds, rel=0.05 if strategy.plan.pipeline > 1 else 0.03)
+        took.append((price, seconds))
+        if machine is adding:
+            assert begun_sooner(prices.sums, strategy.plan, 2) == 0.0
+    (price, seconds), (more_price, more_seconds) = took
+    assert more_seconds > 1.02 * seconds and more_price > 1.02 * price
+    assert more_price - price == pytest.approx(more_seconds - seconds, rel=0.1)
