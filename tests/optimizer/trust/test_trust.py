@@ -83,7 +83,8 @@ def test_nothing_is_said_of_devices_of_which_nothing_is_measured() -> None:
 
 def test_plans_on_h100_are_told_how_far_the_only_measured_one_was_off() -> None:
     graph, machine = build("Llama", batch=16, steps=8192, dtype="bfloat16"), load_machine("h100", 8)
-    found = trust(graph, map_graph(HybridParallel("d8 mb2 zero3"), graph, machine), machine, 2.5)
+    predicted = MEASURED[-1].predicted
+    found = trust(graph, map_graph(HybridParallel("d8 mb2 zero3"), graph, machine), machine, predicted)
     assert found is not None and not found.far and found.high is not None
     assert found.low is not None and 2 < found.low < 2.8435
     assert found.high > 2.8435 and "8.03 billion parameters on 8 h100" in str(found)
