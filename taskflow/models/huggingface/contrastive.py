@@ -45,9 +45,9 @@ def contrastive_loss(result: Any) -> Tensor:
 
 
 def sigmoid_loss(result: Any) -> Tensor:
-    """Return the sum of -log sigmoid(z) over the pairs of ``logits_per_text`` (N, N) that belong together, on the diagonal, and of
-    -log sigmoid(-z) over all others, divided by N (Zhai et al., "Sigmoid loss for language image pre-training", arXiv 2303.15343,
-    equation 2)."""
+    """Return the mean over N samples of what SigLIP adds up: -log sigmoid(z) of the pair that belongs together, and -log
+    sigmoid(-z) of all others. ``logits_per_text`` (N, N) has z, with the right pairs on its diagonal (Zhai et al., "Sigmoid loss
+    for language image pre-training", arXiv 2303.15343, equation 2)."""
     scores = result["logits_per_text"]
     if is_narrow(scores.dtype):  # losses are in float32, as cross-entropies are
         scores = ops.cast(scores, "float32", name="loss.scores")
