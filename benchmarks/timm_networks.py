@@ -9,7 +9,7 @@ TIMM: dict[str, tuple[str, dict[str, Any], int]] = {
     "ResNet-50-D": ("resnet50d", dict(layers=(1, 1, 1, 1)), 64),
     "SE-ResNet-50": ("seresnet50", dict(layers=(1, 1, 1, 1)), 64),
     "ResNeSt-50d": ("resnest50d", dict(layers=(1, 1, 1, 1)), 64),
-    "ResNetV2-50 (BiT)": ("resnetv2_50x1_bit", dict(layers=(1, 1, 1, 1)), 64),
+    "ResNetV2-50 (BiT)": ("resnetv2_50x1_bit", {}, 64),
     "DenseNet-121": ("densenet121", dict(block_config=(2, 2, 2, 2)), 64),
     "EfficientNet-B0": ("efficientnet_b0", {}, 64),
     "EfficientNetV2-S": ("efficientnetv2_s", {}, 64),
