@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
+from inspect import cleandoc
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -276,9 +277,15 @@ def schema(form: Any, title: str) -> str:
 
 
 def _steady(value: Any) -> Any:
-    """The schema with alternatives in alphabetical order, since their order differs between versions of msgspec."""
+    """The schema as all versions of msgspec write it: alternatives in alphabetical order, descriptions without indentation, and no
+    lists of keys' names, which versions before 0.23 leave out."""
+    if isinstance(value, str):
+        return cleandoc(value)
     if isinstance(value, list):
         return [_steady(x) for x in value]
     if not isinstance(value, dict):
         return value
-    return {k: sorted(map(_steady, v), key=json.dumps) if k == "anyOf" else _steady(v) for k, v in value.items()}
+    return {
+        k: sorted(map(_steady, v), key=json.dumps) if k == "anyOf" else _steady(v) for k, v in value.items()
+        if k != "propertyNames" or "enum" not in v
+    }
