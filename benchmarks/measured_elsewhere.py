@@ -26,7 +26,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from math import log
 from pathlib import Path
 from statistics import mean, median
@@ -45,9 +44,11 @@ from taskflow.mapper import map_graph, parse_plan
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.grid import kendall
 from taskflow.optimizer.trust import MEASURED, Features
 from taskflow.optimizer.trust.expected_error import expected
 from taskflow.optimizer.trust.measured import BLOOM, PROGRAMS, TORCHTITAN, VTRAIN, MeasuredPlan
+from taskflow.optimizer.trust.order import regret
 from taskflow.programs import load_program
 from taskflow.rules import Adam
 
@@ -174,17 +175,6 @@ def by_layers(row: Row) -> float:
     return alone(row).seconds(sizes, row.plan)
 
 
-def tau(pairs: Sequence[tuple[float, float]]) -> float:
-    """Kendall's rank correlation (tau a) of (predicted, measured)."""
-    signs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in combinations(pairs, 2)]
-    return sum((s > 0) - (s < 0) for s in signs) / len(signs)
-
-
-def regret(pairs: Sequence[tuple[float, float]]) -> float:
-    """How much slower the plan that is predicted to be fastest was than the fastest one."""
-    return min(pairs)[1] / min(measured for _, measured in pairs) - 1
-
-
 def summary(rows: Sequence[tuple[Row, float]]) -> dict:
     """Errors of (row, predicted seconds), and what plans of one task say."""
     errors = [predicted / row.seconds - 1 for row, predicted in rows]
@@ -197,7 +187,7 @@ def summary(rows: Sequence[tuple[Row, float]]) -> dict:
     several = [pairs for pairs in tasks.values() if len(pairs) > 2]
     if several:
         found |= {
-            "tasks": len(several), "tau": median(map(tau, several)), "regret": median(map(regret, several)),
+            "tasks": len(several), "tau": median(map(kendall, several)), "regret": median(map(regret, several)),
             "largest_regret": max(map(regret, several)), "near": sum(regret(pairs) <= NEAR for pairs in several),
         }
     return found

@@ -9,9 +9,8 @@ told right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
 
@@ -22,9 +21,10 @@ from taskflow.machine import Cluster, Device, load_machine
 from taskflow.optimizer.cost.library import tiled
 from taskflow.optimizer.cost.products import product_seconds as seconds_of_product
 from taskflow.optimizer.grid import kendall
+from taskflow.optimizer.trust.order import pairs_in_order, regret
 from taskflow.programs import Passes, TrainingProgram, load_program
 
-TWICE, APART = 2.0, 0.10  # of the best; of the faster one
+TWICE = 2.0  # times the best of a task: of plans within that pairs are looked at
 MOST_NODES = 256  # GPUs, 32 nodes
 SHARED_MOST = 8  # t, up to which memory is judged
 UNFUSED = (("attention", Passes(kept=4.0)),)  # the scores before and after their softmax
@@ -108,20 +108,6 @@ def predicted_groups(data: Path, sample: int) -> dict[str, list[Predicted]]:
     return {name: some for name, some in found.items() if some}
 
 
-def pairs_in_order(tasks: Iterable[Sequence[tuple[float, float]]]) -> tuple[int, int]:
-    """How many pairs of (predicted, measured) within twice the best of their task differ by a tenth, and how many of these are
-    predicted in order."""
-    many = right = 0
-    for task in tasks:
-        best = min(measured for _, measured in task)
-        near = [one for one in task if one[1] <= TWICE * best]
-        for a, b in combinations(near, 2):
-            if max(a[1], b[1]) > (1 + APART) * min(a[1], b[1]):
-                many += 1
-                right += (a[0] - b[0]) * (a[1] - b[1]) > 0
-    return many, right
-
-
 def summary(rows: Sequence[Predicted]) -> dict:
     """What a group's predictions are worth."""
     timed = [one for one in rows if one.row.seconds]
@@ -136,8 +122,8 @@ def summary(rows: Sequence[Predicted]) -> dict:
         tasks.setdefault(one.row.of, []).append((one.seconds, one.row.seconds))
     several = [pairs for pairs in tasks.values() if len(pairs) > 2]
     if several:
-        many, right = pairs_in_order(several)
-        regrets = [min(pairs)[1] / min(measured for _, measured in pairs) - 1 for pairs in several]
+        many, right = pairs_in_order(several, TWICE)
+        regrets = list(map(regret, several))
         found |= {
             "tasks": len(several), "tau": median(map(kendall, several)), "pairs": many, "pairs_right": right / max(1, many),
             "regret": median(regrets), "mean_regret": mean(regrets), "largest_regret": max(regrets),

@@ -9,7 +9,7 @@ import click
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost import ANALYTIC
-from taskflow.optimizer.trust import MeasuredRun, read_runs, trust
+from taskflow.optimizer.trust import MeasuredRun, read_runs, state_of, trust
 
 if TYPE_CHECKING:
     from taskflow.cli.problem import Problem
@@ -37,13 +37,15 @@ def trusted(problem: Problem, strategy: Strategy, seconds: float) -> dict[str, A
     if problem.made.get("costs", ANALYTIC) != ANALYTIC:
         return {}
     runs = _own_runs(click.get_current_context(silent=True))
-    old = [run for run in runs if run.stale(problem.machine)]
-    found = trust(problem.graph, strategy, problem.machine, seconds, [run for run in runs if run not in old])
+    machine = problem.machine
+    state = state_of(machine) if runs else ""
+    fresh = [run for run in runs if not run.stale(machine.name, state)]
+    found = trust(problem.graph, strategy, machine, seconds, fresh)
     row = {} if found is None else found.as_json()
-    if old:
+    if old := len(runs) - len(fresh):
         said = str(row.get("said", "trust: unknown"))
-        old_said = f"{len(old)} of {len(runs)} runs were predicted with another version or machine file: `taskflow runs predict`"
-        row |= {"said": f"{said}; {old_said}", "old_runs": len(old)}
+        old_said = f"{old} of {len(runs)} runs were predicted with another version or machine file: `taskflow runs predict`"
+        row |= {"said": f"{said}; {old_said}", "old_runs": old}
     return {"trust": row} if row else {}
 
 

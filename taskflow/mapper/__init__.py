@@ -58,7 +58,7 @@ from taskflow.mapper.strategy_file import (
     save,
     search_of,
 )
-from taskflow.mapper.units import blocks_of, gather_units, units_of
+from taskflow.mapper.units import blocks_of, gather_units, summed_last, units_of
 
 __all__ = [
     "BLOCK",
@@ -144,6 +144,7 @@ __all__ = [
     "search_of",
     "stages_of",
     "suits",
+    "summed_last",
     "units_of",
     "writes_together",
 ]

@@ -15,10 +15,15 @@ def blocks_of(graph: OperatorGraph) -> dict[str, str]:
     readers: dict[str, set[str]] = {}
     for node in graph:
         if node.parameters:
-            block = "" if node.of_weights else numbered_layer(node.name)
             for layer in {parameter.layer for parameter in node.parameters}:
-                readers.setdefault(layer, set()).add(block)
-    return {layer: next(iter(of)) for layer, of in readers.items() if len(of) == 1 and "" not in of}
+                readers.setdefault(layer, set()).add(numbered_layer(node.name))
+    late = summed_last(graph)
+    return {layer: next(iter(of)) for layer, of in readers.items() if len(of) == 1 and "" not in of and layer not in late}
+
+
+def summed_last(graph: OperatorGraph) -> frozenset[str]:
+    """Return the layers whose gradients come after all passes: of their weights something is made without samples."""
+    return frozenset(parameter.layer for node in graph if node.of_weights for parameter in node.parameters)
 
 
 def units_of(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:
@@ -36,19 +41,17 @@ def bucket_units(graph: OperatorGraph, strategy: Strategy) -> dict[str, str]:
     sizes: dict[str, int] = {}
     stages: dict[str, set[int]] = {}
     seen: set[str] = set()
-    after: set[str] = set()  # layers whose gradients come after all passes
     for node in graph:
         for parameter, elements in zip(node.parameters, _read_by_first(node, strategy) if node.parameters else ()):
             if not parameter.trained or (parameter.layer not in sizes and not strategy.sync(parameter.layer).bucket):
                 continue
             stages.setdefault(parameter.layer, set()).add(0 if pipeline is None else pipeline.stage(node.name))
-            after.update({parameter.layer} if node.of_weights else ())
             sizes[parameter.layer] = sizes.get(parameter.layer, 0) + (elements if parameter.name not in seen else 0)
             seen.add(parameter.name)
-    layers = []
-    for layer in sorted(reversed(sizes), key=after.__contains__):
+    layers, late = [], summed_last(graph)
+    for layer in sorted(reversed(sizes), key=late.__contains__):
         sync = strategy.sync(layer)
-        kind = sync, tuple(sorted(stages[layer])), layer in after
+        kind = sync, tuple(sorted(stages[layer])), layer in late
         layers.append(BucketLayer(layer, blocks.get(layer, layer), sizes[layer], kind, sync.bucket))
     found = [bucket for bucket in divided(layers) if len(bucket) > 1]
     return {layer.name: f"{bucket[-1].name}..{bucket[0].name}" for bucket in found for layer in bucket}

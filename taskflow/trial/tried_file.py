@@ -27,10 +27,9 @@ class TriedPlan(Entry, frozen=True, kw_only=True, forbid_unknown_fields=False):
 
 
 class TriedAbout(Entry, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """When and on how many ranks."""
+    """When they were tried."""
 
     when: datetime
-    ranks: Annotated[int, Meta(ge=1)]
 
 
 class TriedFile(Entry, frozen=True, kw_only=True, forbid_unknown_fields=False):

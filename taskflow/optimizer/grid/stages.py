@@ -10,7 +10,17 @@ from functools import cached_property
 import numpy as np
 
 from taskflow.floats import sum_bytes
-from taskflow.mapper import BucketLayer, HybridPlan, blocks_of, divided, layer_numbers, recomputed, rerun, stages_of
+from taskflow.mapper import (
+    BucketLayer,
+    HybridPlan,
+    blocks_of,
+    divided,
+    layer_numbers,
+    recomputed,
+    rerun,
+    stages_of,
+    summed_last,
+)
 from taskflow.optimizer.grid.plans import PlanAxes
 from taskflow.optimizer.grid.tables import Array, GraphTables, NodeTable
 from taskflow.rules import UpdateRule
@@ -98,8 +108,8 @@ class PlanSums:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(layers))}
         self._layer = np.array([numbers[layer] for layer in layers], np.int64)
         self._blocks = [blocks.get(layer, layer) for layer in numbers]
-        after = {parameter.layer for node in self.graph if node.of_weights for parameter in node.parameters}
-        self._after = [layer in after for layer in numbers]  # whose gradients come after all passes
+        late = summed_last(self.graph)
+        self._late = [layer in late for layer in numbers]
         sizes = [p.spec.dtype.itemsize for node in self.graph for p in node.parameters]
         self.touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
         trained = np.array([p.trained for node in self.graph for p in node.parameters], np.int64)
@@ -300,10 +310,10 @@ class PlanSums:
             np.minimum.at(first, self._layer, at)
             np.maximum.at(last, self._layer, at)
             stage[self._layer] = zero
-            kinds = list(zip(stage.tolist(), first.tolist(), last.tolist(), self._after))
+            kinds = list(zip(stage.tolist(), first.tolist(), last.tolist(), self._late))
             layers = [
                 BucketLayer(str(i), self._blocks[i], elements[i], kinds[i], size)
-                for i in sorted(reversed(range(many)), key=self._after.__getitem__) if elements[i] and (size := sizes[kinds[i][0]])
+                for i in sorted(reversed(range(many)), key=self._late.__getitem__) if elements[i] and (size := sizes[kinds[i][0]])
             ]
             numbers = np.arange(many)
             for number, bucket in enumerate(divided(layers)):

@@ -8,7 +8,16 @@ from taskflow.optimizer.trust.expected_error import MeasuredStep, Trust, trust
 from taskflow.optimizer.trust.features import Features, features
 from taskflow.optimizer.trust.measured import MEASURED, MeasuredPlan
 from taskflow.optimizer.trust.order import PlanOrder, order_of
-from taskflow.optimizer.trust.run_file import MeasuredRun, RunFile, free_name, read_run, read_runs, run_file, write_run
+from taskflow.optimizer.trust.run_file import (
+    MeasuredRun,
+    RunFile,
+    free_name,
+    read_run,
+    read_runs,
+    run_file,
+    state_of,
+    write_run,
+)
 
 __all__ = [
     "MEASURED",
@@ -25,6 +34,7 @@ __all__ = [
     "read_run",
     "read_runs",
     "run_file",
+    "state_of",
     "trust",
     "write_run",
 ]  # fmt: skip

@@ -50,7 +50,7 @@ def pairs_in_order(tasks: Iterable[Pairs], within: float | None = None) -> tuple
         for (first, took), (second, other) in combinations(near, 2):
             if abs(took - other) >= APART * min(took, other):
                 pairs += 1
-                right += (first < second) == (took < other)
+                right += (first - second) * (took - other) > 0
     return pairs, right
 
 

@@ -113,12 +113,10 @@ class MeasuredRun:
         file = self.file
         return f"yours of {file.when:%a %Y-%m-%d}, {file.model} on {file.devices} {file.device}, {file.plan}"
 
-    def stale(self, machine: Cluster) -> bool:
-        """True if its prediction is by another version, or by another state of this machine."""
+    def stale(self, name: str, state: str) -> bool:
+        """True if its prediction is by another version, or by another state of the machine of this name (`state_of`)."""
         file = self.file
-        return file.predicted_by != __version__ or (
-            file.machine == machine.name and file.machine_state != state_of(machine)
-        )
+        return file.predicted_by != __version__ or (file.machine == name and file.machine_state != state)
 
 
 def state_of(machine: Cluster) -> str:
