@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter
 from typing import Any
 
 import torch
 
+BETWEEN_SECONDS = 0.002  # of computing between messages on CPUs, as in a step
+BUSY_EDGE = 256  # of the products that are computed there
+FAR_OFF = 10  # times the median: other programs' doing
 CHUNK_SECONDS = 0.004  # of repeats that are timed together: their mean is what a step adds up, interruptions included
 LEAST_CHUNKS, MOST_CHUNKS = 3, 200
 SLEEP_CYCLES = 4_000_000  # by which the host of a GPU gets ahead
@@ -42,14 +45,40 @@ def taken(
     while len(found) < wanted or (together is None and perf_counter() < until and len(found) < MOST_CHUNKS):
         rows = [run(phases, device) for _ in range(chunk)]
         found.append([(sum(row[i][0] for row in rows) / chunk, sum(row[i][1] for row in rows) / chunk) for i in range(len(phases))])
-    return [_summary([row[i] for row in found], times) for i in range(len(phases))]
+    middle = mean_of if together is not None else median
+    return [_summary([row[i] for row in found], times, middle) for i in range(len(phases))]
 
 
-def _summary(chunks: Sequence[tuple[float, float]], times: int) -> Taken:
+def busy(device: torch.device) -> Callable[[], None]:
+    """Return what computes for `BETWEEN_SECONDS` on a CPU, and nothing on a GPU, whose kernels wait for none of the host's threads.
+
+    Messages share a CPU's cores with computing. One that follows computing takes two to three times as long as one of many in a
+    row: caches are cold, and its threads wait for those that compute."""
+    if device.type == "cuda":
+        return lambda: None
+    values = torch.randn(BUSY_EDGE, BUSY_EDGE)
+
+    def products(count: int) -> float:
+        began = perf_counter()
+        for _ in range(count):
+            values @ values
+        return perf_counter() - began
+
+    once = min(products(4) / 4 for _ in range(5))
+    count = max(1, round(BETWEEN_SECONDS / once))
+    return lambda: (products(count), None)[1]
+
+
+def _summary(chunks: Sequence[tuple[float, float]], times: int, middle: Callable[[Sequence[float]], float]) -> Taken:
     values = sorted(seconds for seconds, _ in chunks)
-    middle = median(values)
-    spread = (values[3 * len(values) // 4] - values[len(values) // 4]) / middle if middle > 0 else 0.0
-    return Taken(middle / times, median(host for _, host in chunks) / times, spread)
+    usual = median(values)
+    spread = (values[3 * len(values) // 4] - values[len(values) // 4]) / usual if usual > 0 else 0.0
+    return Taken(middle(values) / times, middle([host for _, host in chunks]) / times, spread)
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """The mean, since a step adds messages up and some of them wait for a core; without what was not their doing."""
+    return fmean(value for value in values if value <= FAR_OFF * median(values))
 
 
 def _on_cpu(phases: Sequence[Callable[[], Any]], device: torch.device) -> list[tuple[float, float]]:

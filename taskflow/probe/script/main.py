@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from taskflow.probe.cases import OF_A_PLAN, Case, cases_of, usual
-from taskflow.probe.script.clock import LEAST_CHUNKS, Taken, taken
+from taskflow.probe.script.clock import LEAST_CHUNKS, Taken, busy, taken
 from taskflow.probe.script.messages import measured
 from taskflow.probe.script.parts import (
     COUNT,
@@ -165,12 +165,13 @@ def all_updates(mesh: Any, device: torch.device, seconds: float, missing: list[s
     """Return what each update takes for a parameter, by its elements; on plain tensors and on pieces."""
     rows = []
     sizes = (1 << 12, 1 << 20, 1 << 24) if device.type == "cuda" else (1 << 9, 1 << 14, 1 << 18)
+    between = busy(device)
     for name, make in updates(device):
         for where in (None, mesh):
             for elements in sizes:
                 try:
                     optimizer = make(placed_parameters(elements, where, device))
-                    (took,) = taken([optimizer.step], COUNT, device, seconds / 24)
+                    *_, took = taken([between, optimizer.step], COUNT, device, seconds / 24)
                 except (RuntimeError, ValueError, TypeError, ImportError, NotImplementedError) as error:
                     missing.append(f"{name}: {str(error).splitlines()[0][:120]}")
                     continue

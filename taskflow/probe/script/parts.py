@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from taskflow.export.pytorch.support import placed
-from taskflow.probe.script.clock import taken
+from taskflow.probe.script.clock import busy, taken
 
 DEPTH = 4  # layers that make up a small network
 DEPTHS = (2, 6)  # of networks of units: what a unit takes is the difference, without what a step takes in any case
@@ -62,9 +62,39 @@ def sharded_fully() -> Callable[..., Any]:
     return fully_shard  # type: ignore[no-any-return]
 
 
+class Computing(torch.autograd.Function):
+    """Gives what it gets, and computes something else meanwhile, in both directions."""
+
+    @staticmethod
+    def forward(context: Any, value: torch.Tensor, something: Callable[[], None]) -> torch.Tensor:
+        context.something = something
+        something()
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        context.something()
+        return gradients[0], None
+
+
+class Between(nn.Module):
+    """What a step computes between two layers whose messages are timed."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.something = busy(device)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Give the value as it is."""
+        return Computing.apply(value, self.something)  # type: ignore[no-any-return]
+
+
 def network(width: int, depth: int, device: torch.device) -> nn.Sequential:
     """Layers and functions between them, as a block has them."""
-    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width, bias=False), nn.GELU()) for _ in range(depth))).to(device)
+    between = Between(device)
+    return nn.Sequential(
+        *(nn.Sequential(nn.Linear(width, width, bias=False), nn.GELU(), between) for _ in range(depth))
+    ).to(device)
 
 
 def spread(module: nn.Sequential, how: str, mesh: Any) -> nn.Module:
@@ -173,6 +203,7 @@ def changes(mesh: Any, device: torch.device, seconds: float, missing: list[str])
         missing.append(f"DTensor: {error}")
         return []
     count, whole, cut, added = dist.get_world_size(), tensor.Replicate(), tensor.Shard(1), tensor.Partial()
+    between = Between(device)
     rows: list[dict[str, Any]] = []
     sizes = (1 << 18, 1 << 22, 1 << 25) if device.type == "cuda" else (1 << 14, 1 << 18, 1 << 20)
     kinds = (("gathered", cut, whole, added), ("scattered", added, cut, cut), ("summed", added, whole, whole))
@@ -183,11 +214,14 @@ def changes(mesh: Any, device: torch.device, seconds: float, missing: list[str])
             given = [torch.randn(shape, device=device).requires_grad_() for _ in range(DEPTH)]
 
             def unchanged(*values: Any) -> Any:
-                return [tensor.DTensor.from_local(x, mesh, (whole,), run_check=False).to_local() for x in values]
+                return [tensor.DTensor.from_local(between(x), mesh, (whole,), run_check=False).to_local() for x in values]
 
             def changed(*values: Any, here: Any = here, there: Any = there, back: Any = back) -> Any:
-                pieces = [tensor.DTensor.from_local(x, mesh, (here,), run_check=False) for x in values]
-                return [placed(piece, (there,)).to_local(grad_placements=(back,)) for piece in pieces]
+                found = []
+                for x in values:
+                    piece = tensor.DTensor.from_local(between(x), mesh, (here,), run_check=False)
+                    found.append(placed(piece, (there,)).to_local(grad_placements=(back,)))
+                return found
 
             each = seconds / 3 / len(sizes) / 2
             plain = taken(both_ways(unchanged, given), DEPTH, device, each)
