@@ -19,6 +19,7 @@ from taskflow.optimizer.cost.pace import Pacing, paced
 from taskflow.optimizer.cost.phases import arrays
 from taskflow.optimizer.cost.task_costs import Costs
 from taskflow.optimizer.cost.timed import CallPart, parts_of, timed_spent
+from taskflow.programs import UNIT_MESSAGES
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
 from taskflow.tasks import Compute, Cost, Kind, Runs, Task, TaskGraph, all_reduce_seconds
@@ -148,7 +149,7 @@ class ModelCosts(Costs):
     @property
     def by_plan(self) -> bool:
         return isinstance(self.model, AnalyticCosts) and any(
-            program.cut_seconds or program.gather_seconds or program.sum_seconds or program.change_seconds
+            program.cut_seconds or program.change_seconds or any(program.of_unit(what, 0.0) for what in UNIT_MESSAGES)
             for device in self._machine.kinds if (program := device.program) is not None
         )
 

@@ -35,7 +35,7 @@ from taskflow.probe.script.work import arrays_of, phases_of
 
 FORMAT, VERSION = "taskflow-probe", 1
 SECONDS = 150.0
-SHARES = {"work": 0.45, "messages": 0.22, "units": 0.15, "cut": 0.03, "changes": 0.07, "updates": 0.05, "rest": 0.03}
+SHARES = {"work": 0.4, "messages": 0.22, "units": 0.2, "cut": 0.03, "changes": 0.07, "updates": 0.05, "rest": 0.03}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,7 +14,7 @@ from taskflow.export.pytorch.support import placed
 from taskflow.probe.script.clock import busy, taken
 
 DEPTH = 4  # layers that make up a small network
-DEPTHS = (2, 6)  # of networks of units: what a unit takes is the difference, without what a step takes in any case
+UNITS = 8  # of a network whose layers are units
 COUNT = 8  # parameters of an update
 ROWS, ROWS_GPU = 512, 32
 """Of what units are given. Messages and computing share the cores of a CPU, so that they are timed in turn as in a step; of a GPU
@@ -133,11 +133,11 @@ def steps_of(module: nn.Module, width: int, rows: int, device: torch.device) -> 
 
 def units(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
     """Return what small networks take whose layers gather their weights and sum their gradients each by itself, beside what they
-    take alone, by the weight's bytes and the number of layers. Messages are part of it."""
+    take alone, by the weight's bytes. Messages are part of it."""
     rows: list[dict[str, Any]] = []
     widths, rows_each = ((256, 1024, 4096), ROWS_GPU) if device.type == "cuda" else ((32, 160, 480), ROWS)
-    for width, depth in ((width, depth) for width in widths for depth in DEPTHS):
-        plain, each = network(width, depth, device), seconds / len(widths) / len(DEPTHS) / 4
+    for width in widths:
+        plain, each = network(width, UNITS, device), seconds / len(widths) / 4
         base = taken(steps_of(plain, width, rows_each, device), 1, device, each)
         for how in ("replicate", "gathered", "gathered_twice"):
             try:
@@ -148,7 +148,7 @@ def units(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -
                 continue
             for phase, alone, it in zip(("forward", "backward"), base, found):
                 rows.append({
-                    "what": how, "phase": phase, "bytes": 4 * width * width, "layers": depth, "plain_seconds": alone.seconds,
+                    "what": how, "phase": phase, "bytes": 4 * width * width, "layers": UNITS, "plain_seconds": alone.seconds,
                     "seconds": it.seconds, "plain_host_seconds": alone.host_seconds, "host_seconds": it.host_seconds,
                 })  # fmt: skip
     return rows
