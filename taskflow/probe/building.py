@@ -30,6 +30,8 @@ from taskflow.programs import PROBED, UNIT_MESSAGES, TrainingProgram, UnitMessag
 ARRAYS = {"sgd": 3, "momentum": 5, "adam": 7, "adam_fused": 7}  # that an update reads or writes, of four bytes a weight
 COLLECTIVES = ("all_reduce", "halves", "all_to_all")
 HALVES = ("all_gather", "reduce_scatter")  # which have one curve: the mean
+FUNCTIONS = 8
+"""Of a block whose layers are cut (`script.cut.Block`), as a plan counts: those that only turn or copy go with their readers."""
 UNITS = ("replicate", "gathered", "gathered_twice")
 
 
@@ -154,16 +156,27 @@ def _program(found: Measurements, like: TrainingProgram | None, result: Built) -
     base = like or TrainingProgram(0.0)
     figures: dict[str, Any] = {"name": PROBED, "host_seconds": found.start_seconds if found.gpu else 0.0, "gpus": ()}
     key = "host_seconds" if found.gpu else "seconds"
-    for name, phase in (("cut_seconds", "forward"), ("cut_backward_seconds", "backward")):
-        more = [row[key] - row[f"plain_{key}"] for what in ("cut_functions", "cut_layers") for row in found.of_part(what, phase)]
-        figures[name] = max(0.0, fmean(more)) if more else 0.0
-    figures |= _units(found, key) | _changes(found, key)
+    figures |= _cut(found, key) | _units(found, key) | _changes(found, key)
     if found.gpu and found.beside:
         both, product, alone = (found.beside[f"{name}_seconds"] for name in ("both", "product", "sum"))
         figures["exposed"] = min(1.0, max(0.0, (both - product) / alone))
     if like is not None:
         result.kept.append(f"passes, kept bytes and reserved bytes: of the program {like.name or 'of the machine'}")
     return replace(base, about="", source="taskflow probe", **figures)
+
+
+def _cut(found: Measurements, key: str) -> dict[str, float]:
+    """What Python takes for a layer and for a function of a network whose layers are cut."""
+    figures = {}
+    for phase, way in (("forward", ""), ("backward", "_backward")):
+        layers, block = (
+            fmean(row[key] - row[f"plain_{key}"] for row in rows) if (rows := found.of_part(what, phase)) else 0.0
+            for what in ("cut_layers", "cut_block")
+        )
+        count = max((row["layers"] for row in found.of_part("cut_layers", phase)), default=1)
+        figures[f"cut_layer{way}_seconds"] = max(0.0, layers / count)
+        figures[f"cut{way}_seconds"] = max(0.0, (block - layers) / FUNCTIONS)
+    return figures
 
 
 def _units(found: Measurements, key: str) -> dict[str, float]:

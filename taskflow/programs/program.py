@@ -52,9 +52,10 @@ class TrainingProgram:
     sums, the first one to zeros; without it the first one writes them. ``gather_seconds``, ``sum_seconds`` and
     ``scatter_seconds``: what its thread needs for a gather of a unit's weights, for a sum of its gradients of which each
     replica gets all, and for one of which each gets its share, beside the message; each reaches its ``_bytes_per_second``
-    beside that. ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each operator of a network whose layers
-    are cut; ``change_seconds`` and ``change_bytes_per_second``: for a collective that brings activations of such a network into
-    another layout, beside the message. ``gpus``: for a kind of device, what differs there.
+    beside that. ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each function of a network whose layers
+    are cut; ``cut_layer_seconds`` and ``cut_layer_backward_seconds``: for each operator there that has weights;
+    ``change_seconds`` and ``change_bytes_per_second``: for a collective that brings activations of such a network into another
+    layout, beside the message. ``gpus``: for a kind of device, what differs there.
     """
 
     host_seconds: float
@@ -81,6 +82,8 @@ class TrainingProgram:
     scatter_bytes_per_second: float = inf
     cut_seconds: float = 0.0
     cut_backward_seconds: float = 0.0
+    cut_layer_seconds: float = 0.0
+    cut_layer_backward_seconds: float = 0.0
     change_seconds: float = 0.0
     change_bytes_per_second: float = inf
     gpus: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
@@ -88,6 +91,12 @@ class TrainingProgram:
     def waits(self, nbytes: float) -> float:
         """Return the seconds that the program waits for a message of ``nbytes``."""
         return self.message_seconds + nbytes / self.message_bytes_per_second
+
+    @property
+    def by_plan(self) -> bool:
+        """Whether its thread needs time for units or for layers that are cut, which not every plan has."""
+        of_cuts = self.cut_seconds, self.cut_backward_seconds, self.cut_layer_seconds, self.cut_layer_backward_seconds
+        return any((*of_cuts, self.of_change(1.0), *(self.of_unit(what, 1.0) for what in UNIT_MESSAGES)))
 
     def of_unit(self, what: UnitMessage, nbytes: float) -> float:
         """Return the seconds of its thread for a unit's weights or gradients of ``nbytes``, beside the message."""

@@ -82,9 +82,13 @@ class Figures(Entry, frozen=True, kw_only=True):
         Positive, Meta(description="How fast it copies what is summed so. Without it: at once.")
     ] | UnsetType = UNSET
     cut_seconds: Annotated[
-        NotNegative, Meta(description="Its thread's time more for an operator of a network whose layers are cut.")
+        NotNegative, Meta(description="Its thread's time more for a function of a network whose layers are cut.")
     ] | UnsetType = UNSET
     cut_backward_seconds: Annotated[NotNegative, Meta(description="The same for its backward pass.")] | UnsetType = UNSET
+    cut_layer_seconds: Annotated[
+        NotNegative, Meta(description="Its thread's time more for an operator with weights of such a network.")
+    ] | UnsetType = UNSET
+    cut_layer_backward_seconds: Annotated[NotNegative, Meta(description="The same for its backward pass.")] | UnsetType = UNSET
     change_seconds: Annotated[
         NotNegative, Meta(description="Its thread's time to bring activations into another layout, beside the message.")
     ] | UnsetType = UNSET

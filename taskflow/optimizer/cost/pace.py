@@ -35,9 +35,13 @@ class Pacing:
         return max(program.waits(nbytes) for program in self.programs)
 
     @property
-    def cuts(self) -> tuple[float, float]:
-        """Seconds more for forward and backward of an operator, in a network whose layers are cut."""
-        return max(program.cut_seconds for program in self.programs), max(p.cut_backward_seconds for p in self.programs)
+    def cuts(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Seconds more, forward and backward, for a function and for an operator with weights, where layers are cut."""
+        of_each = [
+            (p.cut_seconds, p.cut_backward_seconds, p.cut_layer_seconds, p.cut_layer_backward_seconds) for p in self.programs
+        ]
+        ahead, back, layer_ahead, layer_back = (max(some) for some in zip(*of_each))
+        return (ahead, back), (layer_ahead, layer_back)
 
     @property
     def units(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 BETWEEN_SECONDS = 0.002  # of computing between messages on CPUs, as in a step
-BUSY_EDGE = 256  # of the products that are computed there
+BUSY_EDGE, BUSY_ELEMENTS = 256, 1 << 19  # of the products and of the passes over memory that are computed there
 FAR_OFF = 10  # times the median: other programs' doing
 CHUNK_SECONDS = 0.004  # of repeats that are timed together: their mean is what a step adds up, interruptions included
 LEAST_CHUNKS, MOST_CHUNKS = 3, 200
@@ -52,21 +52,26 @@ def taken(
 def busy(device: torch.device) -> Callable[[], None]:
     """Return what computes for `BETWEEN_SECONDS` on a CPU, and nothing on a GPU, whose kernels wait for none of the host's threads.
 
-    Messages share a CPU's cores with computing. One that follows computing takes two to three times as long as one of many in a
-    row: caches are cold, and its threads wait for those that compute."""
+    Messages and Python's code share a CPU with computing. What follows computing takes two to three times as long as the same many
+    times in a row: caches are cold, and threads of a message wait for a core that computes."""
     if device.type == "cuda":
         return lambda: None
-    values = torch.randn(BUSY_EDGE, BUSY_EDGE)
+    factor, passed = torch.randn(BUSY_EDGE, BUSY_EDGE), torch.zeros(BUSY_ELEMENTS)
 
-    def products(count: int) -> float:
+    def compute(count: int) -> float:
         began = perf_counter()
         for _ in range(count):
-            values @ values
+            factor @ factor
+            passed.add_(1.0)
         return perf_counter() - began
 
-    once = min(products(4) / 4 for _ in range(5))
+    once = min(compute(2) / 2 for _ in range(5))
     count = max(1, round(BETWEEN_SECONDS / once))
-    return lambda: (products(count), None)[1]
+
+    def something() -> None:
+        compute(count)
+
+    return something
 
 
 def _summary(chunks: Sequence[tuple[float, float]], times: int, middle: Callable[[Sequence[float]], float]) -> Taken:
@@ -104,3 +109,18 @@ def _on_gpu(phases: Sequence[Callable[[], Any]], device: torch.device) -> list[t
         event.record()
     torch.cuda.synchronize(device)
     return [(before.elapsed_time(after) / 1e3, host) for before, after, host in zip(events, events[1:], hosts)]
+
+
+def both_ways(call: Callable[..., Any], given: Sequence[Any], module: Any = None) -> list[Callable[[], Any]]:
+    """Return forward and backward of a function of one result or several; of a ``module`` with the gradients of its parameters."""
+    made: list[Any] = []
+    wanted = [*given, *(module.parameters() if module is not None else ())]
+
+    def forward() -> None:
+        found = call(*given)
+        made[:] = found if isinstance(found, list) else [found]
+
+    def backward() -> Any:
+        return torch.autograd.grad(made, wanted, [torch.ones_like(one) for one in made])
+
+    return [forward, backward]

@@ -20,13 +20,12 @@ import torch.distributed as dist
 
 from taskflow.probe.cases import OF_A_PLAN, Case, cases_of, usual
 from taskflow.probe.script.clock import LEAST_CHUNKS, Taken, busy, taken
+from taskflow.probe.script.cut import changes, cut_operators
 from taskflow.probe.script.messages import measured
 from taskflow.probe.script.parts import (
     COUNT,
     beside,
-    changes,
     compiled,
-    cut_operators,
     placed_parameters,
     units,
     updates,
