@@ -157,6 +157,8 @@ def _program(found: Measurements, like: TrainingProgram | None, result: Built) -
     figures: dict[str, Any] = {"name": PROBED, "host_seconds": found.start_seconds if found.gpu else 0.0, "gpus": ()}
     key = "host_seconds" if found.gpu else "seconds"
     figures |= _cut(found, key) | _units(found, key) | _changes(found, key)
+    if rows := found.of_part("stages", "forward"):  # a micro-batch has two passes in a stage, each with a message
+        figures["message_seconds"] = max(0.0, fmean((row["seconds"] - row["plain_seconds"]) / row["layers"] for row in rows) / 2)
     if found.gpu and found.beside:
         both, product, alone = (found.beside[f"{name}_seconds"] for name in ("both", "product", "sum"))
         figures["exposed"] = min(1.0, max(0.0, (both - product) / alone))

@@ -27,6 +27,7 @@ from taskflow.probe.script.parts import (
     beside,
     compiled,
     placed_parameters,
+    stages,
     units,
     updates,
 )
@@ -34,7 +35,7 @@ from taskflow.probe.script.work import arrays_of, phases_of
 
 FORMAT, VERSION = "taskflow-probe", 1
 SECONDS = 150.0
-SHARES = {"work": 0.4, "messages": 0.22, "units": 0.2, "cut": 0.03, "changes": 0.07, "updates": 0.05, "rest": 0.03}
+SHARES = {"work": 0.36, "messages": 0.22, "units": 0.2, "cut": 0.06, "changes": 0.07, "stages": 0.04, "updates": 0.03, "rest": 0.02}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -94,6 +95,7 @@ def probed(device: torch.device, seconds: float, only_plan: bool = False, compil
     found["messages"] = measured(about["nodes"], device, budget["messages"], missing) if dist.get_world_size() > 1 else []
     parts = units(mesh, device, budget["units"], missing) if dist.get_world_size() > 1 else []
     parts += cut_operators(mesh, device, budget["cut"], missing)
+    parts += stages(device, budget["stages"], missing)
     parts += changes(mesh, device, budget["changes"], missing) if dist.get_world_size() > 1 else []
     parts += compiled(device, budget["rest"], missing) if compiling else []
     found["parts"] = together(parts)

@@ -13,6 +13,7 @@ from torch import nn
 from taskflow.export.pytorch.support import DTensor, Replicate
 from taskflow.probe.script.clock import both_ways, busy, taken
 
+STAGE_ROWS, STAGE_WIDTH, MICRO_BATCHES = 64, 256, (2, 10)
 UNITS = 8  # of a network whose layers are units
 COUNT = 8  # parameters of an update
 ROWS, ROWS_GPU = 512, 32
@@ -141,6 +142,42 @@ def units(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -
                     "seconds": it.seconds, "plain_host_seconds": alone.host_seconds, "host_seconds": it.host_seconds,
                 })  # fmt: skip
     return rows
+
+
+def stages(device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
+    """Return what some micro-batches more take in a pipeline of the first two ranks, beside what their passes take alone: what is
+    left, PyTorch's stages and schedule need for them. On CPUs, where it is part of a step; a GPU's host runs ahead."""
+    if device.type == "cuda" or dist.get_world_size() < 2:
+        return []
+    group, rank, found = dist.new_group([0, 1]), dist.get_rank(), list[float]()
+    part = nn.Sequential(nn.Linear(STAGE_WIDTH, STAGE_WIDTH), Between(device), nn.GELU())
+    given = torch.randn(STAGE_ROWS, STAGE_WIDTH)
+    alone = sum(one.seconds for one in taken(both_ways(lambda: part(given), [], part), 1, device, seconds / 4))
+    for count in MICRO_BATCHES:
+        def step() -> None:
+            """Nothing, on other ranks."""
+
+        try:
+            if rank < 2:
+                step = pipeline(part, count, rank, device, group)
+            (one,) = taken([step], 1, device, seconds / 3, lambda x: agreed(x, device))
+        except (ImportError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+            missing.append(f"stages: {str(error).splitlines()[0][:120]}")
+            return []
+        found.append(agreed(one.seconds, device))
+    more = MICRO_BATCHES[1] - MICRO_BATCHES[0]
+    return [{"what": "stages", "phase": "forward", "bytes": given.nbytes, "layers": more, "plain_seconds": more * alone,
+             "seconds": max(1e-9, found[1] - found[0]), "plain_host_seconds": 0.0, "host_seconds": 0.0}]  # fmt: skip
+
+
+def pipeline(part: nn.Module, count: int, rank: int, device: torch.device, group: Any) -> Callable[[], Any]:
+    """Return a step of so many micro-batches of a pipeline of two stages. Raises ImportError on versions of torch that lack it."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    stage = PipelineStage(copy.deepcopy(part), rank, 2, device, group=group)
+    schedule = Schedule1F1B(stage, count, loss_fn=nn.functional.mse_loss)
+    batch = torch.randn(count * STAGE_ROWS, STAGE_WIDTH)
+    return (lambda: schedule.step(batch)) if rank == 0 else (lambda: schedule.step(target=batch))
 
 
 def beside(device: torch.device, seconds: float) -> dict[str, float]:
