@@ -74,11 +74,15 @@ def cut_operators(mesh: Any, device: torch.device, seconds: float, missing: list
         cut = copy.deepcopy(plain)
         cut_layers(cut, {path: plan for path, _ in cut.named_children()}, mesh, {})
         found = []
-        for module in (plain, cut):
-            computing_between(module, busy(device))
-            x = given if module is plain else DTensor.from_local(given, mesh, pieces, run_check=False)
-            with divided():
-                found.append(taken(both_ways(module, [x.requires_grad_()], module), 1, device, seconds / 4))
+        try:
+            for module in (plain, cut):
+                computing_between(module, busy(device))
+                x = given if module is plain else DTensor.from_local(given, mesh, pieces, run_check=False)
+                with divided():
+                    found.append(taken(both_ways(module, [x.requires_grad_()], module), 1, device, seconds / 4))
+        except (AttributeError, RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+            missing.append(f"{name}: {str(error).splitlines()[0][:120]}")
+            break
         for phase, alone, it in zip(("forward", "backward"), *found):
             rows.append({
                 "what": name, "phase": phase, "bytes": 0, "layers": len(list(plain.children())), "plain_seconds": alone.seconds,
