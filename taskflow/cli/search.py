@@ -33,13 +33,7 @@ from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, tell
 from taskflow.cli.trusted import runs_option
 from taskflow.mapper import Strategy, described_by_layers, for_processors, save
-from taskflow.optimizer import (
-    ALGORITHMS,
-    Budget,
-    SearchResult,
-    search,
-    step_units,
-)
+from taskflow.optimizer import ALGORITHMS, Budget, SearchResult, search, step_units
 from taskflow.optimizer.explain import uneven_pieces
 from taskflow.optimizer.grid import SIMULATED
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions

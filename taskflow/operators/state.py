@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from taskflow.operators.operator import (
+    NOTHING,
     Call,
     Dim,
     Example,
@@ -35,6 +36,8 @@ class State(Operator):
     sample dimension, and evaluation starts from the value that training left."""
 
     calculates: ClassVar[bool] = False
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -56,20 +59,11 @@ class State(Operator):
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads(())
 
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
-
     def forward(self, call: Call) -> None:
         pass  # the value is already there
 
     def backward(self, call: Call) -> None:
         pass  # gradients do not cross steps
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     @classmethod
     def example(cls, random: Random) -> Example:
