@@ -55,6 +55,8 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         )
     if plan.context > 1 and (plan.zero == 0 or plan.shard_group):
         raise ValueError("torchtitan shares weights among the ranks of a sequence (FSDP); take cN with zero1 to zero3, no hsdp")
+    if plan.pipeline > 1 and (plan.schedule, plan.virtual > 1) not in SCHEDULES:
+        raise ValueError(f"torchtitan has no schedule={plan.schedule.value} with {plan.virtual} stages a rank; use 1f1b")
     data, micro = plan.data or 1, plan.micro_batch or 1
     batch = samples(graph)
     local = batch // data if plan.pipeline > 1 else micro

@@ -112,9 +112,10 @@ def _one_number(key: str, what: str, word: str = "") -> Callable[[str], object]:
 
 
 def _schedule(text: str) -> PipelineSchedule:
-    if text not in (known := [s.value for s in PipelineSchedule]):
+    known = {schedule.value: schedule for schedule in PipelineSchedule}
+    if text not in known:
         raise ValueError(f"plan: schedule must be one of {', '.join(known)}, got {text!r}")
-    return PipelineSchedule(text)
+    return known[text]
 
 
 def _by_layer(what: str, example: str, of: Callable[[str], object]) -> Callable[[str], object]:
