@@ -157,12 +157,13 @@ def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> 
 
 def held_bytes(graph: OperatorGraph, rule: UpdateRule | None) -> int:
     """Return the bytes that are kept from step to step, if nothing is kept twice: weights, with the update rule's state."""
-    total, buffers = 0, rule.buffers if rule is not None else 0
+    total = 0
     for parameter in graph.parameters:
         size = parameter.spec.dtype.itemsize
         wide = sum_bytes(size) * parameter.trained
         updated = wide if rule is not None and wide > size else 0  # beside weights of 16 bits
-        total += parameter.spec.rect.volume * (size + updated + wide * buffers)
+        state = rule.state_bytes(size) * parameter.trained if rule is not None else 0
+        total += parameter.spec.rect.volume * (size + updated + state)
     return total
 
 
