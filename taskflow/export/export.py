@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
@@ -11,7 +11,9 @@ from taskflow.export.deepspeed import deepspeed_text
 from taskflow.export.difference import Difference
 from taskflow.export.hybrid import Hybrid, hybrid_of
 from taskflow.export.megatron import LEVELS as MEGATRON_LEVELS
+from taskflow.export.megatron import PRODUCTS as MEGATRON_PRODUCTS
 from taskflow.export.megatron import megatron_flags, megatron_text, require_transformer
+from taskflow.export.torchtitan import PRODUCTS as TORCHTITAN_PRODUCTS
 from taskflow.export.torchtitan import require_decoder, torchtitan_text
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy, joined_parts
@@ -36,10 +38,10 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
     be exported, and what to do."""
     if target not in _WRITERS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
-    if strategy.plan is not None and strategy.plan.products and target not in ("megatron", "torchtitan"):
-        raise ValueError(
-            f"{target}: code has no products={strategy.plan.products}; leave it out, or take the target torchtitan or megatron"
-        )
+    products = "" if strategy.plan is None else strategy.plan.products
+    if products and products not in _PRODUCTS.get(target, ()):
+        have = [other for other, known in _PRODUCTS.items() if products in known]
+        raise ValueError(f"{target}: code has no products={products}; leave it out, or take the target {' or '.join(have)}")
     _require_trained(graph, target)
     pipeline = strategy.pipeline
     if target == "onnx" or pipeline is None or pipeline.split == 1:
@@ -165,6 +167,7 @@ _WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {
     "accelerate": _accelerate, "onnx": _onnx,
 }
 TARGETS = tuple(_WRITERS)
+_PRODUCTS: dict[str, Collection[str]] = {"torchtitan": TORCHTITAN_PRODUCTS, "megatron": MEGATRON_PRODUCTS}  # that a target has
 NAMES = {"torch": "plan.py", "jax": "plan.py"}  # of files, where nobody has chosen one
 PROGRAM_OF = {
     "torch": "fsdp", "accelerate": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron", "deepspeed": "deepspeed",

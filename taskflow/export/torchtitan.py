@@ -19,6 +19,7 @@ SCHEDULES = {
     (PipelineSchedule.ZERO_BUBBLE, False): "InterleavedZeroBubble",
     (PipelineSchedule.ZERO_BUBBLE_V, True): "ZBVZeroBubble",
 }
+PRODUCTS = {"fp8": "quantize.linear.float8"}  # of a plan's products= -> converter
 FLAVORS = {
     (32, 4096, 14_336, 32, 8, 128_256): "8B", (80, 8192, 28_672, 64, 8, 128_256): "70B",
     (126, 16_384, 53_248, 128, 8, 128_256): "405B",
@@ -91,7 +92,7 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     if mode == "selective":
         lines.append('selective_ac_option = "op"')
     if plan.products:
-        converter, model = "quantize.linear.float8", "[model]"
+        converter, model = PRODUCTS[plan.products], "[model]"
         if model not in lines:
             lines += ["", model]
         lines.insert(lines.index(model) + 1, f'converters = ["{converter}"]')
