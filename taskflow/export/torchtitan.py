@@ -19,6 +19,7 @@ SCHEDULES = {
     (PipelineSchedule.ZERO_BUBBLE, False): "InterleavedZeroBubble",
     (PipelineSchedule.ZERO_BUBBLE_V, True): "ZBVZeroBubble",
 }
+MORE_WORDS = ("products",)  # fields of plans that this file knows besides `KNOWN_WORDS`
 PRODUCTS = {"fp8": "quantize.linear.float8"}  # of a plan's products= -> converter
 FLAVORS = {
     (32, 4096, 14_336, 32, 8, 128_256): "8B", (80, 8192, 28_672, 64, 8, 128_256): "70B",

@@ -42,6 +42,7 @@ from taskflow.mapper.pipeline_schedules import Pass, PassKind, PipelineSchedule,
 from taskflow.mapper.placed_devices import placed_devices
 from taskflow.mapper.plan import HybridPlan, is_plan, parse_plan
 from taskflow.mapper.plan_of import plan_of
+from taskflow.mapper.plan_words import WORDS
 from taskflow.mapper.recomputation import recomputed, rerun
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
@@ -66,6 +67,7 @@ __all__ = [
     "MAPPERS",
     "NARROW_PRODUCTS",
     "SUMS",
+    "WORDS",
     "BucketLayer",
     "CollectiveSync",
     "CopyRequest",
