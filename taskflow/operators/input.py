@@ -5,43 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from taskflow.floats import is_float, sums_in
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, positive, register, takes
+from taskflow.operators.operator import Call, Example, Spec, register
+from taskflow.operators.source import Source
 from taskflow.operators.tensor import Builder, Tensor
 from taskflow.regions import Rect
 
 
 @register("input")
 @dataclass(frozen=True, slots=True)
-class Input(Operator):
+class Input(Source):
     """-> (N, ...): each piece takes its Rect of the step's global array ``feeds[name]``."""
-
-    calculates: ClassVar[bool] = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
-    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("input", inputs, 0)
-        if not self.shape:
-            raise ValueError("input: shape must have at least the sample dimension, got ()")
-        positive("input", **{f"shape[{i}]": size for i, size in enumerate(self.shape)})
-        return (Spec(self.shape, self.dtype),)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads(())
-
     def forward(self, call: Call) -> None:
         call.kernels.device.upload(self._fed(call)[call.piece.slices(Rect.of(self.shape))], call.outputs[0])
-
-    def backward(self, call: Call) -> None:
-        pass  # data has no gradient
 
     def _fed(self, call: Call) -> Any:
         feeds = call.state.feeds

@@ -134,11 +134,6 @@ def runs_after_micro_batches(graph: OperatorGraph) -> bool:
     return strategy is not None and strategy.pipeline is not None and bool(strategy.pipeline.last(graph, strategy.configs))
 
 
-def has_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
-    """True if a search of a network tries the grid first (`no_grid`)."""
-    return not no_grid(graph, machine, rule)
-
-
 def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> str:
     """Return why a search of a network does not try the grid: it is not trained, or on one device, or has no layers with matrix
     products, or needs less than `MEMORY_SHARE` of a device's memory. Empty if it does."""
