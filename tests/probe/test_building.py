@@ -140,7 +140,7 @@ def test_a_call_of_torch_takes_its_time_once_and_units_take_theirs() -> None:
     sums = [task for task in lowered.tasks if task.kind is Kind.COLLECTIVE]
     assert device.program is not None and sums
     assert all(paced(task) == pytest.approx(spread.costs.task(task) + device.program.of_unit(
-        False, task.nbytes / 2)) for task in sums)  # fmt: skip
+        "sum", task.nbytes / 2)) for task in sums)  # fmt: skip
 
 
 def test_bringing_activations_into_another_layout_takes_more_than_the_message() -> None:

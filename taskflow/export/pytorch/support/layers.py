@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.overrides import TorchFunctionMode
 
-from taskflow.export.pytorch.support.exchange import placed
+from taskflow.export.pytorch.support.exchange import DTensor, Partial, Replicate, Shard, placed
 from taskflow.export.pytorch.support.modules import named_layer
 from taskflow.export.pytorch.support.plan import LayerPlan, Placements
 from taskflow.export.pytorch.support.statistics import SharedStatistics
