@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import numpy as np
@@ -43,6 +43,8 @@ class ScaleNorm(Operator):
     be cut, all other dimensions can; each piece then has a part of the weight's gradient."""
 
     eps: float
+    kept: ClassVar[Keeps] = Keeps(outputs=False)  # so that the output's memory is free as soon as its readers are done
+    flops_per_element: ClassVar[int] = 4
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("scale_norm", inputs, 1)
@@ -60,9 +62,6 @@ class ScaleNorm(Operator):
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece,), (Rect((0,), (1,)),))
 
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
     def forward(self, call: Call) -> None:
         (x,), (weight,) = call.inputs, call.weights
         call.outputs[0][...] = x * self._inverse(x) * weight
@@ -74,12 +73,6 @@ class ScaleNorm(Operator):
             dx.put(weight * self._inverse(x) * (dy - normal * (dy * normal).sum(-1, keepdims=True)))
         if (dweight := call.grad_weights[0]) is not None:
             dweight.put((dy * normal).sum())
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)  # so that the output's memory is free as soon as its readers are done
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 4 * piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:  # what the property suite draws from

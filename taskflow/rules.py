@@ -10,9 +10,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import inf
 from numbers import Real
-from typing import ClassVar
+from typing import Any, ClassVar, final
 
-from taskflow.floats import sum_bytes
+import numpy as np
+
+from taskflow.floats import sum_bytes, sums_in
 from taskflow.kernels import Array, KernelSet
 
 
@@ -26,7 +28,16 @@ class UpdateRule(ABC):
     @property
     @abstractmethod
     def buffers(self) -> int:
-        """Number of arrays of the weight's shape and type that it keeps from step to step (zero at the start)."""
+        """Number of arrays of the weight's shape that it keeps from step to step (zero at the start)."""
+
+    def state_type(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type of these arrays for weights of type ``dtype``: here the one in which weights are updated."""
+        return sums_in(dtype)
+
+    @final
+    def state_bytes(self, itemsize: int) -> int:
+        """Return the bytes of these arrays for each float of a weight, of ``itemsize`` bytes."""
+        return self.buffers * self.state_type(np.dtype(f"f{sum_bytes(itemsize)}")).itemsize
 
     @abstractmethod
     def update(
@@ -52,9 +63,10 @@ class UpdateRule(ABC):
 
     def nbytes(self, elements: int, itemsize: int) -> int:
         """Return the bytes of memory traffic of one update: weight and buffers are read and written, the gradient is read. For
-        16-bit weights (whose ``itemsize`` is given), all of these are float32, and the rounded weights are written as well."""
+        16-bit weights (whose ``itemsize`` is given), weight and gradient are float32, and the rounded weights are written as
+        well."""
         wide = sum_bytes(itemsize)
-        return ((3 + 2 * self.buffers) * wide + (itemsize if itemsize != wide else 0)) * elements
+        return (3 * wide + 2 * self.state_bytes(itemsize) + (itemsize if itemsize != wide else 0)) * elements
 
 
 @dataclass(frozen=True, slots=True)

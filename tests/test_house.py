@@ -18,7 +18,7 @@ ROWS = (
     ("floats",), ("kernels", "cache", "asking", "collector", "drawing", "lazy", "reading", "saying", "working", "writing"),
     ("regions",), ("partition", "programs"),
     ("machine", "machines"), ("operators",), ("graph",),
-    ("rules", "loss_scaling"), ("mapper",), ("tasks", "annotations"), ("optimizer", "runtime"), ("checkpoint", "testing"),
+    ("rules", "loss_scaling"), ("mapper",), ("tasks", "annotations"), ("optimizer", "runtime"), ("checkpoint",),
     ("models",), ("export",), ("probe", "trial"), ("training", "cli", "report", "__main__"),
 )
 LEVEL = {room: level for level, row in enumerate(ROWS) for room in row}

@@ -32,14 +32,8 @@ from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, tell
 from taskflow.cli.trusted import runs_option
-from taskflow.mapper import Strategy, described_by_layers, for_processors, save
-from taskflow.optimizer import (
-    ALGORITHMS,
-    Budget,
-    SearchResult,
-    search,
-    step_units,
-)
+from taskflow.mapper import NARROW_PRODUCTS, Strategy, described_by_layers, for_processors, save
+from taskflow.optimizer import ALGORITHMS, Budget, SearchResult, search, step_units
 from taskflow.optimizer.explain import uneven_pieces
 from taskflow.optimizer.grid import SIMULATED
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
@@ -75,7 +69,7 @@ def _counts(context: click.Context, option: click.Parameter, value: str | None) 
 @click.option("--workers", type=click.IntRange(1),
               help="Threads of the guided search (default: one a core where that helps; with a budget of proposals, or measured "
               "costs, one).")
-@click.option("--products", type=click.Choice(["fp8"]),
+@click.option("--products", type=click.Choice(list(NARROW_PRODUCTS)),
               help="Products of linear layers in 8 bits, in all plans that are searched (for torchtitan and Megatron-LM).")
 @constraint_options
 @target_option

@@ -30,7 +30,7 @@ from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.cli.trusted import runs_option
 from taskflow.collector import paused_collector
-from taskflow.floats import sums_in
+from taskflow.floats import sum_bytes
 from taskflow.optimizer import failure_costs, step_units
 from taskflow.optimizer.evaluate import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluate import timeline_json
@@ -126,7 +126,7 @@ def simulate_command(
 
 
 def _checkpoint_bytes(problem: Problem) -> int:
-    """Bytes of a checkpoint: weights and the update rule's arrays, in float32 at least."""
-    wide = max(4, sums_in(problem.graph.dtype).itemsize)
-    buffers = problem.evaluator.rule.buffers if problem.evaluator.rule else 0
-    return wide * (problem.graph.parameter_count + problem.graph.trained_count * buffers)
+    """Bytes of a checkpoint: weights in float32 at least, and the update rule's arrays."""
+    graph, rule = problem.graph, problem.evaluator.rule
+    state = rule.state_bytes(graph.dtype.itemsize) if rule else 0
+    return sum_bytes(graph.dtype.itemsize) * graph.parameter_count + state * graph.trained_count

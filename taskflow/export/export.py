@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
@@ -11,10 +11,14 @@ from taskflow.export.deepspeed import deepspeed_text
 from taskflow.export.difference import Difference
 from taskflow.export.hybrid import Hybrid, hybrid_of
 from taskflow.export.megatron import LEVELS as MEGATRON_LEVELS
+from taskflow.export.megatron import MORE_WORDS as MEGATRON_WORDS
+from taskflow.export.megatron import PRODUCTS as MEGATRON_PRODUCTS
 from taskflow.export.megatron import megatron_flags, megatron_text, require_transformer
+from taskflow.export.torchtitan import MORE_WORDS as TORCHTITAN_WORDS
+from taskflow.export.torchtitan import PRODUCTS as TORCHTITAN_PRODUCTS
 from taskflow.export.torchtitan import require_decoder, torchtitan_text
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import Strategy, joined_parts
+from taskflow.mapper import WORDS, Strategy, joined_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,10 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
     be exported, and what to do."""
     if target not in _WRITERS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
-    if strategy.plan is not None and strategy.plan.products and target not in ("megatron", "torchtitan"):
-        raise ValueError(
-            f"{target}: code has no products={strategy.plan.products}; leave it out, or take the target torchtitan or megatron"
-        )
+    products = "" if strategy.plan is None else strategy.plan.products
+    if products and products not in _PRODUCTS.get(target, ()):
+        have = [other for other, known in _PRODUCTS.items() if products in known]
+        raise ValueError(f"{target}: code has no products={products}; leave it out, or take the target {' or '.join(have)}")
     _require_trained(graph, target)
     pipeline = strategy.pipeline
     if target == "onnx" or pipeline is None or pipeline.split == 1:
@@ -123,33 +127,37 @@ def _jax(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
 
 
 def _megatron(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
-    hybrid = _with_products(hybrid_of(graph, strategy, MEGATRON_LEVELS), strategy)
+    hybrid = _hybrid(graph, strategy, "megatron", MEGATRON_LEVELS)
     text = megatron_text(megatron_flags(graph, hybrid), f"{graph.name} as {hybrid.plan}")
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
 
 
 def _torchtitan(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
-    hybrid = _with_products(hybrid_of(graph, strategy), strategy)
+    hybrid = _hybrid(graph, strategy, "torchtitan", ("selective", "full", "whole"))
     text = torchtitan_text(graph, hybrid, f"{graph.name} as {hybrid.plan}")
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
 
 
 def _deepspeed(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
-    hybrid = hybrid_of(graph, strategy, ("full", "whole"))
+    hybrid = _hybrid(graph, strategy, "deepspeed", ("full", "whole"))
     text, notes = deepspeed_text(graph, hybrid)
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
 
 
 def _accelerate(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
-    hybrid = hybrid_of(graph, strategy, ("full",))  # its wrapper of FSDP2 is not reentrant
+    hybrid = _hybrid(graph, strategy, "accelerate", ("full",))  # its wrapper of FSDP2 is not reentrant
     text, notes = accelerate_text(graph, hybrid)
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
 
 
-def _with_products(hybrid: Hybrid, strategy: Strategy) -> Hybrid:
-    """The plan with the type of products that the given strategy has: no cut says it."""
-    products = "" if strategy.plan is None else strategy.plan.products
-    return replace(hybrid, plan=replace(hybrid.plan, products=products))
+def _hybrid(graph: OperatorGraph, strategy: Strategy, target: str, levels: Sequence[str]) -> Hybrid:
+    """The plan in notation for a target that is told its words, not its cuts. ``levels``: the target's words for recomputation.
+    Raises ValueError that names a word which the target's file does not know."""
+    hybrid = hybrid_of(graph, strategy, levels)
+    for word in WORDS:
+        if (text := word.text(hybrid.plan)) and word.field not in (*KNOWN_WORDS, *_MORE_WORDS.get(target, ())):
+            raise ValueError(f"{target}: has no {text}; leave it out, or take the target torch or jax")
+    return hybrid
 
 
 def _onnx(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
@@ -160,11 +168,18 @@ def _onnx(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     return Exported({file: export_onnx(graph, strategy).SerializeToString()}, strategy.processors, strategy)
 
 
+KNOWN_WORDS = (
+    "tensor", "context", "pipeline", "data", "micro_batch", "experts", "virtual", "sequence_parallel", "regather", "ring", "zero",
+    "shard_group", "prefetch", "overlap", "bucket", "schedule", "stages", "devices", "recompute",
+)
+"""Fields of plans that every target which is told words says, or refuses with its reason. Others are refused."""
+_MORE_WORDS = {"torchtitan": TORCHTITAN_WORDS, "megatron": MEGATRON_WORDS}
 _WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {
     "torch": _torch, "jax": _jax, "megatron": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed,
     "accelerate": _accelerate, "onnx": _onnx,
 }
 TARGETS = tuple(_WRITERS)
+_PRODUCTS: dict[str, Collection[str]] = {"torchtitan": TORCHTITAN_PRODUCTS, "megatron": MEGATRON_PRODUCTS}  # that a target has
 NAMES = {"torch": "plan.py", "jax": "plan.py"}  # of files, where nobody has chosen one
 PROGRAM_OF = {
     "torch": "fsdp", "accelerate": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron", "deepspeed": "deepspeed",

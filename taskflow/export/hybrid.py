@@ -48,7 +48,7 @@ def hybrid_of(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str] = 
     mesh = mesh_of(graph, strategy)
     if (known := plan_of(graph, strategy)) is not None:
         devices = placed_devices(known, host(strategy.processors))
-        return _hybrid(graph, strategy, mesh, (known.data or 1, known.context, known.experts), devices, levels)
+        return _hybrid(graph, strategy, mesh, (known.data or 1, known.context, known.experts), devices, levels, known)
     least, refused = None, None
     for degrees in _degrees(graph, mesh):
         try:
@@ -82,15 +82,18 @@ def _degrees(graph: OperatorGraph, mesh: Mesh) -> Iterator[tuple[int, int, int]]
 
 def _hybrid(
     graph: OperatorGraph, strategy: Strategy, mesh: Mesh, degrees: tuple[int, int, int], devices: Sequence[int],
-    levels: Sequence[str],
+    levels: Sequence[str], known: HybridPlan | None = None,
 ) -> Hybrid:
-    """The plan of these degrees, of data, context and experts, whose other words are the strategy's; on these devices."""
+    """The plan of these degrees, of data, context and experts, whose other words are the strategy's; on these devices. What the
+    strategy's parts do not say, and words of single layers and replicas, are as in ``known`` and as without them."""
     pipeline, size, (data, context, experts) = strategy.pipeline, prod(mesh.sizes), degrees
     ranks, many = (pipeline.ranks, pipeline.micro_batches) if pipeline is not None else (1, 1)
     virtual = pipeline.count // ranks if pipeline is not None else 1
     sharing = sharing_of(graph, strategy)
     in_sequence = size == data or not any(config.copies > 1 for config in strategy.configs.values())
-    plan = HybridPlan(
+    products = "" if strategy.plan is None else strategy.plan.products
+    plan = replace(
+        known or HybridPlan(products=products), recompute_layers=(), zero_layers=(), shares=(), split=1, bucket=None, devices=(),
         tensor=size // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
         ring=context > 1 and strategy.exchange is Exchange.RING, micro_batch=max(1, samples(graph) // (data * many)),
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,

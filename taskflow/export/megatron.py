@@ -17,6 +17,8 @@ from taskflow.graph import OperatorGraph
 from taskflow.mapper import HybridPlan, PipelineSchedule, attends, default_bucket, layer_numbers, samples, stages_of
 
 LEVELS = ("selective", "whole")  # its checkpoint of a layer is reentrant: the whole layer runs again
+MORE_WORDS = ("products",)  # fields of plans that this file knows besides `KNOWN_WORDS`
+PRODUCTS = {"fp8": ("--fp8-format hybrid", "--transformer-impl transformer_engine")}  # of a plan's products= -> arguments
 _LIST = re.compile(r"(?:.*?\.)?\d+\.")  # of an operator's name, as far as its outermost number
 
 
@@ -73,7 +75,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     words += _sizes(sizes) if sizes is not None else []
     yours = "tokenizer and data are" if sizes is not None else "the network's sizes, tokenizer and data are"
     if plan.products:
-        words += ["--fp8-format hybrid", "--transformer-impl transformer_engine"]
+        words += PRODUCTS[plan.products]
     notes = [
         f"{hybrid.ranks} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; {yours} arguments of your own",
     ]

@@ -19,6 +19,8 @@ SCHEDULES = {
     (PipelineSchedule.ZERO_BUBBLE, False): "InterleavedZeroBubble",
     (PipelineSchedule.ZERO_BUBBLE_V, True): "ZBVZeroBubble",
 }
+MORE_WORDS = ("products",)  # fields of plans that this file knows besides `KNOWN_WORDS`
+PRODUCTS = {"fp8": "quantize.linear.float8"}  # of a plan's products= -> converter
 FLAVORS = {
     (32, 4096, 14_336, 32, 8, 128_256): "8B", (80, 8192, 28_672, 64, 8, 128_256): "70B",
     (126, 16_384, 53_248, 128, 8, 128_256): "405B",
@@ -55,6 +57,8 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         )
     if plan.context > 1 and (plan.zero == 0 or plan.shard_group):
         raise ValueError("torchtitan shares weights among the ranks of a sequence (FSDP); take cN with zero1 to zero3, no hsdp")
+    if plan.pipeline > 1 and (plan.schedule, plan.virtual > 1) not in SCHEDULES:
+        raise ValueError(f"torchtitan has no schedule={plan.schedule.value} with {plan.virtual} stages a rank; use 1f1b")
     data, micro = plan.data or 1, plan.micro_batch or 1
     batch = samples(graph)
     local = batch // data if plan.pipeline > 1 else micro
@@ -89,7 +93,7 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     if mode == "selective":
         lines.append('selective_ac_option = "op"')
     if plan.products:
-        converter, model = "quantize.linear.float8", "[model]"
+        converter, model = PRODUCTS[plan.products], "[model]"
         if model not in lines:
             lines += ["", model]
         lines.insert(lines.index(model) + 1, f'converters = ["{converter}"]')

@@ -35,12 +35,14 @@ from taskflow.mapper.joined_parts import joined_parts
 from taskflow.mapper.layers import described_by_layers, layer_numbers, numbered_layer
 from taskflow.mapper.mapper import CopyRequest, Mapper, map_graph
 from taskflow.mapper.megatron import Megatron, attends, multiplies, node_size, suits
+from taskflow.mapper.narrow_products import NARROW_PRODUCTS, NarrowProducts, narrow_rate
 from taskflow.mapper.notation import parse_config, parse_ranges, parse_sync
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches, sample_dim
 from taskflow.mapper.pipeline_schedules import Pass, PassKind, PipelineSchedule, rank_passes
 from taskflow.mapper.placed_devices import placed_devices
 from taskflow.mapper.plan import HybridPlan, is_plan, parse_plan
 from taskflow.mapper.plan_of import plan_of
+from taskflow.mapper.plan_words import WORDS
 from taskflow.mapper.recomputation import recomputed, rerun
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
@@ -63,7 +65,9 @@ from taskflow.mapper.units import blocks_of, gather_units, summed_last, units_of
 __all__ = [
     "BLOCK",
     "MAPPERS",
+    "NARROW_PRODUCTS",
     "SUMS",
+    "WORDS",
     "BucketLayer",
     "CollectiveSync",
     "CopyRequest",
@@ -80,6 +84,7 @@ __all__ = [
     "Megatron",
     "MessageSync",
     "ModelParallel",
+    "NarrowProducts",
     "OpConfig",
     "Pass",
     "PassKind",
@@ -124,6 +129,7 @@ __all__ = [
     "load",
     "map_graph",
     "multiplies",
+    "narrow_rate",
     "node_size",
     "numbered_layer",
     "parse_config",

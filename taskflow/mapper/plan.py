@@ -146,10 +146,12 @@ def parse_plan(text: str) -> HybridPlan:
         found.setdefault("zero", 3)
     if found.get("shard_group") == 0:
         raise ValueError(f"plan {text!r}: hsdp0 is for no replica; hsdpN is for two or more that have all shares together")
-    if found.get("schedule") is PipelineSchedule.ZERO_BUBBLE_V:
+    schedule: PipelineSchedule = found.get("schedule", PipelineSchedule.ONE_F_ONE_B)
+    if schedule.chunks not in (None, 1):
         if found.get("pipeline", 1) == 1:
-            raise ValueError(f"plan {text!r}: schedule=zbv gives each rank of a pipeline two stages, which needs p2 or more")
-        found.setdefault("virtual", 2)
+            gives = f"schedule={schedule.value} gives each rank of a pipeline {schedule.chunks} stages"
+            raise ValueError(f"plan {text!r}: {gives}, which needs p2 or more")
+        found.setdefault("virtual", schedule.chunks)
     return HybridPlan(**found)
 
 

@@ -7,21 +7,22 @@ table in docs/guide/pipelines.md and the tests' random plans come from it. A new
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from taskflow.mapper import plan_checks
 from taskflow.mapper.buckets import LAYER, bucket_word, parse_bucket
 from taskflow.mapper.config import BLOCK, ranges
+from taskflow.mapper.narrow_products import NARROW_PRODUCTS
 from taskflow.mapper.notation import parse_ranges
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
+from taskflow.mapper.plan_checks import OVERLAP, RECOMPUTE, fine
 
 if TYPE_CHECKING:
     from taskflow.mapper.plan import HybridPlan
 
-RECOMPUTE = ("none", "selective", "light", "linear", "full", "whole")
-OVERLAP = ("none", "grads", "all")
 MOST_LAYERS = 100_000
 
 Check = Callable[["HybridPlan"], "str | None"]
@@ -59,11 +60,7 @@ class Word:
         return self.write(value)
 
 
-def _fine(plan: HybridPlan) -> None:
-    return None
-
-
-def _count(letter: str, field: str, short: str, says: str, usual: str, check: Check = _fine, always: bool = False) -> Word:
+def _count(letter: str, field: str, short: str, says: str, usual: str, check: Check = fine, always: bool = False) -> Word:
     """``t8``."""
 
     def wrong(plan: HybridPlan) -> str | None:
@@ -111,10 +108,13 @@ def _one_number(key: str, what: str, word: str = "") -> Callable[[str], object]:
     return read
 
 
-def _schedule(text: str) -> PipelineSchedule:
-    if text not in (known := [s.value for s in PipelineSchedule]):
-        raise ValueError(f"plan: schedule must be one of {', '.join(known)}, got {text!r}")
-    return PipelineSchedule(text)
+def _one_of(key: str, known: Mapping[str, object]) -> Callable[[str], object]:
+    def read(text: str) -> object:
+        if text not in known:
+            raise ValueError(f"plan: {key} must be one of {', '.join(known)}, got {text!r}")
+        return known[text]
+
+    return read
 
 
 def _by_layer(what: str, example: str, of: Callable[[str], object]) -> Callable[[str], object]:
@@ -162,93 +162,6 @@ def _devices(devices: Sequence[int | str]) -> str:
     )
 
 
-# ---- what does not go together ---------------------------------------------------------------------------------------
-def _virtual(plan: HybridPlan) -> str | None:
-    alone = plan.virtual > 1 and plan.pipeline == 1
-    return f"v{plan.virtual} interleaves the stages of a pipeline, which needs p2 or more" if alone else None
-
-
-def _ring(plan: HybridPlan) -> str | None:
-    return "ring is how the keys of a context go around, which needs c2 or more" if plan.ring and plan.context == 1 else None
-
-
-def _no_sequence(plan: HybridPlan) -> str | None:
-    if not plan.sequence_parallel and plan.tensor == 1:
-        return "nosp is what a tensor group does not share, which needs t2 or more"
-    return None
-
-
-def _again(plan: HybridPlan) -> str | None:
-    if plan.regather and not (plan.tensor > 1 and plan.sequence_parallel):
-        return "regather is for what a tensor group gathers along the sequence: t2 or more, without nosp"
-    return None
-
-
-def _stage(plan: HybridPlan) -> str | None:
-    wrong = next((zero for zero in plan.zeros if not 0 <= zero <= 3), None)
-    return None if wrong is None else f"zero{wrong} is no stage of ZeRO; zero0 to zero3 are"
-
-
-def _group(plan: HybridPlan) -> str | None:
-    if plan.shard_group == 1 or (plan.shard_group and plan.zero < 2):
-        wanted = "for two replicas or more, and for zero2 or zero3 (the default with hsdp)"
-        return f"hsdp{plan.shard_group} is {wanted}, got zero{plan.zero}"
-    return None
-
-
-def _prefetch(plan: HybridPlan) -> str | None:
-    if plan.prefetch != BLOCK and plan.zero < 3:
-        return f"prefetch={plan.prefetch} is how far ahead weights are gathered, which needs zero3 or fsdp"
-    return None
-
-
-def _overlap(plan: HybridPlan) -> str | None:
-    if plan.overlap not in OVERLAP:
-        return f"overlap must be one of {', '.join(OVERLAP)}, got {plan.overlap!r}"
-    if plan.overlap == "none" and plan.zero > 1:
-        return f"overlap=none sums gradients after the backward pass, which zero{plan.zero} does not keep so long"
-    if plan.overlap == "all" and not {1, 2} & set(plan.zeros):
-        why = "gathers none" if plan.zero == 0 else "gathers them for each pass anyway"
-        return f"overlap=all gathers new weights during the next forward pass, which needs zero1 or zero2; zero{plan.zero} {why}"
-    return None
-
-
-def _bucket(plan: HybridPlan) -> str | None:
-    if plan.bucket is not None and min(plan.zeros) > 1:
-        return f"bucket= is for zero0 and zero1; with zero{plan.zero} weights travel block by block"
-    return None
-
-
-def _chunks(plan: HybridPlan) -> str | None:
-    if plan.pipeline > 1 and plan.schedule.chunks not in (None, plan.virtual):
-        return f"schedule={plan.schedule.value} needs v{plan.schedule.chunks}, got v{plan.virtual}"
-    return None
-
-
-def _dealt(plan: HybridPlan) -> str | None:
-    if plan.stages and len(plan.stages) != plan.pipeline * plan.virtual:
-        return f"stages= needs the layers of {plan.pipeline * plan.virtual} stages (p x v), got {len(plan.stages)}"
-    return None
-
-
-def _shared(plan: HybridPlan) -> str | None:
-    if plan.shares and plan.micro_batch is not None:
-        return (
-            f"shares= says how many samples of a micro-batch each replica takes, which mb{plan.micro_batch} says of all; "
-            "leave one of them out"
-        )
-    if plan.shares and (min(plan.shares) < 1 or plan.data not in (None, len(plan.shares))):
-        return f"shares= needs 1 sample or more for each of {plan.data or 'the'} replicas, got {_list(plan.shares)}"
-    if plan.shares and plan.experts > 1:
-        return f"e{plan.experts} deals experts to replicas that take as many samples each; leave shares= out"
-    return None
-
-
-def _levels(plan: HybridPlan) -> str | None:
-    wrong = next((level for level in (plan.recompute, *plan.recompute_layers) if level not in RECOMPUTE), None)
-    return None if wrong is None else f"recompute must be one of {', '.join(RECOMPUTE)}, got {wrong!r}"
-
-
 WORDS: tuple[Word, ...] = (
     _count(
         "t", "tensor", "tensor",
@@ -260,14 +173,14 @@ WORDS: tuple[Word, ...] = (
         "nosp", "sequence_parallel",
         "with `tN`, each of the N devices computes all of what lies between the shared layers (Megatron-LM without "
         "`--sequence-parallel`): more memory, the same bytes",
-        "cut along the sequence (`sp`)", _no_sequence, False, drawn=("nosp",),
+        "cut along the sequence (`sp`)", plan_checks.no_sequence, False, drawn=("nosp",),
     ),
-    Word("", "sequence_parallel", re.compile("(sp)"), lambda _: True, str, "", "", _fine, spelling=True),
+    Word("", "sequence_parallel", re.compile("(sp)"), lambda _: True, str, "", "", fine, spelling=True),
     _flag(
         "regather", "regather",
         "with `tN`, what shared layers gather along the sequence is gathered again for the backward pass (Megatron-LM with "
         "`--sequence-parallel`): less memory, two more all-gathers a layer",
-        "kept", _again, drawn=("regather",),
+        "kept", plan_checks.again, drawn=("regather",),
     ),
     _count(
         "c", "context", "context",
@@ -280,7 +193,7 @@ WORDS: tuple[Word, ...] = (
         "with `cN`, keys and values go around the N groups, from neighbour to neighbour, and their gradients back; for networks "
         "with attention in blocks of keys (`--set key_blocks=N`; `--key-blocks N` of `examples/llama.py`)",
         "gathered",
-        _ring, drawn=("ring",),
+        plan_checks.ring, drawn=("ring",),
     ),
     _count("p", "pipeline", "pipeline", "pipeline ranks", "1", always=True),
     _count("d", "data", "data", "replicas (data parallelism)", "all devices that are left", always=True),
@@ -298,7 +211,7 @@ WORDS: tuple[Word, ...] = (
     _count(
         "v", "virtual", "stages a rank",
         "stages on each pipeline rank (interleaved)",
-        "1", _virtual,
+        "1", plan_checks.virtual,
     ),
     _setting(
         "split", "split", "N", _one_number("split", "parts of a micro-batch"), str,
@@ -312,26 +225,26 @@ WORDS: tuple[Word, ...] = (
         "zero0 to zero3", "zero", re.compile(r"zero([0-9]+)"), int, lambda zero: f"zero{zero}",
         "what replicas keep as shares: nothing, the update rule's state, gradients too, weights too ([sharded "
         "state](#sharded-state))",
-        "`zero0`", _stage, example="zero1", drawn=("zero1", "zero1", "zero2", "zero3"), other="zero_layers",
+        "`zero0`", plan_checks.stage, example="zero1", drawn=("zero1", "zero1", "zero2", "zero3"), other="zero_layers",
     ),
-    Word("fsdp", "zero", re.compile("(fsdp)"), lambda _: 3, str, "the same as `zero3`", "", _fine, spelling=True),
+    Word("fsdp", "zero", re.compile("(fsdp)"), lambda _: 3, str, "the same as `zero3`", "", fine, spelling=True),
     Word(
         "hsdpN", "shard_group", re.compile(r"hsdp([0-9]+)"), int, lambda group: f"hsdp{group}",
         "shares within N neighbouring replicas, such as those of a node (hybrid sharding); `zero3` if no other `zero` is named",
-        "all replicas", _group, example="hsdp2", drawn=("hsdp2",),
+        "all replicas", plan_checks.group, example="hsdp2", drawn=("hsdp2",),
     ),
     _setting(
         "prefetch", "prefetch", f"{BLOCK}|N", _one_number("prefetch", "layers", BLOCK), str,
         "with `zero3`, a whole block is gathered at once, one block ahead (as FSDP2 does), or single layers, N layers ahead "
         "([blocks](#sharded-state))",
-        "`block`", _prefetch,
+        "`block`", plan_checks.prefetch,
         "2", ("0", "2"),
     ),
     _setting(
         "overlap", "overlap", "|".join(OVERLAP), str, str,
         "gradients are summed beside the backward pass, or after it; `all`: and new weights of `zero1` and `zero2` are gathered "
         "beside the next forward pass",
-        "`grads`", _overlap,
+        "`grads`", plan_checks.overlap,
         "none", OVERLAP,
     ),
     _setting(
@@ -341,55 +254,56 @@ WORDS: tuple[Word, ...] = (
         "25 MiB of float32 numbers without ZeRO (PyTorch's DistributedDataParallel); with `zero1` 40 million elements, or a "
         "million for each replica if that is more (Megatron-LM); `layer` for networks that carry states from step to step, as "
         "batch normalisation does",
-        _bucket, "40M", ("2K", LAYER),
+        plan_checks.bucket, "40M", ("2K", LAYER),
     ),
     _setting(
-        "schedule", "schedule", "|".join(s.value for s in PipelineSchedule), _schedule, lambda schedule: schedule.value,
+        "schedule", "schedule", "|".join(s.value for s in PipelineSchedule),
+        _one_of("schedule", {s.value: s for s in PipelineSchedule}), lambda schedule: schedule.value,
         "`gpipe`, `1f1b`, `zb-h1` (zero bubble), or `zbv` (zero bubble, two stages a rank in a V; `v2` follows); with the last "
         "two, `recompute=` [saves little memory](#what-holds)",
-        "`1f1b`", _chunks,
+        "`1f1b`", plan_checks.chunks,
         "zb-h1", tuple(s.value for s in PipelineSchedule),
     ),
     _setting(
         "stages", "stages", "N,N,...", _numbers("stages", "layers"), _list,
         "layers of each stage",
-        "as even as can be, first and last getting fewer", _dealt, "5,6,6,5", short="layers",
+        "as even as can be, first and last getting fewer", plan_checks.dealt, "5,6,6,5", short="layers",
     ),
     _setting(
         "shares", "shares", "N,N,...", _numbers("shares", "samples"), _list,
         "samples of a micro-batch that each replica takes, instead of `mb`; for replicas of unequal speed",
-        "`mb` each", _shared, "6,6,2,2", short="samples of each replica",
+        "`mb` each", plan_checks.shared, "6,6,2,2", short="samples of each replica",
     ),
     _setting(
         "devices", "devices", "0-3,... or KIND,...", _read_devices, _devices,
         "the devices in the order in which they have places, by number or by kind; those that are not named are idle",
-        "all as they are numbered", _fine, "4-7,0-3",
+        "all as they are numbered", fine, "4-7,0-3",
     ),
-    _flag(
-        "products=fp8", "products",
+    _setting(
+        "products", "products", "|".join(NARROW_PRODUCTS), _one_of("products", {word: word for word in NARROW_PRODUCTS}), str,
         "products of linear layers within layers, and of experts, in 8 bits (torchtitan's float8, Megatron-LM's `--fp8-format`): "
         "priced with casts and exported, but not run here; a search chooses it where it is asked for (`--products fp8`)",
-        "the network's type", _fine, "fp8",
+        "the network's type", fine, "fp8",
     ),
     _setting(
         "recompute", "recompute", "|".join(RECOMPUTE), str, str,
         "`none`, `selective` (attention's scores), `light` (these, and normalisation and activations), `linear` (all of a layer "
         "but its output and what attention gives), `full` (all of a layer that its backward pass reads, as PyTorch's checkpoint, "
         "which stops early), or `whole` (all of a layer, as Megatron-LM's and DeepSpeed's reentrant checkpoint)",
-        "`none`", _levels,
+        "`none`", plan_checks.levels,
         "full", RECOMPUTE[1:], value=r"[^\s*]*", other="recompute_layers",
     ),
     _setting(
         "recompute", "recompute_layers", "full*60,none*20", _by_layer("recompute", "full*60,none*20", str), _runs,
         "the same by layer, in order: here the first 60 layers are recomputed and the last 20 are not",
-        "all layers alike", _fine, "full*60,none*20",
+        "all layers alike", fine, "full*60,none*20",
         ("full*1,none*2,light*1", "none*3,linear*1", "whole*2,full*2"), short="by layer",
     ),
     _setting(
         "zero", "zero_layers", "1*1,3*78,1*1", _by_layer("zero", "1*1,3*30,1*1", int), _runs,
         "ZeRO's stage by layer: here the first and the last layer keep their weights whole",
-        "all layers alike", _fine, "1*1,3*30,1*1",
+        "all layers alike", fine, "1*1,3*30,1*1",
         ("1*1,3*2,2*1", "3*1,0*3"), short="by layer",
     ),
 )
-CHECKS = tuple([word.check for word in WORDS if word.check is not _fine])
+CHECKS = tuple([word.check for word in WORDS if word.check is not fine])

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from taskflow.operators.operator import (
+    NOTHING,
     Array,
     Call,
     Dim,
@@ -41,6 +42,7 @@ class AdaptiveAvgPool2d(Operator):
     contracted: its input can be cut, and the pieces' partial sums are added."""
 
     size: Pair
+    kept: ClassVar[Keeps] = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("adaptive_avg_pool2d", inputs, 1)
@@ -71,9 +73,6 @@ class AdaptiveAvgPool2d(Operator):
             if size == 1:
                 lo[i], hi[i] = 0, 1
         return (Rect(tuple(lo), tuple(hi)),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         if (windows := self._windows(call)) is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.operator import (
+    NOTHING,
     Call,
     Dim,
     Example,
@@ -30,6 +32,8 @@ class ArgMax(Operator):
     """x (N, ..., B) numbers -> y (N, ...) integers: the position of the first largest. Every dimension of y can be cut; B is read
     whole. There is no gradient."""
 
+    kept: ClassVar[Keeps] = NOTHING
+
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("argmax", inputs, 1)
         if len(inputs[0].shape) < 2:
@@ -41,12 +45,6 @@ class ArgMax(Operator):
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((Rect((*piece.lo, 0), (*piece.hi, inputs[0].shape[-1])),))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.kernels.xp.argmax(call.inputs[0], axis=-1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Dim, Example, Keeps, Operator, Reads, Spec, register
+from taskflow.operators.operator import NOTHING, Array, Call, Dim, Example, Keeps, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Pair, SlidingWindow, pair, pool_dims, pool_example, pool_output, pool_sees
 from taskflow.regions import Rect
@@ -26,6 +26,7 @@ class AvgPool2d(Operator):
     padding: Pair
     count_include_pad: bool
     ceil_mode: bool = False
+    kept: ClassVar[Keeps] = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         return (pool_output("avg_pool2d", inputs, self._windows),)
@@ -35,12 +36,6 @@ class AvgPool2d(Operator):
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((pool_sees(self._windows, inputs[0], piece)[0],))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         _, padding = pool_sees(self._windows, call.specs[0], call.piece)

@@ -11,20 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    Target,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Spec, Target, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -37,6 +24,7 @@ class Binary(Operator):
     __slots__ = ()
 
     keeps_inputs: ClassVar[bool] = False
+    flops_per_element: ClassVar[int] = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 2)
@@ -50,20 +38,11 @@ class Binary(Operator):
                 f"{self.kind}: sizes must be equal or 1 in every dimension, counted from the last, got {a} and {b}"
             ) from None
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(self.output(inputs)[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads(tuple(seen_by(spec.shape, piece) for spec in inputs))
 
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(inputs=self.keeps_inputs and inputs[0].differentiable, weights=False, outputs=False)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
 
 @register("add")

@@ -7,23 +7,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from taskflow.floats import float_type
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -34,6 +23,8 @@ class Converting(Operator):
     __slots__ = ()
 
     dtype: np.dtype[Any]
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -44,17 +35,8 @@ class Converting(Operator):
     def require(self, x: Spec) -> None:
         """Raise ValueError for an input of another type than it converts."""
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece,))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.inputs[0]
@@ -62,9 +44,6 @@ class Converting(Operator):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:  # integers have none
             dx.put(call.grad)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
 
 @register("cast")

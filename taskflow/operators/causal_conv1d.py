@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class CausalConv1d(Operator):
     kernel: int
     bias: bool = True
     silu: bool = False
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("causal_conv1d", inputs, 1)
@@ -64,12 +66,6 @@ class CausalConv1d(Operator):
         x = Rect((n0, max(0, t0 - self.kernel + 1), d0), (n1, t1, d1))
         weight = Rect((d0, 0, max(0, self.kernel - t1)), (d1, 1, self.kernel))
         return Reads((x,), (weight, Rect((d0,), (d1,))) if self.bias else (weight,))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
 
     def _taps(self, call: Call) -> Iterator[tuple[Array, slice, slice]]:
         """Yield for each element of the filter its weights (D), which steps of x it meets, and for which steps of y."""

@@ -13,6 +13,7 @@ import numpy as np
 from taskflow.floats import sums_in
 from taskflow.operators.loss import NO_LABEL, require_classes, scores
 from taskflow.operators.operator import (
+    NOTHING,
     Call,
     Dim,
     Example,
@@ -48,6 +49,7 @@ class ClassBlocks(Operator):
     """
 
     dense_dim: ClassVar[str | None] = "c"
+    kept: ClassVar[Keeps] = NOTHING
 
     blocks: int
     ignore_index: int | None = -100
@@ -73,9 +75,6 @@ class ClassBlocks(Operator):
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect((*piece.lo, 0), (*piece.hi, 2)),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         # As `cross_entropy`: probabilities (here of each block for itself) and targets, so that the logits need not be kept.

@@ -6,11 +6,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.expert_slots import check_slots, rows_of
-from taskflow.operators.operator import Array, Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, register, takes
+from taskflow.operators.operator import (
+    INPUTS,
+    Array,
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    register,
+    takes,
+)
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -21,6 +35,9 @@ class CombineExperts(Operator):
     """x (G, E, C, M), weights (G, S, k), slots (G, S, k) integers, expert * C + place -> y (G, S, M): for each token the
     weighted sum over its slots; other slots, such as -1, add nothing. G, S and M can be cut; E is contracted: a piece of E adds
     its experts' part. A piece reads all places of its groups' experts."""
+
+    kept: ClassVar[Keeps] = INPUTS
+    flops_per_element: ClassVar[int] = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("combine", inputs, 3)
@@ -47,9 +64,6 @@ class CombineExperts(Operator):
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect(piece.lo[:-1], piece.hi[:-1]),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def integers_below(self, inputs: Sequence[Spec]) -> int:
         return inputs[0].shape[1] * inputs[0].shape[2]
@@ -79,9 +93,6 @@ class CombineExperts(Operator):
         said = call.kernels.xp.empty((*slots.shape, width), x.dtype)
         call.kernels.embedding(x.reshape(-1, width), rows, 0, out=said.reshape(-1, width))
         return said
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0  # it moves memory
 
     @classmethod
     def example(cls, random: Random) -> Example:

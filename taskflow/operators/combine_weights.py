@@ -6,11 +6,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.expert_slots import check_slots
-from taskflow.operators.operator import Array, Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, register, takes
+from taskflow.operators.operator import (
+    INPUTS,
+    Array,
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    register,
+    takes,
+)
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -24,6 +38,7 @@ class CombineWeights(Operator):
 
     experts: int
     capacity: int
+    kept: ClassVar[Keeps] = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("combine_weights", inputs, 2)
@@ -46,9 +61,6 @@ class CombineWeights(Operator):
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (piece, piece)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def integers_below(self, inputs: Sequence[Spec]) -> int:
         return self.experts * self.capacity

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from taskflow.operators.binary import seen_by
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -38,6 +28,8 @@ class Compare(Operator):
     relation: str
     number: int | None
     dtype: np.dtype[Any]
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if self.relation not in RELATIONS:
@@ -52,17 +44,8 @@ class Compare(Operator):
             raise ValueError(f"compare: sizes must be equal or 1, got {inputs[0]} and {inputs[1]}") from None
         return (Spec(tuple(shape), self.dtype),)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(self.output(inputs)[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads(tuple(seen_by(spec.shape, piece) for spec in inputs))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         other = call.inputs[1] if self.number is None else self.number
@@ -70,9 +53,6 @@ class Compare(Operator):
 
     def backward(self, call: Call) -> None:
         pass  # integers have no gradient
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -9,18 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    axis,
-    register,
-    sample_and_attributes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, axis, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -32,6 +21,8 @@ class Concat(Operator):
     part of each input that falls into its range, which may be nothing."""
 
     calculates: ClassVar[bool] = False
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0
 
     dim: int
 
@@ -49,9 +40,6 @@ class Concat(Operator):
         size = sum(spec.shape[dim] for spec in inputs)
         return (Spec((*first.shape[:dim], size, *first.shape[dim + 1 :]), first.dtype),)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(self.output(inputs)[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         dim = self.dim % piece.ndim
         rects, start = [], 0
@@ -63,12 +51,6 @@ class Concat(Operator):
             start += spec.shape[dim]
         return Reads(tuple(rects))
 
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
-
     def forward(self, call: Call) -> None:
         y = call.outputs[0]
         for x, part in zip(call.inputs, self._parts(call)):
@@ -79,9 +61,6 @@ class Concat(Operator):
         for target, part in zip(call.grad_inputs, self._parts(call)):
             if target is not None:
                 target.put(dy[part])
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     def _parts(self, call: Call) -> Iterator[tuple[slice, ...]]:
         """Place of each input in the piece's output."""

@@ -3,70 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import Call, Example, register
+from taskflow.operators.source import Source
 from taskflow.operators.tensor import Builder, Tensor
 from taskflow.regions import Rect
 
 
 @register("constant")
 @dataclass(frozen=True, slots=True)
-class ConstantArray(Operator):
+class ConstantArray(Source):
     """-> (N, ...): each piece takes its Rect of ``values``. Two are equal if their ``digest`` is, which covers shape, type and
     values."""
-
-    calculates: ClassVar[bool] = False
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     digest: str
     values: Any = field(compare=False, repr=False)
 
-    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("constant", inputs, 0)
-        if not self.shape:
-            raise ValueError("constant: values must have at least one dimension, got a single number")
-        positive("constant", **{f"shape[{i}]": size for i, size in enumerate(self.shape)})
-        return (Spec(self.shape, self.dtype),)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(self.shape)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads(())
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
-
     def forward(self, call: Call) -> None:
         call.kernels.device.upload(self.values[call.piece.slices(Rect.of(self.shape))], call.outputs[0])
-
-    def backward(self, call: Call) -> None:
-        pass  # it is not trained
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     @classmethod
     def of(cls, values: Any) -> ConstantArray:
@@ -94,4 +55,7 @@ def constant(graph: Builder, values: Any, *, name: str | None = None) -> Tensor:
 
     Raises ValueError for a single number; `scale` and `shift` take those.
     """
-    return graph.apply(ConstantArray.of(values), (), name=name)[0]
+    operator = ConstantArray.of(values)
+    if not operator.shape:
+        raise ValueError("constant: values must have at least one dimension, got a single number")
+    return graph.apply(operator, (), name=name)[0]

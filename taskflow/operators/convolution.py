@@ -37,6 +37,7 @@ class Convolution(Operator):
     inputs_for_weights: ClassVar[bool] = True
     cuts_groups: ClassVar[bool]
     """Whether output channels can be cut if there are several groups."""
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
 
     out_channels: int
     kernel: Pair
@@ -66,9 +67,6 @@ class Convolution(Operator):
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect(piece.lo[:-1], piece.hi[:-1]),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
 
     @final
     def image(self, inputs: Sequence[Spec]) -> Spec:

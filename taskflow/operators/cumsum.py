@@ -9,7 +9,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import Call, Dim, Example, Spec, axis, register, sample_and_attributes, takes
+from taskflow.operators.operator import (
+    NOTHING,
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Spec,
+    axis,
+    register,
+    sample_and_attributes,
+    takes,
+)
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
 
@@ -20,7 +31,7 @@ class Cumsum(Unary):
     """y[..., i, ...] = the sum of x[..., 0 to i, ...] along ``dim``, of floats or integers. Every other dimension can be cut."""
 
     dim: int
-    keeps_output: ClassVar[bool] = False
+    kept: ClassVar[Keeps] = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("cumsum", inputs, 1)

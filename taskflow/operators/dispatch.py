@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.expert_slots import check_slots, rows_of
-from taskflow.operators.operator import Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -25,6 +26,8 @@ class Dispatch(Operator):
 
     experts: int
     capacity: int
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("dispatch", inputs, 2)
@@ -45,12 +48,6 @@ class Dispatch(Operator):
         (g0, _, _, m0), (g1, _, _, m1) = piece.lo, piece.hi
         _, tokens, k = inputs[1].shape
         return Reads((Rect((g0, 0, m0), (g1, tokens, m1)), Rect((g0, 0, 0), (g1, tokens, k))))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         # The slots again, so that the much larger tokens need not be kept for their sake.
@@ -75,9 +72,6 @@ class Dispatch(Operator):
             back = call.kernels.xp.empty((*slots.shape, width), dy.dtype)
             call.kernels.embedding(dy.reshape(-1, width), rows, 0, out=back.reshape(-1, width))
             dx.put(back.sum(axis=2))
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0  # it moves memory
 
     @classmethod
     def example(cls, random: Random) -> Example:

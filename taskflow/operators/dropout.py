@@ -9,23 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 from zlib import crc32
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    StepState,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, StepState, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -40,6 +29,8 @@ class Dropout(Operator):
     """
 
     p: float = 0.5
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("dropout", inputs, 1)
@@ -49,17 +40,8 @@ class Dropout(Operator):
             raise ValueError(f"dropout: input must be a float tensor, got {inputs[0]}")
         return (inputs[0],)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece,))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         return (Spec(piece.shape, np.dtype(np.bool_)),)
@@ -78,9 +60,6 @@ class Dropout(Operator):
             call.kernels.dropout_backward(call.saved[0], self.p, dy, out=dx.array, accumulate=dx.accumulate)
         elif dx is not None:
             dx.put(dy)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import Array, Call, Example, register
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary, example
 
@@ -18,8 +18,6 @@ class Elementary(Unary):
     """x -> y = `value` of x, element by element; the derivative is `slope` of x or of y."""
 
     __slots__ = ()
-
-    positive: ClassVar[bool] = False  # whether it is defined for positive numbers only
 
     def value(self, x: Array) -> Array:
         """Return the function's value at x."""
@@ -35,11 +33,6 @@ class Elementary(Unary):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             dx.put(call.grad * self.slope(call.inputs[0], call.outputs[0]))
-
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        drawn = example(cls(), random)
-        return Example(drawn.operator, drawn.inputs, positive=cls.positive)
 
 
 @register("exp")
@@ -59,8 +52,7 @@ class Exp(Elementary):
 class Log(Elementary):
     """y = the natural logarithm of x."""
 
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
     positive: ClassVar[bool] = True
 
     def value(self, x: Array) -> Array:
@@ -103,8 +95,7 @@ class Rsqrt(Elementary):
 class Sin(Elementary):
     """y = the sine of x."""
 
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def value(self, x: Array) -> Array:
         return np.sin(x)
@@ -118,8 +109,7 @@ class Sin(Elementary):
 class Cos(Elementary):
     """y = the cosine of x."""
 
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def value(self, x: Array) -> Array:
         return np.cos(x)
@@ -133,8 +123,7 @@ class Cos(Elementary):
 class Abs(Elementary):
     """y = absolute value of x; the derivative at 0 is 0."""
 
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def value(self, x: Array) -> Array:
         return np.abs(x)
@@ -149,8 +138,7 @@ class Power(Elementary):
     """y = x to the power of a number, which is not trained and not 0."""
 
     exponent: float
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def value(self, x: Array) -> Array:
         return _power(x, self.exponent)

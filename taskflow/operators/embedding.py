@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from taskflow.operators.operator import (
+    INPUTS,
     Call,
     Dim,
     Example,
@@ -40,6 +41,8 @@ class Embedding(Operator):
     dtype: np.dtype[Any]  # of the table; integers do not say
     std: float = 1.0  # of the table's start
     padding: int | None = None  # a row that is not trained: its gradient is zero
+    kept: ClassVar[Keeps] = INPUTS
+    flops_per_element: ClassVar[int] = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("embedding", inputs, 1)
@@ -69,9 +72,6 @@ class Embedding(Operator):
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect(piece.lo[:-1], piece.hi[:-1]),)
 
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
-
     def picks(self, inputs: Sequence[Spec], piece: Rect) -> Mapping[int, int]:
         (table,), (rows,) = self.reads(inputs, piece).weights, self.writes(inputs, piece)
         return {0: min(table.volume, rows.volume)}
@@ -96,9 +96,6 @@ class Embedding(Operator):
             call.kernels.embedding_backward(
                 rows, call.piece.lo[-1], dy.reshape(-1, dy.shape[-1]), out=dw.array, accumulate=dw.accumulate
             )
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0  # it moves memory
 
     @classmethod
     def example(cls, random: Random) -> Example:

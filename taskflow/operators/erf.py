@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from taskflow.operators.elementary import Elementary
-from taskflow.operators.operator import Array, register
+from taskflow.operators.operator import INPUTS, Array, Keeps, register
 from taskflow.operators.tensor import Tensor
 
 NEAR, FAR = 1.0, 6.0  # from FAR on it is 1 in double precision
@@ -27,8 +27,7 @@ DEGREE = 30
 class Erf(Elementary):
     """y = 2 / sqrt(pi) times the integral of exp(-t t) from 0 to x."""
 
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def value(self, x: Array) -> Array:
         size = np.abs(x)

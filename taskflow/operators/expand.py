@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.binary import seen_by, summed_into
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -32,6 +22,8 @@ class Expand(Operator):
     along a repeated one, each piece reads the same part of x."""
 
     shape: tuple[int, ...]
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("expand", inputs, 1)
@@ -42,17 +34,8 @@ class Expand(Operator):
             raise ValueError(f"expand: sizes must be 1 or those of {list(self.shape)}, counted from the last, got {x}")
         return (Spec(self.shape, x.dtype),)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(self.shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((seen_by(inputs[0].shape, piece),))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.inputs[0]
@@ -60,9 +43,6 @@ class Expand(Operator):
     def backward(self, call: Call) -> None:
         if (target := call.grad_inputs[0]) is not None:
             summed_into(call, target, call.grad)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0  # it moves memory
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -40,6 +40,8 @@ class ExpertLinear(Operator):
 
     work: ClassVar[Work] = Work.CONTRACTION
     inputs_for_weights: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    flops_per_element: ClassVar[int] = 2
 
     out_features: int
 
@@ -69,9 +71,6 @@ class ExpertLinear(Operator):
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect(piece.lo[:-1], piece.hi[:-1]),)
 
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
-
     def forward(self, call: Call) -> None:
         (x,), (weight,), (y,) = call.inputs, call.weights, call.outputs
         _multiply(call.kernels, _by_expert(call.kernels, x), weight.swapaxes(1, 2), y, False)
@@ -83,9 +82,6 @@ class ExpertLinear(Operator):
             _multiply(kernels, dy, weight, dx.array, dx.accumulate)
         if (dw := call.grad_weights[0]) is not None:
             kernels.matmul(dy.swapaxes(1, 2), _by_expert(kernels, x), out=dw.array, accumulate=dw.accumulate)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 2 * piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

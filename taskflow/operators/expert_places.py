@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.expert_slots import next_places
 from taskflow.operators.operator import (
+    NOTHING,
     Call,
     Dim,
     Example,
@@ -38,6 +40,7 @@ class ExpertPlaces(Operator):
 
     experts: int
     capacity: int
+    kept: ClassVar[Keeps] = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("expert_places", inputs, 1)
@@ -56,12 +59,6 @@ class ExpertPlaces(Operator):
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece,))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def integers_below(self, inputs: Sequence[Spec]) -> int:
         return self.experts

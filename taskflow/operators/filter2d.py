@@ -8,7 +8,20 @@ from random import Random
 from typing import ClassVar
 
 from taskflow.operators.conv2d import Conv2d
-from taskflow.operators.operator import Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, Work, register, takes
+from taskflow.operators.operator import (
+    INPUTS,
+    Call,
+    Dim,
+    Example,
+    Keeps,
+    Operator,
+    Reads,
+    Soap,
+    Spec,
+    Work,
+    register,
+    takes,
+)
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import pads, pair
 from taskflow.regions import Rect
@@ -21,6 +34,7 @@ class Filter2d(Operator):
     weight. Its iteration space, cuts and halos are those of ``convolution``, which has no bias; K cuts the filters."""
 
     work: ClassVar[Work] = Work.CONVOLUTION
+    kept: ClassVar[Keeps] = INPUTS
 
     convolution: Conv2d
 
@@ -47,9 +61,6 @@ class Filter2d(Operator):
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return self.convolution.writes(inputs[:1], piece)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         self.convolution.forward(_with_weight(call))

@@ -43,6 +43,7 @@ class FreeWeight(Operator):
     init: Init
 
     keeps_both: ClassVar[bool] = False
+    flops_per_element: ClassVar[int] = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -80,14 +81,8 @@ class FreeWeight(Operator):
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece,), (self.seen(piece),))
 
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(inputs=self.keeps_both, weights=self.keeps_both, outputs=False)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
 
 @register("add_weight")
@@ -138,6 +133,7 @@ class ExpandWeight(FreeWeight):
 
     whole: tuple[int, ...]
     dtype: np.dtype[Any]
+    flops_per_element: ClassVar[int] = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("expand_weight", inputs, 0)
@@ -156,9 +152,6 @@ class ExpandWeight(FreeWeight):
     def backward(self, call: Call) -> None:
         if (dweight := call.grad_weights[0]) is not None:
             _put_sum(dweight, call.grad)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0  # it moves memory
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume

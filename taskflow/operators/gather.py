@@ -6,22 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -32,6 +21,9 @@ class Gather(Operator):
     """x (N, B, ...), index (N, K) integers below B -> y (N, K, ...): y[n, k] = x[n, index[n, k]]. Every dimension of y can be
     cut. Only the data tell which of the B entries a piece needs, so it reads them all."""
 
+    kept: ClassVar[Keeps] = INPUTS
+    flops_per_element: ClassVar[int] = 0  # it moves memory
+
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("gather", inputs, 2)
         x, index = inputs
@@ -40,18 +32,9 @@ class Gather(Operator):
             raise ValueError(f"gather: inputs must be (N, B, ...) and integers (N, K), got {x} and {index}")
         return (Spec((*index.shape, *x.shape[2:]), x.dtype),)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(self.output(inputs)[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         x = Rect((piece.lo[0], 0, *piece.lo[2:]), (piece.hi[0], inputs[0].shape[1], *piece.hi[2:]))
         return Reads((x, Rect(piece.lo[:2], piece.hi[:2])))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def integers_below(self, inputs: Sequence[Spec]) -> int:
         return inputs[0].shape[1]
@@ -73,9 +56,6 @@ class Gather(Operator):
                 flat, 0, call.grad.reshape(index.size, prod(rest)), out=dx.array.reshape(samples * entries, prod(rest)),
                 accumulate=dx.accumulate,
             )
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0  # it moves memory
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,6 +43,8 @@ class GroupNorm(Operator):
 
     groups: int
     eps: float
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    flops_per_element: ClassVar[int] = 7
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("group_norm", inputs, 1)
@@ -75,9 +78,6 @@ class GroupNorm(Operator):
         (n0, g0, _, *low), (n1, g1, each, *high) = piece.lo, piece.hi
         return (Rect((n0, g0 * each, *low), (n1, g1 * each, *high)),)
 
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
-
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         samples, groups = piece.shape[:2]
         return (Spec((samples * groups, 2), sums_in(inputs[0].dtype)),)
@@ -108,9 +108,6 @@ class GroupNorm(Operator):
                 rows, ones, statistics, weighted.reshape(rows.shape), out=dx.array.reshape(rows.shape), sums=None,
                 accumulate=dx.accumulate,
             )
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 7 * piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

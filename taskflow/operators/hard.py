@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from taskflow.floats import is_narrow
-from taskflow.operators.operator import Array, Call, Example, Spec, register
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary, example
 
@@ -56,8 +56,7 @@ class Clamp(Unary):
     low: float | None
     high: float | None
     strict: bool
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if self.low is None and self.high is None:
@@ -87,8 +86,7 @@ class LeakyReLU(Unary):
     """y = x above 0, elsewhere slope x; the derivative at 0 is the slope."""
 
     slope: float
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs
@@ -117,18 +115,13 @@ class Hardsigmoid(Unary):
             y = call.outputs[0]
             dx.put(call.grad * ((y > 0) & (y < 1)) * (1 / 6))
 
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return example(cls(), random)
-
 
 @register("hardswish")
 @dataclass(frozen=True, slots=True)
 class Hardswish(Unary):
     """y = x min(max(x / 6 + 1 / 2, 0), 1)."""
 
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs
@@ -142,10 +135,6 @@ class Hardswish(Unary):
             slope = _rise(x, xp.empty(x.shape, x.dtype))
             slope += xp.where((x > -3) & (x < 3), x * (1 / 6), 0)
             dx.put(slope * call.grad)
-
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return example(cls(), random)
 
 
 def _between(x: Array, low: float | None, high: float | None, out: Array) -> None:

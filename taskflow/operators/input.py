@@ -5,65 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from taskflow.floats import is_float, sums_in
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import Call, Example, Spec, register
+from taskflow.operators.source import Source
 from taskflow.operators.tensor import Builder, Tensor
 from taskflow.regions import Rect
 
 
 @register("input")
 @dataclass(frozen=True, slots=True)
-class Input(Operator):
+class Input(Source):
     """-> (N, ...): each piece takes its Rect of the step's global array ``feeds[name]``."""
-
-    calculates: ClassVar[bool] = False
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
-    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("input", inputs, 0)
-        if not self.shape:
-            raise ValueError("input: shape must have at least the sample dimension, got ()")
-        positive("input", **{f"shape[{i}]": size for i, size in enumerate(self.shape)})
-        return (Spec(self.shape, self.dtype),)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(self.shape)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads(())
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
-
     def forward(self, call: Call) -> None:
         call.kernels.device.upload(self._fed(call)[call.piece.slices(Rect.of(self.shape))], call.outputs[0])
-
-    def backward(self, call: Call) -> None:
-        pass  # data has no gradient
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     def _fed(self, call: Call) -> Any:
         feeds = call.state.feeds

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,6 +39,8 @@ class LayerNorm(Operator):
     Forward saves mean and 1 / sqrt(variance + eps)."""
 
     eps: float
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    flops_per_element: ClassVar[int] = 7
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("layer_norm", inputs, 1)
@@ -57,12 +60,6 @@ class LayerNorm(Operator):
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         features = Rect(piece.lo[-1:], piece.hi[-1:])
         return Reads((piece,), (features, features))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         return (Spec((piece.volume // piece.shape[-1], 2), sums_in(inputs[0].dtype)),)
@@ -84,9 +81,6 @@ class LayerNorm(Operator):
         for target, number in ((dweight, 0), (dbias, 1)):
             if target is not None and sums is not None:
                 target.put(sums[number])
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 7 * piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -39,6 +39,8 @@ class Linear(Operator):
     inputs_for_weights: ClassVar[bool] = True
     splits_backward: ClassVar[bool] = True
     dense_dim: ClassVar[str | None] = "c"
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    flops_per_element: ClassVar[int] = 2
 
     out_features: int
     bias: bool = True
@@ -78,9 +80,6 @@ class Linear(Operator):
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect(piece.lo[:-1], piece.hi[:-1]),)
 
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
-
     def forward(self, call: Call) -> None:
         (x,), weight, (y,) = call.inputs, call.weights[0], call.outputs
         call.kernels.matmul(_rows(x), weight.T, out=_rows(y))
@@ -97,9 +96,6 @@ class Linear(Operator):
             call.kernels.matmul(rows.T, _rows(x), out=dw.array, accumulate=dw.accumulate)
         if self.bias and call.reads.weights[1].volume and (db := call.grad_weights[1]) is not None:
             call.kernels.sum_rows(rows, out=db.array, accumulate=db.accumulate)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 2 * piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from taskflow.regions import Rect
 class LogSumExp(Reducing):
     """x -> log(sum of exp(x)) over the dimensions ``over``, which are read whole. Of minus infinities it is minus infinity."""
 
+    flops_per_element: ClassVar[int] = 4  # maximum, difference, exponential, sum
+
     def forward(self, call: Call) -> None:
         (x,), (y,), over = call.inputs, call.outputs, tuple(self.dims_of(call.specs[0]))
         most = x.max(axis=over, keepdims=True)
@@ -31,9 +34,6 @@ class LogSumExp(Reducing):
             total = self.wide(call, call.outputs[0])
             total = np.where(np.isfinite(total), total, 0)
             dx.put((self.wide(call, call.grad) * np.exp(call.inputs[0] - total)).astype(dx.array.dtype))
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 4 * piece.volume  # maximum, difference, exponential, sum
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 3 * piece.volume

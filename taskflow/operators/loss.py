@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
-from taskflow.operators.operator import Call, Dim, Keeps, Operator, Spec, sample_and_attributes, takes
+from taskflow.operators.operator import NOTHING, Call, Dim, Keeps, Operator, Spec, sample_and_attributes, takes
 from taskflow.regions import Rect
 
 TARGET = 1  # the input that says how it should be
@@ -19,15 +19,13 @@ class Loss(Operator):
     __slots__ = ()
 
     reduction: str
+    kept: ClassVar[Keeps] = NOTHING
 
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         return sample_and_attributes(inputs[TARGET].shape)
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect((), ()),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def factor(self, call: Call) -> float:
         """Return the factor of a piece's sum: 1, or 1 over the number of all targets (not just the piece's)."""

@@ -6,22 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Array, Call, Example, Keeps, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -37,6 +26,8 @@ class MaskPadding(Operator):
 
     padding: int
     value: float = LOWEST
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("mask_padding", inputs, 2)
@@ -46,17 +37,8 @@ class MaskPadding(Operator):
             raise ValueError(f"mask_padding: inputs must be floats (N, ..., S) and integers (N, S), got {x} and {tokens}")
         return (x,)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece, Rect((piece.lo[0], piece.lo[-1]), (piece.hi[0], piece.hi[-1]))))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         # Where padding is: the inputs are kept or freed together, and the scores are far larger than this.
@@ -71,9 +53,6 @@ class MaskPadding(Operator):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             dx.put(np.where(_beside(call.saved[0], call.grad), 0, call.grad))
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0  # it moves memory
 
     @classmethod
     def example(cls, random: Random) -> Example:

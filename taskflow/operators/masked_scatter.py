@@ -6,21 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    register,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -35,6 +25,8 @@ class MaskedScatter(Operator):
     """
 
     token: int
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("masked_scatter", inputs, 3)
@@ -57,12 +49,6 @@ class MaskedScatter(Operator):
         (n0, _, d0), (n1, t1, d1) = piece.lo, piece.hi
         rows = Rect((n0, 0, d0), (n1, min(t1, inputs[2].shape[1]), d1))
         return Reads((piece, Rect((n0, 0), (n1, t1)), rows))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         """Save which row each step has; the number of rows for none."""
@@ -92,9 +78,6 @@ class MaskedScatter(Operator):
             each = xp.zeros((dy.shape[0], count + 1, dy.shape[2]), dy.dtype)
             each[xp.arange(len(chosen))[:, None], chosen] = dy
             drows.put(each[:, :count])
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0  # it moves memory
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from taskflow.operators.operator import (
+    INPUTS,
     Array,
     Call,
     Dim,
@@ -35,6 +36,8 @@ class MatMul(Operator):
     ``transpose_other``, b is (N, ..., P, K); it is not copied."""
 
     work: ClassVar[Work] = Work.CONTRACTION
+    kept: ClassVar[Keeps] = INPUTS
+    flops_per_element: ClassVar[int] = 2
 
     transpose_other: bool = False
 
@@ -64,9 +67,6 @@ class MatMul(Operator):
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect(piece.lo[:-1], piece.hi[:-1]),)
 
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
-
     def forward(self, call: Call) -> None:
         a, b = call.inputs
         call.kernels.matmul(a, self._turned(b), out=call.outputs[0])
@@ -79,9 +79,6 @@ class MatMul(Operator):
         if db is not None:
             left, right = (dy, a) if self.transpose_other else (a, dy)
             call.kernels.matmul(left.swapaxes(-1, -2), right, out=db.array, accumulate=db.accumulate)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 2 * piece.volume
 
     def _turned(self, b: Array) -> Array:
         """b as (..., K, P)."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import Call, Dim, Example, Keeps, Operator, Reads, Spec, register
+from taskflow.operators.operator import NOTHING, Call, Dim, Example, Keeps, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Pair, SlidingWindow, pair, pool_dims, pool_example, pool_output, pool_sees
 from taskflow.regions import Rect
@@ -25,6 +26,7 @@ class MaxPool2d(Operator):
     padding: Pair
     dilation: Pair = (1, 1)
     ceil_mode: bool = False
+    kept: ClassVar[Keeps] = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         return (pool_output("max_pool2d", inputs, self._windows),)
@@ -34,12 +36,6 @@ class MaxPool2d(Operator):
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((pool_sees(self._windows, inputs[0], piece)[0],))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         return (Spec(piece.shape, np.min_scalar_type(self.kernel[0] * self.kernel[1] - 1)),)

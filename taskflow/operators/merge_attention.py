@@ -14,6 +14,7 @@ from taskflow.floats import sums_in
 from taskflow.operators.attention_scope import AttentionScope, Span, blocks_of
 from taskflow.operators.attention_tiles import FLOOR, LOW
 from taskflow.operators.operator import (
+    INPUTS,
     Array,
     Call,
     Dim,
@@ -39,6 +40,7 @@ class MergeAttention(Operator):
     query of a piece sees are not read. Forward saves the weights."""
 
     uniform: ClassVar[bool] = False  # how many blocks are seen depends on where the piece lies
+    kept: ClassVar[Keeps] = INPUTS
 
     keys: int
     causal: bool = False
@@ -70,9 +72,6 @@ class MergeAttention(Operator):
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect((*piece.lo, 0), (*piece.hi, inputs[0].shape[4])),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         return (Spec(self.reads(inputs, piece).inputs[1].shape, inputs[1].dtype),)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.operator import (
+    INPUTS,
     Array,
     Call,
     Dim,
@@ -40,6 +42,7 @@ class Moments(Operator):
     """
 
     samples: int
+    kept: ClassVar[Keeps] = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("moments", inputs, 1)
@@ -66,9 +69,6 @@ class Moments(Operator):
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         first, last = (0, 1) if self.samples == inputs[0].shape[0] else (piece.lo[0], piece.hi[0])
         return (Rect((first, 0, piece.lo[1]), (last, 2, piece.hi[1])),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs

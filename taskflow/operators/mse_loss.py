@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.floats import sums_in
 from taskflow.operators.loss import Loss
-from taskflow.operators.operator import Call, Example, Keeps, Reads, Spec, register
+from taskflow.operators.operator import INPUTS, Call, Example, Keeps, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -21,6 +22,8 @@ class MSELoss(Loss):
     """x, target of one shape -> a scalar: the sum of (x - target)^2, or their mean. Pieces give partial sums."""
 
     reduction: str = "mean"
+    kept: ClassVar[Keeps] = INPUTS
+    flops_per_element: ClassVar[int] = 3
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         x, target = self.pair(inputs)
@@ -30,9 +33,6 @@ class MSELoss(Loss):
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece, piece))
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         x, target = call.inputs
@@ -47,9 +47,6 @@ class MSELoss(Loss):
             dx.put(gradient)
         if dtarget is not None:
             dtarget.put(-gradient)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 3 * piece.volume
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 2 * piece.volume

@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from taskflow.operators.operator import (
+    NOTHING,
     Call,
-    Dim,
     Example,
     Keeps,
     Operator,
@@ -20,7 +20,6 @@ from taskflow.operators.operator import (
     axis,
     positive,
     register,
-    sample_and_attributes,
     takes,
 )
 from taskflow.operators.reshape import reshape
@@ -34,6 +33,8 @@ class Narrow(Operator):
     """x -> its elements ``start`` up to ``start`` + ``length`` of ``dim``."""
 
     calculates: ClassVar[bool] = False
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0
 
     dim: int
     start: int
@@ -50,19 +51,10 @@ class Narrow(Operator):
             )
         return (Spec((*x.shape[:dim], self.length, *x.shape[dim + 1 :]), x.dtype),)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(self.output(inputs)[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         offset = [0] * piece.ndim
         offset[self.dim] = self.start
         return Reads((piece.shift(offset),))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.inputs[0]
@@ -70,9 +62,6 @@ class Narrow(Operator):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             dx.put(call.grad)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     @classmethod
     def example(cls, random: Random) -> Example:

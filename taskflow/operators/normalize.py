@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -53,6 +54,8 @@ class Normalize(Operator):
 
     samples: int
     eps: float
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    flops_per_element: ClassVar[int] = 3
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("normalize", inputs, 4)
@@ -89,12 +92,6 @@ class Normalize(Operator):
 
     def unread(self, training: bool) -> tuple[int, ...]:
         return (2, 3) if training else (1,)  # running mean and variance; the batch's moments
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
 
     def forward(self, call: Call) -> None:
         (weight, bias), y = call.weights, _flat(call.outputs[0])
@@ -133,9 +130,6 @@ class Normalize(Operator):
         for target, value in zip((dbias, dweight, dmean, dvariance, dmoments), (*totals[:2], *running, changes)):
             if target is not None:
                 target.put(value)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 3 * piece.volume
 
     def _count(self, call: Call) -> int:
         """Number of elements of a channel in a group, whatever the piece."""

@@ -9,7 +9,7 @@ synchronisation, memory, cost) is derived from these two maps.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -102,6 +102,11 @@ class Keeps:
     inputs: bool = True
     weights: bool = True
     outputs: bool = True
+
+
+NOTHING = Keeps(inputs=False, weights=False, outputs=False)
+INPUTS = Keeps(weights=False, outputs=False)
+OUTPUTS = Keeps(inputs=False, weights=False)
 
 
 @dataclass(slots=True)
@@ -222,6 +227,10 @@ class Operator(ABC):
     """Whether `backward` gives the gradients of inputs, and those of weights, by work of their own of about the same size, so that
     a schedule may put one off (zero bubble)."""
     inputs_for_weights: ClassVar[bool] = False  # whether `backward` reads the inputs for the gradients of weights alone
+    kept: ClassVar[Keeps] = Keeps()
+    """Which forward arrays `backward` reads, unless `keeps` depends on the inputs."""
+    flops_per_element: ClassVar[int]
+    """Floating-point operations of the forward task for each element of its piece, unless `flops` are counted in another way."""
     frozen: ClassVar[bool] = False  # whether none of its weights are trained (`taskflow.operators.frozen`)
 
     @abstractmethod
@@ -232,9 +241,9 @@ class Operator(ABC):
         """Return the parameters it needs, of the type of its first output."""
         return ()
 
-    @abstractmethod
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        """Return the iteration space."""
+        """Return the iteration space: here the first output's dimensions, all of which can be cut."""
+        return sample_and_attributes(outputs_of(self, tuple(inputs))[0].shape)
 
     @abstractmethod
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
@@ -254,14 +263,15 @@ class Operator(ABC):
         nothing = [Rect((0,) * rect.ndim, (0,) * rect.ndim) for rect in reads.inputs]
         return Reads(tuple(nothing[i] if i in unread else rect for i, rect in enumerate(reads.inputs)), reads.weights)
 
-    @abstractmethod
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        """Return what the task of ``piece`` writes of each output. Two pieces write disjoint Rects or the same Rect. Pieces
-        that write the same Rect each write a partial value, and the output is their sum."""
+        """Return what the task of ``piece`` writes of each output: here the piece itself, of the only output. Two pieces write
+        disjoint Rects or the same Rect. Pieces that write the same Rect each write a partial value, and the output is their
+        sum."""
+        return (piece,)
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        """Return which forward arrays `backward` reads."""
-        return Keeps()
+        """Return which forward arrays `backward` reads: here `kept`."""
+        return self.kept
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         """Return the buffers that `forward` fills and `backward` reads."""
@@ -297,9 +307,10 @@ class Operator(ABC):
         types = (s.dtype for s in (*self.output(inputs), *inputs) if s.differentiable)
         return next(types, np.dtype(np.float32))
 
-    @abstractmethod
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        """Return the floating-point operations of the forward task; the sum over pieces is that of the whole."""
+        """Return the floating-point operations of the forward task: here `flops_per_element` for each element of the piece. The
+        sum over pieces is that of the whole."""
+        return self.flops_per_element * piece.volume
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         """Return the floating-point operations of the backward task; for a contraction there are two products of the forward's
@@ -322,6 +333,8 @@ def register(kind: str) -> Callable[[O], O]:
     def add(cls: O) -> O:
         if kind in REGISTRY:
             raise ValueError(f"operator kind {kind!r} is registered twice: {REGISTRY[kind].__name__}, {cls.__name__}")
+        if cls.flops is Operator.flops and not hasattr(cls, "flops_per_element"):
+            raise TypeError(f"operator {kind!r}: {cls.__name__} must have flops_per_element, or a method flops")
         cls.kind = kind
         REGISTRY[kind] = cls
         return cls
@@ -332,31 +345,6 @@ def register(kind: str) -> Callable[[O], O]:
 def iteration_space(operator: Operator, inputs: Sequence[Spec]) -> Rect:
     """Return the whole iteration space as a Rect."""
     return Rect.of([dim.size for dim in operator.dims(inputs)])
-
-
-@lru_cache
-def _type_name(dtype: np.dtype[Any]) -> str:
-    return str(dtype)  # takes numpy a microsecond or two
-
-
-def cost_key(operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool) -> Hashable:
-    """Return everything that the cost of a task depends on: kind, attributes, local shapes, type, direction, and flops where
-    these do not follow (`Operator.uniform`). Pieces with equal keys cost the same (paper, section 5: a task's time is
-    independent of its contents)."""
-    return (*_cost_shapes(operator, tuple(inputs), piece), "backward" if backward else "forward")
-
-
-@lru_cache(maxsize=1 << 14)
-def _cost_shapes(operator: Operator, inputs: tuple[Spec, ...], piece: Rect) -> tuple[Hashable, ...]:
-    reads = operator.reads(inputs, piece)
-    return (
-        operator,
-        piece.shape,
-        tuple([r.shape for r in (*reads.inputs, *reads.weights)]),
-        tuple([_type_name(s.dtype) for s in inputs]),
-        tuple([_type_name(s.dtype) for s in outputs_of(operator, inputs)]),
-        *(() if operator.uniform else (operator.flops(inputs, piece),)),
-    )
 
 
 @lru_cache(maxsize=1 << 12)

@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -32,6 +22,8 @@ class Pad(Operator):
 
     edges: tuple[tuple[int, int], ...]
     value: float
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("pad", inputs, 1)
@@ -42,18 +34,9 @@ class Pad(Operator):
             raise ValueError(f"pad: widths must be 0 or more, got {self.edges}")
         return (Spec(tuple(a + size + b for size, (a, b) in zip(x.shape, self.edges)), x.dtype),)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(self.output(inputs)[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         inside = piece.shift([-a for a, _ in self.edges]).intersect(inputs[0].rect)
         return Reads((Rect.of((0,) * piece.ndim) if inside.empty else inside,))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs
@@ -64,9 +47,6 @@ class Pad(Operator):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None and dx.array.size:
             dx.put(call.grad[self._inside(call)])
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     def _inside(self, call: Call) -> tuple[slice, ...]:
         """Place of the input in the piece's output."""

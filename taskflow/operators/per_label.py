@@ -10,19 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -36,6 +24,8 @@ class PerLabel(Operator):
 
     ignore_index: int = -100
     linear: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
+    flops_per_element: ClassVar[int] = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("per_label", inputs, 2)
@@ -44,17 +34,8 @@ class PerLabel(Operator):
             raise ValueError(f"per_label: inputs must be a float tensor and integers, got {x} and {labels}")
         return (x,)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece, inputs[1].rect))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def _count(self, call: Call) -> Array:
         """The number of labels, an array without dimensions of the input's type."""
@@ -67,9 +48,6 @@ class PerLabel(Operator):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             dx.put(call.grad / self._count(call))
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -6,22 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -32,6 +21,9 @@ class PositionalEncoding(Operator):
     """x (N, T, H) -> x + waves (T, H): at position t, sin(t r) in column 2 i and cos(t r) in column 2 i + 1, with
     r = 10000^(-2 i / H)."""
 
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 1
+
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("positional_encoding", inputs, 1)
         (x,) = inputs
@@ -39,17 +31,8 @@ class PositionalEncoding(Operator):
             raise ValueError(f"positional_encoding: input must be a float tensor (N, T, features), got {x}")
         return (x,)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece,))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         part = call.piece.slices(call.specs[0].rect)[1:]
@@ -60,9 +43,6 @@ class PositionalEncoding(Operator):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             dx.put(call.grad)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 0

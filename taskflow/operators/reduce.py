@@ -37,6 +37,7 @@ class Reducing(Operator):
     keepdim: bool
 
     adds: ClassVar[bool] = False
+    flops_per_element: ClassVar[int] = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -63,9 +64,6 @@ class Reducing(Operator):
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(inputs=not self.adds, weights=False, outputs=not self.adds)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return piece.volume

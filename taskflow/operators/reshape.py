@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from taskflow.operators.operator import (
+    NOTHING,
     Call,
     Dim,
     Example,
@@ -44,6 +45,8 @@ class Reshape(Operator):
     """
 
     calculates: ClassVar[bool] = False
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0
 
     shape: tuple[int, ...]
 
@@ -70,9 +73,6 @@ class Reshape(Operator):
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (self._box(inputs[0].shape, piece)[1],)
 
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
-
     def forward(self, call: Call) -> None:
         y = call.outputs[0]
         y[...] = call.inputs[0].reshape(y.shape)
@@ -80,9 +80,6 @@ class Reshape(Operator):
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             dx.put(call.grad.reshape(dx.array.shape))
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     def _box(self, shape: tuple[int, ...], piece: Rect) -> tuple[Rect, Rect]:
         """The piece's Rect of the input and of the output."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -39,6 +40,8 @@ class RMSNorm(Operator):
 
     eps: float
     offset: float = 0.0
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    flops_per_element: ClassVar[int] = 4
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("rms_norm", inputs, 1)
@@ -56,12 +59,6 @@ class RMSNorm(Operator):
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece,), (Rect(piece.lo[-1:], piece.hi[-1:]),))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         return (Spec((piece.volume // piece.shape[-1], 1), sums_in(inputs[0].dtype)),)
@@ -86,9 +83,6 @@ class RMSNorm(Operator):
 
     def _scale(self, call: Call) -> Array:
         return call.weights[0] + self.offset if self.offset else call.weights[0]
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 4 * piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

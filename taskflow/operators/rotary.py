@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import pi
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from taskflow.operators.operator import (
+    NOTHING,
     Array,
     Call,
     Dim,
@@ -48,6 +49,8 @@ class Rotary(Operator):
     rates: tuple[float, ...] | None = None
     factor: float = 1.0
     neighbours: bool = False
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 3
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("rotary", inputs, 1)
@@ -69,12 +72,6 @@ class Rotary(Operator):
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece,))
 
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
-
     def forward(self, call: Call) -> None:
         cosine, sine = self._waves(call)
         first, second = self._pairs(call.inputs[0])
@@ -92,9 +89,6 @@ class Rotary(Operator):
         low[...] = first * cosine + second * sine
         high[...] = second * cosine - first * sine
         dx.put(turned)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 3 * piece.volume
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 3 * piece.volume

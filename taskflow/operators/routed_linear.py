@@ -41,6 +41,7 @@ class RoutedLinear(Operator):
 
     work: ClassVar[Work] = Work.CONTRACTION
     uniform: ClassVar[bool] = False  # see `flops`
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
 
     experts: int
     out_features: int
@@ -78,9 +79,6 @@ class RoutedLinear(Operator):
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect(piece.lo[:-2], piece.hi[:-2]),)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
 
     def integers_below(self, inputs: Sequence[Spec]) -> int:
         return self.experts

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.moments import DOUBLE
 from taskflow.operators.operator import (
+    INPUTS,
     Call,
     Dim,
     Example,
@@ -34,6 +36,7 @@ class RunningStatistics(Operator):
 
     count: int
     momentum: float
+    kept: ClassVar[Keeps] = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("running_statistics", inputs, 3)
@@ -55,9 +58,6 @@ class RunningStatistics(Operator):
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (piece, piece)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         (moments, mean, variance), (new_mean, new_variance) = call.inputs, call.outputs

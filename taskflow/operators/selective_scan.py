@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -43,6 +44,8 @@ class SelectiveScan(Operator):
     backward but the inputs: states, S times as large as x, are computed again, and leave the chip neither way.
     """
 
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
+
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("selective_scan", inputs, 4)
         x, z, b, c = inputs
@@ -72,9 +75,6 @@ class SelectiveScan(Operator):
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (self.reads(inputs, piece).inputs[0],)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
 
     def forward(self, call: Call) -> None:
         (x, z, b, c), skip, (y,) = call.inputs, call.weights[1], call.outputs

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
 from typing import ClassVar
 
-from taskflow.operators.operator import Call, Example, register
+from taskflow.operators.operator import INPUTS, Call, Keeps, register
 from taskflow.operators.tensor import Tensor
-from taskflow.operators.unary import Unary, example
+from taskflow.operators.unary import Unary
 
 
 @register("silu")
@@ -16,8 +15,7 @@ from taskflow.operators.unary import Unary, example
 class SiLU(Unary):
     """y = x / (1 + exp(-x))."""
 
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs
@@ -29,10 +27,6 @@ class SiLU(Unary):
             (x,), gate = call.inputs, call.kernels.xp.empty(call.inputs[0].shape, call.inputs[0].dtype)
             call.kernels.activate("sigmoid", x, out=gate)
             dx.put(call.grad * (gate * (1 + x * (1 - gate))))
-
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return example(cls(), random)
 
 
 def silu(input: Tensor, *, name: str | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from taskflow.operators.elementary import Elementary
-from taskflow.operators.operator import Array, Example, register
+from taskflow.operators.operator import INPUTS, Array, Example, Keeps, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import example
 
@@ -26,8 +26,7 @@ class ELU(Elementary):
     alpha: float
     scale: float = 1.0
     rate: float = 1.0
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def value(self, x: Array) -> Array:
         y = np.empty_like(x)
@@ -52,8 +51,7 @@ class Softplus(Elementary):
 
     beta: float
     threshold: float
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def value(self, x: Array) -> Array:
         scaled = self.beta * x
@@ -77,8 +75,7 @@ class Softplus(Elementary):
 class Mish(Elementary):
     """y = x tanh(log(1 + exp(x)))."""
 
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def value(self, x: Array) -> Array:
         return x * np.tanh(_log_one_plus_exp(x))

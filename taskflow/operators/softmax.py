@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +38,8 @@ class Softmax(Operator):
 
     dim: int
     causal: bool = False
+    kept: ClassVar[Keeps] = Keeps(inputs=False, weights=False)
+    flops_per_element: ClassVar[int] = 5  # maximum, difference, exponential, sum, quotient
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if len(inputs) != 2:
@@ -68,12 +71,6 @@ class Softmax(Operator):
             x = Rect(piece.lo, (*piece.hi[:-1], piece.hi[-2] + columns - rows))
         return Reads((x, Rect(piece.lo[:1], piece.hi[:1])) if len(inputs) == 2 else (x,))
 
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False)
-
     def forward(self, call: Call) -> None:
         x, (y,) = call.inputs[0], call.outputs
         if self.causal or len(call.inputs) == 2:
@@ -103,9 +100,6 @@ class Softmax(Operator):
             result = np.empty_like(rows)
             call.kernels.softmax_backward(rows, _rows(np.moveaxis(dy, self.dim, -1).copy()), out=result)
             dx.put(np.moveaxis(result.reshape(moved.shape), -1, self.dim))
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 5 * piece.volume  # maximum, difference, exponential, sum, quotient
 
     def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 4 * piece.volume

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from taskflow.operators.operator import (
+    NOTHING,
     Call,
     Dim,
     Example,
@@ -35,6 +36,8 @@ class Split(Operator):
     writes a part of every output."""
 
     calculates: ClassVar[bool] = False
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0
 
     sections: tuple[int, ...]
     dim: int
@@ -62,9 +65,6 @@ class Split(Operator):
             for size in self.sections
         )
 
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
-
     def forward(self, call: Call) -> None:
         x = call.inputs[0]
         for y, part in zip(call.outputs, self._parts(call.piece.ndim)):
@@ -78,9 +78,6 @@ class Split(Operator):
                 target.array[part] = 0 if dy is None else dy
             elif dy is not None:
                 target.array[part] += dy
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     def _parts(self, rank: int) -> Iterator[tuple[slice, ...]]:
         """Place of each output in the input."""

@@ -5,71 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import Call, Dim, Example, Soap, Spec, register, sample_and_attributes
+from taskflow.operators.source import Source
 from taskflow.operators.tensor import Builder, Tensor
-from taskflow.regions import Rect
 
 
 @register("state")
 @dataclass(frozen=True, slots=True)
-class State(Operator):
+class State(Source):
     """-> (N, ...): ``start`` in the first step, later the value that ``graph.carry`` gives it. The runtime holds the value, so
     there is nothing to compute. A ``lasting`` state belongs to the trained network, such as running statistics: it has no
     sample dimension, and evaluation starts from the value that training left."""
-
-    calculates: ClassVar[bool] = False
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     start: float = 0.0
     lasting: bool = False
 
-    def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
-        takes("state", inputs, 0)
-        if not self.shape:
-            raise ValueError("state: shape must have at least the sample dimension, got ()")
-        positive("state", **{f"shape[{i}]": size for i, size in enumerate(self.shape)})
-        return (Spec(self.shape, self.dtype),)
-
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         if self.lasting:
             return tuple(Dim(f"a{i}", size, Soap.ATTRIBUTE) for i, size in enumerate(self.shape))
         return sample_and_attributes(self.shape)
 
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads(())
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
-
     def forward(self, call: Call) -> None:
         pass  # the value is already there
-
-    def backward(self, call: Call) -> None:
-        pass  # gradients do not cross steps
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -6,21 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Call, Example, Keeps, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -31,6 +21,9 @@ class SwiGLU(Operator):
     """gate, x of one shape -> y = gate / (1 + exp(-gate)) x. This one operator keeps two arrays for backward; `silu` and `mul`
     would keep three."""
 
+    kept: ClassVar[Keeps] = INPUTS
+    flops_per_element: ClassVar[int] = 5  # exponential, sum, quotient, two products
+
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("swiglu", inputs, 2)
         gate, x = inputs
@@ -38,17 +31,8 @@ class SwiGLU(Operator):
             raise ValueError(f"swiglu: inputs must be two float tensors of one shape and type, got {gate} and {x}")
         return (x,)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece, piece))
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         (gate, x), (y,) = call.inputs, call.outputs
@@ -71,9 +55,6 @@ class SwiGLU(Operator):
         if dx is not None:
             passed *= call.grad
             dx.put(passed)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 5 * piece.volume  # exponential, sum, quotient, two products
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -24,6 +24,7 @@ class TiledAttention(Operator):
 
     work: ClassVar[Work] = Work.CONTRACTION
     uniform: ClassVar[bool] = False  # how many pairs see each other depends on where the piece lies
+    kept: ClassVar[Keeps] = Keeps(weights=False)
 
     scale: float
     causal: bool = False
@@ -66,9 +67,6 @@ class TiledAttention(Operator):
         q = Rect((n0, rows[0], h0, 0), (n1, rows[1], h1, inputs[0].shape[3]))
         k, v = (Rect((n0, keys[0], groups[0], 0), (n1, keys[1], groups[1], s.shape[3])) for s in inputs[1:3])
         return Reads((q, k, v, Rect((n0,), (n1,))) if len(inputs) == 4 else (q, k, v))
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False)
 
     def integers_below(self, inputs: Sequence[Spec]) -> int | None:
         return inputs[1].shape[1] + 1 if len(inputs) == 4 else None

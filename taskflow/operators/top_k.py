@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.operator import (
+    NOTHING,
     Array,
     Call,
     Dim,
@@ -36,6 +38,7 @@ class TopK(Operator):
     numbers the first is taken first. Every dimension but E can be cut."""
 
     k: int
+    kept: ClassVar[Keeps] = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("top_k", inputs, 1)
@@ -55,9 +58,6 @@ class TopK(Operator):
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         part = Rect((*piece.lo[:-1], 0), (*piece.hi[:-1], self.k))
         return part, part
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         return (Spec((*piece.shape[:-1], self.k), INTEGER),)

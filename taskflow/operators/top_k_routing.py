@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from taskflow.floats import sums_in
 from taskflow.operators.dropout import generator_key
 from taskflow.operators.expert_slots import next_places
 from taskflow.operators.operator import (
+    NOTHING,
     Array,
     Call,
     Dim,
@@ -66,6 +67,7 @@ class TopKRouting(Operator):
     count_all: bool = True
     normalize: bool = True
     balance: int = 1
+    kept: ClassVar[Keeps] = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("top_k_routing", inputs, 1)
@@ -102,9 +104,6 @@ class TopKRouting(Operator):
         return (
             choices, choices, Rect((first,), (last,)), Rect((first, 0), (last, experts)), Rect((first, 0), (last, self.k)),
         )
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
 
     def saves(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Spec, ...]:
         groups, tokens, experts = piece.shape

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from taskflow.operators.operator import (
+    NOTHING,
     Call,
     Dim,
     Example,
@@ -32,6 +33,8 @@ class Transpose(Operator):
     """x (..., A, ..., B, ...) -> y (..., B, ..., A, ...). The new dimension 0 is the output's sample dimension."""
 
     calculates: ClassVar[bool] = False
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0
 
     dim0: int
     dim1: int
@@ -49,21 +52,12 @@ class Transpose(Operator):
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((Rect(self._swap(piece.lo), self._swap(piece.hi)),))
 
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=False, weights=False, outputs=False)
-
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.inputs[0].swapaxes(self.dim0, self.dim1)
 
     def backward(self, call: Call) -> None:
         if (dx := call.grad_inputs[0]) is not None:
             dx.put(call.grad.swapaxes(self.dim0, self.dim1))
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return 0
 
     def _swap(self, values: tuple[int, ...]) -> tuple[int, ...]:
         swapped = list(values)

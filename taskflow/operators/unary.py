@@ -11,6 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from taskflow.operators.operator import (
+    INPUTS,
+    NOTHING,
+    OUTPUTS,
     Call,
     Dim,
     Example,
@@ -31,8 +34,9 @@ class Unary(Operator):
 
     __slots__ = ()
 
-    keeps_output: ClassVar[bool] = True  # backward computes the derivative from y
-    keeps_input: ClassVar[bool] = False  # or from x
+    kept: ClassVar[Keeps] = OUTPUTS  # from which backward computes the derivative
+    flops_per_element: ClassVar[int] = 1
+    positive: ClassVar[bool] = False  # whether it is defined for positive numbers only
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -46,14 +50,9 @@ class Unary(Operator):
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece,))
 
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(inputs=self.keeps_input, weights=False, outputs=self.keeps_output)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        return example(cls(), random)  # those with attributes draw these too
 
 
 class Activation(Unary):
@@ -77,7 +76,7 @@ class Scale(Unary):
     """y = factor x."""
 
     factor: float
-    keeps_output: ClassVar[bool] = False
+    kept: ClassVar[Keeps] = NOTHING
 
     def forward(self, call: Call) -> None:
         np.multiply(call.inputs[0], self.factor, out=call.outputs[0])
@@ -100,7 +99,7 @@ class Shift(Unary):
     """y = x + number."""
 
     number: float
-    keeps_output: ClassVar[bool] = False
+    kept: ClassVar[Keeps] = NOTHING
 
     def forward(self, call: Call) -> None:
         np.add(call.inputs[0], self.number, out=call.outputs[0])
@@ -119,29 +118,17 @@ class Shift(Unary):
 class ReLU(Activation):
     """y = max(x, 0); the derivative at 0 is 0."""
 
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return example(cls(), random)
-
 
 @register("tanh")
 @dataclass(frozen=True, slots=True)
 class Tanh(Activation):
     """y = tanh(x)."""
 
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return example(cls(), random)
-
 
 @register("sigmoid")
 @dataclass(frozen=True, slots=True)
 class Sigmoid(Activation):
     """y = 1 / (1 + exp(-x))."""
-
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return example(cls(), random)
 
 
 @register("gelu")
@@ -151,8 +138,7 @@ class GELU(Unary):
     "tanh" the paper's approximation of it."""
 
     approximate: str = "none"
-    keeps_output: ClassVar[bool] = False
-    keeps_input: ClassVar[bool] = True
+    kept: ClassVar[Keeps] = INPUTS
 
     def forward(self, call: Call) -> None:
         call.kernels.gelu(call.inputs[0], self.approximate == "tanh", out=call.outputs[0])
@@ -168,10 +154,10 @@ class GELU(Unary):
         return example(cls(random.choice(("none", "tanh"))), random)
 
 
-def example(operator: Operator, random: Random) -> Example:
+def example(operator: Unary, random: Random) -> Example:
     """Draw any shape, with numbers that `Example` describes."""
     shape = tuple(random.randint(1, 5) for _ in range(random.randint(0, 4)))
-    return Example(operator, (Spec(shape, np.dtype(np.float64)),))
+    return Example(operator, (Spec(shape, np.dtype(np.float64)),), positive=operator.positive)
 
 
 def scale(input: Tensor, factor: float, *, name: str | None = None) -> Tensor:

@@ -206,7 +206,8 @@ class MemoryEstimate:
                 self._evaluator.checkpoint()
             holders[layer] = holders.get(layer, 0) + 1
             alike.update((layer, *read) for read in sizes)
-        buffers = self._evaluator.rule.buffers if self._evaluator.rule else 0
+        rule, itemsize = self._evaluator.rule, self.graph.dtype.itemsize
+        state = rule.state_bytes(itemsize) if rule else 0
         wider = {p.name: _wider(p.spec.dtype.itemsize) * p.trained for p in self.graph.parameters}  # 0: without a gradient
         gradients: dict[tuple[str, int], int] = {}
         arriving: dict[tuple[str, int], int] = {}
@@ -222,7 +223,7 @@ class MemoryEstimate:
                 shares = {read: -(-n * wider[read[0]] // among[read]) for read, n in sizes.items()}
                 updated = sum(shares.values())
                 masters = sum(n for read, n in shares.items() if wider[read[0]] > 1)
-            kept[processor] += sum(sizes.values()) + updated * buffers + masters
+            kept[processor] += sum(sizes.values()) + updated * state // sum_bytes(itemsize) + masters
             gradients[layer, processor] = summed
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk. Collectives add in place.
             if count > 1 and sync.algorithm is not SyncAlgorithm.COLLECTIVE:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trace_format import verify_events
 
 import taskflow
 from taskflow.mapper import DataParallel
 from taskflow.partition import Tile
 from taskflow.runtime.profiler.file import read_trace
-from taskflow.testing.trace_format import verify_events
 
 
 @taskflow.task(x="read-write")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from trace_format import verify_events
 
 from taskflow.cli.main import main
 from taskflow.runtime.profiler import read_trace
-from taskflow.testing.trace_format import verify_events
 
 MODEL = ("llama", "--size", "small", "--batch", "8", "-m", "h100", "-n", "4", "--rule", "adam")
 

@@ -17,11 +17,11 @@ from click.testing import CliRunner, Result
 from fast_and_slow import fast_among
 from measured_quickly import watch
 from starting import ROOT, needs_mpi, run_python
+from trace_format import verify_events
 
 from taskflow.cli.main import main
 from taskflow.runtime.profiler.compare import Row, differences
 from taskflow.runtime.profiler.file import read_trace
-from taskflow.testing.trace_format import verify_events
 
 SMALL = ("rnnlm", "--size", "small", "--set", "hidden=8", "--warmup", "2", "--steps", "3", "--costs", "analytic")
 OWN = '''

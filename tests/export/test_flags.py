@@ -5,17 +5,17 @@ from __future__ import annotations
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 import taskflow
-from taskflow.export import exported
+from taskflow.export import export, exported
 from taskflow.export.decoder import sizes_of
 from taskflow.export.hybrid import hybrid_of
 from taskflow.export.torchtitan import _model
-from taskflow.mapper import OpConfig, parse_plan
+from taskflow.mapper import HybridPlan, OpConfig, parse_plan
 from taskflow.models import build
 
 LAYERS, BATCH = 8, 16
@@ -209,6 +209,19 @@ def test_what_a_framework_has_not_is_refused_with_the_reason(plan: str, target: 
     graph = gpt()
     with pytest.raises(ValueError, match=why):
         exported(graph, strategy_of(graph, plan), target, "plan")
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "deepspeed", "accelerate"])
+def test_a_word_that_a_targets_file_does_not_know_is_refused(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a new word is refused until each target says it."""
+    known = tuple(word for word in export.KNOWN_WORDS if word != "zero")
+    assert len(known) < len(export.KNOWN_WORDS) and set(known) < {field.name for field in fields(HybridPlan)}
+    graph = gpt()
+    exported(graph, strategy_of(graph, "d8 mb1 zero1"), target, "plan")
+    monkeypatch.setattr(export, "KNOWN_WORDS", known)
+    with pytest.raises(ValueError, match=f"{target}: has no zero1; leave it out"):
+        exported(graph, strategy_of(graph, "d8 mb1 zero1"), target, "plan")
+    exported(graph, strategy_of(graph, "d8 mb1"), target, "plan")
 
 
 @pytest.mark.parametrize("target", ["megatron", "torchtitan"])

@@ -89,7 +89,7 @@ def test_shares_are_said_in_the_words_of_zero_and_fsdp() -> None:
     ("p-2", "no meaning for 'p-2'; write p2; a plan has tN"),
     ("p2 stages=", "stages= says nothing; leave it out, or write for example stages=5,6,6,5"),
     ("d4 hsdp0", "hsdp0 is for no replica"),
-    ("schedule=zbv", "schedule=zbv gives each rank of a pipeline two stages, which needs p2 or more"),
+    ("schedule=zbv", "schedule=zbv gives each rank of a pipeline 2 stages, which needs p2 or more"),
     ("d4 zero=3", "or zero3 for all layers; got '3'"),
     ("t2 t4", "'t4' says tensor for the second time"),
     ("t0", "tensor must be at least 1, got 0"),

@@ -13,7 +13,8 @@ from operator_bench import evaluate
 import taskflow.operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.operators.conv_transpose2d import ConvTranspose2d
-from taskflow.operators.operator import Spec, cost_key, iteration_space
+from taskflow.operators.cost_key import cost_key
+from taskflow.operators.operator import Spec, iteration_space
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import SlidingWindow
 from taskflow.regions import Rect

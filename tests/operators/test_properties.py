@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from operator_bench import KINDS, NAME, SEEDS, Case, backward, draw, embedded, forward, poison, reassemble, values
 
-from taskflow.operators.operator import REGISTRY, Call, Spec, Target, cost_key, iteration_space
+from taskflow.operators.cost_key import cost_key
+from taskflow.operators.operator import REGISTRY, Call, Spec, Target, iteration_space
 from taskflow.regions import Rect, covers
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)

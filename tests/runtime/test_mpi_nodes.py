@@ -18,11 +18,11 @@ from mpi_words import spoken
 from programs.nodes import CLOCK_SECONDS, Nodes, why_not
 from programs.start import HERE, LIMIT_SECONDS, MAKER, Ended
 from starting import MPIRUN, ROOT, environment, needs_mpi
+from trace_format import verify_events
 
 from taskflow import SGD, Executor, choose, host
 from taskflow.machine import load_machine
 from taskflow.runtime.profiler.file import read_trace
-from taskflow.testing.trace_format import verify_events
 
 WHY_NOT = why_not()
 pytestmark = [pytest.mark.mpi, needs_mpi, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from fast_and_slow import fast_among
 from language_model import CONFIG, ONE_STEP, model, random_strategy
+from null_runtime import ScheduleError, replay
 from pipelines import random_shares
+from stamp_kernels import Record, stamp_binder, stamped
 
 from taskflow.kernels import NumpyKernels
 from taskflow.machine import Cluster, Ends, Group, NodeTemplate, Wire, host
@@ -28,8 +30,6 @@ from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import resources, roofline, simulate, stays
 from taskflow.tasks.task import Kind
-from taskflow.testing.null_runtime import ScheduleError, replay
-from taskflow.testing.stamp_kernels import Record, stamp_binder, stamped
 
 
 def copying(ends: Ends):

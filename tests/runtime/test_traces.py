@@ -16,6 +16,7 @@ from fast_and_slow import fast_among
 from language_model import CONFIG, feeds, model
 from programs.start import rows
 from starting import needs_mpi
+from trace_format import verify_events
 
 import taskflow
 from taskflow.mapper import DataParallel
@@ -30,7 +31,6 @@ from taskflow.runtime.profiler.recording import microseconds
 from taskflow.runtime.profiler.tracer import TraceError
 from taskflow.tasks.simulate import Span, Timeline, roofline, simulate
 from taskflow.tasks.task import Kind
-from taskflow.testing.trace_format import verify_events
 
 
 def executor(mapper: str = "data", processors: int = 3) -> Executor:

@@ -10,16 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from taskflow.export.cuts import (
-    WHOLE,
-    Lies,
-    NotEven,
-    added_once,
-    dim_that_reads,
-    input_lies,
-    output_lies,
-    weight_lies,
-)
+from taskflow.export.cuts import WHOLE, Lies, NotEven, added_once, dim_that_reads, input_lies, output_lies, weight_lies
 from taskflow.export.difference import Difference
 from taskflow.export.mesh import Assignment, Mesh
 from taskflow.graph import Node, OperatorGraph

@@ -216,13 +216,14 @@ def _add_stages(
     pipeline = strategy.pipeline
     assert pipeline is not None, "it has stages"
     several = pipeline.count > pipeline.ranks
-    if pipeline.schedule is PipelineSchedule.ZERO_BUBBLE_V:
+    if pipeline.schedule.in_a_v:
         raise ValueError(
-            "the generated module deals stages to ranks in turn, and zbv has its second stages in reverse; use schedule=zb-h1, or "
-            "another target: torchtitan"
+            f"the generated module deals stages to ranks in turn, and {pipeline.schedule.value} has its second stages in reverse; "
+            "use schedule=zb-h1, or another target: torchtitan"
         )
     if (pipeline.schedule, several) not in SCHEDULES:
-        raise ValueError(f"torch.distributed.pipelining has no {pipeline.schedule.value} with several stages a rank")
+        many = "several stages" if several else "one stage"
+        raise ValueError(f"the generated module has no schedule={pipeline.schedule.value} with {many} a rank; use 1f1b")
     plan.schedule = SCHEDULES[pipeline.schedule, several]
     if plan.schedule == "Schedule1F1B" and pipeline.micro_batches < pipeline.count:
         plan.schedule = "ScheduleGPipe"

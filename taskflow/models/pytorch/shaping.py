@@ -8,15 +8,7 @@ from operator import index as whole_number
 from typing import Any
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.registry import (
-    Later,
-    Stacked,
-    TurnedWeight,
-    graph_of,
-    stands_for,
-    swapped,
-    tensor_of,
-)
+from taskflow.models.pytorch.registry import Later, Stacked, TurnedWeight, graph_of, stands_for, swapped, tensor_of
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Around, Cluster, Device, Machine, PartOfMachine, collective, exchange
-from taskflow.mapper import Strategy, numbered_layer, sample_dim
+from taskflow.mapper import NARROW_PRODUCTS, NarrowProducts, Strategy, numbered_layer, sample_dim
 from taskflow.operators.operator import computes_in
 from taskflow.optimizer.cost.accumulated_gradients import adding, target_bytes
 from taskflow.optimizer.cost.analytic import AnalyticCosts
@@ -30,8 +30,6 @@ _Backward = tuple[tuple[bool, ...], int, int]
 
 
 LINEAR = ("linear", "expert_linear", "routed_linear")
-EIGHT_BIT_SIZES = 16
-"""What the features of a linear layer divide by, for its products to be in 8 bits (torchtitan's and Transformer Engine's rule)."""
 
 
 class ModelCosts(Costs):
@@ -39,8 +37,9 @@ class ModelCosts(Costs):
 
     def __init__(self, model: CostModel, graph: OperatorGraph, machine: Cluster | PartOfMachine, rule: UpdateRule | None) -> None:
         self.model, self._machine, self._rule, self._graph = model, machine, rule, graph
-        self._eight: frozenset[int] = frozenset()  # operators whose products are in 8 bits
-        self._in_eight: ModelCosts | None = None
+        self._products: NarrowProducts | None = None  # in which linear layers multiply: the operators ``_narrow``
+        self._narrow: frozenset[int] = frozenset()
+        self._with_products: dict[str, ModelCosts] = {}
         active, needs, _ = gradient_flow(graph)
         self._given = gradients_given(graph, active, needs)
         self._wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
@@ -61,8 +60,8 @@ class ModelCosts(Costs):
         # Pieces that are equally long in every dimension, at the same borders, and touch as many bytes differ only in
         # where they lie: on a thousand processors looking at each would take most of a search's time.
         borders = tuple((a == 0, b == dim.size) for a, b, dim in zip(piece.lo, piece.hi, node.dims))
-        eight = node.number in self._eight
-        key = (self._like[node.number], piece.shape, borders, backward, self._classes[processor], flops, nbytes, eight)
+        narrow = node.number in self._narrow
+        key = (self._like[node.number], piece.shape, borders, backward, self._classes[processor], flops, nbytes, narrow)
         if key not in self._known:
             self._known[key] = self._seconds(node, piece, backward, processor, nbytes)
         return self._known[key]
@@ -101,34 +100,29 @@ class ModelCosts(Costs):
 
     def _device(self, node: Node, processor: int) -> Device:
         device = self._machine.processors[processor].device
-        return in_eight_bits(device) if node.number in self._eight else device
+        return multiplying_in(device, self._products) if self._products and node.number in self._narrow else device
 
     def _of(self, strategy: Strategy) -> ModelCosts:
-        """The costs of a strategy's tasks: these, or those with linear layers in 8 bits."""
+        """The costs of a strategy's tasks: these, or those whose linear layers multiply in a narrower type."""
         return self.of_products(strategy.plan.products) if strategy.plan is not None else self
 
     def of_products(self, products: str) -> ModelCosts:
         """Return the costs with which every plan's products are as ``products`` says (`HybridPlan.products`). Raises ValueError
         that names a kind of device that has no such products."""
-        if not products or self._eight:
+        if not products or self._products:
             return self
+        kind = NARROW_PRODUCTS[products]
         for device in self._machine.kinds:
-            if "float8" not in dict(device.flops_per_second):
+            if kind.rate not in dict(device.flops_per_second):
                 raise ValueError(
-                    f"products={products} needs devices with a rate of float8, {device.kind} has none; leave it out, or take a "
-                    "machine with one (taskflow machines)"
+                    f"products={products} needs devices with a rate of {kind.rate}, {device.kind} has none; leave it out, or take "
+                    "a machine with one (taskflow machines)"
                 )
-        if self._in_eight is None:
-            self._in_eight = copy(self)
-            self._in_eight._known, self._in_eight._eight = {}, frozenset(filter(self._takes_eight, range(len(self._graph))))
-        return self._in_eight
-
-    def _takes_eight(self, number: int) -> bool:
-        """True for products of layers (not of the last one, over the vocabulary) whose sizes kernels of 8 bits take."""
-        node = self._graph.nodes[number]
-        if node.operator.kind not in LINEAR or not numbered_layer(node.name):
-            return False
-        return all(n % EIGHT_BIT_SIZES == 0 for n in node.parameters[0].spec.shape[-2:])
+        if products not in self._with_products:
+            narrow = self._with_products[products] = copy(self)
+            narrow._known, narrow._least, narrow._parts, narrow._products = {}, {}, {}, kind
+            narrow._narrow = frozenset(node.number for node in self._graph if _multiplies_in(node, kind))
+        return self._with_products[products]
 
     def pace(self, graph: TaskGraph, strategy: Strategy, copies: Sequence[int] | None = None) -> Cost:
         if (own := self._of(strategy)) is not self:
@@ -205,7 +199,7 @@ class ModelCosts(Costs):
         ask = getattr(self.model, "least_seconds", None)
         if ask is None:
             return 0.0
-        key = (self._like[node.number], backward, self._classes[processor], node.number in self._eight)
+        key = (self._like[node.number], backward, self._classes[processor], node.number in self._narrow)
         if key not in self._least:
             device = self._device(node, processor)
             self._least[key] = ask(node.operator, node.specs, backward, self._wanted[node.number], device)
@@ -214,7 +208,7 @@ class ModelCosts(Costs):
     def least_parts(self, node: Node, backward: bool, processor: int) -> tuple[tuple[float, float], ...]:
         if not isinstance(self.model, AnalyticCosts):
             return ()
-        key = (self._like[node.number], backward, self._classes[processor], node.number in self._eight)
+        key = (self._like[node.number], backward, self._classes[processor], node.number in self._narrow)
         if key not in self._parts:
             device = self._device(node, processor)
             wanted = self._wanted[node.number]
@@ -277,16 +271,23 @@ class ModelCosts(Costs):
         return tuple([(k.latency_seconds, k.bytes_per_second) for k in self._machine.route(source, target)])
 
 
+def _multiplies_in(node: Node, kind: NarrowProducts) -> bool:
+    """True for products of layers (not of the last one, over the vocabulary) whose sizes kernels of the narrower type take."""
+    if node.operator.kind not in LINEAR or not numbered_layer(node.name):
+        return False
+    return all(n % kind.divides == 0 for n in node.parameters[0].spec.shape[-2:])
+
+
 @lru_cache(maxsize=64)
-def in_eight_bits(device: Device) -> Device:
-    """Return the device as it multiplies 16- and 32-bit numbers after bringing them into 8 bits."""
+def multiplying_in(device: Device, kind: NarrowProducts) -> Device:
+    """Return the device as it multiplies 16- and 32-bit numbers after bringing them into a narrower type."""
     rates, products = dict(device.flops_per_second), dict(device.matrix_products)
     for dtype in ("bfloat16", "float16", "float32"):
-        rates[dtype] = rates["float8"]
+        rates[dtype] = rates[kind.rate]
         products.pop(dtype, None)
-        if "float8" in products:
-            products[dtype] = products["float8"]
+        if kind.rate in products:
+            products[dtype] = products[kind.rate]
     return replace(
-        device, kind=f"{device.kind} in 8 bits", products="float8", flops_per_second=tuple(rates.items()),
+        device, kind=f"{device.kind} in {kind.rate}", products=kind.rate, flops_per_second=tuple(rates.items()),
         matrix_products=tuple(products.items()),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from taskflow.machine import Device
+from taskflow.mapper import narrow_rate
 from taskflow.operators.operator import Operator, Spec, Work
 from taskflow.optimizer.cost.phases import Phase, arrays, phases
 from taskflow.optimizer.cost.products import product_seconds
@@ -153,17 +154,18 @@ class _Products:
         terms = phase.flops / 2 / max(1, results)
         rows, columns = max(1.0, results / (right / terms)), max(1.0, results / (left / terms))
         batches = max(1, round(results / (rows * columns)))
-        # A step brings both factors into 8 bits; measured products already do so with the left one.
-        casts = CAST_BYTES * batches * terms * columns / memory if device.products == "float8" else 0.0
+        # A step brings both factors into a narrower type; measured products already do so with the left one.
+        narrow = narrow_rate(device.products)
+        casts = CAST_BYTES * batches * terms * columns / memory if narrow else 0.0
         if (rates := device.products_of(self.dtype)) is not None:
-            size = 1 if "8" in str(self.dtype) or device.products == "float8" else 2
+            size = narrow.itemsize if narrow else 1 if "8" in str(self.dtype) else 2
             alone = product_seconds(device, rates, peak, size, ceil(rows), ceil(columns), terms, batches)
             # What is wider than the results that a library writes, as sums of gradients are.
             more = phase.nbytes - batches * 2 * (rows * terms + terms * columns + rows * columns)
             return alone / self.part + casts + max(0.0, more) / memory - device.launch_seconds  # which is counted for every kernel
         reached = peak * self.efficiency * self.part
         alone = tiled(ceil(rows), ceil(columns), terms, batches, device.multiprocessors, reached)
-        if device.products == "float8":  # the left factor's, too, and a kernel
+        if narrow:  # the left factor's, too, and a kernel
             casts = casts * (1 + rows / columns) + device.launch_seconds
         return max(alone, phase.nbytes / memory) + casts
 

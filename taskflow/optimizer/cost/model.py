@@ -7,7 +7,8 @@ from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from taskflow.machine import Device, Machine, transfer_seconds
-from taskflow.operators.operator import Operator, Spec, cost_key
+from taskflow.operators.cost_key import cost_key
+from taskflow.operators.operator import Operator, Spec
 from taskflow.optimizer.cost.accumulated_gradients import Adding, added_bytes, adding, target_bytes
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule

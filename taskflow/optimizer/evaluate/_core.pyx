@@ -54,7 +54,7 @@ cdef extern from "evaluate/step.h" namespace "taskflow" nogil:
                      RouteCallback route, GroupCallback group, cbool (*go_on)(void*) noexcept, TableCallback table,
                      void* asker) except +
         void repeat(int times)
-        void rule(cbool trains, int buffers, int64_t flops, cbool clips)
+        void rule(cbool trains, int64_t state4, int64_t state8, int64_t flops, cbool clips)
         void add_node(const vector[int]& input_nodes, const vector[int]& input_outputs, const vector[int]& parameters,
                       const vector[int]& itemsizes, const vector[int]& needs, const vector[int]& seeds, cbool state,
                       cbool active, cbool keeps_inputs, cbool keeps_weights, cbool keeps_outputs)
@@ -197,8 +197,8 @@ cdef class Core:
         after the first one's."""
         self.step.get().repeat(times)
 
-    def rule(self, bint trains, int buffers, int64_t flops, bint clips):
-        self.step.get().rule(trains, buffers, flops, clips)
+    def rule(self, bint trains, int64_t state4, int64_t state8, int64_t flops, bint clips):
+        self.step.get().rule(trains, state4, state8, flops, clips)
 
     def add_node(self, list input_nodes, list input_outputs, list parameters, list itemsizes, list needs, list seeds,
                  bint state, bint active, bint keeps_inputs, bint keeps_weights, bint keeps_outputs):

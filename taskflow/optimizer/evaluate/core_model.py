@@ -19,7 +19,10 @@ def describe_model(
 ) -> None:
     """Tell the core the graph and the update rule. ``clips``: whether gradients are clipped; ``layers``: their numbers by name;
     ``region`` and ``listed`` give the core's numbers of a Rect and of a list of them."""
-    core.rule(rule is not None, rule.buffers if rule else 0, rule.flops(1) if rule else 0, clips)
+    if rule is None:
+        core.rule(False, 0, 0, 0, clips)
+    else:
+        core.rule(True, rule.state_bytes(4), rule.state_bytes(8), rule.flops(1), clips)
     active, needs, trained = gradient_flow(graph)
     for parameter in graph.parameters:
         dtype = parameter.spec.dtype

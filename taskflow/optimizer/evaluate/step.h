@@ -27,8 +27,9 @@ public:
         model_.routes.begin(processors);
     }
     void repeat(int times) { model_.repeats = times; }
-    void rule(bool trains, int buffers, int64_t flops, bool clips) {
-        model_.trains = trains, model_.rule_buffers = buffers, model_.rule_flops = flops, model_.clips = clips;
+    void rule(bool trains, int64_t state4, int64_t state8, int64_t flops, bool clips) {
+        model_.trains = trains, model_.rule_flops = flops, model_.clips = clips;
+        model_.rule_state[0] = state4, model_.rule_state[1] = state8;
     }
     void add_node(const std::vector<int>& input_nodes, const std::vector<int>& input_outputs,
                   const std::vector<int>& parameters, const std::vector<int>& itemsizes, const std::vector<int>& needs,

@@ -27,7 +27,7 @@ from taskflow.optimizer.grid.memory import MARGIN, PlanMemory, bytes_in_program,
 from taskflow.optimizer.grid.mixed import MixedGrid
 from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, quick_neighbours
 from taskflow.optimizer.grid.passes import passes_seconds
-from taskflow.optimizer.grid.plans import grid_plans, has_grid, has_no_order, held_bytes, no_grid
+from taskflow.optimizer.grid.plans import grid_plans, has_no_order, held_bytes, no_grid
 from taskflow.optimizer.grid.price import PlanPrices
 from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
 from taskflow.optimizer.grid.recompute_to_fit import fit, fitted
@@ -61,7 +61,6 @@ __all__ = [
     "fit",
     "fitted",
     "grid_plans",
-    "has_grid",
     "has_no_order",
     "held_bytes",
     "joined",

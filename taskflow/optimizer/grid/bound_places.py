@@ -42,21 +42,23 @@ class LayerPlaces:
 
 class ScheduleKind(Enum):
     """Kinds of schedules. ALONE: of one rank. IN_TURN: 1F1B, or GPipe with one stage a rank, which keeps no less. APART: ZB-H1.
-    INTERLEAVED and GPIPE: with several stages a rank. V: ZBV."""
+    INTERLEAVED and GPIPE: with several stages a rank. Schedules in a V are kinds of their own (`Kind`)."""
 
     ALONE = "alone"
     IN_TURN = "1f1b"
     APART = "zb-h1"
     INTERLEAVED = "interleaved"
     GPIPE = "gpipe"
-    V = "zbv"
+
+
+Kind = ScheduleKind | PipelineSchedule
 
 
 @lru_cache(maxsize=4096)
-def places_of(kind: ScheduleKind, ranks: int, count: int) -> LayerPlaces:
+def places_of(kind: Kind, ranks: int, count: int) -> LayerPlaces:
     """Return the places of a kind of schedule for ``count`` micro-batches."""
-    if kind is ScheduleKind.V:
-        return _of_v(ranks, count)
+    if isinstance(kind, PipelineSchedule):
+        return _of_v(kind, ranks, count)
     if kind in (ScheduleKind.INTERLEAVED, ScheduleKind.GPIPE):
         return _of_several(ranks, count, kind is ScheduleKind.GPIPE)
     before = np.tri(ranks, k=-1)
@@ -108,10 +110,10 @@ def _of_several(ranks: int, count: int, together: bool) -> LayerPlaces:
     )
 
 
-def _of_v(ranks: int, count: int) -> LayerPlaces:
-    """Of ZBV: the stages that go forth, then those that go back. Paths end with a rank's own passes, as gradients of weights may
-    be computed while those of inputs go back."""
-    rank, before, fill, kept, summed = _v(ranks, min(count, MOST_ROUNDS * ranks))
+def _of_v(schedule: PipelineSchedule, ranks: int, count: int) -> LayerPlaces:
+    """Of a schedule in a V: the stages that go forth, then those that go back. Paths end with a rank's own passes, as gradients of
+    weights may be computed while those of inputs go back."""
+    rank, before, fill, kept, summed = _v(schedule, ranks, min(count, MOST_ROUNDS * ranks))
     forward, backward = (np.where(rank[:, None] == rank[None, :], count - some, 0.0) for some in before)
     least = max(1.0, float(backward[backward > 0].min(initial=count)))
     own = (rank[None, :] == kept[:, -1:]).astype(float)
@@ -120,11 +122,11 @@ def _of_v(ranks: int, count: int) -> LayerPlaces:
 
 
 @lru_cache(maxsize=256)
-def _v(ranks: int, count: int) -> tuple[Array, Array, Array, Array, Array]:
+def _v(schedule: PipelineSchedule, ranks: int, count: int) -> tuple[Array, Array, Array, Array, Array]:
     """Found in the passes. The rank of each stage. (2, stages, stages): how many passes of another stage of its rank come before a
     stage's first, forward, and gradients of weights or inputs. The stages before each. Moments: what is kept, with the rank in a
     last column, and of which stages gradients are there."""
-    schedule, stages = PipelineSchedule.ZERO_BUBBLE_V, 2 * ranks
+    stages = 2 * ranks
     rank = np.array([schedule.rank(stage, ranks) for stage in range(stages)])
     before = np.zeros((2, stages, stages))
     kept: list[tuple[float, ...]] = []
@@ -156,23 +158,26 @@ def _v(ranks: int, count: int) -> tuple[Array, Array, Array, Array, Array]:
     return rank, before, np.tri(stages, k=-1), np.array(kept), np.array(summed)
 
 
-def kind_of(plan: HybridPlan) -> ScheduleKind:
+def kind_of(plan: HybridPlan) -> Kind:
     """Return the kind of a plan's schedule."""
     if plan.pipeline == 1:
         return ScheduleKind.ALONE
+    if plan.schedule.in_a_v:
+        return plan.schedule
     if plan.schedule.weights_apart:
-        return ScheduleKind.V if plan.virtual > 1 else ScheduleKind.APART
+        return ScheduleKind.APART
     if plan.virtual == 1:
         return ScheduleKind.IN_TURN
     return ScheduleKind.GPIPE if plan.schedule is PipelineSchedule.GPIPE else ScheduleKind.INTERLEAVED
 
 
-def kinds_of(plan: HybridPlan, count: int, layers: int) -> list[ScheduleKind]:
+def kinds_of(plan: HybridPlan, count: int, layers: int) -> list[Kind]:
     """Return the kinds of schedules that a plan's ranks can have."""
     p = plan.pipeline
     if p == 1:
         return [ScheduleKind.ALONE]
-    found = [ScheduleKind.IN_TURN, ScheduleKind.APART]
+    found: list[Kind] = [ScheduleKind.IN_TURN, ScheduleKind.APART]
     if 2 * p <= layers:
-        found += [ScheduleKind.GPIPE, ScheduleKind.V] + [ScheduleKind.INTERLEAVED] * (count % p == 0)
+        found += [ScheduleKind.GPIPE, *(schedule for schedule in PipelineSchedule if schedule.in_a_v)]
+        found += [ScheduleKind.INTERLEAVED] * (count % p == 0)
     return found

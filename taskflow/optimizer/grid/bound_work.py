@@ -94,12 +94,12 @@ class LayerWorks:
         sums = self.sums
         once = np.zeros(len(self.tables.weight_node), bool)
         once[np.unique(self.tables.weight_name, return_index=True)[1]] = True
-        own, buffers = layer[self.tables.weight_node], sums.rule.buffers if sums.rule else 0
+        own = layer[self.tables.weight_node]
         elements, nbytes = table.weight_elements * once, table.weight_bytes * once
         masters = np.where(sums.wide * elements > nbytes, sums.wide, 0)
         weights, gradients, state, touched = (
             np.bincount(own, values / table.weight_holders, self.layers) for values in (
-                nbytes, elements * sums.wide, elements * (sums.wide * buffers + masters), elements * sums.touched
+                nbytes, elements * sums.wide, elements * (sums.state + masters), elements * sums.touched
             )
         )  # fmt: skip
         of_all = table.weight_holders == plan.tensor * plan.context * plan.experts

@@ -78,7 +78,7 @@ def _ordered(plan: HybridPlan) -> Iterator[HybridPlan]:
     for schedule in PipelineSchedule:
         if schedule.chunks in (None, plan.virtual):
             yield replace(plan, schedule=schedule)
-        elif plan.pipeline > 1 and schedule is PipelineSchedule.ZERO_BUBBLE_V:
+        elif plan.pipeline > 1 and schedule.in_a_v:
             yield replace(plan, schedule=schedule, virtual=2, stages=())
     for virtual in (2 * plan.virtual, plan.virtual // 2):
         if virtual and plan.pipeline > 1:

@@ -24,7 +24,7 @@ import numpy as np
 
 from taskflow.mapper import HybridPlan, samples
 from taskflow.optimizer.grid.bound_options import delays, layer_kinds, pass_seconds
-from taskflow.optimizer.grid.bound_places import ScheduleKind, kind_of, kinds_of, places_of
+from taskflow.optimizer.grid.bound_places import Kind, ScheduleKind, kind_of, kinds_of, places_of
 from taskflow.optimizer.grid.bound_program import LeastProgram
 from taskflow.optimizer.grid.bound_work import LayerWorks
 from taskflow.optimizer.grid.plans import powers
@@ -71,7 +71,7 @@ def least_of_plans(works: LayerWorks, memory_bytes: int, over: Callable[[], bool
     return found
 
 
-def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float = inf, kind: ScheduleKind | None = None) -> float:
+def least_of(works: LayerWorks, plan: HybridPlan, memory_bytes: int, most: float = inf, kind: Kind | None = None) -> float:
     """Return the seconds that plans with these degrees and micro-batch take at least, with a ``kind`` of schedule, or with the
     plan's own; ``most`` if that is less. Raises ValueError if the network cannot be cut so."""
     count, kind = samples(works.sums.graph) // plan.samples_a_pass, kind or kind_of(plan)
@@ -132,7 +132,7 @@ def _shapes(works: LayerWorks) -> Iterator[HybridPlan]:
                         yield HybridPlan(tensor=t, context=c, pipeline=p, data=d, experts=e, micro_batch=batch // (d * count))
 
 
-def _priced(plan: HybridPlan, count: int, works: LayerWorks, update: float, kind: ScheduleKind) -> _LayerSums:
+def _priced(plan: HybridPlan, count: int, works: LayerWorks, update: float, kind: Kind) -> _LayerSums:
     """The sums over layers at the prices at which a layer changes its level, without a price, and at one that is too high."""
     work, (ahead, back) = works.of(plan), pass_seconds(works, plan)
     share = max(1, (plan.data or 1) // plan.experts)

@@ -134,11 +134,6 @@ def runs_after_micro_batches(graph: OperatorGraph) -> bool:
     return strategy is not None and strategy.pipeline is not None and bool(strategy.pipeline.last(graph, strategy.configs))
 
 
-def has_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> bool:
-    """True if a search of a network tries the grid first (`no_grid`)."""
-    return not no_grid(graph, machine, rule)
-
-
 def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> str:
     """Return why a search of a network does not try the grid: it is not trained, or on one device, or has no layers with matrix
     products, or needs less than `MEMORY_SHARE` of a device's memory. Empty if it does."""
@@ -157,12 +152,13 @@ def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> 
 
 def held_bytes(graph: OperatorGraph, rule: UpdateRule | None) -> int:
     """Return the bytes that are kept from step to step, if nothing is kept twice: weights, with the update rule's state."""
-    total, buffers = 0, rule.buffers if rule is not None else 0
+    total = 0
     for parameter in graph.parameters:
         size = parameter.spec.dtype.itemsize
         wide = sum_bytes(size) * parameter.trained
         updated = wide if rule is not None and wide > size else 0  # beside weights of 16 bits
-        total += parameter.spec.rect.volume * (size + updated + wide * buffers)
+        state = rule.state_bytes(size) * parameter.trained if rule is not None else 0
+        total += parameter.spec.rect.volume * (size + updated + state)
     return total
 
 

@@ -114,6 +114,7 @@ class PlanSums:
         self.touched = np.array([rule.nbytes(1, size) if rule else 0 for size in sizes], np.int64)
         trained = np.array([p.trained for node in self.graph for p in node.parameters], np.int64)
         self.touched *= trained
+        self.state = np.array([rule.state_bytes(size) if rule else 0 for size in sizes], np.int64) * trained
         self.wide = np.array([sum_bytes(size) for size in sizes], np.int64) * trained  # bytes of an element's gradient
 
     @cached_property
@@ -267,13 +268,12 @@ class PlanSums:
         within = np.minimum(holders, plan.sharers)  # what several of a replica hold is shared within replicas
         share = np.where(zero > 1, np.minimum(within, plan.shard_group) if plan.shard_group else within, holders)
         wide = self.wide
-        buffers = self.rule.buffers if self.rule else 0
         masters = np.where(wide * elements > nbytes, wide, 0)
         total = np.where(zero >= 3, share, 1)
         held = nbytes / total
         gradients = elements * wide / np.where(zero >= 2, share, 1) if self.rule else elements * 0.0
         parts = np.where(zero >= 1, share, 1)
-        state = elements * (wide * buffers + masters) / parts
+        state = elements * (self.state + masters) / parts
         alone = holders == 1
         gathered = np.zeros(count)
         if (zero >= 3).any():

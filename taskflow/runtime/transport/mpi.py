@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taskflow.floats import is_narrow
-from taskflow.runtime.job import (
-    WATCHDOG_VARIABLE,
-    Backoff,
-    Wait,
-    explain,
-    poll,
-    watchdog_limit,
-)
+from taskflow.runtime.job import WATCHDOG_VARIABLE, Backoff, Wait, explain, poll, watchdog_limit
 from taskflow.runtime.transport.base import Channel, Transport
 from taskflow.runtime.transport.mpi_collectives import (
     Communicators,

@@ -140,14 +140,16 @@ def masters_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph) -> dict[st
 def training_state_of(graph: OperatorGraph, cut: CutGraph, tasks: TaskGraph, prefix: str) -> dict[str, ArrayLayout]:
     """Return what training keeps beside the weights, by names that begin with ``training/``: the update rule's arrays, such as
     ``training/adam0/conv1.weight``, and carried state, such as ``training/carried/lstm.h0``."""
-    specs = {p.name: Spec(p.shape, sums_in(p.spec.dtype)) for p in graph.parameters}
+    shapes = {p.name: p.shape for p in graph.parameters}
     held: dict[tuple[str, str], list[HeldElements]] = {}
     for update, bundle, span in _updates(cut, tasks):
         for i, number in enumerate(update.state):
             kind = f"{TRAINING}{type(update.rule).__name__.lower()}{i}/"
             for cell, elements in _held_of(bundle, span, tasks.buffers[number]):
                 held.setdefault((kind, cell.parameter), []).append(elements)
-    found = {kind + p: ArrayLayout(kind + p, specs[p], tuple(parts)) for (kind, p), parts in held.items()}
+    found = {
+        kind + p: ArrayLayout(kind + p, Spec(shapes[p], parts[0].memory.dtype), tuple(parts)) for (kind, p), parts in held.items()
+    }
     return found | _states(graph, cut, prefix, f"{TRAINING}carried/", lasting=False)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -364,11 +365,11 @@ def _update(
     gradients = emit.part(state.flat_gradients[bundle.name, processor], span)
     kind = sums_in(bundle.dtype)
 
-    def kept(what: str) -> int:
-        return emit.buffer(f"{bundle.name}.{what}", span, processor, kind, kept=True)
+    def kept(what: str, dtype: np.dtype[Any]) -> int:
+        return emit.buffer(f"{bundle.name}.{what}", span, processor, dtype, kept=True)
 
-    buffers = tuple(kept(f"{type(rule).__name__.lower()}{i}") for i in range(rule.buffers))
-    master = None if kind == bundle.dtype else kept(MASTER)
+    buffers = tuple(kept(f"{type(rule).__name__.lower()}{i}", rule.state_type(bundle.dtype)) for i in range(rule.buffers))
+    master = None if kind == bundle.dtype else kept(MASTER, kind)
     scale = scales.get(processor)
     state_parts = tuple(emit.whole(b) for b in (*buffers, *(() if master is None else (master,))))
     emit.emit(

@@ -15,8 +15,9 @@ from taskflow.mapper import DataParallel
 from taskflow.mapper.mapper import map_graph
 from taskflow.models import build
 from taskflow.models.rnnlm import RNNLMConfig, rnnlm
+from taskflow.operators.cost_key import cost_key
 from taskflow.operators.linear import Linear
-from taskflow.operators.operator import Spec, cost_key
+from taskflow.operators.operator import Spec
 from taskflow.optimizer.cost.measured.bench import Surroundings, measure
 from taskflow.optimizer.cost.measured.cache_state import (
     FRESH,

@@ -20,9 +20,10 @@ from modules import module_of
 
 from taskflow.kernels import NumpyKernels, default_kernels, kernels_on
 from taskflow.machine import host, load_machine, transfer_seconds
+from taskflow.operators.cost_key import cost_key
 from taskflow.operators.embedding import Embedding
 from taskflow.operators.linear import Linear
-from taskflow.operators.operator import REGISTRY, Spec, cost_key, iteration_space
+from taskflow.operators.operator import REGISTRY, Spec, iteration_space
 from taskflow.optimizer.cost.measured import before_measuring, nothing_new
 from taskflow.optimizer.cost.measured import bench as cost_bench
 from taskflow.optimizer.cost.measured.bench import Surroundings, measure

@@ -9,16 +9,18 @@ import pytest
 from taskflow.export import exported
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine
-from taskflow.mapper import HybridParallel, Strategy, map_graph
+from taskflow.mapper import NARROW_PRODUCTS, HybridParallel, Strategy, map_graph
 from taskflow.mapper.strategy_file import load, save
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import make_evaluator, search
 from taskflow.optimizer.cost import Roofline
-from taskflow.optimizer.cost.adapter import in_eight_bits
+from taskflow.optimizer.cost.adapter import multiplying_in
 from taskflow.optimizer.cost.library import spent
 from taskflow.regions import Rect
 from taskflow.rules import Adam
 from taskflow.runtime import Executor
+
+FP8 = NARROW_PRODUCTS["fp8"]
 
 
 def network(hidden: int, batch: int = 16, steps: int = 2048) -> OperatorGraph:
@@ -56,13 +58,13 @@ def test_casts_of_both_factors_are_counted() -> None:
     graph, device = network(4096), load_machine("h100", 1).processors[0].device
     node = graph.node("layers.0.mlp.up_proj")
     asked = node.operator, node.specs, node.space, False, (), ()
-    eight, sixteen = (spent(*asked, of, "bfloat16", 1.0) for of in (in_eight_bits(device), device))
+    eight, sixteen = (spent(*asked, of, "bfloat16", 1.0) for of in (multiplying_in(device, FP8), device))
     assert eight is not None and sixteen is not None
     assert sixteen.device > eight.device
     weights = node.parameters[0].spec.shape[0] * node.parameters[0].spec.shape[1]
     assert sixteen.device / 2 + 3 * weights / device.memory_rate < eight.device
     short = Rect((0, 0, 0, 0), (1, 64, 64, 64))
-    eight, sixteen = (spent(*asked[:2], short, *asked[3:], of, "bfloat16", 1.0) for of in (in_eight_bits(device), device))
+    eight, sixteen = (spent(*asked[:2], short, *asked[3:], of, "bfloat16", 1.0) for of in (multiplying_in(device, FP8), device))
     assert eight is not None and sixteen is not None and eight.device > sixteen.device
 
 
@@ -92,7 +94,7 @@ def test_torchtitans_sections_come_once() -> None:
 def test_devices_without_rates_of_eight_bits_are_named() -> None:
     with pytest.raises(ValueError, match="a100 has none; leave it out"):
         seconds(network(64), "d4 products=fp8", load_machine("a100", 4))
-    with pytest.raises(ValueError, match="no meaning for 'products=fp4'"):
+    with pytest.raises(ValueError, match="products must be one of fp8, got 'fp4'"):
         HybridParallel("d4 products=fp4")
 
 

@@ -23,10 +23,10 @@ from taskflow.optimizer.grid import (
     PlanGrid,
     best_of_grid,
     grid_plans,
-    has_grid,
     has_no_order,
     kendall,
     memory_of_plan,
+    no_grid,
     passes_seconds,
 )
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
@@ -270,9 +270,9 @@ def test_kendalls_tau() -> None:
 
 
 def test_searches_look_at_the_grid_of_large_networks_of_layers_only() -> None:
-    assert has_grid(build("GPT-2", batch=8), machine(), RULE)
-    assert not has_grid(build("GPT-2", preset="small"), machine(), RULE)  # nothing to gain by stages of microseconds
-    assert not has_grid(build("GPT-2", batch=8), machine(), None)
-    assert not has_grid(build("GPT-2", batch=8), load_machine("h100", 1), RULE)
+    assert not no_grid(build("GPT-2", batch=8), machine(), RULE)
+    assert no_grid(build("GPT-2", preset="small"), machine(), RULE)  # nothing to gain by stages of microseconds
+    assert no_grid(build("GPT-2", batch=8), machine(), None)
+    assert no_grid(build("GPT-2", batch=8), load_machine("h100", 1), RULE)
     for name in ("ResNet-101", "NMT", "RNNLM", "AlexNet"):
-        assert not has_grid(build(name, batch=8), load_machine("p100", 4), RULE)
+        assert no_grid(build(name, batch=8), load_machine("p100", 4), RULE)

@@ -213,7 +213,7 @@ def test_the_program_finds_the_least() -> None:
     """Against HiGHS, where it is installed: random layers, places and memories."""
     optimize = pytest.importorskip("scipy.optimize")
     random = np.random.default_rng(0)
-    for kind in ScheduleKind:
+    for kind in (*ScheduleKind, PipelineSchedule.ZERO_BUBBLE_V):
         ranks = 1 if kind is ScheduleKind.ALONE else 4
         places = places_of(kind, ranks, 12)
         forward, backward, through, back, kept, weights, gradients, busy = random.random((8, 4, 2))

@@ -236,5 +236,5 @@ def memory_action(
 def _update_action(rule: UpdateRule, size: int, kernels: KernelSet) -> Callable[[], object]:
     xp = kernels.xp
     weights, gradients = xp.ones(size, np.float32), xp.ones(size, np.float32)
-    state = tuple(xp.ones(size, np.float32) for _ in range(rule.buffers))
+    state = tuple(xp.ones(size, rule.state_type(np.dtype(np.float32))) for _ in range(rule.buffers))
     return lambda: rule.update(kernels, weights, gradients, state, lr=rule.lr, step=2, scale=1.0)

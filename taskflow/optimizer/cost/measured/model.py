@@ -17,7 +17,8 @@ import numpy as np
 from taskflow.cache import cache_folder
 from taskflow.kernels import KernelSet, kernels_on
 from taskflow.machine import Device, Machine
-from taskflow.operators.operator import Array, Operator, Spec, cost_key
+from taskflow.operators.cost_key import cost_key
+from taskflow.operators.operator import Array, Operator, Spec
 from taskflow.optimizer.cost.accumulated_gradients import Adding
 from taskflow.optimizer.cost.measured.bench import ARRAYS, Surroundings, measure, memory_action, piece_action, runs_of
 from taskflow.optimizer.cost.measured.blas_threads import blas_threads

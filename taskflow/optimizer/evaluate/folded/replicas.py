@@ -11,7 +11,8 @@ import numpy as np
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Strategy, sample_dim
-from taskflow.operators.operator import Soap, cost_key
+from taskflow.operators.cost_key import cost_key
+from taskflow.operators.operator import Soap
 
 Permutations = np.ndarray  # (replica, processor) -> processor of that replica  # type: ignore[type-arg]
 

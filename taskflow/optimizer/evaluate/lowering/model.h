@@ -26,7 +26,7 @@ struct Model {  // what does not change from strategy to strategy
     std::vector<int> loss_lists;  // list of the loss's whole Rect
     std::vector<std::pair<std::pair<int, int>, std::pair<int, int>>> carries;
     bool trains = false, clips = false;
-    int rule_buffers = 0;
+    int64_t rule_state[2] = {0, 0};  // bytes that the rule keeps for a weight that is updated in float32, in float64
     int64_t rule_flops = 0;  // an element
     Geometry geometry;
     SyncTables sync_tables;

@@ -126,7 +126,8 @@ inline void Lowering::emit(const Synced& b, const Chunk& c, const Chunk& range, 
     case UPDATE_WEIGHTS:
         wait(scales_[at]);
         task = end(UPDATE, at, m.rule_flops * volume,
-                   nbytes * (3 + 2 * m.rule_buffers) + (weights < nbytes ? weights : 0) + (scales_[at] >= 0 ? DOUBLE_BYTES : 0));
+                   3 * nbytes + 2 * volume * m.rule_state[b.plan->gradient_bytes() > 4] + (weights < nbytes ? weights : 0) +
+                       (scales_[at] >= 0 ? DOUBLE_BYTES : 0));
         break;
     case ALL_REDUCE: task = end_collective(m.everywhere(group), others * volume, 2 * others * nbytes, 2); break;
     case REDUCE_SCATTER: task = end_collective(m.everywhere(group), others * volume, others * nbytes, 1); break;

@@ -1,1 +1,0 @@
-"""Runtimes and checks for tests; nothing else of taskflow imports them."""
