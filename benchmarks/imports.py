@@ -28,6 +28,7 @@ import taskflow
 from taskflow.checkpoint import load_weights
 from taskflow.models.huggingface import examples_for, from_config, module_of
 from taskflow.models.huggingface.parts import images_beside
+from taskflow.models.huggingface.replaced import without_random_parts
 from taskflow.models.pytorch import from_torch, weights_of
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.exported import why_not_exported
@@ -173,7 +174,9 @@ def without_dropout(config: dict[str, Any]) -> Any:
     import torch
 
     torch.manual_seed(0)
-    return undropped(module_of(config, weights=True).train())
+    module = module_of(config, weights=True).train()
+    without_random_parts(module)
+    return undropped(module)
 
 
 def undropped(module: Any) -> Any:
