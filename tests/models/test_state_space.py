@@ -107,7 +107,7 @@ def test_scans_by_chunks_are_one_operator_and_give_loss_and_gradients_of_pytorch
     kinds = [node.operator.kind for node in graph]
     assert kinds.count("linear_attention") == (2 if name == "Mamba 2" else 1)
     longer = from_config(BY_CHUNKS[name], 2, 512, dtype="bfloat16")
-    assert [node.operator.kind for node in longer if node.operator.kind != "cast"] == [kind for kind in kinds if kind != "cast"]
+    assert [node.operator.kind for node in longer].count("linear_attention") == kinds.count("linear_attention")
     assert {str(x.dtype) for node in longer if node.operator.kind == "linear_attention" for x in node.inputs} == {"bfloat16"}
 
 

@@ -95,7 +95,7 @@ def _state_space(name: str, *args: Any, **kwargs: Any) -> Tensor:
     low, high = said["dt_limit"]
     if (low > 0 or not said["dt_softplus"]) or high != float("inf"):  # softplus is above 0
         dt = ops.clamp(dt, low, high, name=f"{name}.limited")
-    decay = mul(f"{name}.decay", dt, said["A"])
+    decay = mul(f"{name}.decay", dt, _of_type(name, said["A"], "A", dt))
     each = ops.reshape(_of_type(name, dt, "dt", x), (samples, steps, heads, 1), name=f"{name}.of_each")
     value = ops.mul(x, each, name=f"{name}.entering")
     given = [_of_type(name, part, key, x) for key, part in (("C", said["C"]), ("B", said["B"]), ("v", value), ("g", decay))]
