@@ -283,6 +283,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         model_type="qwen2_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
         shared_expert_intermediate_size=32, **DECODER,
     ),
+    "GPT-BigCode": dict(model_type="gpt_bigcode", n_embd=64, n_layer=2, n_head=4, n_positions=64, **WORDS),
+    "BioGPT": dict(model_type="biogpt", max_position_embeddings=64, **WIDTH, **WORDS),
+    "BlenderBot": dict(model_type="blenderbot", decoder_start_token_id=1, **BOTH),
+    "ProphetNet": dict(
+        model_type="prophetnet", hidden_size=64, encoder_ffn_dim=128, decoder_ffn_dim=128, num_encoder_layers=2,
+        num_decoder_layers=2, num_encoder_attention_heads=4, num_decoder_attention_heads=4, max_position_embeddings=64,
+        decoder_start_token_id=0, **WORDS,
+    ),
     "M2M-100 (NLLB)": dict(model_type="m2m_100", decoder_start_token_id=2, **BOTH),
     "T5Gemma": dict(
         model_type="t5gemma", encoder=GEMMA, decoder=dict(cross_attention_hidden_size=64, **GEMMA), vocab_size=211,

@@ -189,7 +189,7 @@ def undropped(module: Any) -> Any:
             if hasattr(getattr(part, "config", None), key):
                 setattr(part.config, key, 0.0)
     for part in module.modules():
-        for key in ("attention_dropout", "dropout", "dropout_prob"):
+        for key in ("attention_dropout", "attn_dropout", "activation_dropout", "dropout", "dropout_prob"):
             if isinstance(getattr(part, key, None), float):
                 setattr(part, key, 0.0)
     return module

@@ -13,6 +13,7 @@ from taskflow.export.hybrid import Hybrid, hybrid_of
 from taskflow.export.megatron import LEVELS as MEGATRON_LEVELS
 from taskflow.export.megatron import megatron_flags, megatron_text, require_transformer
 from taskflow.export.torchtitan import require_decoder, torchtitan_text
+from taskflow.export.transformers import transformers_text
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy, joined_parts
 
@@ -146,6 +147,12 @@ def _accelerate(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
 
 
+def _transformers(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+    hybrid = hybrid_of(graph, strategy, ("full", "whole"))
+    text, notes = transformers_text(graph, hybrid)
+    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
+
+
 def _with_products(hybrid: Hybrid, strategy: Strategy) -> Hybrid:
     """The plan with the type of products that the given strategy has: no cut says it."""
     products = "" if strategy.plan is None else strategy.plan.products
@@ -162,12 +169,13 @@ def _onnx(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
 
 _WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {
     "torch": _torch, "jax": _jax, "megatron": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed,
-    "accelerate": _accelerate, "onnx": _onnx,
+    "accelerate": _accelerate, "transformers": _transformers, "onnx": _onnx,
 }
 TARGETS = tuple(_WRITERS)
 NAMES = {"torch": "plan.py", "jax": "plan.py"}  # of files, where nobody has chosen one
 PROGRAM_OF = {
     "torch": "fsdp", "accelerate": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron", "deepspeed": "deepspeed",
+    "transformers": "fsdp",
 }
 """Of a framework's plans, the program that runs them."""
 RESTRICTING = tuple(target for target in TARGETS if target != "onnx")  # those that cannot express every plan
