@@ -15,6 +15,11 @@ SOUNDS = dict(
     layerdrop=0.0, apply_spec_augment=False, conv_dim=[32] * 3, conv_stride=[5, 2, 2], conv_kernel=[10, 3, 2],
     num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4, **WIDTH,
 )
+HYBRID = DECODER | dict(
+    head_dim=16, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+    layer_types=["linear_attention", "full_attention"],
+)
+GEMMA = DECODER | dict(head_dim=16, layer_types=["sliding_attention", "full_attention"])
 CONFIGS: dict[str, dict[str, Any]] = {
     "GPT-2": dict(model_type="gpt2", n_layer=2, n_head=4, n_embd=64, n_positions=64, **WORDS),
     "Llama": dict(model_type="llama", **DECODER),
@@ -204,6 +209,139 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Hiera": dict(
         model_type="hiera", architectures=["HieraForImageClassification"], image_size=[32, 32], patch_stride=[2, 2], embed_dim=16,
         num_heads=[1, 2], depths=[1, 1], embed_dim_multiplier=2.0, num_query_pool=1, masked_unit_size=[4, 4],
+    ),
+    "Qwen3-Next": dict(
+        model_type="qwen3_next", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+        shared_expert_intermediate_size=32, **HYBRID,
+    ),
+    "Qwen3.5": dict(model_type="qwen3_5_text", **HYBRID),
+    "Qwen3.5-MoE": dict(
+        model_type="qwen3_5_moe_text", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+        shared_expert_intermediate_size=32, **HYBRID,
+    ),
+    "OLMo hybrid": dict(model_type="olmo_hybrid", **HYBRID | dict(linear_num_key_heads=4)),
+    "Kimi Linear": dict(
+        model_type="kimi_linear", linear_num_heads=4, linear_head_dim=8, num_experts=4, num_experts_per_token=2,
+        linear_attn_config=dict(kda_layers=[1], full_attn_layers=[2], num_heads=4, head_dim=8, short_conv_kernel_size=4),
+        moe_intermediate_size=32, num_shared_experts=1, kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
+        n_group=1, topk_group=1, head_dim=16, **(DECODER | dict(num_key_value_heads=4)),
+    ),
+    "Zamba 2": dict(
+        model_type="zamba2", mamba_d_state=16, mamba_headdim=16, n_mamba_heads=8, mamba_ngroups=1, chunk_size=8,
+        layers_block_type=["mamba", "hybrid"], adapter_rank=8, **(DECODER | dict(num_key_value_heads=4)),
+    ),
+    "Granite, hybrid": dict(
+        model_type="granitemoehybrid", mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16, mamba_n_groups=1, mamba_chunk_size=8,
+        num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=32, layer_types=["mamba", "attention"], **DECODER,
+    ),
+    "Nemotron-H": dict(
+        model_type="nemotron_h", ssm_state_size=16, mamba_num_heads=8, mamba_head_dim=16, n_groups=1, chunk_size=8, head_dim=16,
+        layers_block_type=["mamba", "attention", "mlp"], **{k: v for k, v in DECODER.items() if k != "num_hidden_layers"},
+    ),
+    "Falcon-H1": dict(
+        model_type="falcon_h1", mamba_d_ssm=128, mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16, mamba_n_groups=1,
+        mamba_chunk_size=8, head_dim=16, **DECODER,
+    ),
+    "Gemma 3n": dict(
+        model_type="gemma3n_text", head_dim=16, vocab_size_per_layer_input=211, hidden_size_per_layer_input=16, laurel_rank=8,
+        num_kv_shared_layers=0, altup_num_inputs=2, activation_sparsity_pattern=[0.95, 0.0],
+        layer_types=["sliding_attention", "full_attention"], **DECODER,
+    ),
+    "Gemma 4": dict(
+        model_type="gemma4_text", head_dim=16, global_head_dim=16, vocab_size_per_layer_input=211, hidden_size_per_layer_input=16,
+        num_kv_shared_layers=0, layer_types=["sliding_attention", "full_attention"], **DECODER,
+    ),
+    "Apertus": dict(model_type="apertus", **DECODER),
+    "Arcee": dict(model_type="arcee", **DECODER),
+    "Ministral, window 8": dict(model_type="ministral", head_dim=16, sliding_window=8, **DECODER),
+    "NanoChat": dict(model_type="nanochat", **DECODER),
+    "VaultGemma": dict(model_type="vaultgemma", head_dim=16, **DECODER),
+    "BitNet": dict(model_type="bitnet", **DECODER),
+    "DiffLlama": dict(model_type="diffllama", **DECODER),
+    "ERNIE 4.5, experts": dict(
+        model_type="ernie4_5_moe", moe_num_experts=4, moe_k=2, moe_intermediate_size=32, moe_num_shared_experts=1,
+        moe_layer_start_index=1, **DECODER,
+    ),
+    "Hunyuan, experts": dict(model_type="hunyuan_v1_moe", head_dim=16, num_experts=4, moe_topk=2, **DECODER),
+    "dots.llm1": dict(
+        model_type="dots1", n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=32, n_group=1,
+        topk_group=1, first_k_dense_replace=1, **DECODER,
+    ),
+    "FlexOlmo": dict(model_type="flex_olmo", num_experts=4, num_experts_per_tok=2, **DECODER),
+    "LFM2, experts": dict(
+        model_type="lfm2_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, num_dense_layers=1,
+        layer_types=["conv", "full_attention"], **DECODER,
+    ),
+    "Jamba": dict(
+        model_type="jamba", mamba_d_state=8, mamba_dt_rank=8, num_experts=4, num_experts_per_tok=2, attn_layer_period=2,
+        attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1, **DECODER,
+    ),
+    "MiniMax M2": dict(
+        model_type="minimax_m2", head_dim=16, rotary_dim=8, num_local_experts=4, num_experts_per_tok=2, **DECODER
+    ),
+    "Qwen2-MoE": dict(
+        model_type="qwen2_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+        shared_expert_intermediate_size=32, **DECODER,
+    ),
+    "GPT-BigCode": dict(model_type="gpt_bigcode", n_embd=64, n_layer=2, n_head=4, n_positions=64, **WORDS),
+    "BioGPT": dict(model_type="biogpt", max_position_embeddings=64, **WIDTH, **WORDS),
+    "BlenderBot": dict(model_type="blenderbot", decoder_start_token_id=1, **BOTH),
+    "ProphetNet": dict(
+        model_type="prophetnet", hidden_size=64, encoder_ffn_dim=128, decoder_ffn_dim=128, num_encoder_layers=2,
+        num_decoder_layers=2, num_encoder_attention_heads=4, num_decoder_attention_heads=4, max_position_embeddings=64,
+        decoder_start_token_id=0, **WORDS,
+    ),
+    "M2M-100 (NLLB)": dict(model_type="m2m_100", decoder_start_token_id=2, **BOTH),
+    "T5Gemma": dict(
+        model_type="t5gemma", encoder=GEMMA, decoder=dict(cross_attention_hidden_size=64, **GEMMA), vocab_size=211,
+    ),
+    "UMT5": dict(model_type="umt5", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0, **WORDS),
+    "LongT5": dict(
+        model_type="longt5", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, local_radius=7, decoder_start_token_id=0,
+        **WORDS,
+    ),
+    "Switch": dict(
+        model_type="switch_transformers", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_decoder_layers=2, num_heads=4,
+        num_experts=4, decoder_start_token_id=0, router_jitter_noise=0.0, **WORDS,
+    ),
+    "DeBERTa": dict(
+        model_type="deberta", architectures=["DebertaForMaskedLM"], max_position_embeddings=64, relative_attention=True,
+        pos_att_type=["c2p", "p2c"], **WIDTH, **WORDS,
+    ),
+    "DeBERTa v3": dict(
+        model_type="deberta-v2", architectures=["DebertaV2ForMaskedLM"], max_position_embeddings=64, relative_attention=True,
+        pos_att_type=["p2c", "c2p"], position_buckets=16, norm_rel_ebd="layer_norm", share_att_key=True,
+        position_biased_input=False, **WIDTH, **WORDS,
+    ),
+    "Big Bird": dict(
+        model_type="big_bird", architectures=["BigBirdForMaskedLM"], attention_type="original_full", max_position_embeddings=64,
+        **WIDTH, **WORDS,
+    ),
+    "Nystromformer": dict(
+        model_type="nystromformer", architectures=["NystromformerForMaskedLM"], num_landmarks=8, segment_means_seq_len=32,
+        max_position_embeddings=64, **WIDTH, **WORDS,
+    ),
+    "MPNet": dict(model_type="mpnet", architectures=["MPNetForMaskedLM"], max_position_embeddings=64, **WIDTH, **WORDS),
+    "EuroBERT": dict(model_type="eurobert", architectures=["EuroBertForMaskedLM"], **DECODER),
+    "CvT": dict(
+        model_type="cvt", embed_dim=[16, 32, 64], num_heads=[1, 2, 4], depth=[1, 2, 3], mlp_ratio=[2.0] * 3,
+        drop_path_rate=[0.0] * 3, image_size=32,
+    ),
+    "DINOv3, ConvNeXt": dict(
+        model_type="dinov3_convnext", architectures=["DINOv3ConvNextModel"], hidden_sizes=[8, 16, 32, 64], depths=[1, 1, 1, 1],
+        image_size=32,
+    ),
+    "Swin V2": dict(
+        model_type="swinv2", architectures=["Swinv2ForImageClassification"], image_size=32, patch_size=2, embed_dim=16,
+        depths=[1, 1], num_heads=[2, 4], window_size=4,
+    ),
+    "PVT v2": dict(
+        model_type="pvt_v2", architectures=["PvtV2ForImageClassification"], image_size=32, hidden_sizes=[8, 16, 32, 64],
+        depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4],
+    ),
+    "FocalNet": dict(
+        model_type="focalnet", architectures=["FocalNetForImageClassification"], image_size=32, embed_dim=16, depths=[1, 1],
+        focal_levels=[2, 2], focal_windows=[3, 3],
     ),
     "PVT": dict(
         model_type="pvt", image_size=32, hidden_sizes=[8, 16, 32, 64], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4]

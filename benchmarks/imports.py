@@ -28,6 +28,7 @@ import taskflow
 from taskflow.checkpoint import load_weights
 from taskflow.models.huggingface import examples_for, from_config, module_of
 from taskflow.models.huggingface.parts import images_beside
+from taskflow.models.huggingface.replaced import without_random_parts
 from taskflow.models.pytorch import from_torch, weights_of
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.exported import why_not_exported
@@ -173,7 +174,9 @@ def without_dropout(config: dict[str, Any]) -> Any:
     import torch
 
     torch.manual_seed(0)
-    return undropped(module_of(config, weights=True).train())
+    module = module_of(config, weights=True).train()
+    without_random_parts(module)
+    return undropped(module)
 
 
 def undropped(module: Any) -> Any:
@@ -186,7 +189,7 @@ def undropped(module: Any) -> Any:
             if hasattr(getattr(part, "config", None), key):
                 setattr(part.config, key, 0.0)
     for part in module.modules():
-        for key in ("attention_dropout", "dropout", "dropout_prob"):
+        for key in ("attention_dropout", "attn_dropout", "activation_dropout", "dropout", "dropout_prob"):
             if isinstance(getattr(part, key, None), float):
                 setattr(part, key, 0.0)
     return module
@@ -214,23 +217,23 @@ def figures(found: dict[str, Any]) -> list[str]:
     return [str(found["operators"]), f"{found['import_seconds']:.1f}", f"{found['loss_off']:.1e}", off]
 
 
-def small(names: Sequence[str], as_json: bool) -> None:
-    """Print the table of networks, equal to PyTorch or refused, and below it why."""
+def small(names: Sequence[str], as_json: bool, ways: Sequence[bool] = (False, True)) -> None:
+    """Print the table of networks, equal to PyTorch or refused, and below it why. ``ways``: recorded (False), exported (True)."""
     refused = []
     if not as_json:
-        ways = "operators | import s | loss | gradients"
-        print(f"| network | parameters | {ways} | exported: {ways} |")
-        print("|---" * 10 + "|")
+        each = ["exported: " * exported + "operators | import s | loss | gradients" for exported in ways]
+        print(f"| network | parameters | {' | '.join(each)} |")
+        print("|---" * (2 + 4 * len(ways)) + "|")
     rows = [(name, False) for name in names] + [(name, True) for name in names if name in PADDED]
     for name, masked in rows:
-        both = [row(name, masked, exported) for exported in (False, True)]
+        both = [row(name, masked, exported) for exported in ways]
         title = f"{name}, attention_mask" if masked else name
         refused += [(f"{title}, {found['by']}", found["refused"]) for found in both if "refused" in found]
         if as_json:
             print("\n".join(map(json.dumps, both)), flush=True)
             continue
         count = next((f"{found['parameters']:,}" for found in both if "parameters" in found), "")
-        print("| " + " | ".join([title, count, *figures(both[0]), *figures(both[1])]) + " |", flush=True)
+        print("| " + " | ".join([title, count, *(cell for found in both for cell in figures(found))]) + " |", flush=True)
     for title, why in () if as_json else refused:
         print(f"\n{title}: {why}")
 
@@ -261,12 +264,17 @@ def main() -> None:
     every = [*CONFIGS, *of_timm]
     parser.add_argument("--networks", nargs="+", choices=every, metavar="NAME", help="some of them")
     parser.add_argument("--timm", action="store_true", help="timm's networks")
+    parser.add_argument("--recorded", action="store_true", help="by recording alone")
     parser.add_argument("--large", action="store_true", help="networks of today's sizes, without weights")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
     options = parser.parse_args()
     folder = Path(__file__).resolve().parent  # whose kernels.py transformers would take for the package kernels
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != folder]
-    large(options.json) if options.large else small(options.networks or list(of_timm if options.timm else CONFIGS), options.json)
+    if options.large:
+        large(options.json)
+    else:
+        names = options.networks or list(of_timm if options.timm else CONFIGS)
+        small(names, options.json, (False,) if options.recorded else (False, True))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from taskflow.machine import Cluster, load_machine, preset_names
 from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, paths_of, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
 from taskflow.optimizer.cost import ANALYTIC, COSTS
-from taskflow.optimizer.evaluate import Evaluator, where_time_goes
+from taskflow.optimizer.evaluate import Evaluator, has_no_timeline, where_time_goes
 from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
 from taskflow.rules import SGD, Adam, UpdateRule
@@ -156,11 +156,19 @@ def trace_option(command: F) -> F:
 
 
 def trace_prediction(problem: Problem, plan: str, path: str) -> None:
-    """Write the step that the evaluator is at as a trace, in the form of a run's. Raises OSError if it cannot be written, and
-    ValueError for a step of too many tasks."""
-    from taskflow.runtime.profiler import predicted_document, write_trace
+    """Write the step that the evaluator is at as a trace, in the form of a run's; of one of too many tasks the devices as which all
+    others do, which is said. Raises OSError if it cannot be written, and ValueError if no devices stand for others."""
+    from taskflow.runtime.profiler import part_document, predicted_document, write_trace
 
-    write_trace(predicted_document(*problem.evaluator.current(), problem.machine, {**problem.header(), "plan": plan}), path)
+    evaluator, facts = problem.evaluator, {**problem.header(), "plan": plan}
+    step = evaluator.folded(evaluator.strategy) if has_no_timeline(evaluator.strategy) else None
+    if step is None:
+        write_trace(predicted_document(*evaluator.current(), problem.machine, facts), path)
+        return
+    alike = {processor: len(images) for processor, images in step.replicas.images.items()}
+    write_trace(part_document(step.first_replica(), alike, facts), path)
+    text = f"{len(alike):,} of {len(problem.machine.processors):,} devices, as which all others do; layers alike have one's name"
+    click.echo(f"{path}: {text}", err=True)
 
 
 def seed_option(command: F) -> F:

@@ -19,10 +19,10 @@ CHECKPOINTS = {
 """What a plan's recomputation is in a module of one's own."""
 
 
-def require_replicas(plan: HybridPlan, who: str, *, context: int = 1) -> None:
-    """Raise ValueError unless a plan keeps operators and layers whole, apart from sequences among ``context`` devices, and
-    recomputes none or all of each layer."""
-    degrees = (("t", plan.tensor, 1), ("c", plan.context, context), ("p", plan.pipeline, 1), ("e", plan.experts, 1))
+def require_replicas(plan: HybridPlan, who: str, *, context: int = 1, tensor: int = 1) -> None:
+    """Raise ValueError unless a plan keeps operators and layers whole, apart from sequences among ``context`` devices and tensor
+    groups of ``tensor``, and recomputes none or all of each layer."""
+    degrees = (("t", plan.tensor, tensor), ("c", plan.context, context), ("p", plan.pipeline, 1), ("e", plan.experts, 1))
     for word, degree, most in degrees:
         if degree > most:
             raise ValueError(

@@ -17,6 +17,7 @@ from taskflow.export.megatron import megatron_flags, megatron_text, require_tran
 from taskflow.export.torchtitan import MORE_WORDS as TORCHTITAN_WORDS
 from taskflow.export.torchtitan import PRODUCTS as TORCHTITAN_PRODUCTS
 from taskflow.export.torchtitan import require_decoder, torchtitan_text
+from taskflow.export.transformers import transformers_text
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import WORDS, Strategy, joined_parts
 
@@ -150,6 +151,12 @@ def _accelerate(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported
     return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
 
 
+def _transformers(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
+    hybrid = _hybrid(graph, strategy, "transformers", ("full", "whole"))
+    text, notes = transformers_text(graph, hybrid)
+    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
+
+
 def _hybrid(graph: OperatorGraph, strategy: Strategy, target: str, levels: Sequence[str]) -> Hybrid:
     """The plan in notation for a target that is told its words, not its cuts. ``levels``: the target's words for recomputation.
     Raises ValueError that names a word which the target's file does not know."""
@@ -176,13 +183,14 @@ KNOWN_WORDS = (
 _MORE_WORDS = {"torchtitan": TORCHTITAN_WORDS, "megatron": MEGATRON_WORDS}
 _WRITERS: dict[str, Callable[[OperatorGraph, Strategy, str], Exported]] = {
     "torch": _torch, "jax": _jax, "megatron": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed,
-    "accelerate": _accelerate, "onnx": _onnx,
+    "accelerate": _accelerate, "transformers": _transformers, "onnx": _onnx,
 }
 TARGETS = tuple(_WRITERS)
 _PRODUCTS: dict[str, Collection[str]] = {"torchtitan": TORCHTITAN_PRODUCTS, "megatron": MEGATRON_PRODUCTS}  # that a target has
 NAMES = {"torch": "plan.py", "jax": "plan.py"}  # of files, where nobody has chosen one
 PROGRAM_OF = {
     "torch": "fsdp", "accelerate": "fsdp", "torchtitan": "torchtitan", "megatron": "megatron", "deepspeed": "deepspeed",
+    "transformers": "fsdp",
 }
 """Of a framework's plans, the program that runs them."""
 RESTRICTING = tuple(target for target in TARGETS if target != "onnx")  # those that cannot express every plan

@@ -37,6 +37,7 @@ from taskflow.operators.hard import clamp, hardsigmoid, hardswish, hardtanh, lea
 from taskflow.operators.input import input
 from taskflow.operators.layer_norm import layer_norm
 from taskflow.operators.linear import linear
+from taskflow.operators.linear_attention import linear_attention
 from taskflow.operators.logsumexp import logsumexp
 from taskflow.operators.lstm import lstm, lstm_layer
 from taskflow.operators.mask_padding import mask_padding
@@ -65,16 +66,18 @@ from taskflow.operators.top_k import top_k
 from taskflow.operators.top_k_routing import top2_gating, top_k_routing
 from taskflow.operators.transpose import transpose
 from taskflow.operators.unary import gelu, relu, scale, shift, sigmoid, tanh
+from taskflow.operators.where import where
 
 __all__ = [
-    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "argmax", "attention", "avg_pool2d", "batch_norm", "cast",
-    "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d", "conv_transpose2d",
-    "cos", "cross_entropy", "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "erf", "exp", "expand",
-    "expand_weight", "expert_linear", "expert_places", "filter2d", "flash_attention", "flatten", "gather", "gelu",
-    "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "leaky_relu", "linear", "log",
-    "logsumexp", "lstm", "lstm_layer", "mask_padding", "masked_scatter", "matmul", "max_pool2d", "mean", "mish", "mse_loss",
-    "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label", "positional_encoding", "pow", "relu",
-    "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select", "selective_scan", "shift", "sigmoid",
-    "silu", "sin", "softmax", "softplus", "split", "sqrt", "state", "stochastic_depth", "sub", "sum", "swiglu", "tanh",
-    "to_float", "to_integer", "top2_gating", "top_k", "top_k_routing", "transpose",
+    "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "argmax", "attention", "avg_pool2d", "batch_norm",
+    "cast", "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d",
+    "conv_transpose2d", "cos", "cross_entropy", "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "erf",
+    "exp", "expand", "expand_weight", "expert_linear", "expert_places", "filter2d", "flash_attention", "flatten",
+    "gather", "gelu", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "leaky_relu",
+    "linear", "linear_attention", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "masked_scatter", "matmul",
+    "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
+    "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select",
+    "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state",
+    "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "to_integer", "top2_gating", "top_k",
+    "top_k_routing", "transpose", "where",
 ]

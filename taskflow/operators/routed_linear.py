@@ -133,7 +133,7 @@ class RoutedLinear(Operator):
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         """Count flops as if the tokens of a group chose the experts in turn."""
         (_, s0, _, _, e0, _), (_, s1, _, _, e1, _) = piece.lo, piece.hi
-        turns = sum(_multiples(s1, e, self.experts) - _multiples(s0, e, self.experts) for e in range(e0, e1))
+        turns = _of_experts(s1, e0, e1, self.experts) - _of_experts(s0, e0, e1, self.experts)
         return 2 * piece.shape[0] * piece.shape[2] * piece.shape[3] * piece.shape[5] * turns
 
     @classmethod
@@ -144,9 +144,10 @@ class RoutedLinear(Operator):
         return Example(cls(experts, random.randint(1, 4)), specs, high=experts + 1)
 
 
-def _multiples(count: int, rest: int, of: int) -> int:
-    """Number of integers below ``count`` whose remainder is ``rest``."""
-    return (count - rest + of - 1) // of if count > rest else 0
+def _of_experts(count: int, first: int, end: int, experts: int) -> int:
+    """Number of choices below ``count`` that go to experts from ``first`` to below ``end``, if experts are chosen in turn."""
+    rounds, rest = divmod(count, experts)
+    return rounds * (end - first) + min(max(rest - first, 0), end - first)
 
 
 def _taken(x: Array, rows: Array, shared: int) -> Array:

@@ -48,6 +48,39 @@ def test_deepspeed_has_the_plan_s_batches_types_and_buckets() -> None:
     assert any("overlap=none" in note for note in written("d4 mb2", "deepspeed")[1].notes)
 
 
+def test_transformers_has_the_plan_s_groups_and_shares() -> None:
+    """And its own parser finds that they go together."""
+    said, found = written("d4 mb2 zero3 hsdp2 recompute=full", "transformers")
+    assert said == {"tp_size": 1, "fsdp_size": 2, "dp_replicate_size": 2, "fsdp_mixed_precision": True}
+    assert any("gradient_accumulation_steps=2" in note for note in found.notes)
+    assert any("load the module in float32" in note for note in found.notes)
+    assert any("gradient_checkpointing_enable" in note for note in found.notes)
+    both, notes = written("t2 d2 mb4 zero2 nosp", "transformers")
+    assert both | {"fsdp_plan": {}} == {
+        "tp_size": 2, "fsdp_size": 2, "dp_replicate_size": 1, "fsdp_mixed_precision": True, "fsdp_plan": {},
+    }
+    assert both["fsdp_plan"] == {"h.*": "keep_full_weight"} and any("own tp_plan" in note for note in notes.notes)
+    plain, _ = written("d4 mb2", "transformers", "float32")
+    assert plain == {"tp_size": 1, "fsdp_size": 1, "dp_replicate_size": 4}
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    from transformers.distributed.configuration_utils import DistributedConfig
+    from transformers.distributed.fsdp import ALL_FSDP_STYLES
+
+    for one in (said, both, plain):
+        read = DistributedConfig.from_dict(one)
+        assert read.tp_size * read.dp_size * read.pp_size == 4 and one.keys() <= read.to_dict().keys()
+        assert {*(read.fsdp_plan or {}).values()} <= {*ALL_FSDP_STYLES}
+
+
+@pytest.mark.parametrize("words,why", [
+    ("t2 d2 mb4", "have no sequence parallelism yet; take nosp"), ("p2 d2 mb4", "transformers trains the module as it is.*take p1"),
+    ("c2 d2 mb4 zero3", "c2 cuts it"), ("d4 mb2 recompute=selective", "computes whole layers again|differs"),
+])
+def test_what_transformers_has_not_is_refused(words: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        written(words, "transformers")
+
+
 def test_accelerate_has_the_plan_s_shares() -> None:
     said, found = written("d4 mb2 zero3 hsdp2 recompute=full", "accelerate")
     assert said["num_processes"] == 4 and said["mixed_precision"] == "bf16" and said["distributed_type"] == "FSDP"

@@ -199,6 +199,17 @@ def test_each_layer_gathers_by_itself_but_for_weights_that_are_read_elsewhere() 
     assert units_of(graph, module, sites_of(graph)[0]) == ("inner.#", "last")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_optimizer_without_float32_copies_is_said(dtype: Any) -> None:
+    """A network of 16 bits is planned with them, and its module has none."""
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)).to(dtype)
+    graph = taskflow.from_torch(module, (4, 8))
+    found = exported(graph, taskflow.choose("data", graph, taskflow.load_machine("p100", 2))[0], "torch", "parallel.py")
+    note = "weights, gradients and the optimizer's state are bfloat16, as the module has them; the plan's memory and time"
+    assert any(said.startswith(note) for said in found.notes) is (dtype is torch.bfloat16)
+    assert (note in found.files["parallel.py"]) is (dtype is torch.bfloat16)
+
+
 @pytest.mark.parametrize("plan,ranks", [("d2", 2), ("t2", 2), ("t2 d2 zero1 mb2", 4)])
 def test_tables_without_samples_are_on_every_rank(plan: str, ranks: int) -> None:
     """A T5's biases by distance. Every replica has them in the plan, too. Where a group has them in pieces there, that every rank

@@ -52,7 +52,8 @@ def test_every_kernel_has_code_for_gpus_of_its_own() -> None:
     """But those whose definition does with the array module of the GPU, or with the set's own product."""
     kind = kernels_module.GPUKernels
     shared = {name for name in KERNELS if getattr(kind, name) is getattr(NumpyKernels, name)}
-    whole = {"copy", "add", "multiplier", "selective_scan", "selective_scan_backward"}
+    scans = {"selective_scan", "selective_scan_backward", "linear_attention", "linear_attention_backward"}
+    whole = {"copy", "add", "multiplier"} | scans
     assert shared == whole, "GPUKernels would run numpy's definition on arrays of the GPU"
 
 
@@ -67,6 +68,19 @@ def test_selective_scans(dtype: str, shape: tuple[int, int, int, int], kernels: 
     near(both(kernels, "selective_scan", arrays, *given, "@y"), 8)
     gradients = {f"d{name}": np.full_like(arrays[name], 7) for name in sizes}
     near(both(kernels, "selective_scan_backward", arrays | gradients, *given, "@y", *(f"@{name}" for name in gradients)), 32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("corrects", [False, True])
+def test_linear_attention(dtype: str, corrects: bool, kernels: Any) -> None:
+    sizes = {"q": (2, 5, 2, 3), "k": (2, 5, 2, 3), "v": (2, 5, 3, 4), "g": (2, 5, 3), "beta": (2, 5, 3)}
+    arrays = {name: draw(dtype, *size, seed=seed) for seed, (name, size) in enumerate(sizes.items())}
+    arrays["g"], arrays["y"] = -abs(arrays["g"]), draw(dtype, 2, 5, 3, 4, seed=9)
+    given = ["@q", "@k", "@v", "@g", "@beta" if corrects else None, 2, 1]
+    near(both(kernels, "linear_attention", arrays, *given, "@y"), 32)
+    gradients = {f"d{name}": np.full_like(arrays[name], 7) for name in sizes}
+    into = [f"@{name}" if corrects or name != "dbeta" else None for name in gradients]
+    near(both(kernels, "linear_attention_backward", arrays | gradients, *given, "@y", *into), 64)
 
 
 # ---- sums in parts ---------------------------------------------------------------------------------------------------

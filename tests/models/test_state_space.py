@@ -37,6 +37,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
     ) | SMALL,
 }
 
+WORDS: dict[str, Any] = dict(vocab_size=200, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+DELTA: dict[str, Any] = dict(
+    hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+    linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=4,
+    layer_types=["linear_attention", "full_attention"],
+) | WORDS
+BY_CHUNKS: dict[str, dict[str, Any]] = {
+    "Qwen3-Next": dict(
+        model_type="qwen3_next", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+    ) | DELTA,
+    "Qwen3.5": dict(model_type="qwen3_5_text") | DELTA,
+    "Mamba 2": dict(
+        model_type="mamba2", state_size=16, num_heads=8, head_dim=8, n_groups=2, chunk_size=8, hidden_size=32, num_hidden_layers=2
+    ) | WORDS,
+}
+
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_loss_and_gradients_are_those_of_pytorch(name: str) -> None:
@@ -81,3 +98,40 @@ def test_steps_cost_no_operators_and_channels_can_be_cut() -> None:
         losses.append([run.train({"input_ids": tokens, "labels": tokens}) for _ in range(4)])
     assert losses[0][3] < losses[0][0]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", BY_CHUNKS)
+def test_scans_by_chunks_are_one_operator_and_give_loss_and_gradients_of_pytorch(name: str) -> None:
+    graph, _, loss, gradients, rounding = imports.compared(BY_CHUNKS[name])
+    assert loss <= CLOSE and gradients <= max(CLOSE, 2 * rounding)
+    kinds = [node.operator.kind for node in graph]
+    assert kinds.count("linear_attention") == (2 if name == "Mamba 2" else 1)
+    longer = from_config(BY_CHUNKS[name], 2, 512, dtype="bfloat16")
+    assert [node.operator.kind for node in longer].count("linear_attention") == kinds.count("linear_attention")
+    assert {str(x.dtype) for node in longer if node.operator.kind == "linear_attention" for x in node.inputs} == {"bfloat16"}
+
+
+def test_heads_of_the_delta_rule_can_be_cut() -> None:
+    module, tokens, losses = module_of(BY_CHUNKS["Qwen3-Next"], weights=True), np.arange(140).reshape(2, 70), []
+    for pieces in (1, 4):
+        graph = from_torch(module, torch.zeros(2, 70, dtype=torch.long), verify=False)
+        strategy = Strategy(4, {
+            node.name: OpConfig((1, pieces), tuple(range(pieces))) if node.operator.kind == "linear_attention"
+            else OpConfig((1,) * len(node.dims), (0,)) for node in graph
+        })
+        run = taskflow.Executor(graph, strategy, taskflow.SGD(lr=0.5))
+        load_weights(run, weights_of(module))
+        losses.append([run.train({"input_ids": tokens, "labels": tokens}) for _ in range(3)])
+    assert losses[0][2] < losses[0][0]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_a_function_of_a_known_name_that_computes_something_else_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.qwen3_5 import modeling_qwen3_5 as code
+
+    def other(query: Any, key: Any, value: Any, g: Any, beta: Any, **_: Any) -> Any:
+        return value * beta[..., None] * g[..., None], None
+
+    monkeypatch.setattr(code, "torch_chunk_gated_delta_rule", other)
+    graph = from_config(BY_CHUNKS["Qwen3.5"], 2, 8, verify=True)
+    assert "linear_attention" not in {node.operator.kind for node in graph}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_cases import case, ids, line, net, nn, torch
+from torch_cases import case, ids, line, net, nn, rows, torch
 
 
 def _counting(positions: Any) -> Any:
@@ -66,3 +66,34 @@ def short_integers_that_overflow() -> Any:
 @case("refused", ids(3, 4, 5))
 def integers_of_floats() -> Any:
     return net(lambda self, t: self.out(self.words(t)) * self.words(t).long(), words=nn.Embedding(7, 6), out=line())
+
+
+@case("equal", ids(3, 4, 5))
+def rows_of_a_fixed_table() -> Any:
+    def forward(self, t):
+        places = (t > 0).cumsum(1) + 1
+        return self.out(self.words(t) + self.table.index_select(0, places.view(-1)).view(*t.shape, -1).detach())
+
+    return net(forward, words=nn.Embedding(7, 6), out=line(), table=torch.arange(54, dtype=torch.float64).reshape(9, 6).sin())
+
+
+@case("equal", ids(3, 4, 5))
+def other_tokens_where_a_mask_says() -> Any:
+    def forward(self, t):
+        return self.out(self.words(torch.where(t > 1, t, 0) + torch.where(t == 1, t, 4)))
+
+    return net(forward, words=nn.Embedding(7, 6), out=line())
+
+
+@case("equal", rows(2, 3, 5, 6))
+def scores_at_the_distance_of_two_places() -> Any:
+    def forward(self, x):
+        far = (torch.arange(5)[:, None] - torch.arange(5)[None]).clamp(-2, 2) + 2
+        return self.a(x).gather(-1, far.expand(2, 3, 5, 5)).softmax(-1)
+
+    return net(forward, a=line())
+
+
+@case("refused", rows(2, 3, 5, 6))
+def places_that_differ_by_sample() -> Any:
+    return net(lambda self, x: self.a(x).gather(-1, self.places), a=line(), places=torch.arange(150).reshape(2, 3, 5, 5) % 6)

@@ -86,12 +86,45 @@ def in_place_on_base_then_view() -> Any:
     return net(forward, a=line())
 
 
-@case("refused")
+@case("equal")
 def plus_equals_on_a_slice() -> Any:
     def forward(self, x):
         h = self.a(x)
         h[:, 1:3] += 1
         return h
+
+    return net(forward, a=line())
+
+
+@case("equal")
+def parts_changed_in_place_one_after_the_other() -> Any:
+    def forward(self, x):
+        h = torch.stack([self.a(x), x, self.a(x) * 2])
+        h[1:] += h[0]
+        h[:2] *= 0.5
+        part = h[1:]
+        part.sub_(x)
+        return h.sum(0) + part[0]
+
+    return net(forward, a=line())
+
+
+@case("refused")
+def an_older_view_of_a_part_that_is_changed() -> Any:
+    def forward(self, x):
+        h = self.a(x) * 1
+        older = h[:, 2:]
+        h[:, 1:3] += 1
+        return h.sum(1) + older.sum(1)
+
+    return net(forward, a=line())
+
+
+@case("refused")
+def plus_equals_on_a_part_of_the_input() -> Any:
+    def forward(self, x):
+        x[:, 1:3] += 1
+        return self.a(x)
 
     return net(forward, a=line())
 

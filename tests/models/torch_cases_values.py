@@ -265,9 +265,28 @@ def where_of_a_buffer() -> Any:
     return net(lambda self, x: torch.where(self.m, self.a(x), torch.tanh(x)), a=line(), m=torch.arange(6) % 2 == 0)
 
 
-@case("refused")
+@case("equal")
 def where_of_numbers() -> Any:
     return net(lambda self, x: torch.where(x > 0, self.a(x), x), a=line())
+
+
+@case("equal")
+def where_of_a_side_and_a_number() -> Any:
+    def forward(self, x):
+        h = self.a(x)
+        return torch.where(h.mean(1, keepdim=True) <= 0.1, h * h, 0.5) + torch.where(h > 20, h, torch.log(1 + torch.exp(h)))
+
+    return net(forward, a=line())
+
+
+@case("refused")
+def sides_that_are_joined() -> Any:
+    return net(lambda self, x: torch.where((x > 0) & (x < 1), self.a(x), x), a=line())
+
+
+@case("refused")
+def a_side_of_another_tensor() -> Any:
+    return net(lambda self, x: torch.where(x > self.a(x), self.a(x), x), a=line())
 
 
 @case("refused")

@@ -73,6 +73,23 @@ def _selective_scan(op: Any, x: Any, z: Any, b: Any, c: Any, a_log: Any, skip: A
     return torch.stack(each, 1)
 
 
+def _linear_attention(op: Any, q: Any, k: Any, v: Any, g: Any, beta: Any = None) -> Any:
+    """PyTorch's own products of each step, and its gradients."""
+    times = v.shape[2] // q.shape[2]
+    if op.eps is not None:
+        q, k = (x / (x.square().sum(-1, True) + op.eps).sqrt() for x in (q, k))
+    q, k = (x.repeat_interleave(times, 2) for x in (q, k))
+    state, each = torch.zeros(v.shape[0], v.shape[2], q.shape[3], v.shape[3], dtype=v.dtype), []
+    for t in range(v.shape[1]):
+        state = state * (g[:, t].exp()[..., None] if g.ndim == 4 else g[:, t].exp()[..., None, None])
+        u = v[:, t]
+        if beta is not None:
+            u = beta[:, t, :, None] * (u - torch.einsum("nhkv,nhk->nhv", state, k[:, t]))
+        state = state + torch.einsum("nhk,nhv->nhkv", k[:, t], u)
+        each.append(op.scale * torch.einsum("nhkv,nhk->nhv", state, q[:, t]))
+    return torch.stack(each, 1)
+
+
 def _masked_scatter(op: Any, x: Any, tokens: Any, rows: Any) -> Any:
     each = zip(x, tokens, rows)  # a mask takes rows of all samples one after the other
     return torch.stack([a.masked_scatter((t == op.token)[:, None], r) for a, t, r in each])
@@ -334,6 +351,7 @@ TORCH = {
     "routed_linear": _routed_linear,
     "scale": lambda op, x: x * op.factor,
     "sigmoid": lambda op, x: torch.sigmoid(x),
+    "linear_attention": _linear_attention,
     "selective_scan": _selective_scan,
     "silu": lambda op, x: F.silu(x),
     "softmax": _softmax,
@@ -344,6 +362,7 @@ TORCH = {
     "top_k": lambda op, x: tuple(torch.topk(x, op.k)),
     "top_k_routing": _top_k_routing,
     "transpose": lambda op, x: x.transpose(op.dim0, op.dim1),
+    "where": lambda op, x, a, b: torch.where(getattr(torch, op.relation)(x, op.number), a, b) + 0 * x,  # so that x has a gradient
 }
 
 

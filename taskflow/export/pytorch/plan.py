@@ -16,6 +16,7 @@ from taskflow.export.pytorch.recomputation import recomputed_modules, rerun_modu
 from taskflow.export.pytorch.shares import bytes_of_shares
 from taskflow.export.pytorch.stages import StageText, stages_of_module
 from taskflow.export.pytorch.units import units_of
+from taskflow.floats import is_narrow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import (
     BLOCK,
@@ -111,6 +112,11 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
         devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (), elements=_elements(origin.module),
     )
+    if is_narrow(graph.dtype):
+        plan.notes.append(
+            f"weights, gradients and the optimizer's state are {graph.dtype.name}, as the module has them; the plan's memory and "
+            "time count float32 copies of the weights, and gradients and state in float32"
+        )
     if plan.data and sharing.bucket:
         plan.notes.append(f"FSDP2 sums gradients block by block, where the plan has bucket={bucket_word(sharing.bucket)}")
     if plan.data and sharing.zero < 3:

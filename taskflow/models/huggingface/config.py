@@ -88,8 +88,10 @@ def from_config(
         take_part(module, part, fed)
         name = name or f"{kind}-{part}"
     say_what_is_replaced(module, config | changes)
+    options: Any = dict(keywords=keywords, loss=own or loss or "cross_entropy", name=name, verify=verify)
     try:
-        graph = from_torch(module, *positional, keywords=keywords, loss=own or loss or "cross_entropy", name=name, verify=verify)
+        with _quiet(_transformers()):
+            graph = from_torch(module, *positional, **options)
     except ValueError as error:
         if {"input_ids", "pixel_values"} <= set(keywords):
             raise ValueError(f'{error}. hf:CONFIG.json#text (part="text") plans its text part alone') from error
@@ -239,12 +241,18 @@ def _blamed(transformers: Any, said: Mapping[str, Any]) -> str:
 @contextmanager
 def _silent(transformers: Any) -> Iterator[None]:
     """Without warnings of tokens that only generating needs, and of weights without elements."""
+    with _quiet(transformers), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without what transformers says of kernels that are not installed, which a plan does not need."""
     level = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
         transformers.logging.set_verbosity(level)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from taskflow.models.notes import listed, note
@@ -37,20 +38,26 @@ def without_choices_of_a_run(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 LAYERS_LEFT_OUT = "the config's {0} ({1}), by which steps leave out layers, is not planned: all layers are"
+DRAWN_PLACES = "changes of positions that each step draws ({0}) are left out"
 RANDOM = {
     "layerdrop": LAYERS_LEFT_OUT, "encoder_layerdrop": LAYERS_LEFT_OUT, "decoder_layerdrop": LAYERS_LEFT_OUT,
     "apply_spec_augment": "masks of the data that each step draws ({0}) are left out",
+    "pos_embed_shift": DRAWN_PLACES, "pos_embed_jitter": DRAWN_PLACES, "pos_embed_rescale": DRAWN_PLACES,
+    "altup_coef_clip": "weights are not clipped in each step, as {0} ({1}) says",
 }
-"""Entries by which forward draws random numbers of its own, and what is said of them."""
+"""Entries by which forward draws random numbers of its own, or changes weights, and what is said of them."""
 
 
 def without_random_parts(module: Any) -> list[str]:
-    """Turn off what forward draws by itself: layers that it leaves out, masks of the data. Returns what is said of it."""
-    config, said = module.config, []
-    for key, text in RANDOM.items():
+    """Turn off what forward draws by itself, layers that it leaves out or masks of the data, and what it does to weights. Returns
+    what is said of it."""
+    said: list[str] = []
+    configs = {id(each): each for each in (module.config, module.config.get_text_config())}.values()
+    for config, (key, text) in product(configs, RANDOM.items()):
         value = getattr(config, key, None)
         if value:
-            setattr(config, key, type(value)(0))
+            none = None if key.startswith(("pos_", "altup_")) else type(value)(0)
+            object.__setattr__(config, key, none)  # which not every config would take
             said.append(text.format(key, value))
     for part in module.modules():
         if said and isinstance(getattr(part, "layerdrop", None), float):

@@ -375,17 +375,3 @@ def std(name: str, input: Tensor, dim: Any = None, unbiased: bool | None = None,
         correction: Any = None) -> Any:
     """The standard deviation over some dimensions."""
     return ops.sqrt(var(f"{name}.variance", input, dim, unbiased, keepdim, correction=correction), name=name)
-
-
-@stands_for("gather", raw=True)
-def gather(name: str, input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
-    """Elements of each row at computed indices, such as the weights of chosen experts; of a fixed tensor whose numbers are all the
-    same these numbers."""
-    if isinstance(input, Fixed) and isinstance(index, Tensor) and input.tensor.numel():
-        numbers = array_of(input)
-        if bool((numbers == numbers.flat[0]).all()):
-            return constant(index.graph, np.broadcast_to(numbers.flat[0], index.shape), f"{name}.constant")
-    input, index = (tensor_of(value, graph_of(input, index), name) for value in (input, index))
-    rows = isinstance(index, Tensor) and input.ndim == index.ndim == 2 and dim in (1, -1) and input.shape[0] == index.shape[0]
-    require(rows, "only of rows (N, B) by computed indices (N, K), along dimension 1")
-    return ops.gather(input, index, name=name)

@@ -18,6 +18,7 @@ from taskflow.models.pytorch.trial import Trial, feeds_of
 
 KINDS = {
     "abs", "clamp", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "max_pool2d", "pow", "relu", "rsqrt", "sqrt",
+    "where",
 }
 """Operators whose derivative jumps, or is infinite, somewhere."""
 CHOOSING = {"top2_gating", "top_k", "top_k_routing"}

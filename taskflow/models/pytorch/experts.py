@@ -151,7 +151,7 @@ def scaled_experts(site: Site, m: Any, hidden_states: Tensor) -> tuple[Tensor, T
 
 
 def _is_silu(activation: Any) -> bool:
-    return isinstance(activation, nn.SiLU) or type(activation).__name__ == "SiLUActivation"
+    return activation is nn.functional.silu or isinstance(activation, nn.SiLU) or type(activation).__name__ == "SiLUActivation"
 
 
 def _gate_of(m: Any) -> Callable[[Site, Tensor, Tensor], Tensor]:

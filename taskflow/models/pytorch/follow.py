@@ -29,7 +29,7 @@ from taskflow.models.pytorch.experts import layout_of
 from taskflow.models.pytorch.fused import fusions_of
 from taskflow.models.pytorch.idle import memory_savers
 from taskflow.models.pytorch.look import Fusion
-from taskflow.models.pytorch.masks import OF_MASKS, Mask, makes_mask, masked_call
+from taskflow.models.pytorch.masks import OF_MASKS, Mask, Side, makes_mask, masked_call
 from taskflow.models.pytorch.mixers import is_mixer
 from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
 from taskflow.models.pytorch.places import raising_line, said
@@ -298,7 +298,9 @@ class _Following:
         found = _beside(step.result, value)
         for ref, theirs in zip((leaf for leaf in leaves(step.result) if isinstance(leaf, Ref)), step.values):
             ours = found.get(ref)
-            if isinstance(ours, Mask):
+            if isinstance(ours, Side):
+                require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")
+            elif isinstance(ours, Mask):
                 fits = ours.tensor.shape == tuple(theirs.shape) and not theirs.requires_grad
                 require(fits, f"returns {theirs.dtype} {list(theirs.shape)} in PyTorch, but a mask {list(ours.tensor.shape)} here")
             elif isinstance(ours, Complex):

@@ -16,7 +16,10 @@ from taskflow.models.pytorch.registry import (
     Stacked,
     array_of,
     constant,
+    fixed_of,
     graph_of,
+    number_of,
+    once_of,
     stands_for,
     tensor_of,
 )
@@ -68,9 +71,46 @@ def _gathered(name: str, x: Tensor, dim: int, numbers: Any) -> Tensor:
     return permuted(f"{name}.turned", made, order)
 
 
+@stands_for("gather", raw=True)
+def gather(name: str, input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+    """Elements of each row at computed indices, such as the weights of chosen experts; of a fixed tensor whose numbers are all the
+    same these numbers. Or along the last dimension at fixed indices that are the same for all but the last two dimensions."""
+    if isinstance(input, Fixed) and isinstance(index, Tensor) and input.tensor.numel():
+        numbers = array_of(input)
+        if bool((numbers == numbers.flat[0]).all()):
+            return constant(index.graph, np.broadcast_to(numbers.flat[0], index.shape), f"{name}.constant")
+    if isinstance(index, Fixed) and not isinstance(input, Fixed):
+        return _at_places(name, tensor_of(input, graph_of(input), name), dim, index)
+    input, index = (tensor_of(value, graph_of(input, index), name) for value in (input, index))
+    rows = isinstance(index, Tensor) and input.ndim == index.ndim == 2 and dim in (1, -1) and input.shape[0] == index.shape[0]
+    require(rows, "only of rows (N, B) by computed indices (N, K), along dimension 1")
+    return ops.gather(input, index, name=name)
+
+
+def _at_places(name: str, x: Tensor, dim: int, index: Fixed) -> Tensor:
+    """x[..., i, index[i, j]]: such as scores of distances, at the distance of each two places."""
+    places = array_of(fixed_of(once_of(index)))
+    *led, rows, width = x.shape
+    alike = tuple(index.tensor.shape[:-1]) == x.shape[:-1] and places.size == rows * index.tensor.shape[-1]
+    last = x.ndim > 2 and dim % x.ndim == x.ndim - 1
+    require(last and alike, "by fixed indices only along the last dimension, alike for all rows")
+    flat = (places.reshape(rows, -1) + np.arange(rows)[:, None] * width).reshape(1, -1)
+    one = ops.reshape(x, (int(np.prod(led)), rows * width), name=f"{name}.rows")
+    made = ops.gather(one, constant(x.graph, flat.astype(np.int64), f"{name}.places"), name=f"{name}.taken")
+    return ops.reshape(made, (*led, rows, flat.size // rows), name=name)
+
+
 @stands_for("index_select", raw=True)
 def index_select(name: str, input: Any, dim: int, index: Any) -> Any:
-    """Elements of a dimension at fixed integer indices."""
+    """Elements of a dimension at fixed integer indices, or rows of a table at computed ones."""
+    if isinstance(index, Tensor):
+        table = tensor_of(input, index.graph, name)
+        require(dim % table.ndim == 0 and index.ndim == 1, "computed indices only take rows of the first dimension")
+        rows = ops.gather(
+            ops.reshape(table, (1, *table.shape), name=f"{name}.table"),
+            ops.reshape(index, (*index.shape, 1), name=f"{name}.index"), name=f"{name}.rows",
+        )
+        return ops.reshape(rows, (*index.shape, *table.shape[1:]), name=name)
     require(isinstance(index, Fixed), "the index must be a buffer, or be computed from shapes and buffers")
     x = tensor_of(input, graph_of(input), name)
     return _chosen(name, x, [slice(None)] * (dim % x.ndim) + [index])
@@ -119,10 +159,17 @@ def _sliced(wanted: Sequence[Any], shape: tuple[int, ...]) -> list[tuple[Any, in
     return list(zip((part for part in wanted if part is not None), shape))
 
 
+def _plain(part: Any) -> Any:
+    """A slice with numbers in place of tensors without dimensions; other parts of an index as they are."""
+    if not isinstance(part, slice):
+        return part
+    return slice(*(int(number_of(at) or 0) if isinstance(at, Fixed) else at for at in (part.start, part.stop, part.step)))
+
+
 @stands_for("__getitem__", raw=True)
 def item(name: str, input: Any, index: Any) -> Any:
     """Index x[index]: integers, slices, ``...`` and None; or fixed integers for one dimension."""
-    wanted = list(index) if isinstance(index, tuple) else [index]
+    wanted = [_plain(part) for part in (index if isinstance(index, tuple) else [index])]
     if isinstance(input, Stacked) and isinstance(wanted[0], int):
         input = input.parts[wanted.pop(0)]
         if not wanted:

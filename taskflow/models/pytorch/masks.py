@@ -30,6 +30,20 @@ class Mask:
     tensor: Tensor
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """Boolean tensor of PyTorch's: where floats ``tensor`` are in a ``relation`` to a ``number``. Only `where` takes it."""
+
+    tensor: Tensor
+    relation: str
+    number: float
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes."""
+        return self.tensor.shape
+
+
 Handler = Callable[..., Any]
 OF_MASKS: dict[Any, Handler] = {}
 """What functions of torch do where an argument is a `Mask`, or where they make one."""
@@ -47,13 +61,15 @@ def _says(*names: str) -> Callable[[Handler], Handler]:
 def makes_mask(target: Any, args: Any, kwargs: Any) -> bool:
     """True for a call that involves masks: an argument is one, or the function returns one."""
     asked = torch.bool in [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, torch.dtype)]
-    return any(isinstance(leaf, Mask) for leaf in leaves((args, kwargs))) or target in MAKERS or (
+    return any(isinstance(leaf, (Mask, Side)) for leaf in leaves((args, kwargs))) or target in MAKERS or (
         asked and target in (torch.Tensor.to, torch.Tensor.type)
     )
 
 
 def masked_call(target: Any, name: str, graph: OperatorGraph, args: Any, kwargs: Any) -> Any:
     """Return the result of a function of masks: a mask, or a tensor. Raises Unsupported for functions that are not understood."""
+    sides = any(isinstance(leaf, Side) for leaf in leaves((args, kwargs)))
+    require(not sides or OF_MASKS.get(target) is chosen, "which side of a number floats are on is only understood in where")
     if target in OF_MASKS:
         return OF_MASKS[target](graph, name, *args, **kwargs)
     if getattr(target, "__name__", "") in MOVING and args and isinstance(args[0], Mask):
@@ -76,11 +92,13 @@ def as_floats(graph: OperatorGraph, name: str, value: Any) -> Tensor | float:
 
 
 def _compared(relation: str) -> Handler:
-    def made(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
+    def made(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask | Side:
         number = number_of(other)
         if isinstance(other, Fixed) and number is None:
             other = tensor_of(other, graph, name)
         input = tensor_of(input, graph, name)
+        if number is not None and isinstance(input, Tensor) and input.spec.differentiable:
+            return Side(input, relation, number)
         both = [value for value in (input, other if number is None else None) if value is not None]
         require(
             all(isinstance(value, Tensor) and value.dtype.kind in "iu" for value in both)
@@ -203,6 +221,8 @@ def scattered_rows(graph: OperatorGraph, name: str, *args: Any) -> Any:
 @_says("where")
 def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: Any) -> Any:
     """Take input where the condition is True, else other."""
+    if isinstance(condition, Side):
+        return _of_sides(graph, name, condition, input, other)
     require(isinstance(condition, Mask), "the condition must be a mask")
     turned = opposite(graph, f"{name}.other", condition).tensor
     parts = []
@@ -212,16 +232,46 @@ def chosen(graph: OperatorGraph, name: str, condition: Any, input: Any, other: A
         number = number_of(value)
         if number is None:
             x = tensor_of(value, graph, name)
-            parts.append(ops.mul(x, ops.cast(mask, x.dtype, name=f"{name}.{at}_mask"), name=f"{name}.{at}"))
+            own = ops.cast(mask, x.dtype, name=f"{name}.{at}_mask") if x.spec.differentiable else (
+                ops.to_integer(mask, name=f"{name}.{at}_mask")
+            )
+            parts.append(ops.mul(x, own, name=f"{name}.{at}"))
             continue
         require(number < math.inf, "infinity is not understood where the mask comes from inputs")
+        integers = any(isinstance(other, Tensor) and not other.spec.differentiable for other in (input, other))
+        if number and integers:
+            whole = constant(graph, np.full((1,) * mask.ndim, int(number)), f"{name}.{at}_number")
+            parts.append(ops.mul(ops.to_integer(mask, name=f"{name}.{at}_mask"), whole, name=f"{name}.{at}"))
+            continue
         if number:
             parts.append(ops.scale(mask, max(number, lowest_score(mask.dtype)), name=f"{name}.{at}"))
     widest = max((part.dtype for part in parts), key=lambda dtype: dtype.itemsize, default=graph.dtype)
-    parts = [ops.cast(part, widest, name=f"{part.name}.cast") for part in parts]
+    parts = [ops.cast(part, widest, name=f"{part.name}.cast") if part.spec.differentiable else part for part in parts]
     if not parts:
         return ops.scale(condition.tensor, 0.0, name=name)
     return parts[0] if len(parts) == 1 else ops.add(parts[0], parts[1], name=name)
+
+
+def _of_sides(graph: OperatorGraph, name: str, condition: Side, *values: Any) -> Tensor:
+    """Take the first value where floats are on a side of a number, else the second."""
+    shape = np.broadcast_shapes(condition.shape, *(getattr(value, "shape", ()) for value in values))
+    tensors = [value if isinstance(value, Tensor) else tensor_of(value, graph, name) for value in values]
+    dtype = next((value.dtype for value in tensors if isinstance(value, Tensor)), condition.tensor.dtype)
+    given = []
+    for at, value in zip(("first", "second"), tensors):
+        number = number_of(value)
+        value = constant(graph, np.full((1,) * len(shape), number, dtype), f"{name}.{at}") if number is not None else value
+        require(isinstance(value, Tensor), "where of truth values")
+        given.append(ops.cast(_spread(f"{name}.{at}", value, shape), dtype, name=f"{name}.{at}.{dtype}"))
+    x = ops.cast(_spread(f"{name}.of", condition.tensor, shape), dtype, name=f"{name}.of.{dtype}")
+    return ops.where(x, condition.relation, condition.number, *given, name=name)
+
+
+def _spread(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if x.shape == shape:
+        return x
+    led = x if x.ndim == len(shape) else ops.reshape(x, (1,) * (len(shape) - x.ndim) + x.shape, name=f"{name}.led")
+    return ops.expand(led, shape, name=f"{name}.expanded")
 
 
 @_says("scatter")

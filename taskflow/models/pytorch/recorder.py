@@ -33,6 +33,7 @@ from taskflow.models.pytorch.recipe_book import Recipes
 from taskflow.models.pytorch.recipes import SAME, plain_name
 from taskflow.models.pytorch.refused import more_than_its_class
 from taskflow.models.pytorch.repeats import RepeatedLayers
+from taskflow.models.pytorch.scans import scans_followed
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
@@ -83,7 +84,7 @@ class TorchRecorder(TorchFunctionMode):
         nn.Module.__call__ = self._call()  # type: ignore[method-assign]
         try:
             shadowed = self.shadow.in_place_of(self.module)
-            with without_checks(), shadowed, functions_followed(self), torch.enable_grad(), self:
+            with without_checks(), shadowed, functions_followed(self), scans_followed(self), torch.enable_grad(), self:
                 returned = forward(self.module, *args, **kwargs)
                 with self.pause():
                     output = mapped(self._kept, result_of(returned))
@@ -225,7 +226,7 @@ class TorchRecorder(TorchFunctionMode):
             return self.writes.assigned(into, run, args)
         if name == "copy_" and (view := self.writes.last_view(given[0])) is not None:
             return self.writes.assigned(view, run, args)
-        if not kwargs and (part := self.writes.filled(name, run, args)) is not None:
+        if not kwargs and (part := self.writes.of_part(name, run, args)) is not None:
             return part
         if name in QUERIES:
             result = run(*args, **kwargs)
@@ -238,8 +239,7 @@ class TorchRecorder(TorchFunctionMode):
             result = self._run_layer(target, run, args, kwargs)
         elif name not in QUERIES:
             result = run(*args, **kwargs)
-        if name == INDEX_ASSIGNMENT:
-            result = args[0]
+        result = args[0] if name == INDEX_ASSIGNMENT else result
         if not tensors_of(result):
             raise Unsupported(f"{name_of(target)} returns no tensor; it has no counterpart")
         changed = [value for value, version in zip(given, before) if value._version != version]

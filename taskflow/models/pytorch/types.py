@@ -16,6 +16,7 @@ from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch.recipes import derived
 from taskflow.models.pytorch.registry import Stacked, name_of_type, origin_tensor, tensor_of
+from taskflow.models.pytorch.scans import TARGETS
 from taskflow.models.pytorch.site import Held
 from taskflow.models.pytorch.steps import Fixed, TorchStep, leaves
 from taskflow.operators.tensor import Tensor
@@ -32,8 +33,10 @@ def type_of(value: Any) -> torch.dtype | None:
 
 def computed_in(step: TorchStep, given: Any) -> torch.dtype | None:
     """Return the type in which PyTorch computes a function: the widest of its arguments' and of its result's; None where no
-    float comes out."""
+    float comes out, and of scans, which take what they are given."""
     made = [value.dtype for value in step.values if value.is_floating_point()]
+    if step.target in TARGETS:
+        return None
     if not made or isinstance(step.kwargs.get("dtype"), torch.dtype):  # converted before it is computed with
         return made[0] if made else None
     types = [made[0], *(found for value in leaves(given) if (found := type_of(value)) is not None)]

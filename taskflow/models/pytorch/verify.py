@@ -20,6 +20,7 @@ from taskflow.models.pytorch.exported import ExportedModule, difference_to_progr
 from taskflow.models.pytorch.follow import WATCHING, Followed, follow
 from taskflow.models.pytorch.locate import located
 from taskflow.models.pytorch.mixers import is_mixer
+from taskflow.models.pytorch.scans import TARGETS
 from taskflow.models.pytorch.steps import Fixed, leaves
 from taskflow.models.pytorch.trial import (
     TOLERANCES,
@@ -133,7 +134,8 @@ def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
 
 def _rounds(module: nn.Module, followed: Followed, kind: torch.dtype) -> bool:
     """True if some step of a module in this type has floats of a narrower one, such as norms in float32 in double precision."""
-    if kind.itemsize > 4 and any(map(is_mixer, module.modules())):
+    scans = any(step.target in TARGETS for step in followed.recording.steps)
+    if kind.itemsize > 4 and (scans or any(map(is_mixer, module.modules()))):
         return True
     values = (
         value.tensor if isinstance(value, Fixed) else value for step in followed.recording.steps

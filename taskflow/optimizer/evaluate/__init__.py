@@ -8,7 +8,7 @@ devices and links.
 from taskflow.optimizer.evaluate.choose import evaluator
 from taskflow.optimizer.evaluate.critical_path import PathSegment, critical_path
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, TooManyTasksError, timeline_json
-from taskflow.optimizer.evaluate.ordered import is_small
+from taskflow.optimizer.evaluate.ordered import has_no_timeline, is_small
 from taskflow.optimizer.evaluate.repetition import Repetition, repeated, repeated_seconds, repetition
 from taskflow.optimizer.evaluate.support import MOST_PROCESSORS
 from taskflow.optimizer.evaluate.usage import where_time_goes
@@ -23,6 +23,7 @@ __all__ = [
     "TooManyTasksError",
     "critical_path",
     "evaluator",
+    "has_no_timeline",
     "is_small",
     "repeated",
     "repeated_seconds",

@@ -118,6 +118,11 @@ class OrderedEvaluator(PythonEvaluator):
             return None
 
 
+def has_no_timeline(strategy: Strategy) -> bool:
+    """True for a strategy of too many pieces for a timeline of all tasks."""
+    return _pieces(strategy) > MOST_TIMELINE
+
+
 def is_small(pieces: int) -> bool:
     """True if a strategy of so many pieces is lowered as a whole, whether or not it could be folded."""
     return pieces <= MOST_WHOLE

@@ -189,15 +189,15 @@ def _phase(task: Task) -> str:
 
 
 def _all_arguments(tasks: TaskGraph) -> list[Event]:
-    found = [_arguments(task) for task in tasks.tasks]
+    found = [arguments_of(task) for task in tasks.tasks]
     for one, first, last in tasks.passes:
         for said in found[first:last]:
             said.update(micro_batch=one.micro_batch, stage=one.stage)
     return found
 
 
-def _arguments(task: Task) -> Event:
-    """Details that the viewer shows when one clicks on a task."""
+def arguments_of(task: Task) -> Event:
+    """Return details that the viewer shows when one clicks on a task."""
     topic, work = task.topic, task.work
     said: Event = {
         "task": task.number, "operator": topic.name or topic.purpose.value, "phase": _phase(task), "kind": task.kind.value,

@@ -48,8 +48,8 @@ def predicted_events(
     names = list(_names(subject, first_pid, copying))
     if used_links:
         links = {link.number: link.name for a in range(count) for b in range(count) for link in machine.route(a, b)}
-        names += _process(first_pid + count, "predicted links", 2 * len(ranks) + 1)
-        names += [_thread(first_pid + count, link + 1, links[link]) for link in sorted(used_links)]
+        names += process_names(first_pid + count, "predicted links", 2 * len(ranks) + 1)
+        names += [thread_name(first_pid + count, link + 1, links[link]) for link in sorted(used_links)]
     return names + events
 
 
@@ -67,18 +67,20 @@ def _names(subject: Subject, first_pid: int, copying: set[int]) -> Iterator[Even
     for processor in range(len(subject.machine.processors)):
         pid = first_pid + processor
         # Right below the rank that runs it.
-        yield from _process(pid, f"predicted processor {processor}", 2 * subject.placement.rank(processor) + 1)
-        yield _thread(pid, _COMPUTE, "compute")
+        yield from process_names(pid, f"predicted processor {processor}", 2 * subject.placement.rank(processor) + 1)
+        yield thread_name(pid, _COMPUTE, "compute")
         if processor in copying:
-            yield _thread(pid, _COPYING, "copies that it makes itself")
+            yield thread_name(pid, _COPYING, "copies that it makes itself")
 
 
-def _process(pid: int, name: str, place: int) -> list[Event]:
+def process_names(pid: int, name: str, place: int) -> list[Event]:
+    """Return the events that name a process of the trace and say which place it has among them."""
     return [
         {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}},
         {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": place}},
     ]
 
 
-def _thread(pid: int, tid: int, name: str) -> Event:
+def thread_name(pid: int, tid: int, name: str) -> Event:
+    """Return the event that names a track of a process."""
     return {"ph": "M", "name": "thread_name", "pid": pid, "tid": thread(pid, tid), "args": {"name": name}}

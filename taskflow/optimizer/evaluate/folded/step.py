@@ -52,6 +52,12 @@ class FoldedStep:
         """Seconds until the last task ends."""
         return float(self.end.max(initial=0.0))
 
+    def first_replica(self) -> list[tuple[Task, float, float]]:
+        """Return the tasks of the first replica, and when each begins and ends. Layers that were lowered as one have its names."""
+        lowered = self.lowered.tasks
+        each = zip(self.whole.origin.tolist(), self.began.tolist(), self.end.tolist())
+        return [(lowered[origin], began, end) for origin, began, end in each]
+
     @property
     def tasks(self) -> int:
         """Number of tasks of the step on all replicas."""
