@@ -47,10 +47,12 @@ class TrainingProgram:
     longer. ``reserved_bytes``: memory of a device that no array of a step gets (context, communication, fragmentation).
     ``gradient_bytes``: of each sum of gradients (0: float32 for 16-bit weights). ``whole_scores``: each device of a
     tensor-parallel group has the scores of all words. ``adds_to_zeros``: every backward pass adds gradients of weights to sums,
-    the first one to zeros; without it the first one writes them. ``gather_seconds`` and ``sum_seconds``: what its thread needs
-    for a gather of a unit's weights and for a sum of its gradients, beside the message; each reaches ``unit_bytes_per_second``
-    beside that. ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each operator of a network whose layers are
-    cut; ``change_seconds`` and ``change_bytes_per_second``: for a collective that brings activations of such a network into
+    the first one to zeros; without it the first one writes them. ``full_times``: as how many times as long a step counts that
+    fills a device's memory, since the allocator then gives memory back and asks for it again. ``gather_seconds`` and
+    ``sum_seconds``: what its thread needs for a gather of a unit's weights and for a sum of its gradients, beside the message;
+    each reaches ``unit_bytes_per_second`` beside that. ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each
+    operator of a network whose layers are cut; ``change_seconds`` and ``change_bytes_per_second``: for a collective that brings
+    activations of such a network into
     another layout, beside the message. ``gpus``: for a kind of device, what differs there.
     """
 
@@ -70,6 +72,7 @@ class TrainingProgram:
     gradient_bytes: int = 0
     whole_scores: bool = False
     adds_to_zeros: bool = False
+    full_times: float = 1.0
     gather_seconds: float = 0.0
     sum_seconds: float = 0.0
     unit_bytes_per_second: float = inf
