@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, log
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,14 +25,28 @@ from taskflow.machine import (
     left_out_errors,
 )
 from taskflow.probe.measurements import Measurements, framework_of
-from taskflow.programs import PROBED, TrainingProgram
+from taskflow.programs import PROBED, UNIT_MESSAGES, TrainingProgram, UnitMessage
 
 ARRAYS = {"sgd": 3, "momentum": 5, "adam": 7, "adam_fused": 7}  # that an update reads or writes, of four bytes a weight
-COLLECTIVES = {"all_reduce": "all_reduce", "halves": "all_gather", "all_to_all": "all_to_all"}
+COLLECTIVES = ("all_reduce", "halves", "all_to_all")
+HALVES = ("all_gather", "reduce_scatter")  # which have one curve: the mean
+FUNCTIONS = 8
+"""Of a block whose layers are cut (`script.cut.Block`), as a plan counts: those that only turn or copy go with their readers."""
+UNITS = ("replicate", "gathered", "gathered_twice")
+
+
+class Rest(NamedTuple):
+    """``seconds`` that are left of a ``whole`` without its message, for an array of ``nbytes``; measured, so it may be below 0."""
+
+    nbytes: float
+    seconds: float
+    whole: float
+
+
 LEAST_ERRORS = 3
 OF_CHANGES = {
-    ("change_gathered", "forward"): "all_gather", ("change_gathered", "backward"): "reduce_scatter",
-    ("change_scattered", "forward"): "reduce_scatter", ("change_scattered", "backward"): "all_gather",
+    ("change_gathered", "forward"): "halves", ("change_gathered", "backward"): "halves",
+    ("change_scattered", "forward"): "halves", ("change_scattered", "backward"): "halves",
     ("change_summed", "forward"): "all_reduce",
 }  # fmt: skip
 """The message of each change of a layout; a sum's gradient needs none."""
@@ -142,10 +156,9 @@ def _program(found: Measurements, like: TrainingProgram | None, result: Built) -
     base = like or TrainingProgram(0.0)
     figures: dict[str, Any] = {"name": PROBED, "host_seconds": found.start_seconds if found.gpu else 0.0, "gpus": ()}
     key = "host_seconds" if found.gpu else "seconds"
-    for name, phase in (("cut_seconds", "forward"), ("cut_backward_seconds", "backward")):
-        more = [row[key] - row[f"plain_{key}"] for what in ("cut_functions", "cut_layers") for row in found.of_part(what, phase)]
-        figures[name] = max(0.0, fmean(more)) if more else 0.0
-    figures |= _units(found, key) | _changes(found, key)
+    figures |= _cut(found, key) | _units(found, key) | _changes(found, key)
+    if rows := found.of_part("stages", "forward"):  # a micro-batch has two passes in a stage, each with a message
+        figures["message_seconds"] = max(0.0, fmean((row["seconds"] - row["plain_seconds"]) / row["layers"] for row in rows) / 2)
     if found.gpu and found.beside:
         both, product, alone = (found.beside[f"{name}_seconds"] for name in ("both", "product", "sum"))
         figures["exposed"] = min(1.0, max(0.0, (both - product) / alone))
@@ -154,52 +167,86 @@ def _program(found: Measurements, like: TrainingProgram | None, result: Built) -
     return replace(base, about="", source="taskflow probe", **figures)
 
 
+def _cut(found: Measurements, key: str) -> dict[str, float]:
+    """What Python takes for a layer and for a function of a network whose layers are cut."""
+    figures = {}
+    for phase, way in (("forward", ""), ("backward", "_backward")):
+        layers, block = (
+            fmean(row[key] - row[f"plain_{key}"] for row in rows) if (rows := found.of_part(what, phase)) else 0.0
+            for what in ("cut_layers", "cut_block")
+        )
+        count = max((row["layers"] for row in found.of_part("cut_layers", phase)), default=1)
+        figures[f"cut_layer{way}_seconds"] = max(0.0, layers / count)
+        figures[f"cut{way}_seconds"] = max(0.0, (block - layers) / FUNCTIONS)
+    return figures
+
+
 def _units(found: Measurements, key: str) -> dict[str, float]:
-    """What units take beside their messages: sums from `replicate`, gathers from the forward passes of those by shares."""
-    world, sums, gathers = int(found.about["ranks"]), [], []
-    sizes = sorted({row["bytes"] for row in found.parts if row["what"] == "replicate"})
-    for nbytes in sizes:
-        ahead, back = (_each_unit(found, "replicate", phase, nbytes, key) for phase in ("forward", "backward"))
-        sums.append((nbytes, ahead + back - (0.0 if found.gpu else _alone(found, "all_reduce", world, nbytes))))
-        gathered = _each_unit(found, "gathered", "forward", nbytes, key)
-        gathers.append((nbytes, gathered - (0.0 if found.gpu else _alone(found, "all_gather", world, nbytes))))
-    if not sums:
-        return {}
-    start, each = _line([(nbytes, max(1e-7, more)) for nbytes, more in sums])
-    return {
-        "sum_seconds": start, "gather_seconds": max(0.0, median(more - nbytes * each for nbytes, more in gathers)),
-        "unit_bytes_per_second": 1 / each if each > 0 else inf,
-    }  # fmt: skip
+    """What units take beside their messages. A gather is what gathering once more takes; what a unit takes in any case, such as its
+    hooks, goes with the sum of its gradients, of which there is one."""
+    lines: dict[UnitMessage, list[Rest]] = {what: [] for what in UNIT_MESSAGES}
+    for nbytes in sorted({row["bytes"] for row in found.parts if row["what"] == "replicate"}):
+        ahead, back = ({how: _each_unit(found, how, phase, nbytes, key) for how in UNITS} for phase in ("forward", "backward"))
+        again = back["gathered_twice"] - back["gathered"]
+        lines["sum"].append(_rest(found, ahead["replicate"] + back["replicate"], "all_reduce", nbytes))
+        lines["gather"].append(_rest(found, again, "halves", nbytes))
+        lines["scatter"].append(_rest(found, ahead["gathered"] + back["gathered"] - again, "halves", nbytes))
+    figures: dict[str, float] = {}
+    for what, rests in lines.items():
+        figures |= _rate(rests, f"{what}_seconds", f"{what}_bytes_per_second")
+    return figures
 
 
 def _changes(found: Measurements, key: str) -> dict[str, float]:
     """What bringing a DTensor into another layout takes beside its message."""
-    points = []
-    for (what, phase), message in OF_CHANGES.items():
-        for row in found.of_part(what, phase):
-            alone = 0.0 if found.gpu else _alone(found, message, int(found.about["ranks"]), row["bytes"])
-            points.append((row["bytes"], max(1e-7, row[key] - row[f"plain_{key}"] - alone)))
-    if not points:
+    rests = [
+        _rest(found, row[key] - row[f"plain_{key}"], message, row["bytes"])
+        for (what, phase), message in OF_CHANGES.items() for row in found.of_part(what, phase)
+    ]
+    return _rate(rests, "change_seconds", "change_bytes_per_second")
+
+
+def _rest(found: Measurements, seconds: float, what: str, nbytes: float) -> Rest:
+    """What is left of ``seconds`` without a message among all ranks; of a GPU's host all of it."""
+    alone = 0.0 if found.gpu else _alone(found, what, int(found.about["ranks"]), nbytes)
+    return Rest(nbytes, seconds - alone, max(seconds, alone, 1e-7))
+
+
+def _rate(rests: Sequence[Rest], start: str, rate: str) -> dict[str, float]:
+    """Seconds in any case and bytes a second, neither negative, with the least squares of errors as parts of the whole."""
+    if not rests:
         return {}
-    start, each = _line(points)
-    return {"change_seconds": start, "change_bytes_per_second": 1 / each if each > 0 else inf}
+    best, least = (0.0, 0.0), inf
+    rows = np.array([(1.0, rest.nbytes) for rest in rests]) / np.array([[rest.whole] for rest in rests])
+    wanted = np.array([rest.seconds / rest.whole for rest in rests])
+    for used in ([], [0], [1], [0, 1]):
+        line = np.zeros(2)
+        line[used] = np.linalg.lstsq(rows[:, used], wanted, rcond=None)[0]
+        error = float(((rows @ line - wanted) ** 2).sum())
+        if (line >= 0).all() and error < least - 1e-12:
+            best, least = (float(line[0]), float(line[1])), error
+    return {start: best[0], rate: 1 / best[1] if best[1] > 0 else inf}
 
 
 def _each_unit(found: Measurements, what: str, phase: str, nbytes: float, key: str) -> float:
-    """What one more layer takes, beyond what it takes alone: from the shallowest to the deepest network."""
-    rows = sorted((row for row in found.of_part(what, phase) if row["bytes"] == nbytes), key=lambda row: float(row["layers"]))
-    if not rows:
-        return 0.0
-    more = [float(row[key] - row[f"plain_{key}"]) for row in rows]
-    layers = [float(row["layers"]) for row in rows]
-    return (more[-1] - more[0]) / (layers[-1] - layers[0]) if len(rows) > 1 else more[0] / layers[0]
+    """What a layer takes, beyond what it takes alone."""
+    rows = [row for row in found.of_part(what, phase) if row["bytes"] == nbytes]
+    return fmean((row[key] - row[f"plain_{key}"]) / row["layers"] for row in rows) if rows else 0.0
 
 
 def _alone(found: Measurements, what: str, count: int, nbytes: float) -> float:
     where = "within" if len(found.about["nodes"]) == 1 else "across"
-    points = found.of_message(what, count, where)
+    points = _points(found, what, count, where)
     sizes, seconds = [nbytes for nbytes, _ in points], [each for _, each in points]
     return float(np.interp(nbytes, sizes, seconds)) if points else 0.0
+
+
+def _points(found: Measurements, what: str, count: int, where: str) -> list[tuple[float, float]]:
+    """Bytes and seconds of an operation as machines have it."""
+    if what != "halves":
+        return found.of_message(what, count, where)
+    first, second = (dict(found.of_message(half, count, where)) for half in HALVES)
+    return [(nbytes, (first.get(nbytes, seconds) + seconds) / 2) for nbytes, seconds in (second or first).items()]
 
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -215,7 +262,7 @@ def _connected(found: Measurements, machine: Cluster, device: Device, result: Bu
     links = (("within a node", within), ("between nodes", between))
     result.errors |= {f"messages {where}": link[2] for where, link in links if link}
     count = max((len(row["ranks"]) for row in found.messages if row["where"] == "within"), default=0)
-    curves = {key: _curve(found, what, count, result) for key, what in COLLECTIVES.items()} if count else {}
+    curves = {what: _curve(found, what, count, result) for what in COLLECTIVES} if count else {}
     rates = [rate for rate, _ in curves.values()] + [link[0] for link in (within, between) if link]
     fastest = max(rates)
     base = machine.collectives or Collectives(0.0, 0.0, between[1] if between else 0.0, 1.0, 1.0, inf)
@@ -248,10 +295,7 @@ def _link(found: Measurements, where: str) -> Fit | None:
 
 def _curve(found: Measurements, what: str, count: int, result: Built) -> tuple[float, Curve]:
     """An operation's rate and curve: start, steps of which there is one here, and bytes at the full rate."""
-    points = found.of_message(what, count, "within")
-    if what == "all_gather":  # and reduce-scatter, which have one curve
-        both = dict(found.of_message("reduce_scatter", count, "within"))
-        points = [(nbytes, (seconds + both.get(nbytes, seconds)) / 2) for nbytes, seconds in points]
+    points = _points(found, what, count, "within")
     if not points:
         return 1e9, Curve(0.0, 0.0, 0.0, 1.0)
     start, ramp, each = _ramped(points)

@@ -99,7 +99,10 @@ def _with(
 
 
 def _program(program: TrainingProgram, factor: float) -> TrainingProgram:
-    return replace(program, gather_seconds=program.gather_seconds * factor, sum_seconds=program.sum_seconds * factor)
+    return replace(
+        program, gather_seconds=program.gather_seconds * factor, sum_seconds=program.sum_seconds * factor,
+        scatter_seconds=program.scatter_seconds * factor,
+    )  # fmt: skip
 
 
 def _slower(library: Collectives, factor: float) -> Collectives:

@@ -9,6 +9,7 @@ from statistics import median
 
 from taskflow.machine import Cluster
 from taskflow.mapper import Strategy
+from taskflow.optimizer.cost import unit_message
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.probe.kineto import LOSS, RankTrace, TimeOf
 from taskflow.tasks import Compute, Kind, Purpose, Task
@@ -107,7 +108,7 @@ def predicted_parts(evaluator: Evaluator, strategy: Strategy, processor: int, pa
         if task.kind.travels and not (blocks and task.kind is Kind.COLLECTIVE):
             continue  # beside computing: what is not hidden is idle time
         if task.kind is Kind.COLLECTIVE and program is not None and part.kind in ("gradients", "weights"):
-            unit = min(took, program.of_unit(part.kind == "weights", _array(task)))
+            unit = min(took, program.of_unit(unit_message(task), _array(task)))
             _add(found, TimeOf("unit", part.owner), unit)
             _add(found, part, took - unit)
         else:

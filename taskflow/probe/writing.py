@@ -8,8 +8,12 @@ from pathlib import Path
 from taskflow.export.pytorch import joined_code
 
 FOLDERS = {"torch": Path(__file__).with_name("script"), "jax": Path(__file__).with_name("script_jax")}
+SUPPORT = ("exchange", "plan", "modules", "statistics", "layers")  # of exported modules, which the probe times
 FILES = {  # as they need each other
-    "torch": ("clock", "../cases", "work", "messages", "../../export/pytorch/support/exchange", "parts", "main"),
+    "torch": (
+        "clock", "../cases", "work", *(f"../../export/pytorch/support/{name}" for name in SUPPORT),
+        "messages", "parts", "cut", "main",
+    ),
     "jax": ("clock", "../cases", "work", "messages", "main"),
 }
 FRAMEWORKS = tuple(FILES)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
+UnitMessage = Literal["gather", "sum", "scatter"]
+UNIT_MESSAGES: tuple[UnitMessage, ...] = ("gather", "sum", "scatter")
 KINDS = {
     "rms_norm": "norm", "layer_norm": "norm", "swiglu": "activation", "gelu": "activation", "silu": "activation",
     "relu": "activation", "add": "residual", "dropout": "residual", "rotary": "rotary", "cross_entropy": "loss",
@@ -41,19 +43,20 @@ class TrainingProgram:
     recorded and replayed (CUDA graphs). ``message_seconds``: extra time that it waits for a message from or to another pipeline
     stage; ``message_bytes_per_second``: the rate of such a message (infinite: the links' rate). ``collective_seconds``: what its
     thread needs for each device of a tensor-parallel group to start a collective of that group, in pipelines over several nodes.
-    ``attention``: name of its kernel. ``products``: part of the rate that products reach alone, in a step. ``memory``: part of
-    the memory's rate that a fused pass reaches (0: the device's own). ``passes``: by group (`KINDS`, ``update`` and ``sums``).
+    ``attention``: name of its kernel. ``products``: part of the rate that products reach alone, in a step. ``memory``: part of the
+    memory's rate that a fused pass reaches (0: the device's own). ``passes``: by group (`KINDS`, ``update`` and ``sums``).
     ``exposed``: part of the time of gathers of weights and sums of gradients in a pass by which computing beside them takes
     longer. ``reserved_bytes``: memory of a device that no array of a step gets (context, communication, fragmentation).
     ``gradient_bytes``: of each sum of gradients (0: float32 for 16-bit weights). ``whole_scores``: each device of a
     tensor-parallel group has the scores of all words. ``adds_to_zeros``: every backward pass adds gradients of weights to sums,
     the first one to zeros; without it the first one writes them. ``full_times``: as how many times as long a step counts that
-    fills a device's memory, since the allocator then gives memory back and asks for it again. ``gather_seconds`` and
-    ``sum_seconds``: what its thread needs for a gather of a unit's weights and for a sum of its gradients, beside the message;
-    each reaches ``unit_bytes_per_second`` beside that. ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each
-    operator of a network whose layers are cut; ``change_seconds`` and ``change_bytes_per_second``: for a collective that brings
-    activations of such a network into
-    another layout, beside the message. ``gpus``: for a kind of device, what differs there.
+    fills a device's memory, since the allocator then gives memory back and asks for it again. ``gather_seconds``, ``sum_seconds``
+    and ``scatter_seconds``: what its thread needs for a gather of a unit's weights, for a sum of its gradients of which each
+    replica gets all, and for one of which each gets its share, beside the message; each reaches its ``_bytes_per_second`` beside
+    that. ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each function of a network whose layers are cut;
+    ``cut_layer_seconds`` and ``cut_layer_backward_seconds``: for each operator there that has weights; ``change_seconds`` and
+    ``change_bytes_per_second``: for a collective that brings activations of such a network into another layout, beside the
+    message. ``gpus``: for a kind of device, what differs there.
     """
 
     host_seconds: float
@@ -74,10 +77,15 @@ class TrainingProgram:
     adds_to_zeros: bool = False
     full_times: float = 1.0
     gather_seconds: float = 0.0
+    gather_bytes_per_second: float = inf
     sum_seconds: float = 0.0
-    unit_bytes_per_second: float = inf
+    sum_bytes_per_second: float = inf
+    scatter_seconds: float = 0.0
+    scatter_bytes_per_second: float = inf
     cut_seconds: float = 0.0
     cut_backward_seconds: float = 0.0
+    cut_layer_seconds: float = 0.0
+    cut_layer_backward_seconds: float = 0.0
     change_seconds: float = 0.0
     change_bytes_per_second: float = inf
     gpus: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
@@ -86,9 +94,19 @@ class TrainingProgram:
         """Return the seconds that the program waits for a message of ``nbytes``."""
         return self.message_seconds + nbytes / self.message_bytes_per_second
 
-    def of_unit(self, gathers: bool, nbytes: float) -> float:
-        """Return the seconds of its thread for a gather of a unit's weights, or for a sum of its gradients."""
-        return (self.gather_seconds if gathers else self.sum_seconds) + nbytes / self.unit_bytes_per_second
+    @property
+    def by_plan(self) -> bool:
+        """Whether its thread needs time for units or for layers that are cut, which not every plan has."""
+        of_cuts = self.cut_seconds, self.cut_backward_seconds, self.cut_layer_seconds, self.cut_layer_backward_seconds
+        return any((*of_cuts, self.of_change(1.0), *(self.of_unit(what, 1.0) for what in UNIT_MESSAGES)))
+
+    def of_unit(self, what: UnitMessage, nbytes: float) -> float:
+        """Return the seconds of its thread for a unit's weights or gradients of ``nbytes``, beside the message."""
+        if what == "gather":
+            return self.gather_seconds + nbytes / self.gather_bytes_per_second
+        if what == "sum":
+            return self.sum_seconds + nbytes / self.sum_bytes_per_second
+        return self.scatter_seconds + nbytes / self.scatter_bytes_per_second
 
     def of_change(self, nbytes: float) -> float:
         """Return the seconds of its thread for bringing an array of ``nbytes`` into another layout."""

@@ -69,16 +69,29 @@ class Figures(Entry, frozen=True, kw_only=True):
     gather_seconds: Annotated[
         NotNegative, Meta(description="Its thread's time for a gather of a unit's weights, beside the message.")
     ] | UnsetType = UNSET
-    sum_seconds: Annotated[
-        NotNegative, Meta(description="The same for a sum of a unit's gradients.")
+    gather_bytes_per_second: Annotated[
+        Positive, Meta(description="How fast it copies what is gathered. Without it: at once.")
     ] | UnsetType = UNSET
-    unit_bytes_per_second: Annotated[
-        Positive, Meta(description="How fast it copies what units gather and sum. Without it: at once.")
+    sum_seconds: Annotated[
+        NotNegative, Meta(description="Its thread's time for a sum of a unit's gradients of which each replica gets all.")
+    ] | UnsetType = UNSET
+    sum_bytes_per_second: Annotated[
+        Positive, Meta(description="How fast it copies what is summed so. Without it: at once.")
+    ] | UnsetType = UNSET
+    scatter_seconds: Annotated[
+        NotNegative, Meta(description="Its thread's time for a sum of a unit's gradients of which each replica gets its share.")
+    ] | UnsetType = UNSET
+    scatter_bytes_per_second: Annotated[
+        Positive, Meta(description="How fast it copies what is summed so. Without it: at once.")
     ] | UnsetType = UNSET
     cut_seconds: Annotated[
-        NotNegative, Meta(description="Its thread's time more for an operator of a network whose layers are cut.")
+        NotNegative, Meta(description="Its thread's time more for a function of a network whose layers are cut.")
     ] | UnsetType = UNSET
     cut_backward_seconds: Annotated[NotNegative, Meta(description="The same for its backward pass.")] | UnsetType = UNSET
+    cut_layer_seconds: Annotated[
+        NotNegative, Meta(description="Its thread's time more for an operator with weights of such a network.")
+    ] | UnsetType = UNSET
+    cut_layer_backward_seconds: Annotated[NotNegative, Meta(description="The same for its backward pass.")] | UnsetType = UNSET
     change_seconds: Annotated[
         NotNegative, Meta(description="Its thread's time to bring activations into another layout, beside the message.")
     ] | UnsetType = UNSET

@@ -181,3 +181,50 @@ def test_what_is_broadcast_with_queries_is_cut_where_it_has_more_than_one_elemen
         ((4, 16, 16), (Replicate(), Shard(0))), ((16, 16), (Replicate(), Replicate())),
     ):
         assert _alike(torch.zeros(shape), 4, queries) == wanted
+
+
+RESHAPES = [
+    ((4, 6, 8), "view", (24, 8)), ((4, 6, 8), "view", (-1, 8)), ((4, 6, 8), "reshape", ((4, 6, 2, 4),)),
+    ((4, 6, 8), "reshape", (4, -1)), ((4, 6, 8), "flatten", (0, 1)), ((4, 6, 8), "flatten", (1,)), ((4, 6, 8), "flatten", ()),
+    ((1, 6, 8), "view", (6, 8)), ((4, 6, 8), "view", (2, 2, 6, 8)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape,name,sizes", RESHAPES)
+@pytest.mark.parametrize("axis", range(3))
+def test_what_joins_a_cut_dimension_with_those_before_it_is_given_the_whole(
+    shape: tuple[int, ...], name: str, sizes: tuple[Any, ...], axis: int, two_ranks: Any
+) -> None:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    from taskflow.export.pytorch.support.layers import OnPieces, divided
+
+    whole = torch.empty(shape, device="meta")
+    wanted = getattr(whole, name)(*sizes).shape
+    assert list(wanted) == OnPieces.JOINING[getattr(torch.Tensor, name)](shape, *sizes)
+    before = torch.Size(shape[:axis]).numel()
+    joins = all(torch.Size(wanted[:k]).numel() != before for k in range(len(wanted) + 1))
+    if shape[axis] == 1 or (not joins and axis == 0 and wanted[0] % 2):
+        return  # nothing to cut
+    local = torch.zeros([size // 2 if i == axis else size for i, size in enumerate(shape)], requires_grad=True)
+    with divided():
+        made = getattr(DTensor.from_local(local, two_ranks, (Shard(axis),), run_check=False), name)(*sizes)
+    assert made.shape == wanted and (made.placements == (Replicate(),)) is joins
+    assert all(type(p) in (Shard, Replicate) for p in made.placements)
+    made.sum().backward()
+    assert local.grad is not None and local.grad.shape == local.shape
+
+
+def test_the_second_of_two_arrays_is_cut_like_the_first(two_ranks: Any) -> None:
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    from taskflow.export.pytorch.support.layers import _cut_like
+
+    def lying(placement: Any) -> Any:
+        local = torch.zeros([4 // 2 if isinstance(placement, Shard) and placement.dim == axis else 4 for axis in range(2)])
+        return DTensor.from_local(local, two_ranks, (placement,), run_check=False)
+
+    assert _cut_like(lying(Shard(0)), lying(Shard(1))).placements == (Shard(0),)
+    for first, second in ((Shard(0), Replicate()), (Shard(0), Partial()), (Partial(), Shard(0)), (Shard(1), Shard(1))):
+        value = lying(second)
+        assert _cut_like(lying(first), value) is value, "DTensor's own rules cut or add it without a message, or as they must"

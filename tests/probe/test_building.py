@@ -16,7 +16,8 @@ from taskflow.machine import Timed, TimedPoint, fitted, left_out_errors, load_ma
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import size_of
 from taskflow.optimizer.cost.pace import of_weights
-from taskflow.probe import built, measurements_of, read_probes
+from taskflow.probe import Measurements, built, measurements_of, read_probes
+from taskflow.programs import TrainingProgram
 from taskflow.tasks import Kind
 
 PROBED = str(Path(__file__).with_name("two_cores.json"))
@@ -140,17 +141,65 @@ def test_a_call_of_torch_takes_its_time_once_and_units_take_theirs() -> None:
     sums = [task for task in lowered.tasks if task.kind is Kind.COLLECTIVE]
     assert device.program is not None and sums
     assert all(paced(task) == pytest.approx(spread.costs.task(task) + device.program.of_unit(
-        False, task.nbytes / 2)) for task in sums)  # fmt: skip
+        "sum", task.nbytes / 2)) for task in sums)  # fmt: skip
+
+
+def alone(found: Measurements, what: str, nbytes: int) -> float:
+    """Seconds of a message of two ranks; of gathers and sums by shares, which machines have as one, the mean."""
+    rows = {row["what"]: row["seconds"] for row in found.messages if row["bytes"] == nbytes and row["where"] == "within"}
+    return (rows["all_gather"] + rows["reduce_scatter"]) / 2 if what == "halves" else float(rows[what])
+
+
+def part(what: str, phase: str, nbytes: int, seconds: float, layers: int = 1) -> dict[str, Any]:
+    """A row of a probe that takes so long beside what it takes alone."""
+    return {"what": what, "phase": phase, "bytes": nbytes, "layers": layers, "plain_seconds": 1e-4, "seconds": 1e-4 + seconds,
+            "host_seconds": 0.0, "plain_host_seconds": 0.0}  # fmt: skip
+
+
+def program_of(found: Measurements, *parts: dict[str, Any]) -> TrainingProgram:
+    """The program that is built of some parts."""
+    program = built(replace(found, parts=parts), "mine").machine.kinds[0].program
+    assert program is not None
+    return program
+
+
+def test_units_are_what_is_left_without_their_messages_even_where_some_rests_are_negative() -> None:
+    found, rows = read_probes([PROBED]), []
+    for nbytes, noise in ((1 << 14, -3e-4), (1 << 17, 0.0), (1 << 20, 3e-4)):
+        summed, half = alone(found, "all_reduce", nbytes), alone(found, "halves", nbytes)
+        rows += [
+            part("replicate", "forward", nbytes, 8 * 4e-4, 8),
+            part("replicate", "backward", nbytes, 8 * (6e-4 + nbytes / 1e9 + summed), 8),
+            part("gathered", "forward", nbytes, 8 * (1e-3 + half), 8),
+            part("gathered", "backward", nbytes, 8 * (1e-3 + half), 8),
+            part("gathered_twice", "backward", nbytes, 8 * (1e-3 + half + half + noise), 8),
+        ]
+    program = program_of(found, *rows)
+    assert program.sum_seconds == pytest.approx(1e-3) and program.sum_bytes_per_second == pytest.approx(1e9)
+    assert 0 <= program.gather_seconds < 2e-4, "a gather once more takes its message, and now and then less"
+    for nbytes in (1 << 14, 1 << 17, 1 << 20):
+        both = program.of_unit("gather", nbytes) + program.of_unit("scatter", nbytes)
+        assert both == pytest.approx(2e-3, abs=5e-4)
+
+
+def test_layers_and_functions_that_are_cut_have_figures_of_their_own() -> None:
+    rows = [part("cut_layers", phase, 0, 9 * each, 9) for phase, each in (("forward", 3e-4), ("backward", 5e-4))]
+    rows += [part("cut_block", phase, 0, 9 * each + 8 * 1e-4, 9) for phase, each in (("forward", 3e-4), ("backward", 5e-4))]
+    program = program_of(read_probes([PROBED]), *rows)
+    assert program.cut_layer_seconds == pytest.approx(3e-4) and program.cut_layer_backward_seconds == pytest.approx(5e-4)
+    assert program.cut_seconds == pytest.approx(1e-4) and program.cut_backward_seconds == pytest.approx(1e-4)
+
+
+def test_a_pass_of_a_stage_takes_half_of_what_a_micro_batch_takes_more() -> None:
+    assert program_of(read_probes([PROBED]), part("stages", "forward", 0, 8 * 2e-3, 8)).message_seconds == pytest.approx(1e-3)
 
 
 def test_bringing_activations_into_another_layout_takes_more_than_the_message() -> None:
     torch = pytest.importorskip("torch")
     found = read_probes([PROBED])
-    alone = {row["what"]: row["seconds"] for row in found.messages if row["bytes"] == 1 << 17 and row["where"] == "within"}
-    ways = ("gathered", "forward", "all_gather"), ("gathered", "backward", "reduce_scatter"), ("summed", "forward", "all_reduce")
-    base = {"bytes": 1 << 17, "layers": 1, "plain_seconds": 1e-4, "host_seconds": 0.0, "plain_host_seconds": 0.0}
-    rows = tuple({**base, "what": f"change_{what}", "phase": phase, "seconds": 1e-4 + 2e-3 + alone[message]}
-                 for what, phase, message in ways)  # fmt: skip
+    found = replace(found, parts=tuple(row for row in found.parts if not row["what"].startswith(("change", "cut"))))
+    ways = ("gathered", "forward", "halves"), ("gathered", "backward", "halves"), ("summed", "forward", "all_reduce")
+    rows = [part(f"change_{what}", phase, 1 << 17, 2e-3 + alone(found, message, 1 << 17)) for what, phase, message in ways]
     plain, more = built(found, "mine"), built(replace(found, parts=(*found.parts, *rows)), "mine")
     program = more.machine.kinds[0].program
     assert program is not None and program.of_change(1 << 17) == pytest.approx(2e-3)

@@ -47,7 +47,7 @@ def test_the_file_runs_alone(ranks: int, tmp_path: Path) -> None:
     wanted = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "one_way", "both_ways"}
     assert what == (wanted if ranks > 1 else set())
     units = {row["what"] for row in found["parts"]}
-    assert {"cut_functions", "cut_layers"} <= units
+    assert {"cut_block", "cut_layers"} <= units
     assert ({"replicate", "gathered", "gathered_twice"} <= units) is (ranks > 1)
     assert ({"change_gathered", "change_scattered", "change_summed"} <= units) is (ranks > 1)
 

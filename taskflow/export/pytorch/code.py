@@ -14,7 +14,7 @@ from taskflow.export.pytorch.units import NUMBER
 
 SUPPORT = Path(__file__).with_name("support")
 FILES = (  # in the order of reading
-    "plan", "parallel", "checkpoints", "means", "stages", "layers", "exchange", "statistics", "naming", "modules",
+    "exchange", "plan", "parallel", "checkpoints", "means", "stages", "layers", "statistics", "naming", "modules",
 )
 RULE = "# ---- The same in every exported module " + "-" * 80
 

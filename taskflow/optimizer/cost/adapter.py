@@ -139,7 +139,7 @@ class ModelCosts(Costs):
         several = len({processor.node for processor in self._machine.processors}) > 1
         is_cut = self.by_plan and self._is_cut(strategy)
         pacing = Pacing(programs, several, not self.by_plan or self._replicated(strategy), is_cut)
-        cut = pacing.cuts if any(pacing.cuts) and is_cut else None
+        cut = pacing.cuts if is_cut and any(map(any, pacing.cuts)) else None
         if strategy.pipeline is None and not pacing.exposed and cut is None and not pacing.units:
             return self.task
         spent = self.spent if cut is None else partial(self._spent_cut, cut)
@@ -148,8 +148,7 @@ class ModelCosts(Costs):
     @property
     def by_plan(self) -> bool:
         return isinstance(self.model, AnalyticCosts) and any(
-            program.cut_seconds or program.gather_seconds or program.sum_seconds or program.change_seconds
-            for device in self._machine.kinds if (program := device.program) is not None
+            device.program is not None and device.program.by_plan for device in self._machine.kinds
         )
 
     def _replicated(self, strategy: Strategy) -> bool:
@@ -164,15 +163,16 @@ class ModelCosts(Costs):
             for node in self._graph for dim, degree in enumerate(strategy[node.name].degrees)
         )
 
-    def _spent_cut(self, cut: tuple[float, float], task: Task) -> Spent | None:
-        """Like `spent`, with what the host needs more for each operator or call of a network whose layers are cut."""
+    def _spent_cut(self, cut: tuple[tuple[float, float], tuple[float, float]], task: Task) -> Spent | None:
+        """Like `spent`, with what the host needs more for each operator or call of a network whose layers are cut. ``cut``: seconds
+        forward and backward, of functions and of operators with weights."""
         found = self.spent(task)
         if found is None or not isinstance(task.work, Compute):
             return found
         part, program = self._calls.get(task.work.node.name), self._machine.processors[task.processor].device.program
         if program is None or (part is not None and not part.leads) or not task.work.node.inputs:
             return found
-        more = cut[task.work.backward]
+        more = cut[bool(task.work.node.parameters)][task.work.backward]
         return Spent(found.device + more * (program.host_seconds == 0), found.host + more)
 
     def spent(self, task: Task) -> Spent | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.library import Spent
-from taskflow.programs import TrainingProgram
+from taskflow.programs import UNIT_MESSAGES, TrainingProgram, UnitMessage
 from taskflow.tasks import Collective, Compute, Cost, Kind, Purpose, Task, TaskGraph
 
 OF_WEIGHTS = (Purpose.UNSHARDED, Purpose.WEIGHT_GRADIENTS)
@@ -35,14 +35,18 @@ class Pacing:
         return max(program.waits(nbytes) for program in self.programs)
 
     @property
-    def cuts(self) -> tuple[float, float]:
-        """Seconds more for forward and backward of an operator, in a network whose layers are cut."""
-        return max(program.cut_seconds for program in self.programs), max(p.cut_backward_seconds for p in self.programs)
+    def cuts(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Seconds more, forward and backward, for a function and for an operator with weights, where layers are cut."""
+        of_each = [
+            (p.cut_seconds, p.cut_backward_seconds, p.cut_layer_seconds, p.cut_layer_backward_seconds) for p in self.programs
+        ]
+        ahead, back, layer_ahead, layer_back = (max(some) for some in zip(*of_each))
+        return (ahead, back), (layer_ahead, layer_back)
 
     @property
     def units(self) -> bool:
         """Whether collectives of units, or of activations, take the host any time."""
-        of_units = self.replicated and any(program.of_unit(gathers, 1.0) for program in self.programs for gathers in (False, True))
+        of_units = self.replicated and any(program.of_unit(what, 1.0) for program in self.programs for what in UNIT_MESSAGES)
         return of_units or (self.cut and any(program.of_change(1.0) for program in self.programs))
 
     def of_collective(self, task: Task) -> float:
@@ -51,11 +55,10 @@ class Pacing:
         work = task.work
         if not isinstance(work, Collective) or not (self.replicated if of_weights(task) else self.cut):
             return 0.0
-        gathers = work.halves == 1 and not task.flops
         nbytes = task.nbytes / (work.halves or 1) / max(1, len(work.group) - 1)
         if not of_weights(task):
             return max(program.of_change(nbytes) for program in self.programs)
-        return max(program.of_unit(gathers, nbytes) for program in self.programs)
+        return max(program.of_unit(unit_message(task), nbytes) for program in self.programs)
 
     @property
     def exposed(self) -> float:
@@ -149,6 +152,13 @@ def _hosts(graph: TaskGraph, pacing: Pacing) -> dict[tuple[int, int], float]:
 def of_weights(task: Task) -> bool:
     """Return whether a task is about weights or their gradients."""
     return task.topic.purpose in OF_WEIGHTS
+
+
+def unit_message(task: Task) -> UnitMessage:
+    """Return what a collective of weights or gradients does."""
+    if getattr(task.work, "halves", 2) == 2:
+        return "sum"
+    return "scatter" if task.flops else "gather"
 
 
 def _beside(graph: TaskGraph, strategy: Strategy) -> dict[tuple[int, int], list[int]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter
 from typing import Any
 
 import torch
 
+BETWEEN_SECONDS = 0.002  # of computing between messages on CPUs, as in a step
+BUSY_EDGE, BUSY_ELEMENTS = 256, 1 << 19  # of the products and of the passes over memory that are computed there
+FAR_OFF = 10  # times the median: other programs' doing
 CHUNK_SECONDS = 0.004  # of repeats that are timed together: their mean is what a step adds up, interruptions included
 LEAST_CHUNKS, MOST_CHUNKS = 3, 200
 SLEEP_CYCLES = 4_000_000  # by which the host of a GPU gets ahead
@@ -42,14 +45,45 @@ def taken(
     while len(found) < wanted or (together is None and perf_counter() < until and len(found) < MOST_CHUNKS):
         rows = [run(phases, device) for _ in range(chunk)]
         found.append([(sum(row[i][0] for row in rows) / chunk, sum(row[i][1] for row in rows) / chunk) for i in range(len(phases))])
-    return [_summary([row[i] for row in found], times) for i in range(len(phases))]
+    middle = mean_of if together is not None else median
+    return [_summary([row[i] for row in found], times, middle) for i in range(len(phases))]
 
 
-def _summary(chunks: Sequence[tuple[float, float]], times: int) -> Taken:
+def busy(device: torch.device) -> Callable[[], None]:
+    """Return what computes for `BETWEEN_SECONDS` on a CPU, and nothing on a GPU, whose kernels wait for none of the host's threads.
+
+    Messages and Python's code share a CPU with computing. What follows computing takes two to three times as long as the same many
+    times in a row: caches are cold, and threads of a message wait for a core that computes."""
+    if device.type == "cuda":
+        return lambda: None
+    factor, passed = torch.randn(BUSY_EDGE, BUSY_EDGE), torch.zeros(BUSY_ELEMENTS)
+
+    def compute(count: int) -> float:
+        began = perf_counter()
+        for _ in range(count):
+            factor @ factor
+            passed.add_(1.0)
+        return perf_counter() - began
+
+    once = min(compute(2) / 2 for _ in range(5))
+    count = max(1, round(BETWEEN_SECONDS / once))
+
+    def something() -> None:
+        compute(count)
+
+    return something
+
+
+def _summary(chunks: Sequence[tuple[float, float]], times: int, middle: Callable[[Sequence[float]], float]) -> Taken:
     values = sorted(seconds for seconds, _ in chunks)
-    middle = median(values)
-    spread = (values[3 * len(values) // 4] - values[len(values) // 4]) / middle if middle > 0 else 0.0
-    return Taken(middle / times, median(host for _, host in chunks) / times, spread)
+    usual = median(values)
+    spread = (values[3 * len(values) // 4] - values[len(values) // 4]) / usual if usual > 0 else 0.0
+    return Taken(middle(values) / times, middle([host for _, host in chunks]) / times, spread)
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """The mean, since a step adds messages up and some of them wait for a core; without what was not their doing."""
+    return fmean(value for value in values if value <= FAR_OFF * median(values))
 
 
 def _on_cpu(phases: Sequence[Callable[[], Any]], device: torch.device) -> list[tuple[float, float]]:
@@ -75,3 +109,18 @@ def _on_gpu(phases: Sequence[Callable[[], Any]], device: torch.device) -> list[t
         event.record()
     torch.cuda.synchronize(device)
     return [(before.elapsed_time(after) / 1e3, host) for before, after, host in zip(events, events[1:], hosts)]
+
+
+def both_ways(call: Callable[..., Any], given: Sequence[Any], module: Any = None) -> list[Callable[[], Any]]:
+    """Return forward and backward of a function of one result or several; of a ``module`` with the gradients of its parameters."""
+    made: list[Any] = []
+    wanted = [*given, *(module.parameters() if module is not None else ())]
+
+    def forward() -> None:
+        found = call(*given)
+        made[:] = found if isinstance(found, list) else [found]
+
+    def backward() -> Any:
+        return torch.autograd.grad(made, wanted, [torch.ones_like(one) for one in made])
+
+    return [forward, backward]

@@ -19,15 +19,15 @@ import torch
 import torch.distributed as dist
 
 from taskflow.probe.cases import OF_A_PLAN, Case, cases_of, usual
-from taskflow.probe.script.clock import LEAST_CHUNKS, Taken, taken
+from taskflow.probe.script.clock import LEAST_CHUNKS, Taken, busy, taken
+from taskflow.probe.script.cut import changes, cut_operators
 from taskflow.probe.script.messages import measured
 from taskflow.probe.script.parts import (
     COUNT,
     beside,
-    changes,
     compiled,
-    cut_operators,
     placed_parameters,
+    stages,
     units,
     updates,
 )
@@ -35,7 +35,7 @@ from taskflow.probe.script.work import arrays_of, phases_of
 
 FORMAT, VERSION = "taskflow-probe", 1
 SECONDS = 150.0
-SHARES = {"work": 0.45, "messages": 0.22, "units": 0.15, "cut": 0.03, "changes": 0.07, "updates": 0.05, "rest": 0.03}
+SHARES = {"work": 0.36, "messages": 0.22, "units": 0.2, "cut": 0.06, "changes": 0.07, "stages": 0.04, "updates": 0.03, "rest": 0.02}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -95,6 +95,7 @@ def probed(device: torch.device, seconds: float, only_plan: bool = False, compil
     found["messages"] = measured(about["nodes"], device, budget["messages"], missing) if dist.get_world_size() > 1 else []
     parts = units(mesh, device, budget["units"], missing) if dist.get_world_size() > 1 else []
     parts += cut_operators(mesh, device, budget["cut"], missing)
+    parts += stages(device, budget["stages"], missing)
     parts += changes(mesh, device, budget["changes"], missing) if dist.get_world_size() > 1 else []
     parts += compiled(device, budget["rest"], missing) if compiling else []
     found["parts"] = together(parts)
@@ -165,12 +166,13 @@ def all_updates(mesh: Any, device: torch.device, seconds: float, missing: list[s
     """Return what each update takes for a parameter, by its elements; on plain tensors and on pieces."""
     rows = []
     sizes = (1 << 12, 1 << 20, 1 << 24) if device.type == "cuda" else (1 << 9, 1 << 14, 1 << 18)
+    between = busy(device)
     for name, make in updates(device):
         for where in (None, mesh):
             for elements in sizes:
                 try:
                     optimizer = make(placed_parameters(elements, where, device))
-                    (took,) = taken([optimizer.step], COUNT, device, seconds / 24)
+                    *_, took = taken([between, optimizer.step], COUNT, device, seconds / 24)
                 except (RuntimeError, ValueError, TypeError, ImportError, NotImplementedError) as error:
                     missing.append(f"{name}: {str(error).splitlines()[0][:120]}")
                     continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -12,6 +13,7 @@ import torch.distributed as dist
 
 from taskflow.export.pytorch.support import gather, reduce_scatter
 from taskflow.probe.cases import groups_of, sizes_of
+from taskflow.probe.script.clock import busy, mean_of
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 200
 
@@ -44,20 +46,24 @@ def between_two(nbytes: int, peer: int, first: bool, device: torch.device) -> It
     yield "both_ways", lambda: passed((dist.isend, value, peer), (dist.irecv, found, peer))
 
 
-def timed(action: Callable[[], Any], rounds: int, group: Any, device: torch.device) -> tuple[float, float]:
-    """Return the seconds of an operation, begun by all ranks of a group at about the same time: median and spread. Each rank counts
-    from the last one's begin on, as far as a barrier tells."""
+def timed(
+    action: Callable[[], Any], rounds: int, group: Any, device: torch.device, before: Callable[[], Any] | None = None
+) -> tuple[float, float]:
+    """Return the seconds of an operation, begun by all ranks of a group at about the same time: mean and spread. The mean, since a
+    step adds messages up, and one of several waits for a core. Each rank counts from its own begin on, behind a barrier and what
+    comes ``before`` the operation."""
     found = []
     for _ in range(rounds):
         dist.barrier(group=group)
+        if before is not None:
+            before()
         _finish(device)
         began = perf_counter()
         action()
         _finish(device)
         found.append(perf_counter() - began)
     found.sort()
-    middle = median(found)
-    return middle, (found[3 * len(found) // 4] - found[len(found) // 4]) / middle
+    return mean_of(found), (found[3 * len(found) // 4] - found[len(found) // 4]) / median(found)
 
 
 def _finish(device: torch.device) -> None:
@@ -66,37 +72,46 @@ def _finish(device: torch.device) -> None:
 
 
 def measured(nodes: Sequence[int], device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
-    """Return a row for each operation, group and size, the slowest rank's. ``seconds``: to spend, of all."""
+    """Return a row for each operation, group and size, the mean of its ranks. ``seconds``: to spend, of all. Collectives on a CPU
+    follow computing; a message between two is one that a stage waits for."""
     rows: list[dict[str, Any]] = []
     groups, sizes, rank = groups_of(nodes), sizes_of(device.type == "cuda"), dist.get_rank()
+    computing = busy(device)
     each = seconds / max(1, len(groups) * len(sizes) * 7)
     for kind, ranks in groups:
         group = dist.new_group(ranks)  # by all ranks
         if rank in ranks:
             for nbytes in sizes:
-                actions = list(collectives(nbytes, len(ranks), device, group))
+                actions: list[tuple[str, Any, Any]] = [(*one, computing) for one in collectives(nbytes, len(ranks), device, group)]
                 if len(ranks) == 2:
-                    actions += between_two(nbytes, ranks[ranks[0] == rank], rank == ranks[0], device)
-                for what, action in actions:
-                    rows += _row(what, action, kind, ranks, nbytes, each, group, device, missing)
+                    actions += [(*one, None) for one in between_two(nbytes, ranks[ranks[0] == rank], rank == ranks[0], device)]
+                for what, action, before in actions:
+                    timing = partial(timed, action, group=group, device=device, before=before)
+                    rows += _row(what, timing, kind, ranks, nbytes, each, group, device, missing)
         dist.barrier()
     return rows
 
 
 def _row(
-    what: str, action: Callable[[], Any], kind: str, ranks: Sequence[int], nbytes: int, seconds: float, group: Any,
-    device: torch.device, missing: list[str],
+    what: str, timing: Callable[[int], tuple[float, float]], kind: str, ranks: Sequence[int], nbytes: int, seconds: float,
+    group: Any, device: torch.device, missing: list[str],
 ) -> list[dict[str, Any]]:
+    """``timing``: returns the seconds and spread of so many rounds. ``seconds``: to spend."""
     try:
-        action()
+        timing(1)
     except (RuntimeError, ValueError, NotImplementedError) as error:  # on all ranks alike
         if (text := f"{what}: {str(error).splitlines()[0][:120]}") not in missing:
             missing.append(text)
         return []
-    once = torch.tensor(timed(action, 2, group, device)[0], device=device)
+    began = perf_counter()
+    timing(2)
+    once = torch.tensor((perf_counter() - began) / 2, device=device)
     dist.all_reduce(once, dist.ReduceOp.MAX, group=group)
     rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, round(seconds / max(1e-6, float(once)))))
-    found = torch.tensor(timed(action, rounds, group, device), device=device)
-    dist.all_reduce(found, dist.ReduceOp.MAX, group=group)
-    took, spread = found.tolist()
-    return [{"what": what, "where": kind, "ranks": list(ranks), "bytes": nbytes, "seconds": took, "spread": spread}]
+    found = torch.tensor(timing(rounds), device=device)
+    slowest = found.clone()
+    dist.all_reduce(found, group=group)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+    took, spread = (found / len(ranks)).tolist()
+    return [{"what": what, "where": kind, "ranks": list(ranks), "bytes": nbytes, "seconds": took, "spread": spread,
+             "slowest_seconds": float(slowest[0])}]  # fmt: skip

@@ -1,20 +1,20 @@
-"""Parts of a training program that are timed whole: updates, units of FSDP2, operators on DTensors, products beside collectives."""
+"""Parts of a training program that are timed whole: updates, units of FSDP2, products beside collectives."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from taskflow.export.pytorch.support import placed
-from taskflow.probe.script.clock import taken
+from taskflow.export.pytorch.support import DTensor, Replicate
+from taskflow.probe.script.clock import both_ways, busy, taken
 
-DEPTH = 4  # layers that make up a small network
-DEPTHS = (2, 6)  # of networks of units: what a unit takes is the difference, without what a step takes in any case
+STAGE_ROWS, STAGE_WIDTH, MICRO_BATCHES = 64, 256, (2, 10)
+UNITS = 8  # of a network whose layers are units
 COUNT = 8  # parameters of an update
 ROWS, ROWS_GPU = 512, 32
 """Of what units are given. Messages and computing share the cores of a CPU, so that they are timed in turn as in a step; of a GPU
@@ -36,21 +36,11 @@ def placed_parameters(elements: int, mesh: Any, device: torch.device) -> list[nn
     for _ in range(COUNT):
         value, grad = torch.randn(max(8, elements // 64), 64, device=device), torch.randn(max(8, elements // 64), 64, device=device)
         if mesh is not None:
-            tensor = distributed_tensors()
-            value, grad = (tensor.DTensor.from_local(x, mesh, (tensor.Replicate(),), run_check=False) for x in (value, grad))
+            value, grad = (DTensor.from_local(x, mesh, (Replicate(),), run_check=False) for x in (value, grad))
         parameter = nn.Parameter(value)
         parameter.grad = grad
         found.append(parameter)
     return found
-
-
-def distributed_tensors() -> Any:
-    """Return PyTorch's module of DTensor and its placements. Raises ImportError on versions that lack it."""
-    from torch.distributed import tensor
-
-    if not hasattr(tensor, "DTensor"):  # before torch 2.5
-        from torch.distributed import _tensor as tensor
-    return tensor
 
 
 def sharded_fully() -> Callable[..., Any]:
@@ -62,9 +52,39 @@ def sharded_fully() -> Callable[..., Any]:
     return fully_shard  # type: ignore[no-any-return]
 
 
+class Computing(torch.autograd.Function):
+    """Gives what it gets, and computes something else meanwhile, in both directions."""
+
+    @staticmethod
+    def forward(context: Any, value: torch.Tensor, something: Callable[[], None]) -> torch.Tensor:
+        context.something = something
+        something()
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        context.something()
+        return gradients[0], None
+
+
+class Between(nn.Module):
+    """What a step computes between two layers whose messages are timed."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.something = busy(device)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Give the value as it is."""
+        return Computing.apply(value, self.something)
+
+
 def network(width: int, depth: int, device: torch.device) -> nn.Sequential:
     """Layers and functions between them, as a block has them."""
-    return nn.Sequential(*(nn.Sequential(nn.Linear(width, width, bias=False), nn.GELU()) for _ in range(depth))).to(device)
+    between = Between(device)
+    return nn.Sequential(
+        *(nn.Sequential(between, nn.Linear(width, width, bias=False), nn.GELU()) for _ in range(depth))
+    ).to(device)
 
 
 def spread(module: nn.Sequential, how: str, mesh: Any) -> nn.Module:
@@ -76,9 +96,9 @@ def spread(module: nn.Sequential, how: str, mesh: Any) -> nn.Module:
         if how == "replicate":
             from torch.distributed._composable.replicate_with_fsdp import replicate
 
-            replicate(layer[0], mesh=mesh)
+            replicate(layer[1], mesh=mesh)
         else:
-            fully_shard(layer[0], mesh=mesh, reshard_after_forward=how == "gathered_twice")
+            fully_shard(layer[1], mesh=mesh, reshard_after_forward=how == "gathered_twice")
     if how == "replicate":
         replicate(made, mesh=mesh)
     else:
@@ -103,11 +123,11 @@ def steps_of(module: nn.Module, width: int, rows: int, device: torch.device) -> 
 
 def units(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
     """Return what small networks take whose layers gather their weights and sum their gradients each by itself, beside what they
-    take alone, by the weight's bytes and the number of layers. Messages are part of it."""
+    take alone, by the weight's bytes. Messages are part of it."""
     rows: list[dict[str, Any]] = []
     widths, rows_each = ((256, 1024, 4096), ROWS_GPU) if device.type == "cuda" else ((32, 160, 480), ROWS)
-    for width, depth in ((width, depth) for width in widths for depth in DEPTHS):
-        plain, each = network(width, depth, device), seconds / len(widths) / len(DEPTHS) / 4
+    for width in widths:
+        plain, each = network(width, UNITS, device), seconds / len(widths) / 4
         base = taken(steps_of(plain, width, rows_each, device), 1, device, each)
         for how in ("replicate", "gathered", "gathered_twice"):
             try:
@@ -118,104 +138,46 @@ def units(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -
                 continue
             for phase, alone, it in zip(("forward", "backward"), base, found):
                 rows.append({
-                    "what": how, "phase": phase, "bytes": 4 * width * width, "layers": depth, "plain_seconds": alone.seconds,
+                    "what": how, "phase": phase, "bytes": 4 * width * width, "layers": UNITS, "plain_seconds": alone.seconds,
                     "seconds": it.seconds, "plain_host_seconds": alone.host_seconds, "host_seconds": it.host_seconds,
                 })  # fmt: skip
     return rows
 
 
-def cut_operators(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
-    """Return what functions and layers take on DTensors, and on plain tensors: what the difference is, Python does."""
-    try:
-        tensor = distributed_tensors()
-    except ImportError as error:
-        missing.append(f"DTensor: {error}")
+def stages(device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
+    """Return what some micro-batches more take in a pipeline of the first two ranks, beside what their passes take alone: what is
+    left, PyTorch's stages and schedule need for them. On CPUs, where it is part of a step; a GPU's host runs ahead."""
+    if device.type == "cuda" or dist.get_world_size() < 2:
         return []
+    group, rank, found = dist.new_group([0, 1]), dist.get_rank(), list[float]()
+    part = nn.Sequential(nn.Linear(STAGE_WIDTH, STAGE_WIDTH), Between(device), nn.GELU())
+    given = torch.randn(STAGE_ROWS, STAGE_WIDTH)
+    alone = sum(one.seconds for one in taken(both_ways(lambda: part(given), [], part), 1, device, seconds / 4))
+    for count in MICRO_BATCHES:
+        def step() -> None:
+            """Nothing, on other ranks."""
 
-    def placed(value: torch.Tensor) -> Any:
-        return tensor.DTensor.from_local(value, mesh, (tensor.Replicate(),), run_check=False)
-
-    def functions(x: Any) -> Any:
-        for _ in range(DEPTH):
-            x = nn.functional.gelu(x + x).view(x.shape)
-        return x
-
-    def layers(x: Any, weight: Any) -> Any:
-        for _ in range(DEPTH):
-            x = placed(nn.functional.linear(x.to_local(), weight.to_local())) if isinstance(x, tensor.DTensor) else (
-                nn.functional.linear(x, weight))
-        return x
-
-    rows: list[dict[str, Any]] = []
-    changes: tuple[Callable[[Any], Any], ...] = (lambda value: value, placed)
-    for name, call, many, shapes in (
-        ("functions", functions, 3 * DEPTH, ((32, 64),)), ("layers", layers, DEPTH, ((32, 64), (64, 64))),
-    ):
-        found = []
-        for change in changes:
-            given = [change(torch.randn(shape, device=device)).requires_grad_() for shape in shapes]
-            found.append(taken(both_ways(call, given), many, device, seconds / 4))
-        for phase, plain, it in zip(("forward", "backward"), *found):
-            rows.append({
-                "what": f"cut_{name}", "phase": phase, "bytes": 0, "plain_seconds": plain.seconds, "seconds": it.seconds,
-                "plain_host_seconds": plain.host_seconds, "host_seconds": it.host_seconds,
-            })  # fmt: skip
-    return rows
+        try:
+            if rank < 2:
+                step = pipeline(part, count, rank, device, group)
+            (one,) = taken([step], 1, device, seconds / 3, lambda x: agreed(x, device))
+        except (ImportError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+            missing.append(f"stages: {str(error).splitlines()[0][:120]}")
+            return []
+        found.append(agreed(one.seconds, device))
+    more = MICRO_BATCHES[1] - MICRO_BATCHES[0]
+    return [{"what": "stages", "phase": "forward", "bytes": given.nbytes, "layers": more, "plain_seconds": more * alone,
+             "seconds": max(1e-9, found[1] - found[0]), "plain_host_seconds": 0.0, "host_seconds": 0.0}]  # fmt: skip
 
 
-def changes(mesh: Any, device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
-    """Return what it takes to bring DTensors into another layout as exported modules do, and their gradients back: what is cut is
-    gathered, and a sum is made of which each rank gets a piece (`change_scattered`) or all (`change_summed`). Messages are part of
-    it, and what is taken without a change is beside it; by the bytes of the whole."""
-    try:
-        tensor = distributed_tensors()
-    except ImportError as error:
-        missing.append(f"DTensor: {error}")
-        return []
-    count, whole, cut, added = dist.get_world_size(), tensor.Replicate(), tensor.Shard(1), tensor.Partial()
-    rows: list[dict[str, Any]] = []
-    sizes = (1 << 18, 1 << 22, 1 << 25) if device.type == "cuda" else (1 << 14, 1 << 18, 1 << 20)
-    kinds = (("gathered", cut, whole, added), ("scattered", added, cut, cut), ("summed", added, whole, whole))
-    for name, here, there, back in kinds:
-        for nbytes in sizes:
-            long = max(1, nbytes // (4 * 8 * 64) // count) * count
-            shape = (8, long // count if here is cut else long, 64)
-            given = [torch.randn(shape, device=device).requires_grad_() for _ in range(DEPTH)]
+def pipeline(part: nn.Module, count: int, rank: int, device: torch.device, group: Any) -> Callable[[], Any]:
+    """Return a step of so many micro-batches of a pipeline of two stages. Raises ImportError on versions of torch that lack it."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-            def unchanged(*values: Any) -> Any:
-                return [tensor.DTensor.from_local(x, mesh, (whole,), run_check=False).to_local() for x in values]
-
-            def changed(*values: Any, here: Any = here, there: Any = there, back: Any = back) -> Any:
-                pieces = [tensor.DTensor.from_local(x, mesh, (here,), run_check=False) for x in values]
-                return [placed(piece, (there,)).to_local(grad_placements=(back,)) for piece in pieces]
-
-            each = seconds / 3 / len(sizes) / 2
-            plain = taken(both_ways(unchanged, given), DEPTH, device, each)
-            try:
-                found = taken(both_ways(changed, given), DEPTH, device, each, lambda x: agreed(x, device))
-            except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:  # on all ranks alike
-                missing.append(f"change_{name}: {str(error).splitlines()[0][:120]}")
-                break
-            for phase, alone, it in zip(("forward", "backward"), plain, found):
-                rows.append({
-                    "what": f"change_{name}", "phase": phase, "bytes": 4 * 8 * 64 * long, "plain_seconds": alone.seconds,
-                    "seconds": it.seconds, "plain_host_seconds": alone.host_seconds, "host_seconds": it.host_seconds,
-                })  # fmt: skip
-    return rows
-
-
-def both_ways(call: Callable[..., Any], given: Sequence[Any]) -> list[Callable[[], Any]]:
-    """Return forward and backward of a function of one result or several."""
-    made: list[Any] = []
-
-    def forward() -> None:
-        found = call(*given)
-        made[:] = found if isinstance(found, list) else [found]
-
-    def backward() -> Any:
-        return torch.autograd.grad(made, given, [torch.ones_like(one) for one in made])
-
-    return [forward, backward]
+    stage = PipelineStage(copy.deepcopy(part), rank, 2, device, group=group)
+    schedule = Schedule1F1B(stage, count, loss_fn=nn.functional.mse_loss)
+    batch = torch.randn(count * STAGE_ROWS, STAGE_WIDTH)
+    return (lambda: schedule.step(batch)) if rank == 0 else (lambda: schedule.step(target=batch))
 
 
 def beside(device: torch.device, seconds: float) -> dict[str, float]:

@@ -10,15 +10,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from taskflow.export.pytorch.support.exchange import gather, placed, reduce_scatter
+    from taskflow.export.pytorch.support.exchange import (
+        DTensor,
+        Partial,
+        Replicate,
+        Shard,
+        gather,
+        placed,
+        reduce_scatter,
+    )
+    from taskflow.export.pytorch.support.layers import cut_layers, divided
+    from taskflow.export.pytorch.support.plan import LayerPlan
 
-__all__ = ["gather", "placed", "reduce_scatter"]
+__all__ = [
+    "DTensor", "LayerPlan", "Partial", "Replicate", "Shard", "cut_layers", "divided", "gather", "placed", "reduce_scatter",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Import what the probe shares with exported modules when it is asked for: it needs PyTorch, which exporting does not."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from taskflow.export.pytorch.support import exchange
+    from taskflow.export.pytorch.support import exchange, layers, plan
 
-    return getattr(exchange, name)
+    return next(getattr(module, name) for module in (exchange, layers, plan) if hasattr(module, name))

@@ -8,10 +8,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-try:
-    from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+try:  # other files of this folder have these names from here
+    from torch.distributed.tensor import DTensor as DTensor
+    from torch.distributed.tensor import Partial as Partial
+    from torch.distributed.tensor import Placement as Placement
+    from torch.distributed.tensor import Replicate as Replicate
+    from torch.distributed.tensor import Shard as Shard
 except ImportError:  # before torch 2.5
-    from torch.distributed._tensor import DTensor, Partial, Placement, Replicate, Shard
+    from torch.distributed._tensor import DTensor as DTensor
+    from torch.distributed._tensor import Partial as Partial
+    from torch.distributed._tensor import Placement as Placement
+    from torch.distributed._tensor import Replicate as Replicate
+    from torch.distributed._tensor import Shard as Shard
 
 SLAB = 1 << 27  # bytes that are sent at once; as many are received
 gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # names before torch 2.14

@@ -6,16 +6,16 @@ import contextlib
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.overrides import TorchFunctionMode
 
-from taskflow.export.pytorch.support.exchange import placed
+from taskflow.export.pytorch.support.exchange import DTensor, Partial, Replicate, Shard, placed
 from taskflow.export.pytorch.support.modules import named_layer
 from taskflow.export.pytorch.support.plan import LayerPlan, Placements
 from taskflow.export.pytorch.support.statistics import SharedStatistics
@@ -119,18 +119,46 @@ def _look_up(words: torch.Tensor, table: torch.Tensor, placements: Placements, m
     return nn.functional.embedding(here.where(inside, torch.zeros_like(here)), table, row) * inside.unsqueeze(-1)
 
 
+def _flattened(shape: Sequence[int], start_dim: int = 0, end_dim: int = -1) -> list[int]:
+    """Return the shape that a flatten gives."""
+    first, last = (dim % max(1, len(shape)) for dim in (start_dim, end_dim))
+    return [*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]]
+
+
+def _reshaped(before: Sequence[int], *sizes: Any, **named: Any) -> list[int]:
+    """Return the shape that a view or reshape gives; none where it changes the type instead."""
+    sizes = sizes or (named.get("shape", named.get("size", ())),)
+    sizes = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    if not all(isinstance(size, int) for size in sizes):
+        return []
+    rest = math.prod(before) // max(1, math.prod(size for size in sizes if size != -1))
+    return [rest if size == -1 else size for size in sizes]
+
+
 class OnPieces(TorchFunctionMode):
-    """Context for functions for which DTensor has no rule on some devices, but which handle each sample, head or channel
-    separately: they are computed on this rank's pieces, all cut like the first argument."""
+    """Context for functions of a module's code. Those for which DTensor has no rule on some devices, but which handle each sample,
+    head or channel separately, are computed on this rank's pieces, all cut like the first argument (`APART`). What others are
+    given is brought by one message where DTensor would need several: what joins a cut dimension with those before it is given
+    the whole (`JOINING`), and of two arrays the second is cut like the first (`ALIKE`)."""
 
     APART: Mapping[Any, int] = {  # function: how many dimensions from the left are taken by themselves; negative: all but so many
         nn.functional.scaled_dot_product_attention: -2, nn.functional.max_pool2d: 2, nn.functional.avg_pool2d: 2,
         nn.functional.adaptive_avg_pool2d: 2, nn.functional.interpolate: 2,
     }
+    JOINING: Mapping[Any, Callable[..., list[int]]] = {  # and the shape that each gives
+        torch.Tensor.view: _reshaped, torch.Tensor.reshape: _reshaped, torch.reshape: _reshaped,
+        torch.Tensor.flatten: _flattened, torch.flatten: _flattened,
+    }
+    ALIKE = frozenset({torch.Tensor.add, torch.add, torch.Tensor.sub, torch.sub, torch.Tensor.mul, torch.mul})
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, DTensor)]
+        if given and args and func in self.JOINING and given[0] is args[0]:
+            shape = self.JOINING[func](args[0].shape, *args[1:], **kwargs)
+            return func(_apart_from_others(args[0], shape), *args[1:], **kwargs)
+        if len(given) == len(args) == 2 and func in self.ALIKE:
+            return func(args[0], _cut_like(*args), **kwargs)
         if func not in self.APART or not given:
             return func(*args, **kwargs)
         mesh, first = given[0].device_mesh, given[0]
@@ -146,6 +174,24 @@ class OnPieces(TorchFunctionMode):
 
         made = func(*map(local, args), **{key: local(value) for key, value in kwargs.items()})
         return mapped_leaves(lambda value: DTensor.from_local(value, mesh, placements, run_check=False), made)
+
+
+def _apart_from_others(value: DTensor, shape: Sequence[int]) -> DTensor:
+    """Return an array whose cut dimensions stay apart from those before them in another shape: others are whole."""
+    starts = {math.prod(shape[:axis]) for axis in range(len(shape) + 1)}
+    placements = tuple(
+        Replicate() if type(p) is Shard and shape and math.prod(value.shape[: p.dim]) not in starts else p for p in value.placements
+    )
+    return placed(value, placements)
+
+
+def _cut_like(first: DTensor, second: DTensor) -> DTensor:
+    """Return the second of two arrays of one shape in the first one's layout, if both are in pieces."""
+    kinds = {type(p) for value in (first, second) for p in value.placements}
+    cut = any(type(p) is Shard and p != q for p, q in zip(second.placements, first.placements))
+    if first.shape != second.shape or not cut or not kinds <= {Shard, Replicate}:
+        return second
+    return placed(second, first.placements)
 
 
 def _alike(value: torch.Tensor, ndim: int, placements: Placements) -> Placements:

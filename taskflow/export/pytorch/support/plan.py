@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch.distributed.tensor import Placement
+from taskflow.export.pytorch.support.exchange import Placement
 
 Placements = tuple[Placement, ...]  # one for each tensor dimension of the mesh
 
