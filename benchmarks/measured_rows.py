@@ -66,7 +66,8 @@ def nanotron_stages(decoder: Decoder, count: int) -> list[int]:
 
 
 def ultrascale(path: Path) -> Iterator[StepRow]:
-    """nanotron on H100 with EFA between nodes. It gathers what a tensor-parallel group shares again for the backward pass."""
+    """nanotron on H100 with EFA between nodes. It gathers what a tensor-parallel group shares again for the backward pass.
+    Without ZeRO, DistributedDataParallel sums gradients beside the last backward pass."""
     for row in read(path):
         n = {key: int(row[key]) for key in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tied", "gpus", "seq", "gbs",
                                             "mbs", "grad_acc", "dp", "pp", "tp", "zero")}  # fmt: skip
@@ -76,7 +77,8 @@ def ultrascale(path: Path) -> Iterator[StepRow]:
         regather = " regather" if n["tp"] > 1 else ""
         bucket = " bucket=6553600" if n["zero"] else ""  # 25 MiB, as without ZeRO
         stages = f" stages={','.join(map(str, nanotron_stages(decoder, n['pp'])))}" if n["pp"] > 1 else ""
-        plan = f"t{n['tp']}{regather} p{n['pp']} d{n['dp']} mb{n['mbs']} zero{n['zero']} overlap=none{bucket}{stages}"
+        late = " overlap=none" if n["zero"] else ""
+        plan = f"t{n['tp']}{regather} p{n['pp']} d{n['dp']} mb{n['mbs']} zero{n['zero']}{late}{bucket}{stages}"
         seconds = float(row["step_s"]) if row["step_s"] else None
         work = 6 * decoder.weights * n["mbs"] * n["seq"] / (n["tp"] * n["pp"]) / FAST_PASS
         stalls = seconds is not None and n["pp"] > 1 and n["gpus"] > 8 and seconds / n["grad_acc"] > work + STALL

@@ -19,7 +19,7 @@ from taskflow.cli.main import main
 
 COLUMNS, README_LINES, DESIGN_LINES, SENTENCE_WORDS = 120, 150, 200, 40
 TEXTS = [*PAGES, ROOT / "CHANGELOG.md"]
-DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"), key=lambda page: int(page.name.split("-")[0]))
 NOTES = sorted((ROOT / "docs" / "notes").glob("[0-9]*.md"))
 PARTS = ("Decision", "Reason", "Rejected", "Held by")
 DAY = re.compile(r"\b20\d\d-\d\d-\d\d\b")
@@ -72,7 +72,7 @@ def test_indexes_have_every_page() -> None:
         assert pages
         listed = re.findall(r"\]\(([\w.-]+\.md)\)", (pages[0].parent / "index.md").read_text())
         assert [name for name in listed if name[0].isdigit()] == [page.name for page in pages]
-    assert [page.name[:2] for page in DECISIONS] == [f"{number:02}" for number in range(1, len(DECISIONS) + 1)]
+    assert [page.name.split("-")[0] for page in DECISIONS] == [f"{number:02}" for number in range(1, len(DECISIONS) + 1)]
     assert all(DAY.match(page.name) for page in NOTES)
 
 

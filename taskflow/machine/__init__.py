@@ -26,6 +26,7 @@ from taskflow.machine.presets import cores, load_machine, preset_names, save
 from taskflow.machine.ring import Ring, all_pairs, ring, ring_bytes, ring_share
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.machine.timed import Timed, TimedPoint, fitted, left_out_errors
+from taskflow.machine.torus import Slice, Torus
 
 __all__ = [
     "NETWORK",
@@ -47,9 +48,11 @@ __all__ = [
     "Processor",
     "ProductRates",
     "Ring",
+    "Slice",
     "SwitchSums",
     "Timed",
     "TimedPoint",
+    "Torus",
     "Wire",
     "all_pairs",
     "between_nodes",

@@ -13,6 +13,7 @@ from taskflow.machine.network import Network
 from taskflow.machine.parts import Device, Link, Processor
 from taskflow.machine.template import MOST_DEVICES, NETWORK, NodeTemplate
 from taskflow.machine.topology import Path, Topology
+from taskflow.machine.torus import Torus
 from taskflow.programs import TrainingProgram
 
 MOST_NODES = 32  # that a notebook shows
@@ -97,6 +98,8 @@ class Cluster:
         """
         if not isinstance(devices, Integral) or devices < 1:
             raise ValueError(f"machine {self.name}: devices must be 1 or more, got {devices!r}")
+        if len(self.nodes) == 1 and self.nodes[0].torus is not None:
+            return self._of_slices(int(devices))
         layout, sizes = list(self.layout), {n.name: n.count for n in self.nodes}
         total = sum(sizes[name] * count for name, count in layout)
         if devices > total:
@@ -106,6 +109,19 @@ class Cluster:
             layout[-1] = (name, count - (total - devices) // sizes[name])
             total = sum(sizes[name] * count for name, count in layout)
         return replace(self, layout=tuple(layout), devices=None if devices == total else devices)
+
+    def _of_slices(self, devices: int) -> Cluster:
+        """The machine of the first processors of a slice that has so many, or of several of the largest slices."""
+        node = self.nodes[0].sliced(devices)
+        count = -(-devices // node.count)
+        if count > 1 and not self.extensible:
+            raise ValueError(f"machine {self.name}: has slices of {node.count} processors at most, {devices} asked for")
+        used = None if devices == count * node.count else devices
+        return replace(self, nodes=(node,), layout=((node.name, count),), devices=used)
+
+    def torus(self, members: Sequence[int]) -> tuple[Torus, list[int]] | None:
+        """Return the torus on which processors of one node lie, and their places there; None if they do not."""
+        return self._placed.torus(members)
 
     def multiplying_in(self, precision: str) -> Cluster:
         """Return the same machine with matrix products of float32 arrays multiplied in ``precision``, a key of PRECISIONS (the
@@ -203,6 +219,14 @@ class _Placed:
         self.processors = tuple(processors)
         self._node = [processor.node for processor in processors]
         _reachable(cluster, [topologies[name] for name, _ in cluster.layout], len(self._nodes))
+
+    def torus(self, members: Sequence[int]) -> tuple[Torus, list[int]] | None:
+        node = self._node[members[0]]
+        torus = self._nodes[node].template.torus
+        if torus is None or any(self._node[member] != node for member in members):
+            return None
+        first = self._node.index(node)
+        return torus, [member - first for member in members]
 
     def route(self, source: int, target: int) -> tuple[Link, ...]:
         count = len(self._node)

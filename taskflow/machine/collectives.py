@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from taskflow.machine.library import TREE, Collectives, ramped
 from taskflow.machine.network import NOTHING_ABOVE, Above, Network, above
 from taskflow.machine.parts import Link, Machine
 from taskflow.machine.ring import Ring, all_pairs, ring
+from taskflow.machine.torus import Torus
 
 
 class Around(Protocol):
@@ -38,7 +39,8 @@ class Channels:
     """Group of processors whose library sends around several rings at once. ``nodes``: the number of nodes they are on.
     ``bytes_per_second``: rate of the links over which one member sends within its node. ``network_bytes_per_second``: payload
     rate at which one node sends to the others, over all network cards that its members reach (infinite for one node).
-    ``resources``: as of a `Ring`. ``above``: what the network above the cards does to it."""
+    ``resources``: as of a `Ring`. ``above``: what the network above the cards does to it. ``hops``: messages within a node that
+    wait for another in a half, if they are other than around one ring (on a torus)."""
 
     members: tuple[int, ...]
     resources: tuple[int, ...]
@@ -48,6 +50,7 @@ class Channels:
     library: Collectives
     copies: bool = False
     above: Above = NOTHING_ABOVE
+    hops: int | None = None
 
     def seconds(self, nbytes: int, halves: int = 2) -> float:
         """Return the duration, as in `Around`.
@@ -63,7 +66,8 @@ class Channels:
         sent = halves * (count - 1) / count * array
         link = own.limited(self.bytes_per_second * curve.link_share, -(-count // self.nodes))
         copied = array * halves / 2 / curve.copy_bytes_per_second
-        around = start + curve.start_seconds + halves * (count - self.nodes) * curve.step_seconds
+        hops = count - self.nodes if self.hops is None else self.hops
+        around = start + curve.start_seconds + halves * hops * curve.step_seconds
         if self.nodes == 1:
             short = own.limited(self.bytes_per_second * (curve.short_share or 1.0), count)
             around += curve.quickest(sent / short, ramped(sent / link + copied, curve.ramp_seconds))
@@ -77,7 +81,8 @@ class Channels:
         around += ramped(max(sent / link + copied, sent / network), ramp)
         if halves < 2:
             return around
-        deep = (-(-count // self.nodes) - 1) * curve.step_seconds + (self.nodes - 1).bit_length() * own.network_step_seconds
+        deep = (-(-count // self.nodes) - 1 if self.hops is None else hops) * curve.step_seconds
+        deep += (self.nodes - 1).bit_length() * own.network_step_seconds
         deep += self.above.tree_seconds
         up_and_down = ramped(max(2 * array / (TREE * link) + copied, 2 * array / (TREE * network)), ramp)
         return min(around, start + curve.start_seconds + 2 * deep + up_and_down)
@@ -120,6 +125,9 @@ def exchange(machine: Machine, members: Sequence[int]) -> Around:
     library: Collectives | None = getattr(machine, "collectives", None)
     if library is None or pairs.copies:
         return pairs
+    if (found := _torus(machine, members)) is not None:
+        torus, places = found
+        pairs = replace(pairs, bytes_per_second=torus.exchanged(places))
     return PairExchange(pairs, len({machine.processors[member].node for member in members}), library)
 
 
@@ -139,7 +147,7 @@ def collective(machine: Machine, members: Sequence[int]) -> Around:
         nodes.setdefault(machine.processors[member].node, []).append(member)
     if len(nodes) == 1:
         occupied_here = (*around.members, *around.resources) if library.blocks else around.resources
-        return Channels(around.members, occupied_here, 1, _within(machine, around), inf, library)
+        return Channels(around.members, occupied_here, 1, _within(machine, around), inf, library, hops=_hops(machine, members))
     out = {member: machine.way_out(member) for member in members}  # type: ignore[attr-defined]
     into = {member: machine.way_in(member) for member in members}  # type: ignore[attr-defined]
     first = len(machine.processors)
@@ -154,6 +162,7 @@ def collective(machine: Machine, members: Sequence[int]) -> Around:
     return Channels(
         around.members, tuple(occupied), len(nodes), min(within, default=inf),
         narrowest * library.network_share, library, above=above(getattr(machine, "network", None), list(nodes)),
+        hops=max((_hops(machine, there) or 0 for there in nodes.values()), default=0) or None,
     )  # fmt: skip
 
 
@@ -179,7 +188,19 @@ def _of_alike_nodes(machine: Machine, members: Sequence[int], library: Collectiv
         tuple(members), tuple(occupied), len(offsets), within,
         min(_together(out), _together(into)) * library.network_share, library,
         above=above(getattr(machine, "network", None), [machine.processors[member].node for member in members[::size]]),
+        hops=_hops(machine, there),
     )  # fmt: skip
+
+
+def _torus(machine: Machine, members: Sequence[int]) -> tuple[Torus, list[int]] | None:
+    """The torus on which all members lie, with their places."""
+    return machine.torus(members) if hasattr(machine, "torus") else None
+
+
+def _hops(machine: Machine, members: Sequence[int]) -> int | None:
+    """Messages of a group on a torus that wait for another in a half of an all-reduce; None elsewhere."""
+    found = _torus(machine, members)
+    return None if found is None else found[0].around(found[1])[1]
 
 
 def _rails(machine: Machine) -> bool:
@@ -209,7 +230,10 @@ def _ways(machine: Machine, members: Sequence[int]) -> dict[int, Link]:
 
 def _within(machine: Machine, around: Ring) -> float:
     """Return the bytes a second that each member of a ring within a node sends: over several rings at once, if it has links of its
-    own to several others (a mesh)."""
+    own to several others (a mesh), or along several axes (a torus)."""
+    if (found := _torus(machine, around.members)) is not None:
+        torus, places = found
+        return torus.around(places)[0]
     first, *others = around.members
     if len({machine.route(first, other)[0].number for other in others}) == 1:
         return around.bytes_per_second / len(around.members)

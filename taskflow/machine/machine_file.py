@@ -15,6 +15,7 @@ from taskflow.machine.network import Level, Network
 from taskflow.machine.parts import AttentionRates, Device, ProductRates
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.machine.timed import Timed, TimedPoint
+from taskflow.machine.torus import Slice, Torus
 from taskflow.programs import ProgramEntry, program_of, said_program
 from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
 
@@ -133,6 +134,22 @@ class LinkEntry(Entry, frozen=True, kw_only=True):
             raise ValueError("must have either 'between' or 'mesh'")
 
 
+class SliceEntry(Entry, frozen=True, kw_only=True):
+    """A shape of a torus."""
+
+    sizes: Annotated[list[Count], Meta(min_length=1, description="Chips along each axis.")]
+    wraps: Annotated[list[bool], Meta(min_length=1, description="Whether each axis is closed to a ring.")]
+
+
+class TorusEntry(SliceEntry, frozen=True, kw_only=True):
+    """A torus of a node's processors, the last axis first in their order."""
+
+    bytes_per_second: Annotated[Positive, Meta(description="Of a link between neighbours, each way.")]
+    hop_seconds: Annotated[NotNegative, Meta(description="From a chip to its neighbour.")]
+    slices: Annotated[list[SliceEntry], Meta(description="Other shapes that there are, for other numbers of processors.")] = []  # noqa: RUF012
+    source: Source | UnsetType = UNSET
+
+
 class NodeEntry(Entry, frozen=True, kw_only=True):
     """A kind of node."""
 
@@ -141,6 +158,7 @@ class NodeEntry(Entry, frozen=True, kw_only=True):
     processors: Annotated[list[GroupEntry], Meta(min_length=1, description="Its processors.")]
     switches: Annotated[list[Name], Meta(description="Vertices that only pass data on.")] = []  # noqa: RUF012
     links: Annotated[list[LinkEntry], Meta(description="Its links.")] = []  # noqa: RUF012
+    torus: Annotated[TorusEntry, Meta(description="The torus over which its processors reach each other.")] | UnsetType = UNSET
 
 
 class LevelEntry(Entry, frozen=True, kw_only=True):
@@ -263,9 +281,16 @@ def _node(entry: NodeEntry) -> NodeTemplate:
         )
         for link in entry.links
     )
-    node = NodeTemplate(entry.name, groups, tuple(entry.switches), wires, entry.source or "")
+    node = NodeTemplate(
+        entry.name, groups, tuple(entry.switches), wires, entry.source or "", _torus(entry.torus) if entry.torus else None
+    )
     _distinct(f"node {node.name!r}: processor or switch ({NETWORK!r} is taken)", node.vertices)
     return node
+
+
+def _torus(entry: TorusEntry) -> Torus:
+    shapes = [Slice(tuple(one.sizes), tuple(one.wraps)) for one in (entry, *entry.slices)]
+    return Torus(shapes[0], entry.bytes_per_second, entry.hop_seconds, tuple(shapes[1:]), entry.source or "")
 
 
 # ---- to JSON ---------------------------------------------------------------------------------------------------------
@@ -324,6 +349,15 @@ def _of_node(node: NodeTemplate) -> NodeEntry:
     return NodeEntry(
         name=node.name, source=node.source or UNSET, switches=list(node.switches), links=[_of_wire(wire) for wire in node.wires],
         processors=[GroupEntry(name=g.name, device=g.device, count=g.count) for g in node.processors],
+        torus=UNSET if node.torus is None else _of_torus(node.torus),
+    )
+
+
+def _of_torus(torus: Torus) -> TorusEntry:
+    slices = [SliceEntry(sizes=list(one.sizes), wraps=list(one.wraps)) for one in torus.slices]
+    return TorusEntry(
+        sizes=list(torus.shape.sizes), wraps=list(torus.shape.wraps), bytes_per_second=torus.bytes_per_second,
+        hop_seconds=torus.hop_seconds, slices=slices, source=torus.source or UNSET,
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations
 
 from taskflow.machine.parts import Ends
+from taskflow.machine.torus import Torus
 
 NETWORK = "network"  # the vertex that all nodes share: a switch that never blocks
 MOST_DEVICES = 100_000  # processors of a machine
@@ -42,22 +43,33 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class NodeTemplate:
-    """A kind of node. ``network`` may be an end of its wires. Raises ValueError for more than MOST_DEVICES processors."""
+    """A kind of node. ``network`` may be an end of its wires. ``torus``: its processors are a torus of chips, in their order, and
+    reach each other over it. Raises ValueError for more than MOST_DEVICES processors, or if a torus has another number of chips."""
 
     name: str
     processors: tuple[Group, ...]
     switches: tuple[str, ...]
     wires: tuple[Wire, ...]
     source: str = ""
+    torus: Torus | None = None
 
     def __post_init__(self) -> None:
         if self.count > MOST_DEVICES:
             raise ValueError(f"node {self.name!r}: a machine may have {MOST_DEVICES:,} processors at most, got {self.count:,}")
+        if self.torus is not None and self.torus.shape.count != self.count:
+            raise ValueError(f"node {self.name!r}: a torus of {self.torus.shape.count} chips, but {self.count} processors")
 
     @property
     def count(self) -> int:
         """Number of processors."""
         return sum(group.count for group in self.processors)
+
+    def sliced(self, count: int) -> NodeTemplate:
+        """Return the node with the smallest slice of its torus that has so many processors, or else the largest one."""
+        assert self.torus is not None
+        torus = self.torus.sliced(count)
+        (group,) = self.processors
+        return replace(self, processors=(replace(group, count=torus.shape.count),), torus=torus)
 
     @property
     def processor_names(self) -> tuple[str, ...]:

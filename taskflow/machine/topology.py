@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from taskflow.machine.template import NETWORK, NodeTemplate, Wire
+from taskflow.machine.torus import Torus
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,21 @@ class Topology:
         self._edges: dict[str, dict[str, Slot]] = {name: {} for name in template.vertices}
         self._meshes: list[tuple[int, dict[str, int], Wire]] = []
         self._trees: dict[str, dict[str, Path]] = {}
-        self.size = 0  # how many slots
+        self._ports = {name: i for i, name in enumerate(template.processor_names)} if template.torus is not None else {}
+        self.size = 2 * len(self._ports)  # how many slots
         for wire in template.wires:
             if wire.mesh and wire.full_duplex:
                 self._add_mesh(wire)
             else:
                 for a, b in template.ends(wire):
                     self._add(a, b, wire)
+
+    def _over_torus(self, source: str, target: str, torus: Torus) -> Path:
+        """From a chip to another: over one link's rate. Which links it passes on the way is not told; the chips' ports are busy."""
+        wire = Wire(("torus",), torus.bytes_per_second, torus.hop_seconds / 2, source=torus.source)
+        out, into = (2 * self._ports[name] for name in (source, target))
+        slots = Slot(out, f"{source}->torus", wire), Slot(into + 1, f"torus->{target}", wire)
+        return Path(slots, torus.bytes_per_second, torus.hop_seconds)
 
     def _add(self, a: str, b: str, wire: Wire) -> None:
         if b in self._edges[a] or any(a in mesh and b in mesh for _, mesh, _ in self._meshes):
@@ -111,7 +120,7 @@ class Topology:
             for name in names:
                 if self.path(NETWORK, name) is None:
                     return name, NETWORK
-        if any(all(name in members for name in names) for _, members, _ in self._meshes):
+        if self._ports or any(all(name in members for name in names) for _, members, _ in self._meshes):
             return None  # every two have a link of their own: no need to look at each pair of a large mesh
         for i, name in enumerate(names):
             for other in names[i + 1 :]:
@@ -121,6 +130,9 @@ class Topology:
 
     def path(self, source: str, target: str) -> Path | None:
         """Return the path with the fewest hops, and among these the most bandwidth; None if there is none."""
+        if self._ports and source != target and source in self._ports and target in self._ports:
+            assert self.template.torus is not None
+            return self._over_torus(source, target, self.template.torus)
         if source not in self._trees:
             self._trees[source] = self._tree(source)
         return self._trees[source].get(target)

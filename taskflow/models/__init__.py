@@ -8,6 +8,8 @@ from typing import Any
 
 from taskflow.graph import OperatorGraph
 from taskflow.models.alexnet import AlexNetConfig, alexnet
+from taskflow.models.deepseek import SIZES as DEEPSEEK_SIZES
+from taskflow.models.deepseek import DeepSeekConfig, deepseek
 from taskflow.models.gpt import GPT_2_SIZES, GPT_3_SIZES, GPTConfig, gpt
 from taskflow.models.inception import InceptionConfig, inception_v3
 from taskflow.models.lenet import LeNetConfig, lenet
@@ -32,6 +34,7 @@ __all__ = [
     "BLOCKS",
     "MODELS",
     "AlexNetConfig",
+    "DeepSeekConfig",
     "GPTConfig",
     "ImportNote",
     "InceptionConfig",
@@ -48,6 +51,7 @@ __all__ = [
     "TransformerConfig",
     "alexnet",
     "build",
+    "deepseek",
     "find",
     "find_sized",
     "gpt",
@@ -93,6 +97,7 @@ MODELS: dict[str, Model] = {
     "GPT-2": Model(gpt, GPTConfig(), GPTConfig.small(), GPT_2_SIZES),
     "GPT-3": Model(gpt, GPT_3_SIZES["175B"], GPTConfig.small(), GPT_3_SIZES),
     "Llama": Model(llama, LLAMA_SIZES["8B"], LlamaConfig.small(), LLAMA_SIZES),
+    "DeepSeek": Model(deepseek, DEEPSEEK_SIZES["V3"], DeepSeekConfig.small(), DEEPSEEK_SIZES),
     "Mixtral": Model(mixtral, MIXTRAL_SIZES["8x7B"], MixtralConfig.small(), MIXTRAL_SIZES),
     "MoE": Model(moe, MOE_SIZES["600B"], MoEConfig.small(), MOE_SIZES),
 }

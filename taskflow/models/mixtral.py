@@ -3,6 +3,7 @@ et al., "Mixtral of experts", arXiv 2401.04088; sizes: the published configurati
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from taskflow import operators as ops
@@ -51,12 +52,18 @@ def mixtral(config: MixtralConfig, dtype: str = "float32") -> OperatorGraph:
     """Build Mixtral. Inputs: ``tokens``, and ``targets``, the token after each, both (batch, steps) int64. Minimises the mean
     cross-entropy of the next token in nats, plus each layer's load-balancing loss (Fedus, Zoph, Shazeer, arXiv 2101.03961,
     equation 4, over all choices). Names are those of the published weights, but the experts of a layer are one array."""
-    c = config
-    graph = OperatorGraph(dtype, "Mixtral")
+    return decoder(config, "Mixtral", attend, dtype)
+
+
+def decoder(
+    c: MixtralConfig, name: str, attention: Callable[[LlamaConfig, Tensor, str], Tensor], dtype: str = "float32"
+) -> OperatorGraph:
+    """Build the same with some ``attention``, which adds itself to (N, T, H) under a name."""
+    graph = OperatorGraph(dtype, name)
     tokens, targets = (ops.input(graph, (c.batch, c.steps), "int64", name=name) for name in ("tokens", "targets"))
     x, uneven = ops.embedding(tokens, c.vocabulary, c.hidden, std=STD, name="embed_tokens"), []
     for i in range(c.layers):
-        x = attend(c, x, f"layers.{i}")
+        x = attention(c, x, f"layers.{i}")
         if i < (c.dense or 0) or (i - (c.dense or 0) + 1) % c.every:
             x = feed_forward(c, x, f"layers.{i}")
         else:

@@ -63,6 +63,9 @@ class Figures(Entry, frozen=True, kw_only=True):
     adds_to_zeros: Annotated[
         bool, Meta(description="Whether the first micro-batch's gradients of weights are added to zeros, not written.")
     ] | UnsetType = UNSET
+    full_times: Annotated[
+        float, Meta(ge=1, description="As how many times as long a step counts that fills a device's memory.")
+    ] | UnsetType = UNSET
     gather_seconds: Annotated[
         NotNegative, Meta(description="Its thread's time for a gather of a unit's weights, beside the message.")
     ] | UnsetType = UNSET

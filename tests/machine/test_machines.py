@@ -26,7 +26,8 @@ from taskflow.tasks.simulate import roofline, simulate
 GIB = 1 << 30
 CLOUDS = ("a3-high", "a3-mega", "a3-ultra", "nd-h100-v5", "nd-mi300x-v5", "p4d", "p5", "p5en", "p6-b200")
 BOUGHT = ("a100", "b200", "b300", "gb200", "gb300", "gh200", "h100", "h200", "l40s", "mi300x", "mi325x", "mi355x")
-CLUSTERS = (*BOUGHT, *CLOUDS, "a100-v100", "k80", "k80-peak", "p100", "p100-peak")
+TPUS = ("tpu-v5e", "tpu-v5p", "tpu-v6e")
+CLUSTERS = (*BOUGHT, *CLOUDS, *TPUS, "a100-v100", "k80", "k80-peak", "p100", "p100-peak")
 
 
 def hops(machine: Cluster, source: int, target: int) -> list[str]:
@@ -59,6 +60,7 @@ def test_presets_are_what_the_paper_says() -> None:
     ("gb300", 72 * 100),
     ("mi300x", 400), ("mi325x", 400), ("mi355x", 400), ("l40s", 50), ("p4d", 50), ("p5", 400), ("p5en", 400), ("p6-b200", 400),
     ("a3-high", 100), ("a3-mega", 200), ("a3-ultra", 400), ("nd-h100-v5", 400), ("nd-mi300x-v5", 400),
+    ("tpu-v5e", 256 * 3.125), ("tpu-v6e", 256 * 12.5),
 ])  # fmt: skip
 def test_what_leaves_a_node(name: str, cards: float) -> None:
     """GB/s of all cards of a node together, as vendors say it (docs/guide/machines.md), and one machine more of a kind."""

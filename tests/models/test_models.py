@@ -41,6 +41,8 @@ COUNTS = {
     "Llama": 2 * 128_256 * 4096 + 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336 + 2 * 4096) + 4096,
     # As Llama, but of each layer eight times three matrices, and the router's.
     "Mixtral": 2 * 32_000 * 4096 + 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 8 * 3 * 4096 * 14_336 + 8 * 4096 + 2 * 4096) + 4096,
+    # Published without the second word's layer and 58 x 256 corrections of the router, which are not trained by gradients.
+    "DeepSeek": 671_026_419_200 - 58 * 256,
     # The embedding; of each layer four matrices of attention and two normalisations; in turn two matrices of a feed-forward layer,
     # and those of 2,048 experts with the router's; a normalisation.
     "MoE": 64_000 * 1024 + 36 * (4 * 1024 * 2048 + 4 * 1024) + 18 * 2 * 1024 * 8192
@@ -53,6 +55,7 @@ SIZES = {
               "175B": 175, "310.1B": 310.1, "530B": 529.6, "1T": 1008.0},
     "Llama": {"8B": 8_030_261_248, "70B": 70_553_706_496, "405B": 405_853_388_800},
     "Mixtral": {"8x7B": 46_702_792_704, "8x22B": 140_620_634_112},
+    "DeepSeek": {"V2-Lite": 15_706_484_224, "V3": 671_026_419_200 - 58 * 256},
     # GShard's numbers are rounded, and those of its networks, which translate.
     "MoE": {"600B": "600", "200B": "200", "150B": "150", "50B": "50", "37B": "37", "12.5B": "12.5"},
 }
@@ -169,7 +172,8 @@ def test_every_named_size_has_a_count() -> None:
         build("llama-9b")
 
 
-@pytest.mark.parametrize("name", ["Inception-v3", "ResNet-101", "NMT", "Transformer", "GPT-2", "Llama", "Mixtral", "MoE"])
+@pytest.mark.parametrize("name", ["Inception-v3", "ResNet-101", "NMT", "Transformer", "GPT-2", "Llama", "Mixtral", "MoE",
+                                  "DeepSeek"])
 def test_building_the_largest_graphs_takes_well_under_a_second(name: str) -> None:
     build(name, preset="small")  # what is imported for the first time does not count
     taken = []
@@ -195,7 +199,7 @@ def test_losses_are_the_same_under_any_strategy(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [
-    "AlexNet", "ResNet-101", "RNNTC", "NMT", "LeNet", "MLP", "Transformer", "GPT-2", "Llama", "Mixtral", "MoE",
+    "AlexNet", "ResNet-101", "RNNTC", "NMT", "LeNet", "MLP", "Transformer", "GPT-2", "Llama", "Mixtral", "MoE", "DeepSeek",
 ])  # fmt: skip
 def test_the_small_presets_learn(name: str) -> None:
     """The loss of a batch that is seen again and again falls."""

@@ -13,11 +13,16 @@ from dataclasses import replace
 import numpy as np
 
 from taskflow.mapper import HybridPlan
+from taskflow.optimizer.grid.memory import bytes_in_program
 from taskflow.optimizer.grid.passes import long_passes_seconds
 from taskflow.optimizer.grid.sharded import ShardedPasses
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array
 from taskflow.optimizer.grid.weight_groups import WeightGroups
+
+NEARLY_FULL = 0.9
+"""Part of a device's memory from which on a program's allocator may have to give memory back. Up to a full one its steps count as
+up to `TrainingProgram.full_times` as long."""
 
 
 class PlanPrices:
@@ -29,6 +34,8 @@ class PlanPrices:
         self.message = device.program.message_seconds if device.program else 0.0
         self.updates = device.memory_rate / device.update_times
         self.starts = device.program.collective_seconds if device.program else 0.0
+        self.full_times = device.program.full_times if device.program else 1.0
+        self.memory_bytes = device.memory_bytes
         self._nodes = len({processor.node for processor in self.machine.processors})
         self._known: dict[HybridPlan, float] = {}
         self.sharded = ShardedPasses(sums)
@@ -55,7 +62,8 @@ class PlanPrices:
             total = long_passes_seconds(list(ahead), list(back), count, message, ranks=first.pipeline, schedule=first.schedule)
             for i, (plan, _) in enumerate(some):
                 sooner = begun_sooner(self.sums, plan, count)
-                self._known[plan] = float(total[i]) - sooner + self._after(plan, ahead[:, i], back[:, i])
+                seconds = float(total[i]) - sooner + self._after(plan, ahead[:, i], back[:, i])
+                self._known[plan] = seconds * self._crowded(plan, count)
         return [self._known[plan] for plan, _ in plans]
 
     def _passes(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float]:
@@ -116,6 +124,13 @@ class PlanPrices:
             sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]) * hides, until, layers)
             slowest = max(slowest, sent + float(weights.updated[own].sum()) / self.updates)
         return slowest
+
+    def _crowded(self, plan: HybridPlan, count: int) -> float:
+        """As how many times as long a step counts since it nearly fills the memory."""
+        if self.full_times == 1:
+            return 1.0
+        filled = bytes_in_program(self.sums, plan, count) / self.memory_bytes
+        return 1 + (self.full_times - 1) * min(1.0, max(0.0, (filled - NEARLY_FULL) / (1 - NEARLY_FULL)))
 
     def _groups_of(self, plan: HybridPlan) -> WeightGroups:
         """The groups of the first stage's devices, which stand for those of the others."""

@@ -33,7 +33,7 @@ FAR = 4.0
 
 OWN_BEYOND = 0.25
 """Each end is so much (as a logarithm) further away than the errors of the user's own runs, divided by the root of how many these
-are. With it 77 to 99 % of measured steps are in range, with 1 to 20 others of their cluster as runs (benchmarks/own_runs.py)."""
+are. With it 78 to 99 % of measured steps are in range, with 1 to 20 others of their cluster as runs (benchmarks/own_runs.py)."""
 
 
 class MeasuredStep(Protocol):

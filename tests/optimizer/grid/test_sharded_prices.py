@@ -13,7 +13,7 @@ from taskflow.machine import load_machine
 from taskflow.mapper import BLOCK, HybridParallel, HybridPlan, map_graph, parse_plan, samples
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import make_evaluator
-from taskflow.optimizer.grid import PlanGrid, kendall
+from taskflow.optimizer.grid import PlanGrid, bytes_in_program, kendall
 from taskflow.optimizer.grid.price import begun_sooner
 from taskflow.optimizer.grid.shortened import KEPT, shortened
 from taskflow.programs import load_program
@@ -176,3 +176,17 @@ def test_a_program_may_add_the_first_gradients_to_zeros(monkeypatch: pytest.Monk
     (price, seconds), (more_price, more_seconds) = took
     assert more_seconds > 1.02 * seconds and more_price > 1.02 * price
     assert more_price - price == pytest.approx(more_seconds - seconds, rel=0.1)
+
+
+def test_a_step_that_nearly_fills_the_memory_counts_as_longer() -> None:
+    """Of plans with as good a price a program like nanotron so prefers the one that leaves memory."""
+    graph, plain = network(), load_machine("h100", DEVICES)
+    (kind,) = plain.kinds
+    assert kind.program is not None and load_program("nanotron").full_times > kind.program.full_times == 1
+    full = replace(kind.program, full_times=1.5)
+    plan = HybridPlan(data=16, micro_batch=1, zero=1)
+    prices = PlanGrid(graph, plain, RULE).prices
+    needs, price = bytes_in_program(prices.sums, plan, 2), prices(plan, 2)
+    for filled, times in ((0.5, 1.0), (0.9, 1.0), (0.95, 1.25), (1.0, 1.5), (1.2, 1.5)):
+        machine = replace(plain, kinds=(replace(kind, program=full, memory_bytes=int(needs / filled)),))
+        assert PlanGrid(graph, machine, RULE).prices(plan, 2) == pytest.approx(times * price, rel=1e-6), filled
