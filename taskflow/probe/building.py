@@ -31,7 +31,7 @@ ARRAYS = {"sgd": 3, "momentum": 5, "adam": 7, "adam_fused": 7}  # that an update
 COLLECTIVES = ("all_reduce", "halves", "all_to_all")
 HALVES = ("all_gather", "reduce_scatter")  # which have one curve: the mean
 FUNCTIONS = 8
-"""Of a block whose layers are cut (`script.cut.Block`), as a plan counts: those that only turn or copy go with their readers."""
+"""Of a block whose layers are cut (`script.cut.CutBlock`), as a plan counts: those that only turn or copy go with their readers."""
 UNITS = ("replicate", "gathered", "gathered_twice")
 
 

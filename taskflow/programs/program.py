@@ -41,22 +41,22 @@ class TrainingProgram:
 
     ``host_seconds``: time that its one thread needs to launch a kernel; kernels start no faster than that. 0 where steps are
     recorded and replayed (CUDA graphs). ``message_seconds``: extra time that it waits for a message from or to another pipeline
-    stage; ``message_bytes_per_second``: the rate of such a message (infinite: the links' rate). ``collective_seconds``: what its
-    thread needs for each device of a tensor-parallel group to start a collective of that group, in pipelines over several nodes.
-    ``attention``: name of its kernel. ``products``: part of the rate that products reach alone, in a step. ``memory``: part of the
-    memory's rate that a fused pass reaches (0: the device's own). ``passes``: by group (`KINDS`, ``update`` and ``sums``).
-    ``exposed``: part of the time of gathers of weights and sums of gradients in a pass by which computing beside them takes
-    longer. ``reserved_bytes``: memory of a device that no array of a step gets (context, communication, fragmentation).
-    ``gradient_bytes``: of each sum of gradients (0: float32 for 16-bit weights). ``whole_scores``: each device of a
-    tensor-parallel group has the scores of all words. ``adds_to_zeros``: every backward pass adds gradients of weights to sums,
-    the first one to zeros; without it the first one writes them. ``full_times``: as how many times as long a step counts that
-    fills a device's memory, since the allocator then gives memory back and asks for it again. ``gather_seconds``, ``sum_seconds``
-    and ``scatter_seconds``: what its thread needs for a gather of a unit's weights, for a sum of its gradients of which each
-    replica gets all, and for one of which each gets its share, beside the message; each reaches its ``_bytes_per_second`` beside
-    that. ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each function of a network whose layers are cut;
-    ``cut_layer_seconds`` and ``cut_layer_backward_seconds``: for each operator there that has weights; ``change_seconds`` and
-    ``change_bytes_per_second``: for a collective that brings activations of such a network into another layout, beside the
-    message. ``gpus``: for a kind of device, what differs there.
+    stage; ``message_bytes_per_second``: the rate of such a message (infinite: the links' rate). ``collective_seconds``: what
+    its thread needs for each device of a tensor-parallel group to start a collective of that group, in pipelines over several
+    nodes. ``attention``: name of its kernel. ``products``: part of the rate that products reach alone, in a step. ``memory``:
+    part of the memory's rate that a fused pass reaches (0: the device's own). ``passes``: by group (`KINDS`, ``update`` and
+    ``sums``). ``exposed``: part of the time of gathers of weights and sums of gradients in a pass by which computing beside
+    them takes longer. ``reserved_bytes``: memory of a device that no array of a step gets (context, communication,
+    fragmentation). ``gradient_bytes``: of each sum of gradients (0: float32 for 16-bit weights). ``whole_scores``: each device
+    of a tensor-parallel group has the scores of all words. ``adds_to_zeros``: every backward pass adds gradients of weights to
+    sums, the first one to zeros; without it the first one writes them. ``full_times``: as how many times as long a step counts
+    that fills a device's memory, since the allocator then gives memory back and asks for it again. ``gather_seconds``: what its
+    thread needs for a gather of a unit's weights, beside the message. ``sum_seconds``: for a sum of a unit's gradients of which
+    each replica gets all. ``scatter_seconds``: for one of which each gets its share. Each of these reaches its
+    ``_bytes_per_second`` beside that. ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each function of a
+    network whose layers are cut. ``cut_layer_seconds`` and ``cut_layer_backward_seconds``: for each operator there that has
+    weights. ``change_seconds`` and ``change_bytes_per_second``: for a collective that brings activations of such a network into
+    another layout, beside the message. ``gpus``: for a kind of device, what differs there.
     """
 
     host_seconds: float

@@ -19,7 +19,7 @@ DEPTH = 4  # changes of layouts
 WIDTH, HEADS = 64, 4  # so narrow that computing takes next to no time
 
 
-class Layers(nn.Module):
+class LayersInARow(nn.Module):
     """The layers of a block of a decoder, in a row."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Layers(nn.Module):
         return x
 
 
-class Block(Layers):
+class CutBlock(LayersInARow):
     """A block of a decoder: the same layers, and the functions between them."""
 
     def forward(self, x: Any) -> Any:
@@ -69,7 +69,7 @@ def cut_operators(mesh: Any, device: torch.device, seconds: float, missing: list
     rows: list[dict[str, Any]] = []
     pieces, given = (Shard(0),), torch.randn(2, 8, WIDTH, device=device)
     plan = LayerPlan((pieces,), {}, pieces, pieces)
-    for name, kind in (("cut_layers", Layers), ("cut_block", Block)):
+    for name, kind in (("cut_layers", LayersInARow), ("cut_block", CutBlock)):
         plain = kind().to(device)
         cut = copy.deepcopy(plain)
         cut_layers(cut, {path: plan for path, _ in cut.named_children()}, mesh, {})

@@ -57,12 +57,14 @@ class Computing(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, value: torch.Tensor, something: Callable[[], None]) -> torch.Tensor:
+        """Compute, and return the value."""
         context.something = something
         something()
         return value.view_as(value)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Compute, and return the gradient."""
         context.something()
         return gradients[0], None
 
