@@ -47,6 +47,7 @@ class LinearAttention(Operator):
     """
 
     work: ClassVar[Work] = Work.CONTRACTION
+    kept: ClassVar[Keeps] = Keeps(outputs=False)
 
     scale: float = 1.0
     eps: float | None = None
@@ -82,9 +83,6 @@ class LinearAttention(Operator):
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (self.reads(inputs, piece).inputs[2],)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(outputs=False)
 
     def forward(self, call: Call) -> None:
         q, k = (self._normal(x)[0] for x in call.inputs[:2])

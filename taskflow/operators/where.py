@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.compare import RELATIONS
 from taskflow.operators.operator import (
     Call,
-    Dim,
     Example,
     Keeps,
     Operator,
     Reads,
     Spec,
     register,
-    sample_and_attributes,
     takes,
 )
 from taskflow.operators.tensor import Tensor
@@ -33,6 +32,8 @@ class Where(Operator):
 
     relation: str
     number: float
+    kept: ClassVar[Keeps] = Keeps(weights=False, outputs=False)
+    flops_per_element: ClassVar[int] = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("where", inputs, 3)
@@ -42,17 +43,8 @@ class Where(Operator):
             raise ValueError(f"where: inputs must be floats of one shape and type, got {', '.join(map(str, inputs))}")
         return (inputs[0],)
 
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
         return Reads((piece,) * 3)
-
-    def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
-        return (piece,)
-
-    def keeps(self, inputs: Sequence[Spec]) -> Keeps:
-        return Keeps(weights=False, outputs=False)
 
     def forward(self, call: Call) -> None:
         x, a, b = call.inputs
@@ -64,9 +56,6 @@ class Where(Operator):
         for target, gradient in zip(call.grad_inputs, of_each):
             if target is not None:
                 target.put(gradient)
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return piece.volume
 
     @classmethod
     def example(cls, random: Random) -> Example:

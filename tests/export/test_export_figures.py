@@ -35,7 +35,7 @@ def test_every_byte_that_is_sent_is_accounted_for(name: str, plan: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("name,left", [("mixtral", 294_912 + 2 * (24_576 - 2_048)), ("gpt2", 4 * 8_192 + 6_144)])
+@pytest.mark.parametrize("name,left", [("mixtral", 294_912 + 34_816), ("gpt2", 2_048)])
 def test_what_queries_keys_and_values_read_is_gathered_once(name: str, left: int) -> None:
     """Of Hugging Face's Mixtral, whose normalisation is code and no layer, so that its readers have to see to it. What is left is
     what the nearest plan sends and PyTorch does not (docs/benchmarks.md): a gather more would show."""

@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from taskflow.export.pytorch.support.exchange import gather
+
 
 def share_statistics(module: nn.Module, group: Any) -> None:
     """Let batch normalisation use the samples of all replicas."""
@@ -43,11 +45,10 @@ class NormalisedTogether(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, weight: Any, bias: Any, group: Any, eps: float) -> Any:
         """Return the result, the mean and the variance."""
         dims = [dim for dim in range(x.ndim) if dim != 1]
-        size, rank = dist.get_world_size(group), dist.get_rank(group)
+        size = dist.get_world_size(group)
         variance, mean = torch.var_mean(x, dims, correction=0)
-        every = x.new_zeros(size, 2, len(mean))
-        every[rank] = torch.stack((mean, variance))
-        dist.all_reduce(every, group=group)  # others' rows are zero here
+        every = x.new_empty(size, 2, len(mean))
+        gather(every.flatten(0, 1), torch.stack((mean, variance)), group=group)
         mean = every[:, 0].mean(0)
         variance = (every[:, 1] + (every[:, 0] - mean).square()).mean(0)
         ctx.save_for_backward(x, weight, mean, variance)
