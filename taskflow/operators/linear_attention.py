@@ -99,7 +99,7 @@ class LinearAttention(Operator):
         made = (self._before(dq, q, q_root), self._before(dk, k, k_root), dv, dg[:, dg.shape[1] - call.inputs[3].shape[1] :], dbeta)
         for target, gradient in zip(call.grad_inputs, made):
             if target is not None and target.array.size:
-                target.put(np.ascontiguousarray(gradient))
+                target.put(gradient)
 
     def _normal(self, x: Array) -> tuple[Array, Array]:
         """``x`` as it is used, and by what it was multiplied for that (... 1)."""

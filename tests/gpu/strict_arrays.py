@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 FUNCTIONS = {  # of numpy, that CuPy has too and the runtime or the operators call
-    "empty", "zeros", "ones", "full", "arange", "asarray", "ascontiguousarray", "empty_like", "zeros_like", "where", "copyto",
+    "empty", "zeros", "ones", "full", "arange", "asarray", "ascontiguousarray", "empty_like", "zeros_like", "ones_like", "where",
+    "copyto", "repeat",
     "moveaxis", "stack", "broadcast_arrays", "broadcast_to", "count_nonzero", "may_share_memory", "maximum", "minimum",
     "sqrt", "matmul", "add", "subtract", "multiply", "divide", "sort", "argmax", "cumsum", "flip",
 }

@@ -16,6 +16,12 @@ IN_PLACE = {
 """Functions that change a tensor in place, and those that return the new one."""
 
 
+def _indices(index: Any) -> tuple[Any, ...]:
+    """Of each axis, but for those that an ellipsis stands for."""
+    every = index if isinstance(index, tuple) else (index,)
+    return tuple(one for one in every if one is not Ellipsis)
+
+
 class Writes:
     """Writes of the module of a `TorchRecorder`."""
 
@@ -68,6 +74,8 @@ class Writes:
         memory = args[0].untyped_storage()._cdata
         if memory in self.recorder.protected or (view := self.last_view(args[0], True)) is None or view[0].shape == args[0].shape:
             return None
+        if any(not isinstance(one, slice) or one.step not in (None, 1) for one in _indices(view[1])):
+            return None  # no part that can be written into the whole
         made = self.recorder._written("function", plain, args, {}, plain)
         self._forget(view[0], args[0], name)
         part = self.assigned(view, lambda *_: run(*args), (args[0], made))

@@ -54,7 +54,8 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     graph, machine = llama()
     strategy = map_graph(HybridParallel("t2 d2 mb1"), graph, machine)
     first, second = measured(tmp_path, 1.5, steps=20, memory=10**9, note="x"), measured(tmp_path, 0.5)
-    assert first.path != second.path and [run.path for run in read_runs(tmp_path)] == sorted({first.path, second.path})
+    in_order = sorted((first, second), key=lambda run: (run.file.when, run.path.name))
+    assert first.path != second.path and [run.path for run in read_runs(tmp_path)] == [run.path for run in in_order]
     assert first.features == features(graph, strategy, machine)
     assert (first.seconds, first.predicted, first.device, first.program) == (3.0, 2.0, "h100", "megatron")
     assert first.file.plan == "t2 p1 d2 mb1" and first.file.strategy is msgspec.UNSET and first.file.steps == 20
