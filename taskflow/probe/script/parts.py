@@ -159,13 +159,17 @@ def stages(device: torch.device, seconds: float, missing: list[str]) -> list[dic
         def step() -> None:
             """Nothing, on other ranks."""
 
+        why = ""
         try:
             if rank < 2:
                 step = pipeline(part, count, rank, device, group)
-            (one,) = taken([step], 1, device, seconds / 3, lambda x: agreed(x, device))
+                step()
         except (ImportError, AttributeError, RuntimeError, TypeError, ValueError) as error:
-            missing.append(f"stages: {str(error).splitlines()[0][:120]}")
+            why = str(error).splitlines()[0][:120]
+        if agreed(float(bool(why)), device):  # other ranks have to know: they would wait
+            missing.append(f"stages: {why or 'another rank cannot'}")
             return []
+        (one,) = taken([step], 1, device, seconds / 3, lambda x: agreed(x, device))
         found.append(agreed(one.seconds, device))
     more = MICRO_BATCHES[1] - MICRO_BATCHES[0]
     return [{"what": "stages", "phase": "forward", "bytes": given.nbytes, "layers": more, "plain_seconds": more * alone,
