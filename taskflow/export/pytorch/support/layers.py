@@ -154,7 +154,7 @@ class OnPieces(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, DTensor)]
-        if given and args and func in self.JOINING and given[0] is args[0]:
+        if given and args and func in self.JOINING and given[0] is args[0] and _cut_behind_the_first(given[0]):
             shape = self.JOINING[func](args[0].shape, *args[1:], **kwargs)
             return func(_apart_from_others(args[0], shape), *args[1:], **kwargs)
         if len(given) == len(args) == 2 and func in self.ALIKE:
@@ -174,6 +174,11 @@ class OnPieces(TorchFunctionMode):
 
         made = func(*map(local, args), **{key: local(value) for key, value in kwargs.items()})
         return mapped_leaves(lambda value: DTensor.from_local(value, mesh, placements, run_check=False), made)
+
+
+def _cut_behind_the_first(value: DTensor) -> bool:
+    """True if another dimension than the first is cut, which alone can be joined with one before it."""
+    return any(type(p) is Shard and p.dim > 0 for p in value.placements)
 
 
 def _apart_from_others(value: DTensor, shape: Sequence[int]) -> DTensor:
