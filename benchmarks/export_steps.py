@@ -28,13 +28,17 @@ SHARED = ["data", "d2 zero1 bucket=layer overlap=all", "d2 zero3"]
 PLANS = {
     "llama": [*SHARED, "t2", "p2 mb2"], "gpt": [*SHARED, "t2", "p2 mb2"], "mixtral": ["data", "d2 zero3", "t2"],
     "resnet": ["data", "d2 zero1 bucket=layer overlap=all"], "vit": [*SHARED, "t2"], "mlp": [*SHARED, "t2", "p2 mb128"],
+    "mixer": [*SHARED, "t2", "p2 mb2"], "convnext": [*SHARED, "t2", "p2 mb2"], "lstm": SHARED, "t5": [*SHARED, "t2"],
 }  # fmt: skip
+OTHERS = ("mixer", "convnext", "lstm", "t5")  # networks that the probe was not made with
 SIZES: dict[str, dict[str, int]] = {
     "llama": {"width": 256, "heads": 8, "depth": 2}, "gpt": {"width": 256, "heads": 8, "depth": 2},
     "mixtral": {"width": 128, "depth": 2}, "resnet": {"channels": 48}, "vit": {}, "mlp": {},
+    "mixer": {}, "convnext": {}, "lstm": {}, "t5": {"width": 192},
 }  # fmt: skip
 BATCH, STEPS, WORDS = 8, 128, 1024
 IN_A_ROW = 2  # steps of one plan
+TRACED = 3  # steps of each plan behind the rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +206,23 @@ def worker(folder: str, name: str, rounds: int) -> None:
     found = in_rounds(steps, rounds)
     if dist.get_rank() == 0:
         Path(folder, "measured.json").write_text(json.dumps(found))
+    for number, step in enumerate(steps):
+        traced(step, Path(folder, f"trace_{number}_{dist.get_rank()}.json"))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def traced(step: Callable[[], None], path: Path) -> None:
+    """Write a trace of some steps in a row."""
+    import torch
+    import torch.distributed as dist
+
+    step()
+    dist.barrier()
+    with torch.profiler.profile() as profiler:
+        for _ in range(TRACED):
+            step()
+    profiler.export_chrome_trace(str(path))
 
 
 def in_rounds(steps: Sequence[Callable[[], None]], rounds: int) -> list[list[float]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 SOFTMAX = 5  # operations for each pair of words
+CELL = 4  # operations for each element of a recurrent layer's gates
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,24 @@ def conv2d(samples: int, taken: int, given: int, height: int, width: int, kernel
     return Case("convolution", "conv2d", sizes, shapes, 2.0 * results * taken * kernel * kernel, results)
 
 
+def depthwise(samples: int, channels: int, height: int, width: int, kernel: int) -> Case:
+    """A convolution of each channel by itself that keeps the size."""
+    shapes = ((samples, channels, height, width), (channels, 1, kernel, kernel))
+    results = samples * channels * height * width
+    return Case("convolution", "depthwise", (samples, channels, height, width, kernel), shapes, 2.0 * results * kernel**2, results)
+
+
+def recurrent(name: str, gates: int) -> Callable[[int, int, int, int], Case]:
+    """Return what makes cases of a recurrent layer, which has a product for each step."""
+
+    def made(samples: int, steps: int, taken: int, hidden: int) -> Case:
+        shapes = ((samples, steps, taken), (gates * hidden, taken), (gates * hidden, hidden), *2 * ((gates * hidden,),))
+        flops = samples * steps * gates * hidden * (2.0 * (taken + hidden) + CELL)
+        return Case("recurrent", name, (samples, steps, taken, hidden), shapes, flops, samples * steps * hidden)
+
+    return made
+
+
 def attention(samples: int, heads: int, queries: int, keys: int, width: int, causal: int) -> Case:
     """Attention by the kernel that the framework chooses."""
     shapes = ((samples, heads, queries, width), *2 * ((samples, heads, keys, width),))
@@ -62,9 +81,19 @@ def layer_norm(rows: int, width: int) -> Case:
     return Case("norm", "layer_norm", (rows, width), ((rows, width), (width,), (width,)), 0.0, rows * width)
 
 
-def rms_norm(rows: int, width: int) -> Case:
-    """Normalisation by the root of the mean square."""
-    return Case("norm", "rms_norm", (rows, width), ((rows, width), (width,)), 0.0, rows * width)
+def rms_norm(name: str) -> Callable[[int, int], Case]:
+    """Return what makes cases of a normalisation by the root of the mean square: a framework's, or of elementary functions."""
+
+    def made(rows: int, width: int) -> Case:
+        return Case("norm", name, (rows, width), ((rows, width), (width,)), 0.0, rows * width)
+
+    return made
+
+
+def rotary(samples: int, steps: int, heads: int, width: int) -> Case:
+    """Positions as rotations of pairs of numbers, of elementary functions."""
+    sizes = (samples, steps, heads, width)
+    return Case("rotary", "rotary", sizes, (sizes,), 0.0, samples * steps * heads * width)
 
 
 def batch_norm(samples: int, channels: int, positions: int) -> Case:
@@ -124,7 +153,9 @@ def experts(rows: int, count: int, chosen: int, width: int, inner: int) -> Case:
 
 
 MAKERS: dict[str, Callable[..., Case]] = {
-    "linear": linear, "matmul": matmul, "conv2d": conv2d, "attention": attention, "layer_norm": layer_norm, "rms_norm": rms_norm,
+    "linear": linear, "matmul": matmul, "conv2d": conv2d, "attention": attention, "layer_norm": layer_norm,
+    "depthwise": depthwise, "lstm": recurrent("lstm", 4), "gru": recurrent("gru", 3), "rms_norm": rms_norm("rms_norm"),
+    "rms_norm_parts": rms_norm("rms_norm_parts"), "rotary": rotary, "swiglu": passing("swiglu", "activation", 2),
     "batch_norm": batch_norm, "softmax": softmax, "cross_entropy": cross_entropy, "embedding": embedding, "pool": pool,
     "turned": turned, "experts": experts, "gelu": passing("gelu", "activation"), "silu": passing("silu", "activation"),
     "relu": passing("relu", "activation"), "add": passing("add", "residual", 2), "mul": passing("mul", "other", 2),
@@ -151,9 +182,13 @@ def usual(gpu: bool) -> list[tuple[str, tuple[int, ...]]]:
     channels, side = ((256, 512), 28) if gpu else ((24, 72), 12)
     found += [("conv2d", (8, a, b, side, side, k, s))
               for a, b in ((3, channels[0]), (channels[0],) * 2, (channels[1],) * 2) for k, s in ((3, 1), (1, 2))]
+    found += [("depthwise", (8, c, side, side, k)) for c in channels for k in (3, 7)]
+    hidden, long = ((512, 1024), 256) if gpu else ((96, 256), 64)
+    found += [(name, (n, steps, width, width)) for name in ("lstm", "gru") for width in hidden
+              for n, steps in ((4, long), (32, 16))]
     lengths = (512, 2048, 4096) if gpu else (48, 160, 320)
     found += [("attention", (4, 8, n, n, 128 if gpu else 32, causal)) for n in lengths for causal in (0, 1)]
-    for name in ("layer_norm", "rms_norm"):
+    for name in ("layer_norm", "rms_norm", "rms_norm_parts"):
         found += [(name, (n, width)) for n, width in ((rows[0], wide[0]), (rows[1], wide[1]), (rows[2], wide[1]))]
     found += [("batch_norm", (8, c, side * side)) for c in (8, *channels)]
     found += [("softmax", (n, width)) for n, width in ((rows[0], wide[0]), (rows[2], wide[1]))]
@@ -162,7 +197,8 @@ def usual(gpu: bool) -> list[tuple[str, tuple[int, ...]]]:
     found += [("embedding", (n, words, width)) for n in (rows[0], rows[2]) for width in wide[:2]]
     found += [("pool", (8, c, side, side)) for c in channels]
     found += [("turned", (4, 8, n, 128 if gpu else 32)) for n in lengths[:2]]
-    found += [(name, (n,)) for name in ("add", "mul", "gelu", "silu", "relu", "mean") for n in elements]
+    found += [("rotary", (4, n, 8, 128 if gpu else 32)) for n in lengths[:2]]
+    found += [(name, (n,)) for name in ("add", "mul", "gelu", "silu", "relu", "mean", "swiglu") for n in elements]
     found += [("dropout", (n,)) for n in elements[1:3]]
     return [*found, ("view", (1 << 14,))]
 

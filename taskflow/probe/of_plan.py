@@ -14,7 +14,7 @@ from taskflow.rules import UpdateRule
 from taskflow.tasks import Collective, Kind
 from taskflow.tasks.lower import lower
 
-BY_ELEMENTS = ("gelu", "silu", "relu", "add", "mul", "dropout", "mean")
+BY_ELEMENTS = ("gelu", "silu", "relu", "add", "mul", "dropout", "mean", "swiglu")
 
 
 def operators_of(graph: OperatorGraph, strategy: Strategy) -> list[Named]:
@@ -74,6 +74,20 @@ def _convolution(node: Node, piece: Rect) -> tuple[int, ...]:
     return given[0], given[1], made[1], given[2], given[3], weight[-1], max(1, round(given[2] / made[2]))
 
 
+def _depthwise(node: Node, piece: Rect) -> tuple[int, ...]:
+    given, weight = node.reads(piece).inputs[0].shape, node.reads(piece).weights[0].shape
+    return (*given, weight[-1]) if len(given) == 4 else ()
+
+
+def _recurrent(node: Node, piece: Rect) -> tuple[int, ...]:
+    return (*node.reads(piece).inputs[0].shape, node.writes(piece)[0].shape[-1])
+
+
+def _heads(node: Node, piece: Rect) -> tuple[int, ...]:
+    shape = node.writes(piece)[0].shape
+    return shape if len(shape) == 4 else ()
+
+
 def _attention(node: Node, piece: Rect) -> tuple[int, ...]:
     q, k = (rect.shape for rect in node.reads(piece).inputs[:2])
     if len(q) != 4:
@@ -114,5 +128,5 @@ def _experts(node: Node, piece: Rect) -> tuple[int, ...]:
 SIZES: dict[str, Callable[[Node, Rect], tuple[int, ...]]] = {
     "linear": _product, "conv2d": _convolution, "attention": _attention, "layer_norm": _rows, "rms_norm": _rows,
     "softmax": _rows, "cross_entropy": _scores, "embedding": _table, "batch_norm": _channels, "pool": _images,
-    "experts": _experts,
+    "experts": _experts, "depthwise": _depthwise, "lstm": _recurrent, "gru": _recurrent, "rms_norm_parts": _rows, "rotary": _heads,
 }  # fmt: skip

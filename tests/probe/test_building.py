@@ -303,6 +303,46 @@ def test_nccl_tests_are_read_and_what_they_lack_is_said(tmp_path: Path) -> None:
 
 
 # ---- a plan's own operators ------------------------------------------------------------------------------------------
+def test_recurrent_layers_depthwise_convolutions_and_functions_together_have_names_of_their_own() -> None:
+    """An operator that stands for several functions takes what these take, not what the last of them takes."""
+    torch = pytest.importorskip("torch")
+    from taskflow.optimizer.cost import name_of, parts_of
+    from taskflow.probe import operators_of
+    from taskflow.probe.cases import cases_of
+
+    class Norm(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(64))
+
+        def forward(self, x: Any) -> Any:
+            return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+    class Several(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.depthwise, self.lstm = torch.nn.Conv2d(8, 8, 3, padding=1, groups=8), torch.nn.LSTM(64, 32, 2, batch_first=True)
+            self.gate, self.up, self.norm = torch.nn.Linear(32, 64), torch.nn.Linear(32, 64), Norm()
+
+        def forward(self, x: Any) -> Any:
+            x = self.lstm(self.depthwise(x).flatten(2))[0]
+            x = torch.nn.functional.silu(self.gate(x)) * self.up(x)
+            return self.norm(x)
+
+    graph = taskflow.from_torch(Several(), (4, 8, 8, 8), name="several", verify=False)
+    machine = taskflow.load_machine("p100", 2)
+    strategy = taskflow.choose("data", graph, machine)[0]
+    named, parts = operators_of(graph, strategy), parts_of(graph)
+    expected = [("depthwise", (2, 8, 8, 8, 3)), ("lstm", (2, 8, 64, 32)), ("swiglu", (1024,)), ("rms_norm_parts", (16, 64))]
+    assert set(expected) <= set(named)
+    timed = {(case.name, round(case.flops)): float(case.nbytes(4)) for case in cases_of(named)}
+    for node in graph:
+        name = parts[node.name].name if node.name in parts else name_of(node.operator)
+        if node.operator.kind in ("conv2d", "lstm", "swiglu", "rms_norm"):
+            flops, nbytes = size_of(name, node.operator, node.specs, next(iter(strategy[node.name].pieces(node)))[0])
+            assert timed[name, round(flops)] == pytest.approx(nbytes, rel=0.05), name  # a first state is not counted
+
+
 def test_a_plans_operators_are_those_that_the_step_asks_for() -> None:
     """What the probe times for a plan has the sizes by which the plan's tasks find it: they take what was measured."""
     torch = pytest.importorskip("torch")

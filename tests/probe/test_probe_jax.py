@@ -17,7 +17,9 @@ from taskflow.probe import built, probe_text, read_probes
 from taskflow.probe.cases import MAKERS, cases_of, usual
 
 SMALL = [("linear", (16, 8, 24)), ("cross_entropy", (16, 10)), ("embedding", (16, 10, 8)), ("add", (128,))]
-SEEN = [*usual(False)[::7], ("conv2d", (2, 3, 4, 6, 5, 3, 2)), ("pool", (2, 3, 4, 4)), ("experts", (6, 3, 2, 4, 8))]
+OTHERS = [("depthwise", (2, 6, 5, 4, 3)), ("lstm", (2, 3, 4, 5)), ("gru", (2, 3, 4, 5)), ("rotary", (2, 3, 2, 4)),
+          ("swiglu", (128,)), ("rms_norm_parts", (3, 8))]  # fmt: skip
+SEEN = [*usual(False)[::7], ("conv2d", (2, 3, 4, 6, 5, 3, 2)), ("pool", (2, 3, 4, 4)), *OTHERS, ("experts", (6, 3, 2, 4, 8))]
 TWO_CORES = Path(__file__).with_name("two_cores.json")
 
 

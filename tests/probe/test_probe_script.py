@@ -60,7 +60,9 @@ def test_operators_are_timed_forward_and_backward() -> None:
     assert product["flops"] == 2 * 16 * 8 * 24 and product["bytes"] == 4 * (16 * 8 + 8 * 24 + 24 + 16 * 24)
 
 
-SEEN = [*usual(False)[::7], ("conv2d", (2, 3, 4, 6, 5, 3, 2)), ("pool", (2, 3, 4, 4))]
+OTHERS = [("depthwise", (2, 6, 5, 4, 3)), ("lstm", (2, 3, 4, 5)), ("gru", (2, 3, 4, 5)), ("rotary", (2, 3, 2, 4)),
+          ("swiglu", (128,)), ("rms_norm_parts", (3, 8))]  # fmt: skip
+SEEN = [*usual(False)[::7], ("conv2d", (2, 3, 4, 6, 5, 3, 2)), ("pool", (2, 3, 4, 4)), *OTHERS]
 
 
 @pytest.mark.parametrize("name,sizes", SEEN)

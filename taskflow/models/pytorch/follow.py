@@ -148,7 +148,8 @@ class _Following:
         """Keep which operators one layer or function became."""
         if step.kind in ("module", "function"):
             what = type(self.module.get_submodule(step.target)).__name__ if step.kind == "module" else step.name
-            self.graph.calls.update(dict.fromkeys([node.name for node in nodes], FrameworkCall(step.number, what)))
+            for node in nodes:
+                self.graph.calls.setdefault(node.name, FrameworkCall(step.number, what))
 
     def _require_counterparts(self, fused: Set[int]) -> None:
         """Raise ValueError that lists what has no counterpart, but for steps that are ``fused`` with others."""
@@ -188,7 +189,9 @@ class _Following:
             return
         self._require_counterparts(set())
         for number in sorted(fusion.inside):
-            self._settle(self.recording.steps[number], self._value(self.recording.steps[number]))
+            inner, before = self.recording.steps[number], len(self.graph.nodes)
+            self._settle(inner, self._value(inner))
+            self._remember(inner, self.graph.nodes[before:])
 
     def _value(self, step: TorchStep) -> Any:
         if step.kind == "input":

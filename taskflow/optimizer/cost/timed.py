@@ -37,7 +37,12 @@ NAMES = {
 """Of calls and operators that a probe has under another name."""
 
 GROUPS = {"conv2d": "convolution", "attention": "attention", "linear": "product", "matmul": "product", "embedding": "embedding",
-          "batch_norm": "batch_norm", "pool": "pool", "turned": "copy", "view": "view"}  # fmt: skip
+          "batch_norm": "batch_norm", "pool": "pool", "turned": "copy", "view": "view", "depthwise": "convolution",
+          "lstm": "recurrent", "gru": "recurrent", "rms_norm_parts": "norm"}  # fmt: skip
+
+OF_FUNCTIONS = {"rms_norm": "rms_norm_parts", "rotary": "rotary", "swiglu": "swiglu"}
+"""Of operators that stand for several functions of a framework, a probe's name where no module has it as one. The last of these
+functions is the call that is known."""
 
 
 OF_EXPERTS = ("routed_linear", "expert_linear")
@@ -88,7 +93,10 @@ def _named(graph: OperatorGraph, nodes: Sequence[Node]) -> str:
     if what in ("reshape", "contiguous", "flatten"):  # copies what was turned, and nothing else
         before = graph.nodes[first.inputs[0].node].operator.kind if first.inputs else ""
         return "turned" if before == "transpose" else "view"
-    return "view" if what in VIEWS else NAMES.get(what, what)
+    name, kind = "view" if what in VIEWS else NAMES.get(what, what), _leader(nodes).operator.kind
+    if name == "conv2d":
+        return name_of(_leader(nodes).operator)
+    return OF_FUNCTIONS[kind] if kind in OF_FUNCTIONS and name != kind else name
 
 
 def name_of(operator: Operator) -> str:
@@ -96,7 +104,8 @@ def name_of(operator: Operator) -> str:
     if operator.work is Work.CONTRACTION:
         return "attention" if operator.kind in FUSED else "linear"
     if operator.work is Work.CONVOLUTION:
-        return "conv2d"
+        groups = getattr(operator, "groups", 1)
+        return "depthwise" if groups > 1 and groups == getattr(operator, "out_channels", 0) else "conv2d"
     return "view" if operator.kind in ("reshape", "scale", "input", "state") else NAMES.get(operator.kind, operator.kind)
 
 
@@ -147,7 +156,8 @@ def _wanted_share(operator: Operator, inputs: Sequence[Spec], wanted: Sequence[b
     """Of the products of a backward pass, the part that is wanted: not of the gradients of data."""
     if operator.work is Work.MEMORY:
         return 1.0
-    floats = [want for want, spec in zip(wanted, inputs) if spec.differentiable]
+    counted = 1 if operator.work is Work.RECURRENT else len(inputs)  # first states take no products of their own
+    floats = [want for want, spec in zip(wanted[:counted], inputs) if spec.differentiable]
     most = max(2, len(floats) + (len(floats) < 2))
     return (most - len(floats) + sum(floats) - operator.frozen) / most
 

@@ -20,6 +20,38 @@ def conv2d_of(case: Case) -> Call:
     return lambda x, weight: nn.functional.conv2d(x, weight, stride=stride, padding=kernel // 2)
 
 
+def rotary_of(case: Case) -> Call:
+    """Rotations by tables that are there, as Hugging Face's decoders write them, of heads behind positions."""
+    tables: list[Any] = []
+
+    def call(x: Any) -> Any:
+        if not tables:
+            tables[:] = [torch.ones(case.sizes[1], 1, case.sizes[3], dtype=x.dtype, device=x.device) for _ in range(2)]
+        first, second = x.chunk(2, -1)
+        return x * tables[0] + torch.cat((-second, first), -1) * tables[1]
+
+    return call
+
+
+def recurrent_of(call: Call, states: int) -> Callable[[Case], Call]:
+    """A recurrent layer that begins with zeros."""
+
+    def made(case: Case) -> Call:
+        def run(x: Any, *weights: Any) -> Any:
+            first = x.new_zeros(1, len(x), case.sizes[-1])
+            return call(x, (first,) * states if states > 1 else first, list(weights), True, 1, 0.0, True, False, True)[0]
+
+        return run
+
+    return made
+
+
+def rms_norm_parts(x: Any, weight: Any) -> Any:
+    """Normalisation as Hugging Face's decoders write it."""
+    wide = x.to(torch.float32)
+    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
 def attention_of(case: Case) -> Call:
     """Attention by the kernel that PyTorch chooses."""
     return lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(case.sizes[-1]))
@@ -47,7 +79,9 @@ def grouped(rows: Any, weights: Any, counts: Any) -> Any:
 
 
 OF_SIZES: dict[str, Callable[[Case], Call]] = {
-    "conv2d": conv2d_of, "attention": attention_of, "experts": experts_of,
+    "conv2d": conv2d_of, "attention": attention_of, "experts": experts_of, "rotary": rotary_of,
+    "lstm": recurrent_of(torch.lstm, 2), "gru": recurrent_of(torch.gru, 1),
+    "depthwise": lambda case: lambda x, weight: nn.functional.conv2d(x, weight, padding=case.sizes[-1] // 2, groups=case.sizes[1]),
     "layer_norm": lambda case: lambda x, weight, bias: nn.functional.layer_norm(x, case.sizes[1:], weight, bias),
     "rms_norm": lambda case: lambda x, weight: nn.functional.rms_norm(x, case.sizes[1:], weight),
 }  # fmt: skip
@@ -57,6 +91,7 @@ CALLS: dict[str, Call] = {
     "batch_norm": lambda x, weight, bias: nn.functional.batch_norm(x, None, None, weight, bias, training=True),
     "cross_entropy": nn.functional.cross_entropy, "embedding": lambda which, table: nn.functional.embedding(which, table),
     "pool": lambda x: nn.functional.max_pool2d(x, 2), "turned": lambda x: x.transpose(1, 2).contiguous(),
+    "rms_norm_parts": rms_norm_parts, "swiglu": lambda x, y: nn.functional.silu(x) * y,
     "gelu": nn.functional.gelu, "silu": nn.functional.silu, "relu": torch.relu, "add": torch.add, "mul": torch.mul,
     "dropout": lambda x: nn.functional.dropout(x, 0.1), "mean": lambda x: x.mean(-1), "view": lambda x: x.view(-1),
 }  # fmt: skip

@@ -23,6 +23,56 @@ def conv2d_of(case: Case) -> Call:
     return lambda x, weight: jax.lax.conv_general_dilated(x, weight, (stride, stride), padding)
 
 
+def depthwise_of(case: Case) -> Call:
+    """A convolution of each channel by itself."""
+    padding = [(case.sizes[-1] // 2,) * 2] * 2
+    return lambda x, weight: jax.lax.conv_general_dilated(x, weight, (1, 1), padding, feature_group_count=case.sizes[1])
+
+
+def rotary_of(case: Case) -> Call:
+    """Rotations by tables that are there."""
+    table = jnp.ones((case.sizes[1], 1, case.sizes[3]))
+
+    def call(x: Any) -> Any:
+        first, second = jnp.split(x, 2, -1)
+        return x * table.astype(x.dtype) + jnp.concatenate((-second, first), -1) * table.astype(x.dtype)
+
+    return call
+
+
+def lstm(x: Any, of_x: Any, of_h: Any, bias_x: Any, bias_h: Any) -> Any:
+    """A layer of LSTM that begins with zeros."""
+
+    def step(state: Any, gates: Any) -> Any:
+        h, c = state
+        i, f, g, o = jnp.split(gates + h @ of_h.T, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    zeros = jnp.zeros((len(x), of_h.shape[1]), x.dtype)
+    return jnp.swapaxes(jax.lax.scan(step, (zeros, zeros), jnp.swapaxes(x @ of_x.T + bias_x + bias_h, 0, 1))[1], 0, 1)
+
+
+def gru(x: Any, of_x: Any, of_h: Any, bias_x: Any, bias_h: Any) -> Any:
+    """A layer of GRU that begins with zeros."""
+
+    def step(h: Any, given: Any) -> Any:
+        r, z, n = jnp.split(given, 3, -1)
+        hr, hz, hn = jnp.split(h @ of_h.T + bias_h, 3, -1)
+        z = jax.nn.sigmoid(z + hz)
+        h = (1 - z) * jnp.tanh(n + jax.nn.sigmoid(r + hr) * hn) + z * h
+        return h, h
+
+    zeros = jnp.zeros((len(x), of_h.shape[1]), x.dtype)
+    return jnp.swapaxes(jax.lax.scan(step, zeros, jnp.swapaxes(x @ of_x.T + bias_x, 0, 1))[1], 0, 1)
+
+
+def rms_norm(x: Any, weight: Any) -> Any:
+    """Normalisation by the root of the mean square, which XLA makes of its parts in any case."""
+    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
+
+
 def attention_of(case: Case) -> Call:
     """Attention by the kernel that JAX chooses. Cases have heads before positions, JAX has them behind."""
 
@@ -72,17 +122,19 @@ def dropout(x: Any) -> Any:
     return jnp.where(jax.random.bernoulli(jax.random.key(0), 0.9, x.shape), x / 0.9, 0)
 
 
-OF_SIZES: dict[str, Callable[[Case], Call]] = {"conv2d": conv2d_of, "attention": attention_of, "experts": experts_of}
+OF_SIZES: dict[str, Callable[[Case], Call]] = {
+    "conv2d": conv2d_of, "depthwise": depthwise_of, "attention": attention_of, "experts": experts_of, "rotary": rotary_of,
+}  # fmt: skip
 """Of operators whose calls depend on their sizes."""
 CALLS: dict[str, Call] = {
     "linear": lambda x, weight, bias: x @ weight.T + bias, "matmul": jnp.matmul, "softmax": jax.nn.softmax,
     "layer_norm": lambda x, weight, bias: normalised(x, -1) * weight + bias,
-    "rms_norm": lambda x, weight: x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight,
+    "rms_norm": rms_norm, "rms_norm_parts": rms_norm, "lstm": lstm, "gru": gru, "swiglu": lambda x, y: jax.nn.silu(x) * y,
     "batch_norm": batch_norm, "cross_entropy": cross_entropy, "embedding": lambda which, table: table[which], "pool": pool,
     "turned": lambda x: jnp.swapaxes(x, 1, 2), "gelu": jax.nn.gelu, "silu": jax.nn.silu, "relu": jax.nn.relu, "add": jnp.add,
     "mul": jnp.multiply, "dropout": dropout, "mean": lambda x: x.mean(-1), "view": lambda x: x.reshape(-1),
 }  # fmt: skip
-FUSED = ("gelu", "silu", "relu", "add", "mul", "dropout")
+FUSED = ("gelu", "silu", "relu", "add", "mul", "dropout", "swiglu", "rotary")
 
 
 def call_of(case: Case) -> tuple[Call, int]:
