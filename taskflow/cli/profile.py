@@ -34,12 +34,14 @@ from taskflow.working import Working
               help="A trace of PyTorch's profiler, of one rank of an exported module; may be repeated. Needs --plan.")
 @click.option("--plan", shell_complete=completing.strategies, help="With --torch: the plan that ran.")
 @click.option("--calibrate", type=click.Path(dir_okay=False), help="With --torch: the machine file that takes what was measured.")
+@click.option("--step", "step_seconds", type=click.FloatRange(0, min_open=True),
+              help="With --calibrate: seconds of a step without the profiler, which makes it longer.")
 @seed_option
 @output_options
 def profile_command(
     model: str | None, machine: str, devices: int | None, batch: int | None, size: str, rule: str, strategy: str, budget: str,
     costs: str, warmup: int, steps: int, top: int, trace: str | None, torch_traces: tuple[str, ...], plan: str | None,
-    calibrate: str | None, seed: int, as_json: bool, quiet: bool,
+    calibrate: str | None, step_seconds: float | None, seed: int, as_json: bool, quiet: bool,
 ) -> None:
     """Run some steps of MODEL on random data, and compare each operator's time with its prediction.
 
@@ -53,12 +55,14 @@ def profile_command(
       taskflow profile --trace steps.json.gz --top 20
       taskflow profile --torch rank0.json --torch rank1.json --plan plan.json -m mine.json
     """
+    if step_seconds is not None and calibrate is None:
+        raise ValueError("--step SECONDS is what --calibrate MACHINE takes the run's times for; give both")
     if torch_traces or plan or calibrate:
         if not torch_traces or not plan:
             raise ValueError("--torch TRACE, --plan PLAN (and --calibrate MACHINE) belong together: give the traces and the plan")
         from taskflow.cli.profile_torch import profile_torch
 
-        profile_torch(plan, torch_traces, model, calibrate, top, as_json, quiet)
+        profile_torch(plan, torch_traces, model, calibrate, step_seconds, top, as_json, quiet)
         return
     if model is None:
         if trace is None:

@@ -19,9 +19,11 @@ OPTIONS = ("machine", "devices", "batch", "size", "rule", "costs")
 
 
 def profile_torch(
-    plan: str, files: tuple[str, ...], model: str | None, calibrate: str | None, top: int, as_json: bool, quiet: bool
+    plan: str, files: tuple[str, ...], model: str | None, calibrate: str | None, step_seconds: float | None, top: int,
+    as_json: bool, quiet: bool,
 ) -> None:
-    """Show the traces of a plan's ranks beside its prediction, and take them into a machine file (``calibrate``)."""
+    """Show the traces of a plan's ranks beside its prediction, and take them into a machine file (``calibrate``). ``step_seconds``:
+    what its step takes without a profiler."""
     context = click.get_current_context()
     said = {name for name in OPTIONS if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
     given = {name: context.params[name] if name in said else None for name in OPTIONS}
@@ -37,7 +39,7 @@ def profile_torch(
     found = joined(problem.evaluator, strategy, traces)
     changes: list[str] = []
     if calibrate is not None:
-        machine, changes = calibrated(load_machine(calibrate), problem.evaluator, strategy, traces)
+        machine, changes = calibrated(load_machine(calibrate), problem.evaluator, strategy, traces, step_seconds)
         save(machine, Path(calibrate))
     if as_json:
         emit({**problem.header(), "plan": plan, **_said(found, top), "calibrated": changes})

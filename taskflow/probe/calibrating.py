@@ -4,58 +4,99 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import sqrt
 from statistics import median
 from typing import Any
 
-from taskflow.machine import Cluster, Collectives, Curve, Timed, TimedPoint
+from taskflow.machine import Cluster, Collectives, Device, Timed, TimedPoint
 from taskflow.mapper import Strategy
 from taskflow.operators.operator import computes_in
-from taskflow.optimizer.cost import group_of, name_of, parts_of, size_of
+from taskflow.optimizer import make_evaluator
+from taskflow.optimizer.cost import group_of, name_of, of_weights, parts_of, size_of, unit_message
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.probe.joined import by_kind, owner_of, predicted_parts
 from taskflow.probe.kineto import RankTrace, TimeOf
 from taskflow.programs import TrainingProgram
 from taskflow.rules import Adam
-from taskflow.tasks import Compute
+from taskflow.tasks import Compute, Kind, Task
 
 LEAST_PART = 0.005
 """Of a step: what is less is not known well enough."""
+OF_MESSAGES = ("unit", "gradients", "weights", "activations", "loss sum")
+MESSAGES = TimeOf("messages")
+CURVES = ("all_to_all", "halves", "all_reduce")
+"""Of a library, by the halves of an all-reduce that an operation is."""
+LEAST_MESSAGES = 0.1
+"""Of a step: messages that are less are not known by it."""
+MOST_SLOWER, HALVINGS = 4.0, 7
+"""Times as long, or as short, as messages may become; how often the range is cut in half, to 2 %."""
+LEAST_ALONE = 0.25
+"""Of what an operator took alone: less is not believed."""
 Key = tuple[str, str, bool, str]
 
 
 def calibrated(
-    machine: Cluster, evaluator: Evaluator, strategy: Strategy, traces: Sequence[RankTrace]
+    machine: Cluster, evaluator: Evaluator, strategy: Strategy, traces: Sequence[RankTrace], step_seconds: float | None = None
 ) -> tuple[Cluster, list[str]]:
-    """Return a machine with what a run took, and what was changed. Sizes of operators in the step get the times that they had there
-    (median of ranks); of units, updates and messages the measured figures change in proportion."""
+    """Return a machine with what a run took, and what was changed. ``step_seconds``: what its step takes without a profiler, which
+    slows all parts down alike.
+
+    Sizes of operators in the step get the times that they had there (median of ranks); the update's figures change in proportion.
+    The figures of messages and units that the plan has change together, so that the step takes what it took: a trace does not tell
+    what of them is waiting for another rank."""
     paths = frozenset[str]().union(*(trace.paths for trace in traces))
     ratios: dict[TimeOf, list[float]] = {}
     for trace in traces:
         predicted, least = predicted_parts(evaluator, strategy, trace.rank, paths), LEAST_PART * median(trace.seconds)
-        kinds = by_kind(trace.known), by_kind(predicted)
-        for part, seconds in trace.known.items():
+        known, scale = trace.known, 1.0 if step_seconds is None else step_seconds / median(trace.seconds)
+        for part, seconds in known.items():
             if part.kind in ("forward", "backward", "loss") and predicted.get(part, 0.0) > 0:
-                ratios.setdefault(part, []).append(seconds / predicted[part])
-        for kind in ("unit", "update", "gradients", "weights", "activations"):
-            if min(kinds[0].get(kind, 0.0), kinds[1].get(kind, 0.0)) > least:
-                ratios.setdefault(TimeOf(kind), []).append(kinds[0][kind] / kinds[1][kind])
+                ratios.setdefault(part, []).append(scale * seconds / predicted[part])
+        kinds = by_kind(known), by_kind(predicted)
+        for part, of in ((TimeOf("update"), ("update",)), (MESSAGES, OF_MESSAGES)):
+            sums = [sum(table.get(kind, 0.0) for kind in of) for table in kinds]
+            if min(sums) > least:
+                ratios.setdefault(part, []).append(scale * sums[0] / sums[1])
     factors = {part: median(values) for part, values in ratios.items()}
-    device = machine.processors[0].device
     fresh = _points(evaluator, strategy, factors, paths)
-    changed = replace(
-        device, timed=_with(device.timed, fresh, factors.get(TimeOf("update"), 1.0), evaluator),
-        program=None if device.program is None else _program(device.program, factors.get(TimeOf("unit"), 1.0)),
-    )  # fmt: skip
-    kinds_now = tuple(changed if kind.kind == device.kind else kind for kind in machine.kinds)
-    library = machine.collectives
+    device = machine.processors[0].device
+    timed = _with(device.timed, fresh, factors.get(TimeOf("update"), 1.0), evaluator)
+    machine = _of_device(machine, replace(device, timed=timed))
     said = [f"{len(fresh)} kinds of operators"]
-    messages = [factors[part] for kind in ("gradients", "weights", "activations") if (part := TimeOf(kind)) in factors]
-    if library is not None and messages:
-        library = _slower(library, median(messages))
-        said.append(f"messages: {median(messages):.2f} of what was predicted")
-    others = [(kind, factors[part]) for kind in ("unit", "update") if (part := TimeOf(kind)) in factors]
-    said += [f"{kind}: {factor:.2f} of what was predicted" for kind, factor in others]
-    return replace(machine, kinds=kinds_now, collectives=library, source=f"{machine.source}; calibrated by a run"), said
+    if MESSAGES in factors:
+        measured = step_seconds or median(max(steps) for steps in zip(*(trace.seconds for trace in traces)))
+        machine, factors[MESSAGES] = _with_messages(machine, evaluator, strategy, measured)
+    said += [f"{what}: {factors[part]:.2f} of what was predicted" for part, what in (
+        (MESSAGES, "messages and what comes with them"), (TimeOf("update"), "update")) if part in factors]  # fmt: skip
+    return replace(machine, source=f"{machine.source}; calibrated by a run"), said
+
+
+def _of_device(machine: Cluster, device: Device) -> Cluster:
+    return replace(machine, kinds=tuple(device if kind.kind == device.kind else kind for kind in machine.kinds))
+
+
+def _with_messages(machine: Cluster, evaluator: Evaluator, strategy: Strategy, measured: float) -> tuple[Cluster, float]:
+    """A machine whose messages take so many times as long that the step takes what was measured, as nearly as
+    `MOST_SLOWER` allows, and how many times; as before where messages are few."""
+    tasks = [task for task in evaluator.evaluated(strategy)[0].tasks if task.kind is Kind.COLLECTIVE]
+
+    def slower(factor: float) -> Cluster:
+        device, library = machine.processors[0].device, machine.collectives
+        program = None if device.program is None else _program(device.program, tasks, factor)
+        halves = {getattr(task.work, "halves", 0) or 0 for task in tasks}
+        made = _of_device(machine, replace(device, program=program))
+        return made if library is None else replace(made, collectives=_slower(library, halves, factor))
+
+    def seconds(factor: float) -> float:
+        return make_evaluator(evaluator.graph, slower(factor), rule=evaluator.rule).seconds_of(strategy)
+
+    low, high = 1 / MOST_SLOWER, MOST_SLOWER
+    if seconds(1.0) - seconds(low) < LEAST_MESSAGES * measured:  # they cannot explain the rest of the step
+        return machine, 1.0
+    for _ in range(HALVINGS):
+        middle = sqrt(low * high)
+        low, high = (middle, high) if seconds(middle) < measured else (low, middle)
+    return slower(sqrt(low * high)), sqrt(low * high)
 
 
 def _points(
@@ -77,7 +118,9 @@ def _points(
             continue
         name = call.name if call is not None else name_of(node.operator)
         key = name, group_of(name, node.operator), work.backward, str(computes_in(node.operator, node.specs))
-        found.setdefault(key, {}).setdefault(size_of(name, node.operator, node.specs, work.piece), []).append(factor * seconds)
+        alone = evaluator.costs.task(task)  # what a cut layer takes beside it is added wherever the size is asked for
+        took = max(LEAST_ALONE * alone, factor * seconds - (seconds - alone))
+        found.setdefault(key, {}).setdefault(size_of(name, node.operator, node.specs, work.piece), []).append(took)
     return found
 
 
@@ -98,20 +141,22 @@ def _with(
     )
 
 
-def _program(program: TrainingProgram, factor: float) -> TrainingProgram:
-    return replace(
-        program, gather_seconds=program.gather_seconds * factor, sum_seconds=program.sum_seconds * factor,
-        scatter_seconds=program.scatter_seconds * factor,
-    )  # fmt: skip
+def _program(program: TrainingProgram, tasks: Sequence[Task], factor: float) -> TrainingProgram:
+    """A program whose thread takes so many times as long beside the messages of ``tasks``."""
+    used = {unit_message(task) if of_weights(task) else "change" for task in tasks}
+    starts = {f"{what}_seconds": getattr(program, f"{what}_seconds") * factor for what in used}
+    rates = {f"{what}_bytes_per_second": getattr(program, f"{what}_bytes_per_second") / factor for what in used}
+    return replace(program, **starts, **rates)
 
 
-def _slower(library: Collectives, factor: float) -> Collectives:
-    """A library whose operations take so many times as long; faster links than there are it does not get."""
-    def slower(curve: Curve | None) -> Curve | None:
-        return None if curve is None else replace(
-            curve, start_seconds=curve.start_seconds * factor, ramp_seconds=curve.ramp_seconds * factor,
-            link_share=min(1.0, curve.link_share / factor),
-        )  # fmt: skip
-
-    changed: dict[str, Any] = {key: slower(getattr(library, key)) for key in ("all_reduce", "halves", "all_to_all")}
+def _slower(library: Collectives, of: set[int], factor: float) -> Collectives:
+    """A library whose operations (as `Collectives.curve` counts them) take so many times as long; faster links than there are it
+    does not get."""
+    changed: dict[str, Any] = {}
+    for name in {CURVES[halves] for halves in of}:
+        if (curve := getattr(library, name)) is not None:
+            changed[name] = replace(
+                curve, start_seconds=curve.start_seconds * factor, ramp_seconds=curve.ramp_seconds * factor,
+                link_share=min(1.0, curve.link_share / factor),
+            )  # fmt: skip
     return replace(library, **changed)

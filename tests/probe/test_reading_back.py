@@ -165,6 +165,13 @@ def test_the_command_shows_causes_and_calibrates(tmp_path: Path, monkeypatch: py
     again = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
     ratios.append(again["predicted_step_seconds"] / again["step_seconds"])
     assert abs(ratios[1] - 1) < min(0.2, abs(ratios[0] - 1)), ratios
+    shorter = again["step_seconds"] / 2  # without a profiler
+    done = CliRunner().invoke(main, [*asked, "--calibrate", "mine.json", "--step", str(shorter)])
+    assert done.exit_code == 0, done.output
+    again = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
+    assert again["predicted_step_seconds"] == pytest.approx(shorter, rel=0.05)
+    done = CliRunner().invoke(main, [*asked, "--step", "0.1"])
+    assert done.exit_code == 2 and "--step SECONDS is what --calibrate MACHINE" in done.output
     done = CliRunner().invoke(main, ["profile", "--plan", "data"])
     assert done.exit_code == 2 and "belong together" in done.output
     twice = CliRunner().invoke(main, [*asked, "--torch", files[0]])

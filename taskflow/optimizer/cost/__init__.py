@@ -9,7 +9,7 @@ from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.cost.choose import ANALYTIC, COSTS, MEASURED, choose_costs
 from taskflow.optimizer.cost.kept import kept_bytes
 from taskflow.optimizer.cost.model import CostModel
-from taskflow.optimizer.cost.pace import unit_message
+from taskflow.optimizer.cost.pace import of_weights, unit_message
 from taskflow.optimizer.cost.phases import arrays, product_flops
 from taskflow.optimizer.cost.pieces import Pieces, classes
 from taskflow.optimizer.cost.task_costs import Costs, FromTasks, Roofline
@@ -33,6 +33,7 @@ __all__ = [
     "group_of",
     "kept_bytes",
     "name_of",
+    "of_weights",
     "parts_of",
     "product_flops",
     "size_of",
