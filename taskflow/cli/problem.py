@@ -24,17 +24,17 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster, load_machine, preset_names
 from taskflow.mapper import MAPPERS, Strategy, choose, is_plan, paths_of, read_strategy
 from taskflow.optimizer import RULE, MemoryCheck, make_evaluator, step_units
-from taskflow.optimizer.cost import ANALYTIC, COSTS
+from taskflow.optimizer.cost import ANALYTIC, COSTS, untimed
 from taskflow.optimizer.evaluate import Evaluator, has_no_timeline, where_time_goes
 from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
 from taskflow.rules import SGD, Adam, UpdateRule
 from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
+from taskflow.saying import some
 from taskflow.writing import json_text, one_line, unwritable
 
 FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
-# Keys of a click context's meta.
-SETTINGS, DTYPE, FREEZE = "taskflow.settings", "taskflow.dtype", "taskflow.freeze"
+SETTINGS, DTYPE, FREEZE = "taskflow.settings", "taskflow.dtype", "taskflow.freeze"  # keys of a click context's meta
 DEBUG, PROGRAM = "taskflow.debug", "taskflow.program"
 F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = (
@@ -77,8 +77,9 @@ class Problem:
 
     @property
     def costs(self) -> str:
-        """Return which costs and which update rule a prediction rests on."""
-        return f"costs: {self.evaluator.costs.name}; rule: {self.made.get('rule')}"
+        """Return which costs and which update rule a prediction rests on, and what of the network was not timed."""
+        lacks = some(untimed(self.graph, self.machine.processors[0].device), 5)
+        return f"costs: {self.evaluator.costs.name}{lacks and f' (not timed: {lacks})'}; rule: {self.made.get('rule')}"
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------

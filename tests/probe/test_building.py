@@ -306,7 +306,7 @@ def test_nccl_tests_are_read_and_what_they_lack_is_said(tmp_path: Path) -> None:
 def test_recurrent_layers_depthwise_convolutions_and_functions_together_have_names_of_their_own() -> None:
     """An operator that stands for several functions takes what these take, not what the last of them takes."""
     torch = pytest.importorskip("torch")
-    from taskflow.optimizer.cost import name_of, parts_of
+    from taskflow.optimizer.cost import name_of, parts_of, untimed
     from taskflow.probe import operators_of
     from taskflow.probe.cases import cases_of
 
@@ -341,6 +341,9 @@ def test_recurrent_layers_depthwise_convolutions_and_functions_together_have_nam
         if node.operator.kind in ("conv2d", "lstm", "swiglu", "rms_norm"):
             flops, nbytes = size_of(name, node.operator, node.specs, next(iter(strategy[node.name].pieces(node)))[0])
             assert timed[name, round(flops)] == pytest.approx(nbytes, rel=0.05), name  # a first state is not counted
+    device = built(read_probes([PROBED]), "mine").machine.processors[0].device  # of a probe that did not know them
+    assert untimed(graph, device) == ["depthwise", "lstm", "swiglu", "rms_norm_parts"]
+    assert not untimed(graph, machine.processors[0].device), "nothing was timed, so nothing is missed"
 
 
 def test_a_plans_operators_are_those_that_the_step_asks_for() -> None:

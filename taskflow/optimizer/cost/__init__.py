@@ -13,7 +13,7 @@ from taskflow.optimizer.cost.pace import of_weights, unit_message
 from taskflow.optimizer.cost.phases import arrays, product_flops
 from taskflow.optimizer.cost.pieces import Pieces, classes
 from taskflow.optimizer.cost.task_costs import Costs, FromTasks, Roofline
-from taskflow.optimizer.cost.timed import CallPart, group_of, name_of, parts_of, size_of
+from taskflow.optimizer.cost.timed import CallPart, group_of, name_of, parts_of, size_of, untimed
 
 __all__ = [
     "ANALYTIC",
@@ -38,4 +38,5 @@ __all__ = [
     "product_flops",
     "size_of",
     "unit_message",
+    "untimed",
 ]

@@ -109,6 +109,18 @@ def name_of(operator: Operator) -> str:
     return "view" if operator.kind in ("reshape", "scale", "input", "state") else NAMES.get(operator.kind, operator.kind)
 
 
+def untimed(graph: OperatorGraph, device: Device) -> list[str]:
+    """Return a probe's names for what the graph has and a device's timed operators lack: others of a group stand for it, or rates
+    do. Nothing for a device of which nothing was timed."""
+    parts, known, found = parts_of(graph), {one.name for one in device.timed}, dict[str, None]()
+    for node in graph if known else ():
+        part = parts.get(node.name)
+        name = part.name if part is not None else name_of(node.operator)
+        if (part is None or part.leads) and name not in (*known, "view", "constant"):
+            found[name] = None
+    return list(found)
+
+
 def timed_spent(
     device: Device, operator: Operator, inputs: Sequence[Spec], piece: Rect, backward: bool, wanted: Sequence[bool],
     adds: Sequence[bool], dtype: object, part: CallPart | None = None,
