@@ -22,8 +22,6 @@ from taskflow.tasks import Compute, Kind, Task
 
 LEAST_PART = 0.005
 """Of a step: what is less is not known well enough."""
-OF_MESSAGES = ("unit", "gradients", "weights", "activations", "loss sum")
-MESSAGES = TimeOf("messages")
 CURVES = ("all_to_all", "halves", "all_reduce")
 """Of a library, by the halves of an all-reduce that an operation is."""
 LEAST_MESSAGES = 0.1
@@ -52,22 +50,17 @@ def calibrated(
         for part, seconds in known.items():
             if part.kind in ("forward", "backward", "loss") and predicted.get(part, 0.0) > 0:
                 ratios.setdefault(part, []).append(scale * seconds / predicted[part])
-        kinds = by_kind(known), by_kind(predicted)
-        for part, of in ((TimeOf("update"), ("update",)), (MESSAGES, OF_MESSAGES)):
-            sums = [sum(table.get(kind, 0.0) for kind in of) for table in kinds]
-            if min(sums) > least:
-                ratios.setdefault(part, []).append(scale * sums[0] / sums[1])
+        updates = [by_kind(parts).get("update", 0.0) for parts in (known, predicted)]
+        if min(updates) > least:
+            ratios.setdefault(TimeOf("update"), []).append(scale * updates[0] / updates[1])
     factors = {part: median(values) for part, values in ratios.items()}
-    fresh = _points(evaluator, strategy, factors, paths)
+    fresh, update = _points(evaluator, strategy, factors, paths), factors.get(TimeOf("update"), 1.0)
     device = machine.processors[0].device
-    timed = _with(device.timed, fresh, factors.get(TimeOf("update"), 1.0), evaluator)
-    machine = _of_device(machine, replace(device, timed=timed))
-    said = [f"{len(fresh)} kinds of operators"]
-    if MESSAGES in factors:
-        measured = step_seconds or median(max(steps) for steps in zip(*(trace.seconds for trace in traces)))
-        machine, factors[MESSAGES] = _with_messages(machine, evaluator, strategy, measured)
-    said += [f"{what}: {factors[part]:.2f} of what was predicted" for part, what in (
-        (MESSAGES, "messages and what comes with them"), (TimeOf("update"), "update")) if part in factors]  # fmt: skip
+    machine = _of_device(machine, replace(device, timed=_with(device.timed, fresh, update, evaluator)))
+    measured = step_seconds or median(max(steps) for steps in zip(*(trace.seconds for trace in traces)))
+    machine, messages = _with_messages(machine, evaluator, strategy, measured)
+    said = [f"{len(fresh)} kinds of operators", f"update: {update:.2f} of what was predicted",
+            f"messages and what comes with them: {messages:.2f}"]  # fmt: skip
     return replace(machine, source=f"{machine.source}; calibrated by a run"), said
 
 
