@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from taskflow.export.difference import Difference, regather_differences, rerun_differences
+from taskflow.export.difference import Difference, again_differences
 from taskflow.export.mesh import Mesh, data_dims, mesh_of, sharing_of
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
@@ -15,12 +15,11 @@ from taskflow.mapper import (
     HybridParallel,
     HybridPlan,
     Strategy,
+    again_words,
     layer_numbers,
     map_graph,
     placed_devices,
     plan_of,
-    recomputed,
-    rerun,
     samples,
     stages_of,
 )
@@ -97,10 +96,9 @@ def _hybrid(
         tensor=size // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
         ring=context > 1 and strategy.exchange is Exchange.RING, micro_batch=max(1, samples(graph) // (data * many)),
         virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
-        recompute=_recompute(graph, strategy, levels),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
         overlap="all" if sharing.late_gather else "grads" if sharing.overlap else "none", sequence_parallel=in_sequence,
-        regather=bool(strategy.regather) and in_sequence and size > data * context,
+        **again_words(graph, strategy.again, levels, in_sequence and size > data * context),
     )
     if sharing.zero < 2 and plan.sharers > 1 and sharing.bucket != plan.bucket_of(sharing.zero):
         plan = replace(plan, bucket=sharing.bucket)
@@ -112,21 +110,6 @@ def _hybrid(
         for name, config in ranks_of_it.configs.items()
     })
     return Hybrid(plan, found, _differences(graph, strategy, found))
-
-
-def _recompute(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str]) -> str:
-    """The rule that recomputes what the strategy does, or most of it."""
-    if not strategy.recompute and not strategy.rerun:
-        return "none"
-    for rule in levels:
-        try:
-            if (recomputed(graph, rule), rerun(graph, rule)) == (strategy.recompute, strategy.rerun):
-                return rule
-        except ValueError:
-            continue
-    if strategy.recompute <= recomputed(graph, "selective") and not strategy.rerun:
-        return "selective"
-    return levels[-1] if strategy.rerun or "full" not in levels else "full"
 
 
 def _layers(graph: OperatorGraph, strategy: Strategy) -> tuple[int, ...]:
@@ -161,7 +144,4 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
         stages = [wanted.sync(layer).zero, found.sync(layer).zero]
         if stages[0] != stages[1]:
             differences.append(Difference(layer, f"zero{stages[0]}", f"would be zero{stages[1]}, as most layers"))
-    for name in sorted(wanted.recompute ^ found.recompute):
-        kept = name in found.recompute
-        differences.append(Difference(name, "kept" if kept else "recomputed", f"would be {'recomputed' if kept else 'kept'}"))
-    return differences + rerun_differences(wanted.rerun, found.rerun) + regather_differences(wanted.regather, found.regather)
+    return differences + again_differences(wanted.again, found.again)

@@ -17,7 +17,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.mapper import HybridPlan, PipelineSchedule, attends, default_bucket, layer_numbers, samples, stages_of
 
 LEVELS = ("selective", "whole")  # its checkpoint of a layer is reentrant: the whole layer runs again
-MORE_WORDS = ("products",)  # fields of plans that this file knows besides `KNOWN_WORDS`
+MORE_WORDS = ("products", "regather")  # fields of plans that this file knows besides `KNOWN_WORDS`
 PRODUCTS = {"fp8": ("--fp8-format hybrid", "--transformer-impl transformer_engine")}  # of a plan's products= -> arguments
 _LIST = re.compile(r"(?:.*?\.)?\d+\.")  # of an operator's name, as far as its outermost number
 

@@ -46,8 +46,6 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         raise ValueError(
             "torchtitan's tensor parallelism comes with sequence parallelism; leave nosp out, or take the target torch or megatron"
         )
-    if plan.regather:
-        raise ValueError("torchtitan keeps what a tensor group gathers for the backward pass; leave regather out")
     if plan.prefetch != BLOCK:
         raise ValueError("torchtitan gathers the weights of a block at once; leave prefetch out")
     if plan.experts > 1 and (plan.context > 1 or plan.tensor > 1 or plan.zero == 0):

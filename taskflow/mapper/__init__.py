@@ -1,5 +1,6 @@
 """Mappers, strategies and configurations: how operators are cut and where their pieces run."""
 
+from taskflow.mapper.again import AGAIN_STATES, HadAgain, again_words, level_again, recomputed
 from taskflow.mapper.alike import (
     Cut,
     Match,
@@ -43,7 +44,6 @@ from taskflow.mapper.placed_devices import placed_devices
 from taskflow.mapper.plan import HybridPlan, is_plan, parse_plan
 from taskflow.mapper.plan_of import plan_of
 from taskflow.mapper.plan_words import WORDS
-from taskflow.mapper.recomputation import recomputed, rerun
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.stages import stages_of
@@ -63,6 +63,7 @@ from taskflow.mapper.strategy_file import (
 from taskflow.mapper.units import blocks_of, gather_units, summed_last, units_of
 
 __all__ = [
+    "AGAIN_STATES",
     "BLOCK",
     "MAPPERS",
     "NARROW_PRODUCTS",
@@ -75,6 +76,7 @@ __all__ = [
     "DataParallel",
     "Exchange",
     "Expert",
+    "HadAgain",
     "HybridParallel",
     "HybridPlan",
     "MadeFrom",
@@ -98,6 +100,7 @@ __all__ = [
     "Sync",
     "SyncAlgorithm",
     "UpdatePlacement",
+    "again_words",
     "alike",
     "as_content",
     "attends",
@@ -126,6 +129,7 @@ __all__ = [
     "is_plan",
     "joined_parts",
     "layer_numbers",
+    "level_again",
     "load",
     "map_graph",
     "multiplies",
@@ -143,7 +147,6 @@ __all__ = [
     "rank_passes",
     "read_strategy",
     "recomputed",
-    "rerun",
     "sample_dim",
     "samples",
     "save",

@@ -72,6 +72,11 @@ class HybridPlan:
         """Return what each of a network's layers recomputes."""
         return self.recompute_layers or (self.recompute,) * layers
 
+    @property
+    def has_again(self) -> tuple[object, ...]:
+        """Return what plans say that have the same again for the backward pass (`HadAgain`)."""
+        return self.recompute_layers or self.recompute, self.regather
+
     def zeros_of(self, layers: int) -> tuple[int, ...]:
         """Return the stage of ZeRO of each of a network's layers."""
         return self.zero_layers or (self.zero,) * layers

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.graph import Node, OperatorGraph
+from taskflow.mapper.again import HadAgain
 from taskflow.mapper.config import Exchange, MessageSync, OpConfig, ShardedSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.pipeline import Pipeline
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
@@ -148,7 +149,7 @@ class SearchEntry(Entry, frozen=True, kw_only=True):
     history: list[ImprovementEntry] | UnsetType = UNSET
 
 
-class StrategyFile(Entry, frozen=True, kw_only=True):
+class StrategyFile(HadAgain, frozen=True, kw_only=True):
     """A strategy: one configuration for each operator of a model."""
 
     format: Literal["taskflow-strategy"]
@@ -172,15 +173,6 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
         Exchange, Meta(description="How tensors are cut anew within a group of processors.")
     ] = Exchange.COPIES
     pipeline: PipelineEntry | UnsetType = UNSET
-    recompute: Annotated[
-        list[Name], Meta(description="Operators whose outputs are computed again for the backward pass.")
-    ] = []  # noqa: RUF012
-    regather: Annotated[
-        list[Name], Meta(description="Operators whose inputs from other processors are brought again for the backward pass.")
-    ] = []  # noqa: RUF012
-    rerun: Annotated[
-        list[Name], Meta(description="Operators that run again for the backward pass even if it reads nothing of theirs.")
-    ] = []  # noqa: RUF012
     search: SearchEntry | UnsetType = UNSET
 
 
@@ -238,9 +230,7 @@ def as_content(
         "sums": strategy.sums.value,
         **({"exchange": strategy.exchange.value} if strategy.exchange is not Exchange.COPIES else {}),
         **({"pipeline": _pipeline_entry(strategy.pipeline)} if strategy.pipeline is not None else {}),
-        **({"recompute": [node.name for node in graph if node.name in strategy.recompute]} if strategy.recompute else {}),
-        **({"regather": [node.name for node in graph if node.name in strategy.regather]} if strategy.regather else {}),
-        **({"rerun": [node.name for node in graph if node.name in strategy.rerun]} if strategy.rerun else {}),
+        **{what: [node.name for node in graph if node.name in of] for what, of in strategy.again.sets().items() if of},
         **({"search": dict(search)} if search is not None else {}),
     }
     as_file(content, f"strategy {strategy.name}")
@@ -327,8 +317,7 @@ def _from_file(file: StrategyFile) -> Strategy:
         entry = file.pipeline
         pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule, entry.split)
     return Strategy(
-        file.processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute), file.exchange,
-        frozenset(file.regather), frozenset(file.rerun),
+        file.processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, HadAgain(**file.sets()), file.exchange
     )
 
 
