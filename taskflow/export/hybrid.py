@@ -16,12 +16,14 @@ from taskflow.mapper import (
     HybridPlan,
     Strategy,
     again_words,
+    default_bucket,
     layer_numbers,
     map_graph,
     placed_devices,
     plan_of,
     samples,
     stages_of,
+    sync_words,
 )
 
 
@@ -88,20 +90,18 @@ def _hybrid(
     pipeline, size, (data, context, experts) = strategy.pipeline, prod(mesh.sizes), degrees
     ranks, many = (pipeline.ranks, pipeline.micro_batches) if pipeline is not None else (1, 1)
     virtual = pipeline.count // ranks if pipeline is not None else 1
-    sharing = sharing_of(graph, strategy)
     in_sequence = size == data or not any(config.copies > 1 for config in strategy.configs.values())
     products = "" if strategy.plan is None else strategy.plan.products
     plan = replace(
-        known or HybridPlan(products=products), recompute_layers=(), zero_layers=(), shares=(), split=1, bucket=None, devices=(),
+        known or HybridPlan(products=products), recompute_layers=(), zero_layers=(), shares=(), split=1, devices=(),
         tensor=size // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
         ring=context > 1 and strategy.exchange is Exchange.RING, micro_batch=max(1, samples(graph) // (data * many)),
-        virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
+        virtual=virtual, sequence_parallel=in_sequence, **sync_words(sharing_of(graph, strategy)),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
-        overlap="all" if sharing.late_gather else "grads" if sharing.overlap else "none", sequence_parallel=in_sequence,
         **again_words(graph, strategy.again, levels, in_sequence and size > data * context),
     )
-    if sharing.zero < 2 and plan.sharers > 1 and sharing.bucket != plan.bucket_of(sharing.zero):
-        plan = replace(plan, bucket=sharing.bucket)
+    if plan.sharers == 1 or plan.bucket == default_bucket(plan.zero, plan.sharers):
+        plan = replace(plan, bucket=None)
     ranks_of_it = map_graph(HybridParallel(plan), graph, host(mesh.ranks))
     in_order = tuple(devices) == tuple(range(strategy.processors))
     placed = replace(plan, devices=() if in_order else tuple(devices))

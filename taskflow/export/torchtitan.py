@@ -82,7 +82,7 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     if shares == 1 < data:
         size = bucket_word(plan.bucket_of(0))
         lines[0] += f"\n# torchtitan's buckets of gradients have 100 MB, which no key says; the plan has bucket={size}"
-    if plan.zero in (1, 2) and plan.overlap != "all":
+    if plan.zero in (1, 2) and not plan.gathers_late:
         lines[0] += f"\n# {LATE}"
     mode = {"none": "none", "selective": "selective", "full": "full", "whole": "full"}[plan.recompute]
     lines += ["", "[activation_checkpoint]", f'mode = "{mode}"']

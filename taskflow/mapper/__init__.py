@@ -15,20 +15,7 @@ from taskflow.mapper.alike import (
 )
 from taskflow.mapper.buckets import BucketLayer, bucket_word, default_bucket, divided
 from taskflow.mapper.choose import MAPPERS, choose
-from taskflow.mapper.config import (
-    BLOCK,
-    CollectiveSync,
-    Exchange,
-    MessageSync,
-    OpConfig,
-    ShardedSync,
-    Sync,
-    SyncAlgorithm,
-    UpdatePlacement,
-    copy_on_each,
-    ranges,
-    writes_together,
-)
+from taskflow.mapper.config import Exchange, OpConfig, copy_on_each, ranges, writes_together
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.fitting import fitted
 from taskflow.mapper.hybrid import HybridParallel, samples
@@ -59,6 +46,16 @@ from taskflow.mapper.strategy_file import (
     read_strategy,
     save,
     search_of,
+)
+from taskflow.mapper.sync import (
+    BLOCK,
+    CollectiveSync,
+    MessageSync,
+    ShardedSync,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    sync_words,
 )
 from taskflow.mapper.units import blocks_of, gather_units, summed_last, units_of
 
@@ -154,6 +151,7 @@ __all__ = [
     "stages_of",
     "suits",
     "summed_last",
+    "sync_words",
     "units_of",
     "writes_together",
 ]

@@ -10,11 +10,12 @@ from typing import Any
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper.again import HadAgain
-from taskflow.mapper.config import CollectiveSync, Exchange, MessageSync, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import Exchange, OpConfig
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches
 from taskflow.mapper.plan import HybridPlan
 from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import SUMS, Strategy
+from taskflow.mapper.sync import CollectiveSync, MessageSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.regions import Rect
 
 

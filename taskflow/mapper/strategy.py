@@ -10,9 +10,10 @@ from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper.again import HadAgain
-from taskflow.mapper.config import Exchange, MessageSync, OpConfig, Sync, SyncAlgorithm, ranges
+from taskflow.mapper.config import Exchange, OpConfig, ranges
 from taskflow.mapper.pipeline import Pipeline, verify_pipeline
 from taskflow.mapper.plan import HybridPlan
+from taskflow.mapper.sync import MessageSync, Sync, SyncAlgorithm
 from taskflow.regions import Rect
 
 _DEFAULT_SYNC = MessageSync()
@@ -107,7 +108,7 @@ class Strategy:
         That is an order of passes, something that the backward pass has again, or collectives that reshard tensors. Or it says of
         weights that they, or their gradients, are kept as shares, gathered or summed at another time, or in buckets.
         """
-        shares = any(sync.zero > 1 or not sync.overlap or sync.bucket or sync.late_gather for sync in self.syncs.values())
+        shares = any(sync.ordered for sync in self.syncs.values())
         return self.pipeline is not None or bool(self.again) or self.exchange is not Exchange.COPIES or shares
 
     def _verify_again(self, graph: OperatorGraph) -> None:

@@ -106,7 +106,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     _require_layers(origin.module, leaves, bool(tensor_names), found)
     plan = TorchPlan(
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
-        zero=sharing.zero, group=sharing.group, again=again, whole=whole,
+        zero=sharing.zero, group=sharing.shard_group, again=again, whole=whole,
         units=units_of(graph, origin.module, sites, in_blocks=bool(sharing.bucket or gather_units(graph, strategy))),
         inputs=_inputs(graph, sites), output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
@@ -120,7 +120,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     if plan.data and sharing.bucket:
         plan.notes.append(f"FSDP2 sums gradients block by block, where the plan has bucket={bucket_word(sharing.bucket)}")
     if plan.data and sharing.zero < 3:
-        replicas = sharing.group or prod(mesh.sizes[j] for j in data) if sharing.zero else 1
+        replicas = sharing.shard_group or prod(mesh.sizes[j] for j in data) if sharing.zero else 1
         plan.more_bytes = bytes_of_shares(graph, mesh, pipeline, replicas)
         what = "a rank's shares of the weights" if sharing.zero else "a copy of the weights"
         more = f"{plan.more_bytes / 1e6:,.1f} MB a rank more than predicted"

@@ -153,8 +153,7 @@ class PlanSums:
 
     def sums(self, plan: HybridPlan) -> StageSums:
         """Return what the passes of a plan's stages take and keep."""
-        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, plan.pipeline, plan.virtual,
-               plan.stages, plan.has_again,
+        key = (plan.cuts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.has_again,
                plan.schedule.rank(plan.pipeline, plan.pipeline),
                plan.zero > 1)  # fmt: skip
         if key not in self._sums:
@@ -164,8 +163,7 @@ class PlanSums:
     def adding(self, plan: HybridPlan) -> Array:
         """Return the seconds that adding to the gradients of earlier micro-batches takes on the last stage: of device and host, and
         where each task is by itself."""
-        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, plan.pipeline, plan.virtual,
-               plan.stages)  # fmt: skip
+        key = plan.cuts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages
         if key not in self._adding:
             table, own = self.tables.of(plan), self.stages(plan) == plan.pipeline * plan.virtual - 1
             self._adding[key] = (table.seconds[own] - table.alone[own]).sum(axis=0)[[2, 3, 5]]

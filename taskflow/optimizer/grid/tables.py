@@ -176,7 +176,7 @@ class GraphTables:
     def gathered(self, plan: HybridPlan) -> Array:
         """Return, by read, whether a tensor group gathers the tensor along the sequence for a product, so that a plan may bring
         it again."""
-        if plan.tensor == 1 or not plan.sequence_parallel:
+        if not plan.along:
             return np.zeros(len(self.read_node), bool)
         key = plan.tensor, plan.context, plan.experts
         if key not in self._gathered:
