@@ -14,7 +14,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from taskflow.floats import float_type, is_narrow, sum_bytes, sums_in
+from taskflow.floats import float_type, sum_bytes, sums_in
 from taskflow.kernels import Array, KernelSet
 
 MOST_BETA = 0.99
@@ -150,7 +150,7 @@ class Adam(UpdateRule):
         scale: float,
     ) -> None:
         _check(self, buffers, step)
-        narrow = is_narrow(buffers[0].dtype)
+        narrow = buffers[0].dtype.itemsize < w.dtype.itemsize  # on GPUs such arrays are uint16
         (m, v), (beta1, beta2) = [kernels.device.widen(b) for b in buffers] if narrow else buffers, self.betas
         kernels.adam(w, g, m, v, lr, beta1, beta2, self.eps, self.weight_decay, self.decoupled, scale, step)
         for exact, kept in zip((m, v), buffers) if narrow else ():
