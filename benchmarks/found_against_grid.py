@@ -86,7 +86,7 @@ def _facts(evaluator: Evaluator, room: MemoryCheck, strategy: Strategy) -> dict[
     return {
         "plan": in_words(strategy, evaluator), "ordered": strategy.ordered, "iteration_seconds": seconds,
         "busy": [busy[-1] / seconds, busy[0] / seconds], "moved_bytes": usage.transfer_bytes,
-        "recomputed_operators": len(strategy.recompute), "peak_memory_bytes": max(room.peaks(strategy)[0]),
+        "recomputed_operators": len(strategy.again.recompute), "peak_memory_bytes": max(room.peaks(strategy)[0]),
     }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster
-from taskflow.mapper import HybridParallel, HybridPlan, map_graph, parse_plan, rerun
+from taskflow.mapper import HybridParallel, HybridPlan, level_again, map_graph, parse_plan
 from taskflow.models import build
 from taskflow.optimizer.grid import GraphTables, PlanSums, WeightGroups, passes_seconds
 
@@ -123,7 +123,7 @@ class LayersAlone:
         mapper, tables = HybridParallel(f"t{t}"), GraphTables(graph, self.machine)
         strategy = map_graph(mapper, graph, self.machine.prefix(t))
         self._around = self._around or tables
-        unread = rerun(graph, "whole") - again_in_full(graph, tables)
+        unread = level_again(graph, "whole").rerun - again_in_full(graph, tables)
         found = {name: np.zeros(4) for name in ("embedding", "layer", "unread", "unread_sums", "head")}
         found["unread_sums"] += sum(node.name in unread and bool(node.parameters) for node in graph)
         for node in graph:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from taskflow.operators import input as input
     from taskflow.optimizer.result import SearchResult
     from taskflow.optimizer.search import search
-    from taskflow.rules import SGD, Adam, AdamW
+    from taskflow.rules import SGD, Adam, AdamW, AdamWInBfloat16
     from taskflow.runtime import connect
     from taskflow.runtime.executor import Executor
     from taskflow.runtime.job import run_elastic
@@ -52,6 +52,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "AdamWInBfloat16",
     "CollectiveSync",
     "Executor",
     "LossScaling",
@@ -98,6 +99,7 @@ _WHERE = {
     "SGD": "taskflow.rules:SGD",
     "Adam": "taskflow.rules:Adam",
     "AdamW": "taskflow.rules:AdamW",
+    "AdamWInBfloat16": "taskflow.rules:AdamWInBfloat16",
     "LossScaling": "taskflow.loss_scaling:LossScaling",
     "Executor": "taskflow.runtime.executor:Executor",
     "run_elastic": "taskflow.runtime.job.elastic:run_elastic",

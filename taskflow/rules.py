@@ -14,8 +14,11 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from taskflow.floats import sum_bytes, sums_in
+from taskflow.floats import float_type, sum_bytes, sums_in
 from taskflow.kernels import Array, KernelSet
+
+MOST_BETA = 0.99
+"""Of second moments in bfloat16. Half of a unit in the last of 8 bits is 0.2 to 0.4 % of a number, which 1 - beta2 must exceed."""
 
 
 class UpdateRule(ABC):
@@ -118,6 +121,7 @@ class Adam(UpdateRule):
     """Adam (Kingma and Ba, arXiv 1412.6980, algorithm 1), with weight decay added to the gradient (torch.optim.Adam)."""
 
     decoupled: ClassVar[bool] = False  # from the gradient
+    moments: ClassVar[str] = ""  # type in which they are kept from step to step; empty: that of the arithmetic
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -146,8 +150,15 @@ class Adam(UpdateRule):
         scale: float,
     ) -> None:
         _check(self, buffers, step)
-        (m, v), (beta1, beta2) = buffers, self.betas
+        narrow = buffers[0].dtype.itemsize < w.dtype.itemsize  # on GPUs such arrays are uint16
+        (m, v), (beta1, beta2) = [kernels.device.widen(b) for b in buffers] if narrow else buffers, self.betas
         kernels.adam(w, g, m, v, lr, beta1, beta2, self.eps, self.weight_decay, self.decoupled, scale, step)
+        for exact, kept in zip((m, v), buffers) if narrow else ():
+            kernels.device.round_into(exact, kept)
+
+    def state_type(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        wide = sums_in(dtype)
+        return float_type(self.moments) if self.moments and wide == np.float32 else wide
 
     def flops(self, elements: int) -> int:
         # Scaling 1, first moment 3, second moment 4, root 1, correction 1, eps 1, quotient 1, step 2; decay 2 or 1.
@@ -161,6 +172,27 @@ class AdamW(Adam):
     decoupled: ClassVar[bool] = True
 
     weight_decay: float = 1e-2
+
+
+@dataclass(frozen=True, slots=True)
+class AdamWInBfloat16(AdamW):
+    """AdamW whose moments are kept in bfloat16, rounded after each step: 4 bytes a weight instead of 8 (DeepSeek-V3, arXiv
+    2412.19437; Megatron-LM's --exp-avg-dtype and --exp-avg-sq-dtype). float64 weights keep float64 moments.
+
+    The second moment changes by a part 1 - beta2 a step, which rounding to 8 bits swallows from 0.998 on: it would never become
+    smaller. So beta2 is 0.95 unless it is said, and at most 0.99."""
+
+    moments: ClassVar[str] = "bfloat16"
+
+    betas: tuple[float, float] = (0.9, 0.95)
+
+    def __post_init__(self) -> None:
+        AdamW.__post_init__(self)
+        if self.betas[1] > MOST_BETA:
+            raise ValueError(
+                f"AdamWInBfloat16: beta2 must be at most {MOST_BETA}, since 8 bits of a second moment that changes more slowly "
+                f"stay as they are; got {self.betas[1]}"
+            )
 
 
 def usable_rate(lr: float | None) -> float | None:

@@ -18,6 +18,7 @@ from taskflow.mapper import (
     BLOCK,
     CollectiveSync,
     Exchange,
+    HadAgain,
     HybridParallel,
     OpConfig,
     Pipeline,
@@ -150,9 +151,11 @@ def random_pipeline(graph: OperatorGraph, processors: int, random: Random) -> St
         base,
         configs={node.name: _in_micro_batches(graph, node.name, base, micro_batches, random, processors) for node in graph},
         pipeline=Pipeline(micro_batches, stages, ranks, schedule),
-        recompute=frozenset(node.name for node in graph if node.inputs and random.random() < again),
+        again=HadAgain(
+            recompute=frozenset(node.name for node in graph if node.inputs and random.random() < again),
+            rerun=frozenset(node.name for node in graph if node.inputs and other.random() < always),
+        ),
         exchange=random.choice(list(Exchange)),
-        rerun=frozenset(node.name for node in graph if node.inputs and other.random() < always),
     )
 
 

@@ -49,7 +49,7 @@ def accelerate_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[st
     ]
     if not plan.zero and (again := CHECKPOINTS[plan.recompute]):
         notes.append(f"recompute={plan.recompute} is no key of DDP's: {again}")
-    if plan.zero in (1, 2) and plan.overlap != "all":
+    if plan.zero in (1, 2) and not plan.gathers_late:
         notes.append(LATE)
     if graph.dtype.itemsize == 2 and plan.sharers > 1:
         notes.append("Accelerate sums gradients in the type of mixed_precision, the plan in float32")

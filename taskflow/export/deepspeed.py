@@ -41,7 +41,7 @@ def deepspeed_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[str
     require_replicas(plan, "DeepSpeed")
     if plan.shard_group:
         raise ValueError("DeepSpeed shares among all replicas (its MiCS is gone); leave hsdp out, or take the target accelerate")
-    if plan.overlap == "all" and plan.zero < 3:
+    if plan.gathers_late and plan.zero < 3:
         raise ValueError(f"DeepSpeed gathers new weights at the end of a step, and {LATE}; leave overlap=all out")
     data, micro, batch = plan.data or 1, plan.micro_batch or 1, samples(graph)
     said: dict[str, object] = {
@@ -54,7 +54,7 @@ def deepspeed_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[str
     notes = [f"{hybrid.ranks} GPUs: deepspeed --num_gpus, or a hostfile"]
     if again := CHECKPOINTS[plan.recompute]:
         notes.append(f"recompute={plan.recompute} is no key of this file: {again}")
-    if plan.sharers > 1 and not plan.zero and plan.overlap != "none":
+    if plan.sharers > 1 and not plan.zero and plan.sums_beside:
         notes.append("DeepSpeed sums gradients of stage 0 after the backward pass: a plan with overlap=none says so")
     return json_text(said, 2) + "\n", tuple(notes)
 
@@ -64,7 +64,7 @@ def _zero(graph: OperatorGraph, plan: HybridPlan) -> dict[str, object]:
     found: dict[str, object] = {"stage": plan.zero}
     if plan.zero == 0:
         return found
-    found |= {"overlap_comm": plan.overlap != "none", "contiguous_gradients": True, "reduce_scatter": True}
+    found |= {"overlap_comm": plan.sums_beside, "contiguous_gradients": True, "reduce_scatter": True}
     block = largest_block(graph)
     if plan.zero < 3:
         size = max(1, plan.bucket_of(plan.zero) or block)

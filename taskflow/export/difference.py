@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass
+
+from taskflow.mapper import AGAIN_STATES, HadAgain
 
 LATE = "FSDP2 gathers weights during the forward pass; a plan with overlap=all is predicted so"
 
@@ -20,26 +21,15 @@ class Difference:
         return f"{self.operator} ({self.cut}): {self.why}"
 
 
-def regather_differences(wanted: Set[str], found: Set[str], why: str = "") -> list[Difference]:
-    """Return operators, by name, that gather their input again for the backward pass in one plan and only once in the other
-    (`Strategy.regather`). ``wanted``, ``found``: those that gather again; ``why``: the reason, if it is another than what the
-    export does instead."""
-    return [
-        Difference(name, "gathers its input again for the backward pass", why or "would keep it") if name in wanted
-        else Difference(name, "keeps the input that it gathers for the backward pass", why or "would gather it again")
-        for name in sorted(wanted ^ found)
-    ]
-
-
-def rerun_differences(wanted: Set[str], found: Set[str], why: str = "") -> list[Difference]:
-    """Return one difference if other operators run again for the backward pass though it reads nothing of theirs
-    (`Strategy.rerun`) in the plan than in what a framework does. ``wanted``, ``found``: these operators, by name; ``why``: the
-    reason, if it is another than how the framework computes layers again."""
-    some, more = sorted(wanted - found), sorted(found - wanted)
-    if not some and not more:
-        return []
-    first = (some or more)[0]
-    name = first if len(some or more) == 1 else f"{first} and {len(some or more) - 1} more"
-    if some:
-        return [Difference(name, "runs again whole", why or "would run again as far as the backward pass reads (recompute=full)")]
-    return [Difference(name, "runs again as far as the backward pass reads", why or "would run again whole (recompute=whole)")]
+def again_differences(wanted: HadAgain, found: HadAgain, why: str = "") -> list[Difference]:
+    """Return operators that have something else again for the backward pass in the plan (``wanted``) than in what a framework does
+    (``found``). ``why``: the reason, if it is another than what the framework does instead. Of layers that run again whole there is
+    one for all."""
+    differences = []
+    for field, names in wanted.sets().items():
+        more, less = (sorted(some) for some in (names - found.sets()[field], found.sets()[field] - names))
+        for of, (here, there) in ((more, AGAIN_STATES[field]), (less, AGAIN_STATES[field][::-1])):
+            if field == "rerun" and len(of) > 1:
+                of = [f"{of[0]} and {len(of) - 1} more"]
+            differences += [Difference(name, here, why or f"would be {there}") for name in of]
+    return differences

@@ -176,7 +176,7 @@ def _onnx(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
 
 
 KNOWN_WORDS = (
-    "tensor", "context", "pipeline", "data", "micro_batch", "experts", "virtual", "sequence_parallel", "regather", "ring", "zero",
+    "tensor", "context", "pipeline", "data", "micro_batch", "experts", "virtual", "sequence_parallel", "ring", "zero",
     "shard_group", "prefetch", "overlap", "bucket", "schedule", "stages", "devices", "recompute",
 )
 """Fields of plans that every target which is told words says, or refuses with its reason. Others are refused."""

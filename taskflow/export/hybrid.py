@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from taskflow.export.difference import Difference, regather_differences, rerun_differences
+from taskflow.export.difference import Difference, again_differences
 from taskflow.export.mesh import Mesh, data_dims, mesh_of, sharing_of
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
@@ -15,14 +15,15 @@ from taskflow.mapper import (
     HybridParallel,
     HybridPlan,
     Strategy,
+    again_words,
+    default_bucket,
     layer_numbers,
     map_graph,
     placed_devices,
     plan_of,
-    recomputed,
-    rerun,
     samples,
     stages_of,
+    sync_words,
 )
 
 
@@ -89,21 +90,18 @@ def _hybrid(
     pipeline, size, (data, context, experts) = strategy.pipeline, prod(mesh.sizes), degrees
     ranks, many = (pipeline.ranks, pipeline.micro_batches) if pipeline is not None else (1, 1)
     virtual = pipeline.count // ranks if pipeline is not None else 1
-    sharing = sharing_of(graph, strategy)
     in_sequence = size == data or not any(config.copies > 1 for config in strategy.configs.values())
     products = "" if strategy.plan is None else strategy.plan.products
     plan = replace(
-        known or HybridPlan(products=products), recompute_layers=(), zero_layers=(), shares=(), split=1, bucket=None, devices=(),
+        known or HybridPlan(products=products), recompute_layers=(), zero_layers=(), shares=(), split=1, devices=(),
         tensor=size // (data * context), pipeline=ranks, data=data, context=context, experts=experts,
         ring=context > 1 and strategy.exchange is Exchange.RING, micro_batch=max(1, samples(graph) // (data * many)),
-        virtual=virtual, zero=sharing.zero, shard_group=sharing.group, prefetch=sharing.prefetch,
-        recompute=_recompute(graph, strategy, levels),
+        virtual=virtual, sequence_parallel=in_sequence, **sync_words(sharing_of(graph, strategy)),
         schedule=pipeline.schedule if pipeline is not None else HybridPlan().schedule, stages=_layers(graph, strategy),
-        overlap="all" if sharing.late_gather else "grads" if sharing.overlap else "none", sequence_parallel=in_sequence,
-        regather=bool(strategy.regather) and in_sequence and size > data * context,
+        **again_words(graph, strategy.again, levels, in_sequence and size > data * context),
     )
-    if sharing.zero < 2 and plan.sharers > 1 and sharing.bucket != plan.bucket_of(sharing.zero):
-        plan = replace(plan, bucket=sharing.bucket)
+    if plan.sharers == 1 or plan.bucket == default_bucket(plan.zero, plan.sharers):
+        plan = replace(plan, bucket=None)
     ranks_of_it = map_graph(HybridParallel(plan), graph, host(mesh.ranks))
     in_order = tuple(devices) == tuple(range(strategy.processors))
     placed = replace(plan, devices=() if in_order else tuple(devices))
@@ -112,21 +110,6 @@ def _hybrid(
         for name, config in ranks_of_it.configs.items()
     })
     return Hybrid(plan, found, _differences(graph, strategy, found))
-
-
-def _recompute(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str]) -> str:
-    """The rule that recomputes what the strategy does, or most of it."""
-    if not strategy.recompute and not strategy.rerun:
-        return "none"
-    for rule in levels:
-        try:
-            if (recomputed(graph, rule), rerun(graph, rule)) == (strategy.recompute, strategy.rerun):
-                return rule
-        except ValueError:
-            continue
-    if strategy.recompute <= recomputed(graph, "selective") and not strategy.rerun:
-        return "selective"
-    return levels[-1] if strategy.rerun or "full" not in levels else "full"
 
 
 def _layers(graph: OperatorGraph, strategy: Strategy) -> tuple[int, ...]:
@@ -161,7 +144,4 @@ def _differences(graph: OperatorGraph, wanted: Strategy, found: Strategy) -> lis
         stages = [wanted.sync(layer).zero, found.sync(layer).zero]
         if stages[0] != stages[1]:
             differences.append(Difference(layer, f"zero{stages[0]}", f"would be zero{stages[1]}, as most layers"))
-    for name in sorted(wanted.recompute ^ found.recompute):
-        kept = name in found.recompute
-        differences.append(Difference(name, "kept" if kept else "recomputed", f"would be {'recomputed' if kept else 'kept'}"))
-    return differences + rerun_differences(wanted.rerun, found.rerun) + regather_differences(wanted.regather, found.regather)
+    return differences + again_differences(wanted.again, found.again)

@@ -17,7 +17,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.mapper import HybridPlan, PipelineSchedule, attends, default_bucket, layer_numbers, samples, stages_of
 
 LEVELS = ("selective", "whole")  # its checkpoint of a layer is reentrant: the whole layer runs again
-MORE_WORDS = ("products",)  # fields of plans that this file knows besides `KNOWN_WORDS`
+MORE_WORDS = ("products", "regather")  # fields of plans that this file knows besides `KNOWN_WORDS`
 PRODUCTS = {"fp8": ("--fp8-format hybrid", "--transformer-impl transformer_engine")}  # of a plan's products= -> arguments
 _LIST = re.compile(r"(?:.*?\.)?\d+\.")  # of an operator's name, as far as its outermost number
 
@@ -55,7 +55,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         f"--tensor-model-parallel-size {plan.tensor}", f"--pipeline-model-parallel-size {plan.pipeline}",
         f"--micro-batch-size {micro}", f"--global-batch-size {samples(graph)}",
     ]
-    if plan.tensor > 1 and plan.sequence_parallel:
+    if plan.along:
         words.append("--sequence-parallel")
     if plan.context > 1:
         words += [f"--context-parallel-size {plan.context}", f"--cp-comm-type {'p2p' if plan.ring else 'all_gather'}"]
@@ -79,9 +79,9 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
     notes = [
         f"{hybrid.ranks} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; {yours} arguments of your own",
     ]
-    if plan.tensor > 1 and plan.sequence_parallel and not plan.regather:
+    if plan.along and not plan.regather:
         notes.append("--sequence-parallel gathers along the sequence again for the backward pass: a plan with regather says so")
-    if plan.sharers > 1 and plan.overlap == "none":
+    if plan.sharers > 1 and not plan.sums_beside:
         notes.append("without --overlap-grad-reduce Megatron-LM sums all gradients of a stage at once, in one bucket")
     return Flags(words, notes)
 
@@ -89,11 +89,11 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
 def _buckets(plan: HybridPlan) -> list[str]:
     """Arguments for sums of gradients beside the backward pass, for gathers of weights beside the forward pass, and for the size of
     buckets where it is not Megatron-LM's own. Its smallest buckets have one parameter."""
-    if plan.sharers == 1 or plan.overlap == "none":
+    if plan.sharers == 1 or not plan.sums_beside:
         return []
     size = plan.bucket_of(plan.zero)
     own = [f"--ddp-bucket-size {max(1, size)}"] if size != default_bucket(1, plan.sharers) else []
-    return ["--overlap-grad-reduce", *["--overlap-param-gather"] * (plan.overlap == "all"), *own]
+    return ["--overlap-grad-reduce", *["--overlap-param-gather"] * plan.gathers_late, *own]
 
 
 def _sizes(of: DecoderSizes) -> list[str]:

@@ -15,7 +15,7 @@ from itertools import product
 from math import prod
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import BLOCK, OpConfig, Pipeline, ShardedSync, Strategy, in_micro_batches, sample_dim
+from taskflow.mapper import CollectiveSync, OpConfig, Pipeline, Strategy, Sync, in_micro_batches, sample_dim, sync_words
 from taskflow.operators.operator import Soap
 
 Assignment = tuple[int | None, ...]  # for each mesh dimension the operator's dimension that is cut along it
@@ -135,28 +135,14 @@ def data_dims(graph: OperatorGraph, mesh: Mesh) -> tuple[int, ...]:
     return tuple(j for j in range(len(mesh.sizes)) if replicas(j))
 
 
-@dataclass(frozen=True, slots=True)
-class WeightSharing:
-    """Sharding of weights among replicas. ``zero``: ZeRO's stage; 0: each has all. ``group``: replicas that have all shares
-    together; 0: all of them. ``prefetch``: with stage 3, what is gathered ahead (`ShardedSync.prefetch`). ``overlap``, ``bucket``,
-    ``late_gather``: as in `Sync`."""
-
-    zero: int = 0
-    group: int = 0
-    prefetch: int | str = BLOCK
-    overlap: bool = True
-    bucket: int = 0
-    late_gather: bool = False
-
-
-def sharing_of(graph: OperatorGraph, strategy: Strategy) -> WeightSharing:
-    """Return how most weights are shared."""
-    counted: Counter[WeightSharing] = Counter()
+def sharing_of(graph: OperatorGraph, strategy: Strategy) -> Sync:
+    """Return how most weights are synchronised, as far as plans say it."""
+    counted, kinds = Counter[str](), dict[str, Sync]()
     for p in graph.parameters:
-        sync = strategy.sync(p.layer)
-        among = (sync.shard_group, sync.prefetch) if isinstance(sync, ShardedSync) else (0, BLOCK)
-        counted[WeightSharing(sync.zero, *among, sync.overlap, sync.bucket, sync.late_gather)] += prod(p.shape)
-    return max(counted, key=lambda sharing: counted[sharing], default=WeightSharing())
+        said = str(sync_words(sync := strategy.sync(p.layer)))
+        counted[said] += prod(p.shape)
+        kinds.setdefault(said, sync)
+    return kinds[max(counted, key=lambda said: counted[said])] if counted else CollectiveSync()
 
 
 def one_micro_batch(node: Node, config: OpConfig, pipeline: Pipeline | None) -> OpConfig:

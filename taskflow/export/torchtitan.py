@@ -46,8 +46,6 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
         raise ValueError(
             "torchtitan's tensor parallelism comes with sequence parallelism; leave nosp out, or take the target torch or megatron"
         )
-    if plan.regather:
-        raise ValueError("torchtitan keeps what a tensor group gathers for the backward pass; leave regather out")
     if plan.prefetch != BLOCK:
         raise ValueError("torchtitan gathers the weights of a block at once; leave prefetch out")
     if plan.experts > 1 and (plan.context > 1 or plan.tensor > 1 or plan.zero == 0):
@@ -84,7 +82,7 @@ def torchtitan_text(graph: OperatorGraph, hybrid: Hybrid, title: str) -> str:
     if shares == 1 < data:
         size = bucket_word(plan.bucket_of(0))
         lines[0] += f"\n# torchtitan's buckets of gradients have 100 MB, which no key says; the plan has bucket={size}"
-    if plan.zero in (1, 2) and plan.overlap != "all":
+    if plan.zero in (1, 2) and not plan.gathers_late:
         lines[0] += f"\n# {LATE}"
     mode = {"none": "none", "selective": "selective", "full": "full", "whole": "full"}[plan.recompute]
     lines += ["", "[activation_checkpoint]", f'mode = "{mode}"']

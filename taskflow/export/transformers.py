@@ -24,7 +24,7 @@ def transformers_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[
     such plan."""
     plan = hybrid.plan
     require_replicas(plan, "transformers", tensor=hybrid.ranks)
-    if plan.tensor > 1 and plan.sequence_parallel:
+    if plan.along:
         raise ValueError("transformers' tensor groups have no sequence parallelism yet; take nosp, or another target: torchtitan")
     if graph.dtype.name not in ("float32", "bfloat16"):
         raise ValueError(f"transformers' mixed precision is bfloat16; {graph.name} is in {graph.dtype.name}")
@@ -50,7 +50,7 @@ def _notes(graph: OperatorGraph, plan: HybridPlan, many: int) -> list[str]:
         notes.append("layers are cut as the class's own tp_plan says, which leaves tables whole and gathers scores")
     if again := CHECKPOINTS[plan.recompute]:
         notes.append(f"recompute={plan.recompute} is no key of it: {again}")
-    if plan.zero in (1, 2) and plan.overlap != "all":
+    if plan.zero in (1, 2) and not plan.gathers_late:
         notes.append(LATE)
     return notes
 

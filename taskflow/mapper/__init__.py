@@ -1,5 +1,6 @@
 """Mappers, strategies and configurations: how operators are cut and where their pieces run."""
 
+from taskflow.mapper.again import AGAIN_STATES, HadAgain, again_words, level_again, recomputed
 from taskflow.mapper.alike import (
     Cut,
     Match,
@@ -14,20 +15,7 @@ from taskflow.mapper.alike import (
 )
 from taskflow.mapper.buckets import BucketLayer, bucket_word, default_bucket, divided
 from taskflow.mapper.choose import MAPPERS, choose
-from taskflow.mapper.config import (
-    BLOCK,
-    CollectiveSync,
-    Exchange,
-    MessageSync,
-    OpConfig,
-    ShardedSync,
-    Sync,
-    SyncAlgorithm,
-    UpdatePlacement,
-    copy_on_each,
-    ranges,
-    writes_together,
-)
+from taskflow.mapper.config import Exchange, OpConfig, copy_on_each, ranges, writes_together
 from taskflow.mapper.expert import Expert
 from taskflow.mapper.fitting import fitted
 from taskflow.mapper.hybrid import HybridParallel, samples
@@ -43,7 +31,6 @@ from taskflow.mapper.placed_devices import placed_devices
 from taskflow.mapper.plan import HybridPlan, is_plan, parse_plan
 from taskflow.mapper.plan_of import plan_of
 from taskflow.mapper.plan_words import WORDS
-from taskflow.mapper.recomputation import recomputed, rerun
 from taskflow.mapper.report import MeasuredTask, Profile
 from taskflow.mapper.rules import DataParallel, ModelParallel, RandomMapper, RoundRobin, cut_only, depths
 from taskflow.mapper.stages import stages_of
@@ -60,9 +47,20 @@ from taskflow.mapper.strategy_file import (
     save,
     search_of,
 )
+from taskflow.mapper.sync import (
+    BLOCK,
+    CollectiveSync,
+    MessageSync,
+    ShardedSync,
+    Sync,
+    SyncAlgorithm,
+    UpdatePlacement,
+    sync_words,
+)
 from taskflow.mapper.units import blocks_of, gather_units, summed_last, units_of
 
 __all__ = [
+    "AGAIN_STATES",
     "BLOCK",
     "MAPPERS",
     "NARROW_PRODUCTS",
@@ -75,6 +73,7 @@ __all__ = [
     "DataParallel",
     "Exchange",
     "Expert",
+    "HadAgain",
     "HybridParallel",
     "HybridPlan",
     "MadeFrom",
@@ -98,6 +97,7 @@ __all__ = [
     "Sync",
     "SyncAlgorithm",
     "UpdatePlacement",
+    "again_words",
     "alike",
     "as_content",
     "attends",
@@ -126,6 +126,7 @@ __all__ = [
     "is_plan",
     "joined_parts",
     "layer_numbers",
+    "level_again",
     "load",
     "map_graph",
     "multiplies",
@@ -143,7 +144,6 @@ __all__ = [
     "rank_passes",
     "read_strategy",
     "recomputed",
-    "rerun",
     "sample_dim",
     "samples",
     "save",
@@ -151,6 +151,7 @@ __all__ = [
     "stages_of",
     "suits",
     "summed_last",
+    "sync_words",
     "units_of",
     "writes_together",
 ]

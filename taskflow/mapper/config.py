@@ -1,21 +1,16 @@
-"""OpConfig: how one operator is cut and placed. Sync: how a layer's weights are synchronised."""
+"""OpConfig: how one operator is cut and placed. Exchange: how tensors go between operators that are cut differently."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from math import inf, prod
-from typing import Any
 
 from taskflow.drawing import Drawing
 from taskflow.graph import Node
 from taskflow.partition import Grid, even_cuts, weighted_cuts
 from taskflow.regions import Rect
-
-BLOCK = "block"
-"""Weights are gathered a block ahead (`ShardedSync.prefetch`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +145,6 @@ def _even_grid(sizes: tuple[int, ...], degrees: tuple[int, ...]) -> Grid:
     return Grid([even_cuts(s, d) for s, d in zip(sizes, degrees)])
 
 
-class SyncAlgorithm(Enum):
-    """Algorithm that sums gradients between processors: around a ring, up and down a binomial tree, or straight to an owner,
-    each by messages of our own; or by collectives of the communication library (NCCL between GPUs, else MPI)."""
-
-    RING = "ring"
-    TREE = "tree"
-    OWNER = "owner"
-    COLLECTIVE = "collective"
-
-
 class Exchange(Enum):
     """Way in which a tensor moves between operators that cut it differently.
 
@@ -171,204 +156,6 @@ class Exchange(Enum):
     COPIES = "copies"
     COLLECTIVES = "collectives"
     RING = "ring"
-
-
-class UpdatePlacement(Enum):
-    """Place where a parameter is updated. REPLICATED: on every processor that holds it (gradients are all-reduced). OWNER: on
-    one of them, which sends new weights. SHARDED: each holder updates its share and sends it to the others (reduce-scatter,
-    then all-gather). The values are the words of strategy files and of `--pin-sync`."""
-
-    REPLICATED = "every"
-    OWNER = "owner"
-    SHARDED = "spread"
-
-
-class Sync(ABC):
-    """The way in which a layer's weights are synchronised among the processors that hold them: by messages (`MessageSync`), by
-    collectives of whole gradients (`CollectiveSync`), or as shares that each holder keeps (`ShardedSync`). Each has the fields
-    that mean something for it; what is here can be asked of all."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def of(
-        algorithm: SyncAlgorithm = SyncAlgorithm.OWNER, placement: UpdatePlacement = UpdatePlacement.SHARDED, **said: Any
-    ) -> Sync:
-        """Return what strategy files and the notation say word by word: ``said`` are fields of any kind. One at the default of
-        files may be said of every kind. Raises ValueError if another does not belong to the kind."""
-        given = _UNSAID | {"algorithm": algorithm, "placement": placement} | said
-        messages = algorithm is not SyncAlgorithm.COLLECTIVE
-        kind = MessageSync if messages else CollectiveSync if given["zero"] == 1 else ShardedSync
-        own = {f.name for f in fields(kind)}
-        for name, value in given.items():
-            if name not in own and value != _UNSAID[name] and name != "prefetch":  # which files have at 1 for any kind
-                homes = [home for other, home in _GOES_WITH.items() if name in {f.name for f in fields(other)}]
-                said_value = value.value if isinstance(value, Enum) else value
-                raise ValueError(
-                    f"Sync: {name} {said_value!r} goes with {', or with '.join(homes)}; "
-                    f"got {algorithm.value!r}, {placement.value!r} and zero {given['zero']}"
-                )
-        return kind(**{name: value for name, value in given.items() if name in own})
-
-    @property
-    def algorithm(self) -> SyncAlgorithm:
-        """How sums of gradients travel."""
-        return SyncAlgorithm.COLLECTIVE
-
-    @property
-    @abstractmethod
-    def placement(self) -> UpdatePlacement:
-        """Where the weights are updated."""
-
-    @property
-    def zero(self) -> int:
-        """The stage of ZeRO; 0: no update is spread."""
-        return int(self.placement is UpdatePlacement.SHARDED)
-
-    @property
-    def overlap(self) -> bool:
-        """Whether gradients are summed as soon as they are ready."""
-        return True
-
-    @property
-    def bucket(self) -> int:
-        """Elements that are synchronised together, at least; 0: each layer by itself."""
-        return 0
-
-    @property
-    def late_gather(self) -> bool:
-        """Whether new weights are gathered in the next step."""
-        return False
-
-    @property
-    def in_blocks(self) -> bool:
-        """True if weights are gathered, and their gradients summed, block by block."""
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class MessageSync(Sync):
-    """Synchronisation by messages of our own. ``chunks``: the number of parts of a SHARDED update or a RING (at most one a holder);
-    0: as many as leave each at least 1 MiB."""
-
-    algorithm: SyncAlgorithm = SyncAlgorithm.OWNER
-    placement: UpdatePlacement = UpdatePlacement.SHARDED
-    chunks: int = 0
-
-    def __post_init__(self) -> None:
-        _check_counts(self, "chunks")
-        if self.algorithm is SyncAlgorithm.COLLECTIVE:
-            raise ValueError("MessageSync: algorithm must be one of messages, got 'collective'; use CollectiveSync or ShardedSync")
-
-    def __str__(self) -> str:
-        return "/".join([self.algorithm.value, self.placement.value] + [str(self.chunks)] * bool(self.chunks))
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveSync(Sync):
-    """Synchronisation by collectives. REPLICATED: one all-reduce. SHARDED: a reduce-scatter of the gradients, by which every holder
-    gets the sum of one share of equal size. After the update of the shares, one all-gather of the new weights follows (ZeRO's
-    stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", arXiv 1910.02054).
-
-    ``overlap``: whether gradients are summed during the backward pass, as soon as they are ready. If not, it waits until each
-    holder's backward pass is over (Megatron-LM without --overlap-grad-reduce). ``bucket``: the elements that layers have at
-    least whose gradients are summed together, and whose new weights are gathered together (`bucket_units`); 0: each layer by
-    itself. ``late_gather``: whether new weights are gathered at the beginning of the next step, behind its first forward
-    passes, instead of after the update (Megatron-LM's --overlap-param-gather)."""
-
-    placement: UpdatePlacement = UpdatePlacement.REPLICATED
-    overlap: bool = True
-    bucket: int = 0
-    late_gather: bool = False
-
-    def __post_init__(self) -> None:
-        _check_counts(self, "bucket")
-        if self.placement is UpdatePlacement.OWNER:
-            raise ValueError(
-                "Sync: a collective leaves each holder with the whole sum, or with a share of it, so that it goes with placement "
-                "'every' or 'spread'; got 'owner'"
-            )
-        if self.late_gather and self.placement is not UpdatePlacement.SHARDED:
-            raise ValueError(
-                f"Sync: late_gather has an all-gather of new weights wait for the next step; it goes with placement 'spread', got "
-                f"{self.placement.value!r}"
-            )
-
-    def __str__(self) -> str:
-        words = ["collective", self.placement.value] + [f"bucket{self.bucket}"] * bool(self.bucket)
-        return "/".join(words + ["late"] * self.late_gather + ["after"] * (not self.overlap))
-
-
-@dataclass(frozen=True, slots=True)
-class ShardedSync(Sync):
-    """Synchronisation of weights whose gradients are kept as shares only, after a reduce-scatter in each backward pass.
-
-    ``zero``: the stage of ZeRO. 3 (FSDP): weights are kept as shares too; an all-gather collects them for each pass that reads
-    them. ``shard_group``: the number of neighbouring holders (by their numbers) that have all shares between them (hybrid
-    sharding, HSDP). Groups have equal sizes, at most this one. Between groups, the shares' gradients are all-reduced. 0: all
-    holders form one group. ``prefetch``: with stage 3, how many layers ahead weights are gathered; or `BLOCK`. Then the layers of
-    a block are gathered together, while the block before computes, and their gradients are summed together (`gather_units`).
-    FSDP2 does so with `fully_shard` of each block. ``replicas``: how many replicas hold the layer. Weights that k times as many
-    processors hold (a tensor-parallel group has those of a normalisation on each of its devices) are in k groups, each with one
-    processor of every replica, as FSDP shares them; ``shard_group`` counts within these. 0: replicas do not matter.
-    ``late_gather``: as in `CollectiveSync`, with stage 2."""
-
-    zero: int = 3
-    shard_group: int = 0
-    prefetch: int | str = BLOCK
-    replicas: int = 0
-    late_gather: bool = False
-
-    def __post_init__(self) -> None:
-        if self.zero not in (2, 3):
-            raise ValueError(f"Sync: zero, the stage of ZeRO, must be 1, 2 or 3 (1: a CollectiveSync), got {self.zero!r}")
-        if self.zero != 3:
-            object.__setattr__(self, "prefetch", BLOCK)  # one spelling of what gathers nothing
-        _check_counts(self, "shard_group", "replicas", *(("prefetch",) if self.prefetch != BLOCK else ()))
-        if self.shard_group == 1:
-            raise ValueError("Sync: shard_group needs two holders or more, got 1; for one use placement 'every'")
-        if self.late_gather and self.zero == 3:
-            raise ValueError(
-                "Sync: late_gather has an all-gather of new weights wait for the next step; it goes with zero 1 or 2, got 3, which "
-                "gathers weights for each pass"
-            )
-
-    @property
-    def placement(self) -> UpdatePlacement:
-        """Each holder updates its share."""
-        return UpdatePlacement.SHARDED
-
-    @property
-    def in_blocks(self) -> bool:
-        """True if weights are gathered, and their gradients summed, block by block."""
-        return self.prefetch == BLOCK
-
-    @property
-    def ahead(self) -> int:
-        """Return how many units (blocks or layers) ahead weights are gathered."""
-        return self.prefetch if isinstance(self.prefetch, int) else 1
-
-    def __str__(self) -> str:
-        words = ["collective", f"zero{self.zero}"] + [f"hsdp{self.shard_group}"] * bool(self.shard_group)
-        words += [f"replicas{self.replicas}"] * bool(self.replicas)
-        return "/".join(words + [f"prefetch{self.prefetch}"] * (self.prefetch != BLOCK) + ["late"] * self.late_gather)
-
-
-_GOES_WITH: dict[type[MessageSync | CollectiveSync | ShardedSync], str] = {
-    MessageSync: "algorithm 'owner', 'ring' or 'tree'", CollectiveSync: "algorithm 'collective' and zero 1",
-    ShardedSync: "algorithm 'collective', placement 'spread' and zero 2 or 3",
-}  # fmt: skip
-_UNSAID: dict[str, Any] = {
-    "algorithm": SyncAlgorithm.COLLECTIVE, "placement": UpdatePlacement.SHARDED, "chunks": 0, "zero": 1, "shard_group": 0,
-    "prefetch": BLOCK, "overlap": True, "replicas": 0, "bucket": 0, "late_gather": False,
-}  # fmt: skip
-
-
-def _check_counts(sync: Sync, *names: str) -> None:
-    for name in names:
-        if not isinstance(value := getattr(sync, name), int) or value < 0:
-            or_block = f", or {BLOCK!r}" if name == "prefetch" else ""
-            raise ValueError(f"Sync: {name} must be an integer, 0 or more{or_block}, got {value!r}")
 
 
 def ranges(numbers: tuple[int, ...]) -> str:

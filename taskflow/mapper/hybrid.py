@@ -18,15 +18,8 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine, host
-from taskflow.mapper.config import (
-    CollectiveSync,
-    Exchange,
-    ShardedSync,
-    Sync,
-    SyncAlgorithm,
-    UpdatePlacement,
-    writes_together,
-)
+from taskflow.mapper.again import HadAgain, again_of
+from taskflow.mapper.config import Exchange, writes_together
 from taskflow.mapper.fitting import fitted
 from taskflow.mapper.layers import layer_numbers
 from taskflow.mapper.mapper import Mapper
@@ -34,8 +27,8 @@ from taskflow.mapper.megatron import Megatron
 from taskflow.mapper.pipeline import Pipeline, sample_dim
 from taskflow.mapper.placed_devices import placed_devices
 from taskflow.mapper.plan import HybridPlan, parse_plan
-from taskflow.mapper.recomputation import by_layer, recomputed, rerun
 from taskflow.mapper.stages import stages_of
+from taskflow.mapper.sync import Sync, SyncAlgorithm, sync_of
 from taskflow.operators.operator import Soap, Work
 
 
@@ -71,10 +64,7 @@ class HybridParallel(Mapper):
         self._places: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._micro_batches = samples(graph) // plan.samples_a_pass
         self._parts = self._micro_batches * plan.split
-        levels = plan.recompute_layers
-        self._recompute, self._rerun = (
-            by_layer(of, graph, levels) if levels else of(graph, plan.recompute) for of in (recomputed, rerun)
-        )
+        self._again = again_of(graph, plan, lambda node: self._tensor.shared(node) is not None)
 
     def slice_task(self, node: Node, machine: Machine) -> Sequence[int]:
         degrees, expert = [1] * len(node.dims), self._experts.get(node.name)
@@ -140,7 +130,7 @@ class HybridParallel(Mapper):
     def select_reduction(self, layer: str, nbytes: int, holders: Sequence[int], machine: Machine) -> Sync:
         plan = self.plan
         zero = plan.zero_layers[self._layer_of[layer]] if plan.zero_layers else plan.zero
-        return sync_of(zero, plan, plan.overlap != "none")
+        return sync_of(zero, plan)
 
     def select_copies(self, node: Node, machine: Machine) -> int:
         plan = self.plan
@@ -157,16 +147,8 @@ class HybridParallel(Mapper):
         except ValueError as error:
             raise ValueError(f"plan {self.plan}: {error}") from None
 
-    def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
-        return self._recompute
-
-    def select_rerun(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
-        return self._rerun
-
-    def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
-        if not self.plan.regather:
-            return frozenset()
-        return frozenset(node.name for node in graph if node.parameters and self._tensor.shared(node) is not None)
+    def select_again(self, graph: OperatorGraph, machine: Machine) -> HadAgain:
+        return self._again
 
     def select_sums(self, processors: Sequence[int], machine: Machine) -> SyncAlgorithm:
         return SyncAlgorithm.COLLECTIVE if self._by_collectives() else super().select_sums(processors, machine)
@@ -187,8 +169,7 @@ class HybridParallel(Mapper):
         not be alike, and would all have to be lowered. So is what costs otherwise than an operator by itself does."""
         plan = self.plan
         degrees = plan.tensor, plan.context, plan.experts, plan.pipeline, self._parts
-        zeros, again = set(plan.zeros), bool(self._recompute | self._rerun)
-        ordered = again or max(zeros) > 1 or plan.overlap != "grads" or any(map(plan.bucket_of, zeros))
+        ordered = bool(self._again) or any(sync_of(zero, plan).ordered for zero in set(plan.zeros))
         return ordered or max(degrees) > 1 or bool(plan.products)
 
     def between(self, node: Node) -> bool:
@@ -218,15 +199,6 @@ class HybridParallel(Mapper):
         return next((
             i for soap in soaps for i, dim in enumerate(node.dims) if dim.soap is soap and dim.divisible and dim.size >= t
         ), None)
-
-
-def sync_of(zero: int, plan: HybridPlan, overlap: bool = True) -> Sync:
-    """Return how a layer at a stage of ZeRO is synchronised."""
-    late = plan.overlap == "all" and 0 < zero < 3
-    if zero < 2:
-        place = UpdatePlacement.SHARDED if zero else UpdatePlacement.REPLICATED
-        return CollectiveSync(place, overlap, plan.bucket_of(zero), late)
-    return ShardedSync(zero, plan.shard_group, plan.prefetch, plan.sharers if plan.tensor > 1 else 0, late)
 
 
 def _numbered(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:

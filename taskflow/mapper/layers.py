@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from taskflow.graph import OperatorGraph
 from taskflow.mapper.config import ranges
-from taskflow.mapper.strategy import Strategy
+
+if TYPE_CHECKING:
+    from taskflow.mapper.strategy import Strategy
 
 _LAYER = re.compile(r"(?:^|.*?\.)\d+(?=\.|$)")
 """Matches the name of the numbered layer that an operator belongs to, such as ``h.3`` of ``h.3.attn.q_proj``."""

@@ -9,11 +9,13 @@ from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.config import CollectiveSync, Exchange, MessageSync, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.again import HadAgain
+from taskflow.mapper.config import Exchange, OpConfig
 from taskflow.mapper.pipeline import Pipeline, in_micro_batches
 from taskflow.mapper.plan import HybridPlan
 from taskflow.mapper.report import Profile
 from taskflow.mapper.strategy import SUMS, Strategy
+from taskflow.mapper.sync import CollectiveSync, MessageSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.regions import Rect
 
 
@@ -97,19 +99,9 @@ class Mapper(ABC):
         cut and where its pieces run. Default: none, operator after operator with the whole batch."""
         return None
 
-    def select_recompute(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
-        """Choose the operators whose outputs are not kept for the backward pass, but computed again. Default: none."""
-        return frozenset()
-
-    def select_rerun(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
-        """Choose the operators that run again for the backward pass though it may read nothing of theirs: `Strategy.rerun`.
-        Default: none."""
-        return frozenset()
-
-    def select_regather(self, graph: OperatorGraph, machine: Machine) -> frozenset[str]:
-        """Choose the operators whose inputs from other processors are not kept for the backward pass, but fetched again.
-        Default: none."""
-        return frozenset()
+    def select_again(self, graph: OperatorGraph, machine: Machine) -> HadAgain:
+        """Choose what is not kept for the backward pass, but computed or fetched again. Default: all is kept."""
+        return HadAgain()
 
     def select_exchange(self, graph: OperatorGraph, machine: Machine) -> Exchange:
         """Choose how tensors are resharded within a group of processors: `Strategy.exchange`. Default: by copies."""
@@ -207,11 +199,11 @@ def map_graph(mapper: Mapper, graph: OperatorGraph, machine: Machine) -> Strateg
     exchange: Any = mapper.select_exchange(graph, machine)
     if not isinstance(exchange, Exchange):
         raise ValueError(f"mapper {mapper.name}: select_exchange must return an Exchange, got {exchange!r}")
-    strategy = Strategy(
-        count, configs, syncs, mapper.name, sums, pipeline, frozenset(mapper.select_recompute(graph, machine)), exchange,
-        frozenset(mapper.select_regather(graph, machine)), frozenset(mapper.select_rerun(graph, machine)),
-        mapper.select_plan(graph, machine),
-    )
+    again: Any = mapper.select_again(graph, machine)
+    if not isinstance(again, HadAgain):
+        raise ValueError(f"mapper {mapper.name}: select_again must return a HadAgain, got {again!r}")
+    plan = mapper.select_plan(graph, machine)
+    strategy = Strategy(count, configs, syncs, mapper.name, sums, pipeline, again, exchange, plan)
     strategy.verify(graph)
     return strategy
 

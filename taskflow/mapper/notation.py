@@ -8,7 +8,8 @@ from math import prod
 from typing import Any
 
 from taskflow.graph import Node
-from taskflow.mapper.config import BLOCK, OpConfig, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.config import OpConfig
+from taskflow.mapper.sync import BLOCK, Sync, SyncAlgorithm, UpdatePlacement
 
 _WEIGHT = r"(?:\d+\.?\d*(?:e[+-]?\d+)?)"
 _SIZES = rf"{_WEIGHT}(?::{_WEIGHT})+"

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from taskflow.mapper.buckets import default_bucket
-from taskflow.mapper.config import BLOCK
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
 from taskflow.mapper.plan_words import CHECKS, WORDS
+from taskflow.mapper.sync import BLOCK
 
 NOTATION = ", ".join(word.form + (f" ({word.short})" if word.short else "") for word in WORDS if word.form)
 _OTHER_NAMES = {
@@ -71,6 +71,31 @@ class HybridPlan:
     def levels_of(self, layers: int) -> tuple[str, ...]:
         """Return what each of a network's layers recomputes."""
         return self.recompute_layers or (self.recompute,) * layers
+
+    @property
+    def sums_beside(self) -> bool:
+        """True if gradients are summed beside the backward pass."""
+        return self.overlap != "none"
+
+    @property
+    def gathers_late(self) -> bool:
+        """True if new weights of ZeRO's stages 1 and 2 are gathered beside the next forward pass."""
+        return self.overlap == "all"
+
+    @property
+    def along(self) -> bool:
+        """True if a tensor group cuts what lies between its shared layers along the sequence."""
+        return self.tensor > 1 and self.sequence_parallel
+
+    @property
+    def cuts(self) -> tuple[object, ...]:
+        """Return what plans say that cut layers alike, and place their pieces alike within a group."""
+        return self.tensor, self.context, self.experts, self.sequence_parallel
+
+    @property
+    def has_again(self) -> tuple[object, ...]:
+        """Return what plans say that have the same again for the backward pass (`HadAgain`)."""
+        return self.recompute_layers or self.recompute, self.regather
 
     def zeros_of(self, layers: int) -> tuple[int, ...]:
         """Return the stage of ZeRO of each of a network's layers."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taskflow.mapper.config import BLOCK
+from taskflow.mapper.sync import BLOCK
 
 if TYPE_CHECKING:
     from taskflow.mapper.plan import HybridPlan
@@ -40,7 +40,7 @@ def no_sequence(plan: HybridPlan) -> str | None:
 
 def again(plan: HybridPlan) -> str | None:
     """Only what tensor groups gather is gathered again."""
-    if plan.regather and not (plan.tensor > 1 and plan.sequence_parallel):
+    if plan.regather and not plan.along:
         return "regather is for what a tensor group gathers along the sequence: t2 or more, without nosp"
     return None
 

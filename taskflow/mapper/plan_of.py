@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
+from taskflow.mapper.again import AGAIN_STATES
 from taskflow.mapper.config import Exchange
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.mapper.mapper import map_graph
@@ -38,13 +39,10 @@ def _differences(graph: OperatorGraph, strategy: Strategy, made: Strategy) -> It
             yield f"{node.name} is {here.describe(node)}, in the plan {there.describe(node)}"
     if strategy.pipeline != made.pipeline:
         yield f"its pipeline is {strategy.pipeline}, in the plan {made.pipeline}"
-    for what, some, others in (
-        ("recomputed", strategy.recompute, made.recompute), ("gathered again", strategy.regather, made.regather),
-        ("run again", strategy.rerun, made.rerun),
-    ):
-        if some != others:
-            name = min(some ^ others)
-            yield f"{name} is {'' if name in some else 'not '}{what}, in the plan it is{' not' if name in some else ''}"
+    for what, some in strategy.again.sets().items():
+        if different := some ^ made.again.sets()[what]:
+            name, states = min(different), AGAIN_STATES[what]
+            yield f"{name} is {states[name not in some]}, in the plan {states[name in some]}"
     for layer in dict.fromkeys(parameter.layer for parameter in graph.parameters):
         if strategy.sync(layer) != made.sync(layer):
             yield f"weights of {layer} are synchronised by {strategy.sync(layer)}, in the plan by {made.sync(layer)}"

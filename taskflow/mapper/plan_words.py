@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from taskflow.mapper import plan_checks
 from taskflow.mapper.buckets import LAYER, bucket_word, parse_bucket
-from taskflow.mapper.config import BLOCK, ranges
+from taskflow.mapper.config import ranges
 from taskflow.mapper.narrow_products import NARROW_PRODUCTS
 from taskflow.mapper.notation import parse_ranges
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
 from taskflow.mapper.plan_checks import OVERLAP, RECOMPUTE, fine
+from taskflow.mapper.sync import BLOCK
 
 if TYPE_CHECKING:
     from taskflow.mapper.plan import HybridPlan

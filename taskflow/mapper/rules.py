@@ -9,9 +9,9 @@ from zlib import crc32
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Machine
-from taskflow.mapper.config import CollectiveSync, MessageSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.mapper.mapper import Mapper
 from taskflow.mapper.strategy import SUMS
+from taskflow.mapper.sync import CollectiveSync, MessageSync, Sync, SyncAlgorithm, UpdatePlacement
 from taskflow.operators.operator import Soap
 
 

@@ -9,12 +9,15 @@ from html import escape
 from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper.config import Exchange, MessageSync, OpConfig, Sync, SyncAlgorithm, ranges
+from taskflow.mapper.again import HadAgain
+from taskflow.mapper.config import Exchange, OpConfig, ranges
 from taskflow.mapper.pipeline import Pipeline, verify_pipeline
 from taskflow.mapper.plan import HybridPlan
+from taskflow.mapper.sync import MessageSync, Sync, SyncAlgorithm
 from taskflow.regions import Rect
 
 _DEFAULT_SYNC = MessageSync()
+_NOTHING = HadAgain()
 MOST_ROWS = 200  # of the table that a notebook shows
 SUMS = (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)  # how partial values may be summed
 
@@ -24,16 +27,13 @@ class Strategy:
     """Parallelisation strategy of a graph. ``configs``: operator name -> OpConfig. ``syncs``: layer name -> Sync (a layer that
     is not named: the default). ``sums``: how partial values that several processors computed of one Rect are added. OWNER: one
     of them adds and the others fetch the sum. COLLECTIVE: one all-reduce leaves the sum with all of them. ``pipeline``:
-    micro-batches, stages and the order of passes; None: operator after operator. ``recompute``: operators whose outputs are not
-    kept for the backward pass, but computed again there. ``exchange``: how tensors are resharded within a group of processors.
-    With COLLECTIVES, partial values that `sums` adds by collectives become reduce-scatters where each processor reads only a
-    share of the sum. ``regather``: operators whose inputs from other processors are not kept for the backward pass, but fetched
-    again. ``rerun``: operators that run again for the backward pass even if it reads nothing of theirs, as those of a layer in a
-    checkpoint without early stop. Unless ``recompute`` names them, too, what later operators read of them is kept. ``plan``: the
-    plan in notation that all this is, with every degree set; None: none, or nobody knows. It describes what the other fields
-    say, so it does not count when strategies are compared. Who replaces these fields replaces it, too; `plan_of` returns it only
-    if it is true. ``name``: what people call the strategy; nothing follows from it. Raises ValueError if ``sums`` is any other
-    algorithm."""
+    micro-batches, stages and the order of passes; None: operator after operator. ``again``: what is not kept for the backward
+    pass, but computed or fetched again. ``exchange``: how tensors are resharded within a group of processors. With COLLECTIVES,
+    partial values that `sums` adds by collectives become reduce-scatters where each processor reads only a share of the sum.
+    ``plan``: the plan in notation that all this is, with every degree set; None: none, or nobody knows. It describes what the
+    other fields say, so it does not count when strategies are compared. Who replaces these fields replaces it, too; `plan_of`
+    returns it only if it is true. ``name``: what people call the strategy; nothing follows from it. Raises ValueError if ``sums``
+    is any other algorithm."""
 
     processors: int
     configs: Mapping[str, OpConfig]
@@ -41,10 +41,8 @@ class Strategy:
     name: str = "custom"
     sums: SyncAlgorithm = SyncAlgorithm.OWNER
     pipeline: Pipeline | None = None
-    recompute: frozenset[str] = frozenset()
+    again: HadAgain = _NOTHING
     exchange: Exchange = Exchange.COPIES
-    regather: frozenset[str] = frozenset()
-    rerun: frozenset[str] = frozenset()
     plan: HybridPlan | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -107,23 +105,22 @@ class Strategy:
     def ordered(self) -> bool:
         """True if the strategy says more than cuts, places and sums.
 
-        That is an order of passes, recomputation or regathering, or collectives that reshard tensors. Or it says of weights that
-        they, or their gradients, are kept as shares, gathered or summed at another time, or in buckets.
+        That is an order of passes, something that the backward pass has again, or collectives that reshard tensors. Or it says of
+        weights that they, or their gradients, are kept as shares, gathered or summed at another time, or in buckets.
         """
-        again = bool(self.recompute | self.regather | self.rerun)
-        shares = any(sync.zero > 1 or not sync.overlap or sync.bucket or sync.late_gather for sync in self.syncs.values())
-        return self.pipeline is not None or again or self.exchange is not Exchange.COPIES or shares
+        shares = any(sync.ordered for sync in self.syncs.values())
+        return self.pipeline is not None or bool(self.again) or self.exchange is not Exchange.COPIES or shares
 
     def _verify_again(self, graph: OperatorGraph) -> None:
         names = {node.name for node in graph}
-        for what, of in (("recompute", self.recompute), ("regather", self.regather), ("rerun", self.rerun)):
+        for what, of in self.again.sets().items():
             if unknown := of - names:
                 raise ValueError(f"strategy {self.name}: {what} names unknown operators: {', '.join(sorted(unknown)[:5])}")
         for node in graph:
-            if node.name in self.recompute | self.rerun and not node.inputs:
+            if not node.inputs and node.name in self.again.computed:
                 raise ValueError(
                     f"strategy {self.name}: operator {node.name} ({node.operator.kind}) has no inputs to be computed again "
-                    f"from; leave it out of {'recompute' if node.name in self.recompute else 'rerun'}"
+                    f"from; leave it out of {next(what for what, of in self.again.sets().items() if node.name in of)}"
                 )
 
     def describe(self, graph: OperatorGraph) -> str:
@@ -134,7 +131,7 @@ class Strategy:
         pieces = sum(len(config.processors) for config in self.configs.values())
         used = len({p for config in self.configs.values() for p in config.processors})
         order = f"; {self.pipeline}" if self.pipeline is not None else ""
-        many = len(self.recompute | self.rerun)
+        many = len(self.again.computed)
         again = f"; {many} operator{'s' * (many > 1)} recomputed" if many else ""
         return (
             f"{self.name}: {len(self.configs)} operators in {pieces} pieces on {used} of {self.processors} processors{order}{again}"

@@ -12,12 +12,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper.config import Exchange, MessageSync, OpConfig, ShardedSync, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper.again import HadAgain
+from taskflow.mapper.config import Exchange, OpConfig
 from taskflow.mapper.pipeline import Pipeline
 from taskflow.mapper.pipeline_schedules import PipelineSchedule
 from taskflow.mapper.plan import is_plan, parse_plan
 from taskflow.mapper.plan_of import checked, plan_of
 from taskflow.mapper.strategy import Strategy
+from taskflow.mapper.sync import SyncAlgorithm, SyncEntry, sync_entry, sync_of_entry
 from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
 from taskflow.saying import some
 from taskflow.writing import json_text, path_text, replacing
@@ -27,7 +29,6 @@ VERSION = 1
 
 Figure = Annotated[float, Meta(ge=0, le=MOST**3)]
 Number = Annotated[int, Meta(ge=0)]
-Stage = Annotated[int, Meta(ge=1, le=3)]
 
 
 class OperatorEntry(Entry, frozen=True, kw_only=True):
@@ -41,29 +42,6 @@ class OperatorEntry(Entry, frozen=True, kw_only=True):
         Meta(description="Proportions of the pieces along each dimension. An empty list: even pieces. Without it: all even."),
     ] | UnsetType = UNSET
     copies: Annotated[Count, Meta(description="How many processors run each piece, each for itself.")] = 1
-
-
-class SyncEntry(Entry, frozen=True, kw_only=True):
-    """Synchronisation of a layer's weights."""
-
-    travel: Annotated[SyncAlgorithm, Meta(description="How sums of gradients travel.")]
-    place: Annotated[UpdatePlacement, Meta(description="Where the weights are updated.")]
-    chunks: Annotated[Whole, Meta(description="Into how many parts a spread update or a ring is divided. 0: by size.")] = 0
-    zero: Annotated[Stage, Meta(description="Stage of ZeRO of a collective with a spread update.")] = 1
-    shard_group: Annotated[Whole, Meta(description="Holders that have all shares together, with zero 2 or 3. 0: all.")] = 0
-    replicas: Annotated[
-        Whole, Meta(description="Replicas of the layer, with zero 2 or 3, which share its weights. 0: all holders share them.")
-    ] = 0
-    prefetch: Annotated[
-        Whole | Literal["block"], Meta(description="Layers gathered ahead, with zero 3; block: a block of layers, one ahead.")
-    ] = 1
-    overlap: Annotated[bool, Meta(description="Whether a collective sums gradients beside the backward pass.")] = True
-    bucket: Annotated[
-        Whole, Meta(description="Elements of the layers that a collective takes together, at least. 0: each layer by itself.")
-    ] = 0
-    late_gather: Annotated[
-        bool, Meta(description="Whether new weights are gathered at the beginning of the next step, with a spread update.")
-    ] = False
 
 
 class PipelineEntry(Entry, frozen=True, kw_only=True):
@@ -148,7 +126,7 @@ class SearchEntry(Entry, frozen=True, kw_only=True):
     history: list[ImprovementEntry] | UnsetType = UNSET
 
 
-class StrategyFile(Entry, frozen=True, kw_only=True):
+class StrategyFile(HadAgain, frozen=True, kw_only=True):
     """A strategy: one configuration for each operator of a model."""
 
     format: Literal["taskflow-strategy"]
@@ -172,15 +150,6 @@ class StrategyFile(Entry, frozen=True, kw_only=True):
         Exchange, Meta(description="How tensors are cut anew within a group of processors.")
     ] = Exchange.COPIES
     pipeline: PipelineEntry | UnsetType = UNSET
-    recompute: Annotated[
-        list[Name], Meta(description="Operators whose outputs are computed again for the backward pass.")
-    ] = []  # noqa: RUF012
-    regather: Annotated[
-        list[Name], Meta(description="Operators whose inputs from other processors are brought again for the backward pass.")
-    ] = []  # noqa: RUF012
-    rerun: Annotated[
-        list[Name], Meta(description="Operators that run again for the backward pass even if it reads nothing of theirs.")
-    ] = []  # noqa: RUF012
     search: SearchEntry | UnsetType = UNSET
 
 
@@ -234,13 +203,11 @@ def as_content(
         "processors": strategy.processors,
         **({"made_from": paths_of(made_from, path_text)} if made_from is not None else {}),
         "operators": {node.name: config_entry(node, strategy[node.name]) for node in graph},
-        "syncs": {layer: _sync_entry(sync) for layer, sync in strategy.syncs.items()},
+        "syncs": {layer: sync_entry(sync) for layer, sync in strategy.syncs.items()},
         "sums": strategy.sums.value,
         **({"exchange": strategy.exchange.value} if strategy.exchange is not Exchange.COPIES else {}),
         **({"pipeline": _pipeline_entry(strategy.pipeline)} if strategy.pipeline is not None else {}),
-        **({"recompute": [node.name for node in graph if node.name in strategy.recompute]} if strategy.recompute else {}),
-        **({"regather": [node.name for node in graph if node.name in strategy.regather]} if strategy.regather else {}),
-        **({"rerun": [node.name for node in graph if node.name in strategy.rerun]} if strategy.rerun else {}),
+        **{what: [node.name for node in graph if node.name in of] for what, of in strategy.again.sets().items() if of},
         **({"search": dict(search)} if search is not None else {}),
     }
     as_file(content, f"strategy {strategy.name}")
@@ -321,31 +288,14 @@ def _from_file(file: StrategyFile) -> Strategy:
         name: OpConfig(tuple(entry.degrees), tuple(entry.processors), tuple(map(tuple, entry.weights or ())), entry.copies)
         for name, entry in file.operators.items()
     }
-    syncs = {layer: _sync(entry) for layer, entry in file.syncs.items()}
+    syncs = {layer: sync_of_entry(entry) for layer, entry in file.syncs.items()}
     pipeline = None
     if file.pipeline is not UNSET:
         entry = file.pipeline
         pipeline = Pipeline(entry.micro_batches, entry.stages, entry.ranks, entry.schedule, entry.split)
     return Strategy(
-        file.processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, frozenset(file.recompute), file.exchange,
-        frozenset(file.regather), frozenset(file.rerun),
+        file.processors, configs, syncs, file.name, SyncAlgorithm(file.sums), pipeline, HadAgain(**file.sets()), file.exchange
     )
-
-
-def _sync(entry: SyncEntry) -> Sync:
-    said = msgspec.structs.asdict(entry)
-    return Sync.of(said.pop("travel"), said.pop("place"), **said)
-
-
-def _sync_entry(sync: Sync) -> dict[str, Any]:
-    found: dict[str, Any] = {"travel": sync.algorithm.value, "place": sync.placement.value}
-    found["chunks"] = sync.chunks if isinstance(sync, MessageSync) else 0
-    if isinstance(sync, ShardedSync):
-        found |= {"zero": sync.zero, "shard_group": sync.shard_group}
-        found |= {"replicas": sync.replicas} if sync.replicas else {}
-        found |= {"prefetch": sync.prefetch} if sync.zero == 3 else {}
-    found |= {} if sync.overlap else {"overlap": False}
-    return found | ({"bucket": sync.bucket} if sync.bucket else {}) | ({"late_gather": True} if sync.late_gather else {})
 
 
 def _pipeline_entry(pipeline: Pipeline) -> dict[str, Any]:

@@ -150,7 +150,8 @@ class MemoryCheck:
         if step is None:
             return None
         uses = folded_use(step, self._evaluator.checkpoint)
-        if not strategy.regather and not any(isinstance(sync, ShardedSync) and sync.replicas for sync in strategy.syncs.values()):
+        in_groups = any(isinstance(sync, ShardedSync) and sync.replicas for sync in strategy.syncs.values())
+        if not strategy.again.fetched and not in_groups:
             return uses
         return tuple([replace(use, holes=use.holes + round(OTHER_ORDER * use.buffers)) for use in uses])
 
@@ -167,7 +168,7 @@ class MemoryCheck:
 def _advice(strategy: Strategy) -> str:
     """What else to try for a plan that does not fit, for the end of the message; empty if nothing is known."""
     pipeline = strategy.pipeline
-    if pipeline is None or not pipeline.schedule.weights_apart or not strategy.recompute or pipeline.ranks == 1:
+    if pipeline is None or not pipeline.schedule.weights_apart or not strategy.again.recompute or pipeline.ranks == 1:
         return ""
     return (
         f"; under schedule={pipeline.schedule.value}, what the pass for inputs computes again is kept until the pass for weights, "

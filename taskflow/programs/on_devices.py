@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from taskflow.programs.presets import load_program, program_names
 from taskflow.programs.program import TrainingProgram
-from taskflow.programs.program_file import Figures, Source, entries, figures
+from taskflow.programs.program_file import Figures, Source, entries, figures, verify_whole
 from taskflow.reading import Name
 
 
@@ -17,8 +17,7 @@ class ProgramEntry(Figures, frozen=True, kw_only=True):
     source: Source | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        if self.host_seconds is UNSET:
-            raise ValueError("'host_seconds' is missing")
+        verify_whole(self)
 
 
 def program_of(entry: str | ProgramEntry, kind: str) -> TrainingProgram:

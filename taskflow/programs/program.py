@@ -6,11 +6,16 @@ host needs to start one, and how much of what is sent is hidden behind computing
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, field, replace
 from math import inf
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from taskflow.reading import LEAST, Entry, Name, NotNegative, Positive, Whole
 
 UnitMessage = Literal["gather", "sum", "scatter"]
+PassGroup = Literal["norm", "activation", "residual", "rotary", "softmax", "attention", "loss", "update", "sums", "other"]
 UNIT_MESSAGES: tuple[UnitMessage, ...] = ("gather", "sum", "scatter")
 KINDS = {
     "rms_norm": "norm", "layer_norm": "norm", "swiglu": "activation", "gelu": "activation", "silu": "activation",
@@ -21,73 +26,89 @@ KINDS = {
 """Of operators by kind, their group; all others that pass over memory are in ``other``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Passes:
-    """How a program passes over memory in a group of operators: ``times`` as many bytes as one fused kernel, in ``kernels`` for
-    each that a fused implementation has. ``kept``: bytes that it keeps beyond what such a kernel keeps, for each number of the
-    result (of a loss for each score of a word, of attention for each pair of words)."""
+class Passes(Entry, frozen=True):
+    """How a program passes over memory in a group of operators."""
 
-    times: float = 1.0
-    kernels: float = 1.0
-    kept: float = 0.0
+    times: Annotated[NotNegative, Meta(description="As many bytes as one fused kernel.")] = 1.0
+    kernels: Annotated[NotNegative, Meta(description="As many kernels as a fused implementation.")] = 1.0
+    kept: Annotated[
+        NotNegative,
+        Meta(description="Bytes kept for each number of the result (of a loss for each score of a word, of attention for each pair "
+                         "of words), beyond those of such a kernel."),
+    ] = 0.0  # fmt: skip
 
 
 ONE_PASS = Passes()
 
 
+Part = Annotated[float, Meta(ge=LEAST, le=1)]
+
+
+def _figure(kind: Any, says: str, default: Any = 0.0) -> Any:
+    """A figure as a field: what values a file may give it, and its text."""
+    return field(default=default, metadata={"kind": Annotated[kind, Meta(description=says)]})
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingProgram:
-    """Training program that launches work on a device.
+    """Training program that launches work on a device. Its figures have their texts beside them, in seconds and bytes; files have
+    the same ones (`program_file`). ``gpus``: for a kind of device, what differs there."""
 
-    ``host_seconds``: time that its one thread needs to launch a kernel; kernels start no faster than that. 0 where steps are
-    recorded and replayed (CUDA graphs). ``message_seconds``: extra time that it waits for a message from or to another pipeline
-    stage; ``message_bytes_per_second``: the rate of such a message (infinite: the links' rate). ``collective_seconds``: what
-    its thread needs for each device of a tensor-parallel group to start a collective of that group, in pipelines over several
-    nodes. ``attention``: name of its kernel. ``products``: part of the rate that products reach alone, in a step. ``memory``:
-    part of the memory's rate that a fused pass reaches (0: the device's own). ``passes``: by group (`KINDS`, ``update`` and
-    ``sums``). ``exposed``: part of the time of gathers of weights and sums of gradients in a pass by which computing beside
-    them takes longer. ``reserved_bytes``: memory of a device that no array of a step gets (context, communication,
-    fragmentation). ``gradient_bytes``: of each sum of gradients (0: float32 for 16-bit weights). ``whole_scores``: each device
-    of a tensor-parallel group has the scores of all words. ``adds_to_zeros``: every backward pass adds gradients of weights to
-    sums, the first one to zeros; without it the first one writes them. ``full_times``: as how many times as long a step counts
-    that fills a device's memory, since the allocator then gives memory back and asks for it again. ``gather_seconds``: what its
-    thread needs for a gather of a unit's weights, beside the message. ``sum_seconds``: for a sum of a unit's gradients of which
-    each replica gets all. ``scatter_seconds``: for one of which each gets its share. Each of these reaches its
-    ``_bytes_per_second`` beside that. ``cut_seconds`` and ``cut_backward_seconds``: what it needs more for each function of a
-    network whose layers are cut. ``cut_layer_seconds`` and ``cut_layer_backward_seconds``: for each operator there that has
-    weights. ``change_seconds`` and ``change_bytes_per_second``: for a collective that brings activations of such a network into
-    another layout, beside the message. ``gpus``: for a kind of device, what differs there.
-    """
-
-    host_seconds: float
-    message_seconds: float = 0.0
+    host_seconds: float = _figure(
+        NotNegative, "What its thread needs to start a kernel; 0 for recorded steps (CUDA graphs).", MISSING
+    )
+    message_seconds: float = _figure(NotNegative, "Waiting for a message of another stage of a pipeline.")
     source: str = ""
-    message_bytes_per_second: float = inf
+    message_bytes_per_second: float = _figure(
+        Positive, "How fast such a message goes while it waits. Without it: as links are.", inf
+    )
     name: str = ""
     about: str = ""
-    collective_seconds: float = 0.0
-    attention: str = "flash-attention-2"
-    products: float = 1.0
-    memory: float = 0.0
-    passes: tuple[tuple[str, Passes], ...] = ()
-    exposed: float = 0.0
-    reserved_bytes: int = 0
-    gradient_bytes: int = 0
-    whole_scores: bool = False
-    adds_to_zeros: bool = False
-    full_times: float = 1.0
-    gather_seconds: float = 0.0
-    gather_bytes_per_second: float = inf
-    sum_seconds: float = 0.0
-    sum_bytes_per_second: float = inf
-    scatter_seconds: float = 0.0
-    scatter_bytes_per_second: float = inf
-    cut_seconds: float = 0.0
-    cut_backward_seconds: float = 0.0
-    cut_layer_seconds: float = 0.0
-    cut_layer_backward_seconds: float = 0.0
-    change_seconds: float = 0.0
-    change_bytes_per_second: float = inf
+    collective_seconds: float = _figure(
+        NotNegative, "Starting a collective of a tensor group, for each device of it, in pipelines over nodes."
+    )
+    attention: str = _figure(Name, "Its kernel of attention, as devices name it.", "flash-attention-2")
+    products: float = _figure(Part, "Part of the rate that matrix products reach alone.", 1.0)
+    memory: float = _figure(Part, "Part of the memory's rate that a fused pass reaches. Without it: the device's own.")
+    passes: tuple[tuple[str, Passes], ...] = _figure(
+        dict[PassGroup, Passes], "By group of operators, what is not one fused pass.", ()
+    )
+    exposed: float = _figure(
+        Annotated[float, Meta(ge=0, le=1)],
+        "Part of gathers of weights and sums of gradients in a pass by which computing beside takes longer.",
+    )
+    reserved_bytes: int = _figure(Whole, "Memory that no array of a step gets: context, communication, fragmentation.", 0)
+    gradient_bytes: int = _figure(Whole, "Of each sum of gradients; 0: float32 for 16-bit weights.", 0)
+    whole_scores: bool = _figure(bool, "Whether each device of a tensor group has the scores of all words.", False)
+    adds_to_zeros: bool = _figure(
+        bool, "Whether the first micro-batch's gradients of weights are added to zeros, not written.", False
+    )
+    full_times: float = _figure(
+        Annotated[float, Meta(ge=1)],
+        "As how many times as long a step counts that fills a device's memory, which the allocator then gives back.", 1.0,
+    )
+    gather_seconds: float = _figure(NotNegative, "Its thread's time for a gather of a unit's weights, beside the message.")
+    gather_bytes_per_second: float = _figure(Positive, "How fast it copies what is gathered. Without it: at once.", inf)
+    sum_seconds: float = _figure(
+        NotNegative, "Its thread's time for a sum of a unit's gradients of which each replica gets all."
+    )
+    sum_bytes_per_second: float = _figure(Positive, "How fast it copies what is summed so. Without it: at once.", inf)
+    scatter_seconds: float = _figure(
+        NotNegative, "Its thread's time for a sum of a unit's gradients of which each replica gets its share."
+    )
+    scatter_bytes_per_second: float = _figure(Positive, "How fast it copies what is summed so. Without it: at once.", inf)
+    cut_seconds: float = _figure(
+        NotNegative, "Its thread's time more for a function of a network whose layers are cut."
+    )
+    cut_backward_seconds: float = _figure(NotNegative, "The same for its backward pass.")
+    cut_layer_seconds: float = _figure(
+        NotNegative, "Its thread's time more for an operator with weights of such a network."
+    )
+    cut_layer_backward_seconds: float = _figure(NotNegative, "The same for its backward pass.")
+    change_seconds: float = _figure(
+        NotNegative, "Its thread's time to bring activations into another layout, beside the message."
+    )
+    change_bytes_per_second: float = _figure(Positive, "How fast it copies what is brought there. Without it: at once.", inf)
     gpus: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
 
     def waits(self, nbytes: float) -> float:
@@ -98,7 +119,13 @@ class TrainingProgram:
     def by_plan(self) -> bool:
         """Whether its thread needs time for units or for layers that are cut, which not every plan has."""
         of_cuts = self.cut_seconds, self.cut_backward_seconds, self.cut_layer_seconds, self.cut_layer_backward_seconds
-        return any((*of_cuts, self.of_change(1.0), *(self.of_unit(what, 1.0) for what in UNIT_MESSAGES)))
+        return any(of_cuts) or self.takes_collectives(replicated=True, cut=True)
+
+    def takes_collectives(self, replicated: bool, cut: bool) -> bool:
+        """Return whether its thread needs time for collectives: of units, if a plan has replicas (``replicated``), or of
+        activations, if its layers are ``cut``."""
+        of_units = replicated and any(self.of_unit(what, 1.0) for what in UNIT_MESSAGES)
+        return of_units or (cut and self.of_change(1.0) > 0)
 
     def of_unit(self, what: UnitMessage, nbytes: float) -> float:
         """Return the seconds of its thread for a unit's weights or gradients of ``nbytes``, beside the message."""

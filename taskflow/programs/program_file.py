@@ -2,102 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import fields
 from math import inf
-from typing import Annotated, Any, Literal
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, defstruct
 
-from taskflow.programs.program import Passes, TrainingProgram
-from taskflow.reading import LEAST, Entry, Name, NotNegative, Positive, Whole, read_as
+from taskflow.programs.program import TrainingProgram
+from taskflow.reading import Entry, Name, read_as
 
 FORMAT = "taskflow-program"
 VERSION = 1
 
 Source = Annotated[str, Meta(description="Where the figures are from.")]
-Part = Annotated[float, Meta(ge=LEAST, le=1)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-PassGroup = Literal["norm", "activation", "residual", "rotary", "softmax", "attention", "loss", "update", "sums", "other"]
+if TYPE_CHECKING:
+    Figures = Entry
+else:
+    Figures = defstruct(
+        "Figures", [(of.name, of.metadata["kind"] | UnsetType, UNSET) for of in fields(TrainingProgram) if of.metadata],
+        bases=(Entry,), namespace={"__doc__": "What may differ between kinds of devices."}, module=__name__, frozen=True,
+        kw_only=True,
+    )
 
 
-class PassesEntry(Entry, frozen=True, kw_only=True):
-    """How a program passes over memory in a group of operators."""
-
-    times: Annotated[NotNegative, Meta(description="As many bytes as one fused kernel.")] = 1.0
-    kernels: Annotated[NotNegative, Meta(description="As many kernels as a fused implementation.")] = 1.0
-    kept: Annotated[NotNegative, Meta(description="Bytes kept for each number of the result, beyond those of such a kernel.")] = 0.0
-
-
-class Figures(Entry, frozen=True, kw_only=True):
-    """What may differ between kinds of devices."""
-
-    host_seconds: Annotated[
-        NotNegative, Meta(description="What its thread needs to start a kernel; 0 for recorded steps.")
-    ] | UnsetType = UNSET
-    message_seconds: Annotated[
-        NotNegative, Meta(description="Waiting for a message of another stage of a pipeline.")
-    ] | UnsetType = UNSET
-    message_bytes_per_second: Annotated[
-        Positive, Meta(description="How fast such a message goes while it waits. Without it: as links are.")
-    ] | UnsetType = UNSET
-    collective_seconds: Annotated[
-        NotNegative, Meta(description="Starting a collective of a tensor group, for each device of it, in pipelines over nodes.")
-    ] | UnsetType = UNSET
-    attention: Annotated[Name, Meta(description="Its kernel of attention, as devices name it.")] | UnsetType = UNSET
-    products: Annotated[
-        Part, Meta(description="Part of the rate that matrix products reach alone.")
-    ] | UnsetType = UNSET
-    memory: Annotated[Part, Meta(description="Part of the memory's rate that a fused pass reaches.")] | UnsetType = UNSET
-    passes: Annotated[
-        dict[PassGroup, PassesEntry], Meta(description="By group of operators, what is not one fused pass.")
-    ] | UnsetType = UNSET
-    exposed: Annotated[
-        Share, Meta(description="Part of gathers of weights and sums of gradients by which computing beside takes longer.")
-    ] | UnsetType = UNSET
-    reserved_bytes: Annotated[Whole, Meta(description="Memory that no array of a step gets.")] | UnsetType = UNSET
-    gradient_bytes: Annotated[Whole, Meta(description="Of each sum of gradients; 0: float32.")] | UnsetType = UNSET
-    whole_scores: Annotated[
-        bool, Meta(description="Whether each device of a tensor group has the scores of all words.")
-    ] | UnsetType = UNSET
-    adds_to_zeros: Annotated[
-        bool, Meta(description="Whether the first micro-batch's gradients of weights are added to zeros, not written.")
-    ] | UnsetType = UNSET
-    full_times: Annotated[
-        float, Meta(ge=1, description="As how many times as long a step counts that fills a device's memory.")
-    ] | UnsetType = UNSET
-    gather_seconds: Annotated[
-        NotNegative, Meta(description="Its thread's time for a gather of a unit's weights, beside the message.")
-    ] | UnsetType = UNSET
-    gather_bytes_per_second: Annotated[
-        Positive, Meta(description="How fast it copies what is gathered. Without it: at once.")
-    ] | UnsetType = UNSET
-    sum_seconds: Annotated[
-        NotNegative, Meta(description="Its thread's time for a sum of a unit's gradients of which each replica gets all.")
-    ] | UnsetType = UNSET
-    sum_bytes_per_second: Annotated[
-        Positive, Meta(description="How fast it copies what is summed so. Without it: at once.")
-    ] | UnsetType = UNSET
-    scatter_seconds: Annotated[
-        NotNegative, Meta(description="Its thread's time for a sum of a unit's gradients of which each replica gets its share.")
-    ] | UnsetType = UNSET
-    scatter_bytes_per_second: Annotated[
-        Positive, Meta(description="How fast it copies what is summed so. Without it: at once.")
-    ] | UnsetType = UNSET
-    cut_seconds: Annotated[
-        NotNegative, Meta(description="Its thread's time more for a function of a network whose layers are cut.")
-    ] | UnsetType = UNSET
-    cut_backward_seconds: Annotated[NotNegative, Meta(description="The same for its backward pass.")] | UnsetType = UNSET
-    cut_layer_seconds: Annotated[
-        NotNegative, Meta(description="Its thread's time more for an operator with weights of such a network.")
-    ] | UnsetType = UNSET
-    cut_layer_backward_seconds: Annotated[NotNegative, Meta(description="The same for its backward pass.")] | UnsetType = UNSET
-    change_seconds: Annotated[
-        NotNegative, Meta(description="Its thread's time to bring activations into another layout, beside the message.")
-    ] | UnsetType = UNSET
-    change_bytes_per_second: Annotated[
-        Positive, Meta(description="How fast it copies what is brought there. Without it: at once.")
-    ] | UnsetType = UNSET
+def verify_whole(entry: Figures) -> None:
+    """Raise ValueError if an entry that is a program by itself lacks what has no usual value."""
+    if "host_seconds" not in figures(entry):
+        raise ValueError("'host_seconds' is missing")
 
 
 class ProgramFile(Figures, frozen=True, kw_only=True):
@@ -111,8 +44,7 @@ class ProgramFile(Figures, frozen=True, kw_only=True):
     gpus: Annotated[dict[Name, Figures], Meta(description="By kind of device, what differs there.")] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        if self.host_seconds is UNSET:
-            raise ValueError("'host_seconds' is missing")
+        verify_whole(self)
 
 
 def parse(content: Any, where: str) -> TrainingProgram:
@@ -130,10 +62,7 @@ def parse(content: Any, where: str) -> TrainingProgram:
 def figures(entry: Figures) -> dict[str, Any]:
     """The fields of a program that an entry says."""
     found = {name: value for name in Figures.__struct_fields__ if (value := getattr(entry, name)) is not UNSET}
-    if "passes" in found:
-        passes: Mapping[str, PassesEntry] = found["passes"]
-        found["passes"] = tuple(sorted((group, Passes(one.times, one.kernels, one.kept)) for group, one in passes.items()))
-    return found
+    return found | ({"passes": tuple(sorted(found["passes"].items(), key=itemgetter(0)))} if "passes" in found else {})
 
 
 def unparse(program: TrainingProgram) -> dict[str, Any]:
@@ -157,8 +86,5 @@ def entries(program: TrainingProgram) -> dict[str, Any]:
 
 
 def _written(figures: dict[str, Any]) -> dict[str, Any]:
-    if "passes" in figures:
-        figures["passes"] = {
-            group: PassesEntry(times=one.times, kernels=one.kernels, kept=one.kept) for group, one in figures["passes"]
-        }
-    return {name: value for name, value in figures.items() if value != inf}
+    found = {name: value for name, value in figures.items() if value != inf}
+    return found | ({"passes": dict(found["passes"])} if "passes" in found else {})

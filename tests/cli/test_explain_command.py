@@ -175,5 +175,5 @@ def test_a_plan_is_explained_as_what_it_is_not_as_it_is_called(tmp_path: Path) -
     assert said(name="mine") == before
     value, note, _ = said(recompute=[])
     assert value["beyond_grid"] == "" and value["split"] is None
-    assert len([line for line in note.splitlines() if line.startswith("note: ")]) == 1 and "is not recomputed, in the plan" in note
+    assert len([line for line in note.splitlines() if line.startswith("note: ")]) == 1 and "is kept, in the plan recomputed" in note
     assert run("explain", strategy.name, *problem, "--set", "steps=8", "-q")

@@ -21,6 +21,7 @@ from beside import TOLERANCE, check, in_taskflow  # noqa: E402
 import taskflow  # noqa: E402
 from taskflow.export import exported  # noqa: E402
 from taskflow.export.pytorch.units import units_of  # noqa: E402
+from taskflow.mapper import HadAgain  # noqa: E402
 from taskflow.models.pytorch import sites_of  # noqa: E402
 
 
@@ -72,12 +73,16 @@ def test_blocks_are_computed_again_one_by_one(name: str, path: str) -> None:
 @pytest.mark.parametrize("name,path", [("llama", "blocks.#"), ("gpt", "h.#")])
 def test_blocks_run_again_to_their_end_if_the_plan_says_so(name: str, path: str) -> None:
     graph, strategy, text = plan_for(name, "d2 recompute=whole", 2)
-    assert strategy.rerun and f"again=('{path}',)" in text and f"whole=('{path}',)" in text
-    only = replace(strategy, rerun=frozenset(one for one in strategy.rerun if ".0." in one))
+    assert strategy.again.rerun and f"again=('{path}',)" in text and f"whole=('{path}',)" in text
+    names = strategy.again.rerun
+    only, some = (
+        replace(strategy, again=HadAgain(recompute=strategy.again.recompute, rerun=frozenset(rerun)))
+        for rerun in ([one for one in names if ".0." in one], sorted(names)[:2])
+    )
     again = exported(graph, only, "torch", "parallel.py")
     assert not again.differences and f"whole=('{path.replace('#', '0')}',)" in str(again.files["parallel.py"])
-    loose = exported(graph, replace(strategy, rerun=frozenset(sorted(strategy.rerun)[:2])), "torch", "parallel.py")
-    assert len(loose.differences) == 1 and not loose.nearest.rerun
+    loose = exported(graph, some, "torch", "parallel.py")
+    assert len(loose.differences) == 1 and not loose.nearest.again.rerun
 
 
 def test_one_of_two_blocks_is_computed_again() -> None:

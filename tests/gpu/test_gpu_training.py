@@ -14,7 +14,7 @@ from language_model import random_strategy, undivided
 from taskflow.checkpoint.checkpoint import gather_checkpoint
 from taskflow.kernels import NumpyKernels
 from taskflow.models import build
-from taskflow.rules import SGD, Adam, UpdateRule
+from taskflow.rules import SGD, Adam, AdamWInBfloat16, UpdateRule
 from taskflow.runtime.executor import Executor
 from taskflow.training.data.synthetic import random_feeds
 
@@ -52,6 +52,16 @@ def test_adam_and_what_is_read_back(kernels: Any) -> None:
     np.testing.assert_allclose(evaluated_there, evaluated, rtol=1e-8)
     for name, value in weights.items():
         np.testing.assert_allclose(weights_there[name], value, rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_moments_in_bfloat16_are_those_of_the_cpu(kernels: Any, dtype: str) -> None:
+    trained = []
+    for of in (NumpyKernels(), kernels):
+        graph = build("GPT-2", preset="small", dtype=dtype)
+        run = Executor(graph, undivided(graph), AdamWInBfloat16(0.01), seed=3, kernels=of)
+        trained.append([run.train(random_feeds(graph, step)) for step in range(3)])
+    np.testing.assert_allclose(trained[1], trained[0], rtol=1e-3 if dtype == "float32" else 2e-2)
 
 
 def test_the_memory_of_a_checkpoint_is_used_again(kernels: Any, tmp_path: Path) -> None:

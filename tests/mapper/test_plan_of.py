@@ -15,7 +15,7 @@ from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.machine import host
-from taskflow.mapper import HybridParallel, Strategy, joined_parts, load, map_graph, parse_plan, plan_of, save
+from taskflow.mapper import HadAgain, HybridParallel, Strategy, joined_parts, load, map_graph, parse_plan, plan_of, save
 
 FULL = "t2 c2 p1 d2 mb1 recompute=full regather zero1"
 
@@ -105,7 +105,8 @@ def another_network_s_plan(content: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("text", "change", "why"), [(FULL, *case) for case in (
-    (no_recompute, "is not recomputed, in the plan it is"), (no_regather, "is not gathered again, in the plan it is"),
+    (no_recompute, "is kept, in the plan recomputed"),
+    (no_regather, "is keeping the input that it gathers"),
     (other_degrees, r"h.1.mlp.c_fc is n/8 a1/4 @ .*, in the plan n/8 a1/2 c/2 @ "), (other_place, "h.1.mlp.c_fc is .* in the plan"),
     (other_sync, "weights of h.1.mlp.c_fc are synchronised by collective/every, in the plan by collective/spread"),
     (by_copies, "exchanged by copies, in the plan by collectives"), (other_sums, "summed by owner, in the plan by collective"),
@@ -152,7 +153,7 @@ def test_what_is_replaced_beside_a_plan_is_noticed() -> None:
     strategy = planned(graph, "t2 p2 mb1 recompute=full", 8)
     assert plan_of(graph, replace(strategy, name="mine")) == strategy.plan is not None
     for changed in (
-        replace(strategy, recompute=frozenset()), replace(strategy, pipeline=None), replace(strategy, syncs={}),
+        replace(strategy, again=HadAgain()), replace(strategy, pipeline=None), replace(strategy, syncs={}),
         replace(strategy, configs={**strategy.configs, "h.1.ln_1": strategy["h.3.ln_1"]}), replace(strategy, plan=None),
     ):
         assert plan_of(graph, changed) is None

@@ -19,6 +19,7 @@ from taskflow.cli.main import main
 from taskflow.mapper import (
     DataParallel,
     Exchange,
+    HadAgain,
     MessageSync,
     OpConfig,
     ShardedSync,
@@ -383,7 +384,7 @@ def test_what_onnx_has_no_words_for_is_kept_too() -> None:
     )
     assert read_onnx_plan(export_onnx(graph, strategy), graph) == strategy
     sharded = ShardedSync(zero=3, shard_group=2, prefetch=2)
-    strategy = Strategy(2, plain.configs, {node.name: sharded}, recompute=frozenset({node.name}))
+    strategy = Strategy(2, plain.configs, {node.name: sharded}, again=HadAgain(recompute=frozenset({node.name})))
     assert read_onnx_plan(export_onnx(graph, strategy), graph) == strategy
 
 

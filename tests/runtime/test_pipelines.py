@@ -24,7 +24,16 @@ from starting import needs_mpi
 import taskflow
 from taskflow.checkpoint import load_checkpoint, save_checkpoint
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import OpConfig, Pipeline, PipelineSchedule, Strategy, in_micro_batches, map_graph, recomputed
+from taskflow.mapper import (
+    HadAgain,
+    OpConfig,
+    Pipeline,
+    PipelineSchedule,
+    Strategy,
+    in_micro_batches,
+    map_graph,
+    recomputed,
+)
 from taskflow.mapper.hybrid import HybridParallel
 from taskflow.models import build
 from taskflow.models.gpt import gpt
@@ -255,7 +264,7 @@ def test_a_strategy_that_recomputes_what_has_no_inputs_is_refused() -> None:
         ({"tokens"}, "operator tokens .input. has no inputs"), ({"h.9"}, "recompute names unknown operators: h.9"),
     ):
         with pytest.raises(ValueError, match=message):
-            replace(base, recompute=frozenset(names)).verify(graph)
+            replace(base, again=HadAgain(recompute=frozenset(names))).verify(graph)
 
 
 def test_gradients_accumulate_and_weights_travel_once_a_step() -> None:

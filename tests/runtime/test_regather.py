@@ -1,4 +1,4 @@
-"""Inputs that are brought again for the backward pass (`Strategy.regather`; Megatron-LM with --sequence-parallel): the numbers are
+"""Inputs that are brought again for the backward pass (`HadAgain.regather`; Megatron-LM with --sequence-parallel): the numbers are
 those of one processor, and what is sent and kept is Megatron-LM's."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pipelines import GPT, random_pipeline, random_shares, tokens
 
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
-from taskflow.mapper import Exchange, HybridParallel, Strategy, map_graph
+from taskflow.mapper import Exchange, HadAgain, HybridParallel, Strategy, map_graph
 from taskflow.models.gpt import gpt
 from taskflow.optimizer.memory import memory_use
 from taskflow.rules import SGD, AdamW
@@ -31,8 +31,9 @@ def plan(graph: OperatorGraph, random: Random, number: int) -> Strategy:
     if number % 4 == 1:
         strategy = random_shares(graph, strategy, random)
     names = frozenset(node.name for node in graph if random.random() < 0.7)
-    again = strategy.recompute if number % 3 else frozenset()
-    return replace(strategy, exchange=random.choice(list(Exchange)), regather=names, recompute=again)
+    recompute = strategy.again.recompute if number % 3 else frozenset()
+    again = HadAgain(recompute=recompute, rerun=strategy.again.rerun, regather=names)
+    return replace(strategy, exchange=random.choice(list(Exchange)), again=again)
 
 
 @pytest.mark.parametrize(("seed", "count"), [(0, 2), *(pytest.param(s, 20, marks=pytest.mark.slow) for s in range(4))])

@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from taskflow.machine import host, load_machine
-from taskflow.mapper import HybridParallel, PassKind, map_graph, rerun
+from taskflow.mapper import HybridParallel, PassKind, level_again, map_graph
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.memory import memory_use
@@ -74,7 +74,8 @@ def test_a_whole_layer_runs_again_piece_by_piece_once_and_a_full_one_without_wha
         counts.append(Counter(task.topic.name for task in tasks if task.topic.purpose is Purpose.RECOMPUTED))
     full, whole = counts
     trained, _, _ = gradient_flow(graph)
-    assert {name for name in rerun(graph, "whole") if graph.node(name).number in trained} <= whole.keys() <= rerun(graph, "whole")
+    rerun = level_again(graph, "whole").rerun
+    assert {name for name in rerun if graph.node(name).number in trained} <= whole.keys() <= rerun
     assert whole == {name: first[name] for name in whole}
     more = set(whole) - set(full)
     assert more and all(whole[name] == full[name] for name in full) and full.keys() <= whole.keys()

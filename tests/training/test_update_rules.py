@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import taskflow
 from taskflow.kernels import NumpyKernels
+from taskflow.machine import host
+from taskflow.mapper import HybridParallel, map_graph
+from taskflow.models import build
+from taskflow.rules import AdamWInBfloat16
 from taskflow.training import SGD, Adam, AdamW, UpdateRule
+from taskflow.training.data.synthetic import random_feeds
 
 RULES = {
     "plain": SGD(0.1),
@@ -121,3 +127,42 @@ def test_rules_are_values() -> None:
     assert len({Adam(), Adam(), AdamW()}) == 2
     with pytest.raises(AttributeError):
         SGD(0.1).lr = 0.2  # type: ignore[misc]
+
+
+def test_moments_in_bfloat16_are_those_of_adamw_rounded_after_each_step() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rule, random = AdamWInBfloat16(lr=0.01), np.random.default_rng(2)
+    w, gradients = random.normal(size=37).astype("f4"), random.normal(size=(5, 37)).astype("f4")
+    kept = tuple(np.zeros(37, rule.state_type(w.dtype)) for _ in range(2))
+    assert {b.dtype for b in kept} == {np.dtype(ml_dtypes.bfloat16)} and rule.state_bytes(4) == rule.state_bytes(2) == 4
+    assert rule.state_type(np.dtype("f8")) == np.dtype("f8") and rule.state_bytes(8) == 16
+    found, wanted, moments = w.copy(), w.copy(), [b.astype("f4") for b in kept]
+    for step, g in enumerate(gradients, 1):
+        rule.update(NumpyKernels(), found, g, kept, lr=rule.lr, step=step, scale=1.0)
+        AdamW(betas=rule.betas).update(NumpyKernels(), wanted, g, tuple(moments), lr=rule.lr, step=step, scale=1.0)
+        moments = [m.astype(ml_dtypes.bfloat16).astype("f4") for m in moments]
+    assert np.array_equal(found, wanted) and all(np.array_equal(a, b) for a, b in zip(kept, moments))
+
+
+def test_second_moments_in_bfloat16_become_smaller_without_gradients() -> None:
+    pytest.importorskip("ml_dtypes")
+    rule, w = AdamWInBfloat16(betas=(0.9, 0.99)), np.zeros(256, "f4")
+    v = np.linspace(1, 2, 256).astype(rule.state_type(w.dtype))  # every number of 8 bits between two powers of 2
+    before = v.copy()
+    rule.update(NumpyKernels(), w, w.copy(), (np.zeros_like(v), v), lr=0.0, step=1, scale=1.0)
+    assert (v < before).all()
+    with pytest.raises(ValueError, match=r"AdamWInBfloat16: beta2 must be at most 0.99, .* got 0.999"):
+        AdamWInBfloat16(betas=(0.9, 0.999))
+
+
+@pytest.mark.parametrize("plan", ["d2 zero1", "d2 zero2"])
+def test_moments_in_bfloat16_train_in_shares(plan: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    losses = []
+    for devices, text in ((1, "d1"), (2, plan)):
+        graph = build("gpt-2", preset="small", batch=4)
+        strategy, machine = map_graph(HybridParallel(text), graph, host(devices)), host(devices)
+        run = taskflow.Executor(graph, strategy, AdamWInBfloat16(lr=1e-3), machine=machine)
+        losses.append([float(run.train(random_feeds(graph, step))) for step in range(4)])
+        run.close()
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)  # moments are rounded to 8 bits, of sums in another order

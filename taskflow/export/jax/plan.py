@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from taskflow.export.cuts import WHOLE, Lies, NotEven, input_lies, output_lies, weight_lies
-from taskflow.export.difference import Difference, regather_differences, rerun_differences
+from taskflow.export.difference import Difference, again_differences
 from taskflow.export.jax.pipelines import STAGES, without_stages
 from taskflow.export.mesh import Assignment, Mesh, data_dims, mesh_of
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import ShardedSync, Strategy, sample_dim
+from taskflow.mapper import HadAgain, ShardedSync, Strategy, sample_dim
 from taskflow.operators.operator import Soap, Work
 
 HEAVY = {Work.CONTRACTION, Work.CONVOLUTION, Work.RECURRENT}
@@ -78,18 +78,17 @@ class _Expression:
         self._replace_refused()
         parameters = self._parameters()
         configs = {node.name: self.mesh.config(node, self.assignments[node.name], self.strategy.pipeline) for node in self.graph}
-        self.differences += regather_differences(self.strategy.regather, frozenset(), "XLA decides what it keeps")
-        self.differences += rerun_differences(self.strategy.rerun, frozenset(), "XLA leaves out what nothing reads")
+        again = HadAgain(recompute=self.strategy.again.recompute)
+        self.differences += again_differences(self.strategy.again, again, "XLA decides what it keeps and runs again")
         nearest = self.strategy if not self.differences else replace(
-            self.strategy, configs=configs, name=f"{self.strategy.name} (for jax)",
-            regather=frozenset(), rerun=frozenset(), plan=None,
+            self.strategy, configs=configs, name=f"{self.strategy.name} (for jax)", again=again, plan=None,
         )
         if any(sync.late_gather for sync in self.strategy.syncs.values()):
             self.notes.append("XLA decides when new weights are gathered: overlap=all is not said to it")
         pipeline = self.strategy.pipeline
         return JaxPlan(
             dict(zip(self.names, self.mesh.sizes)), self.mesh.orders[0], self._samples(),
-            pipeline.micro_batches if pipeline is not None else 1, parameters, self._activations(), self.strategy.recompute,
+            pipeline.micro_batches if pipeline is not None else 1, parameters, self._activations(), again.recompute,
             nearest, self.differences, self.notes,
         )
 

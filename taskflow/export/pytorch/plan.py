@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.export.across import across_samples
 from taskflow.export.cuts import WHOLE
-from taskflow.export.difference import LATE, Difference, regather_differences, rerun_differences
+from taskflow.export.difference import LATE, Difference, again_differences
 from taskflow.export.mesh import Assignment, Mesh, data_dims, mesh_of, sharing_of
 from taskflow.export.pytorch.layers import CutLayer, Expressed, Lying, express
 from taskflow.export.pytorch.recomputation import recomputed_modules, rerun_modules
@@ -20,6 +20,7 @@ from taskflow.floats import is_narrow
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import (
     BLOCK,
+    HadAgain,
     PipelineSchedule,
     Strategy,
     bucket_word,
@@ -94,19 +95,18 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     sharing = sharing_of(graph, strategy)
     again, kept = recomputed_modules(graph, strategy, sites, origin.module)
     whole, to_the_end = rerun_modules(graph, strategy, sites, origin.module, again)
-    found.differences += [
-        Difference(name, "recomputed", "only whole modules can be computed again, and the module around it is not") for name in kept
-    ] + regather_differences(strategy.regather, frozenset(), "PyTorch keeps what it gathers")
-    found.differences += rerun_differences(strategy.rerun, to_the_end, "only modules that are computed again run to their end")
+    anew = HadAgain(recompute=strategy.again.recompute - set(kept), rerun=to_the_end)
+    found.differences += again_differences(
+        strategy.again, anew, "only whole modules can be computed again, to their end, and PyTorch keeps what it gathers"
+    )
     nearest = strategy if not found.differences else replace(
-        strategy, configs=configs, name=f"{strategy.name} (for torch)", recompute=strategy.recompute - set(kept),
-        regather=frozenset(), rerun=to_the_end, plan=None,
+        strategy, configs=configs, name=f"{strategy.name} (for torch)", again=anew, plan=None,
     )
     names, data_names, tensor_names = _mesh_names(mesh, data)
     _require_layers(origin.module, leaves, bool(tensor_names), found)
     plan = TorchPlan(
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
-        zero=sharing.zero, group=sharing.group, again=again, whole=whole,
+        zero=sharing.zero, group=sharing.shard_group, again=again, whole=whole,
         units=units_of(graph, origin.module, sites, in_blocks=bool(sharing.bucket or gather_units(graph, strategy))),
         inputs=_inputs(graph, sites), output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
@@ -120,7 +120,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
     if plan.data and sharing.bucket:
         plan.notes.append(f"FSDP2 sums gradients block by block, where the plan has bucket={bucket_word(sharing.bucket)}")
     if plan.data and sharing.zero < 3:
-        replicas = sharing.group or prod(mesh.sizes[j] for j in data) if sharing.zero else 1
+        replicas = sharing.shard_group or prod(mesh.sizes[j] for j in data) if sharing.zero else 1
         plan.more_bytes = bytes_of_shares(graph, mesh, pipeline, replicas)
         what = "a rank's shares of the weights" if sharing.zero else "a copy of the weights"
         more = f"{plan.more_bytes / 1e6:,.1f} MB a rank more than predicted"
@@ -189,7 +189,7 @@ def _require_module(module: Any, by_samples: bool, strategy: Strategy) -> None:
     from taskflow.models.pytorch.exported import ExportedModule
 
     stages = strategy.pipeline.count if strategy.pipeline is not None else 1
-    if isinstance(module, ExportedModule) and not (by_samples and stages == 1 and not strategy.recompute):
+    if isinstance(module, ExportedModule) and not (by_samples and stages == 1 and not strategy.again.recompute):
         raise ValueError(
             "the network was imported from a program of torch.export, which has functions in place of the module's layers, so that "
             "only plans that divide samples alone (data, zero1 to zero3) can be exported; import the torch.nn.Module itself"

@@ -24,7 +24,7 @@ def recomputed_modules(
             readers.setdefault(graph.nodes[tensor.node].name, set()).add(node.name)
 
     def whole(path: str, names: set[str]) -> bool:
-        kept = names - strategy.recompute
+        kept = names - strategy.again.recompute
         return len(kept) < len(names) and _is_called(module, path) and not any(
             nodes[name].inputs and readers.get(name, set()) <= names for name in kept
         )
@@ -38,7 +38,7 @@ def recomputed_modules(
             site.name == "scaled_dot_product_attention" or any(f"{site.path}.".startswith(f"{path}.") for path in outer)
         )
 
-    kept = tuple(node.name for node in graph if node.name in strategy.recompute and not covered(node.name))
+    kept = tuple(node.name for node in graph if node.name in strategy.again.recompute and not covered(node.name))
     return _patterns(outer, module), kept
 
 
@@ -51,7 +51,7 @@ def rerun_modules(
     recomputed = _matching(module, again)
     paths = [path for path in inside if path in recomputed]
     some = {node.name for node in graph if node.inputs}
-    whole = [path for path in paths if inside[path] & some and inside[path] & some <= strategy.rerun]
+    whole = [path for path in paths if inside[path] & some and inside[path] & some <= strategy.again.rerun]
     return _patterns(whole, module), frozenset(name for path in whole for name in inside[path] & some)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.library import Spent
-from taskflow.programs import UNIT_MESSAGES, TrainingProgram, UnitMessage
+from taskflow.programs import TrainingProgram, UnitMessage
 from taskflow.tasks import Collective, Compute, Cost, Kind, Purpose, Task, TaskGraph
 
 OF_WEIGHTS = (Purpose.UNSHARDED, Purpose.WEIGHT_GRADIENTS)
@@ -46,8 +46,7 @@ class Pacing:
     @property
     def units(self) -> bool:
         """Whether collectives of units, or of activations, take the host any time."""
-        of_units = self.replicated and any(program.of_unit(what, 1.0) for program in self.programs for what in UNIT_MESSAGES)
-        return of_units or (self.cut and any(program.of_change(1.0) for program in self.programs))
+        return any(program.takes_collectives(self.replicated, self.cut) for program in self.programs)
 
     def of_collective(self, task: Task) -> float:
         """Return the seconds of the host for a gather of weights or a sum of gradients, and for activations that are brought into

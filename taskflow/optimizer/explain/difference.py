@@ -62,7 +62,7 @@ def difference(evaluator: Evaluator, first: Strategy, second: Strategy) -> tuple
 
 
 def _beside_layers(strategy: Strategy) -> tuple[object, ...]:
-    return strategy.pipeline, strategy.recompute, strategy.exchange, strategy.regather, strategy.rerun
+    return strategy.pipeline, strategy.again, strategy.exchange
 
 
 def grouped(graph: OperatorGraph) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:

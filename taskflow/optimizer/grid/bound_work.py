@@ -8,7 +8,7 @@ that needs it for its backward pass, so that sums over any stages are what their
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -115,8 +115,7 @@ class LayerWorks:
         if self._in_order and plan.experts == 1 and table.read_seconds.any():
             passes = self._with_exchanges(plan, table, seconds)
             waits = np.array([self._waits(table, level, seconds[:, 0]) for level in self.levels])
-        may = plan.tensor > 1 and plan.sequence_parallel
-        spared = self.tables.regathers(replace(plan, regather=may))
+        spared = self.tables.gathered(plan)
         return LayerWork(
             by_layer(seconds[:, 0]), by_layer(seconds[:, 1]), passes,
             self._begins(seconds[:, 0], layer, self.layers, self._needed[0]),
@@ -260,7 +259,7 @@ class LayerWorks:
 
     def _batches(self, level: str, saves: Array, alone: bool) -> dict[int, int]:
         """Of each operator that is computed again, for which backward task of its layer that is, as in
-        ``tasks.lower.recompute``. If not ``alone``, what other layers read comes first."""
+        ``tasks.lower.again``. If not ``alone``, what other layers read comes first."""
         tables, graph, layer = self.tables, self.sums.graph, self.sums.layer_of
         again, always = self.sums.dropped[level], self.sums.rerun[level]
         found: dict[int, int] = {}

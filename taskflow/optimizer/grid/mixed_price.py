@@ -127,11 +127,11 @@ class MixedPrices:
         one = of_replica(plan, share, len(places.groups[0]))
         weights = self.sums[places.kinds[0][0]].weights(one)
         layers = max(1.0, self.sums[0].layers / (plan.pipeline * plan.virtual))
-        slowest, hides = 0.0, plan.overlap != "none"
+        slowest, hides = 0.0, plan.sums_beside
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
             groups = self._groups_of(plan, rank)
-            until = float(ahead[: rank + 1].sum()) if plan.overlap == "all" else None
+            until = float(ahead[: rank + 1].sum()) if plan.gathers_late else None
             sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]) * hides, until, layers)
             update = float(weights.updated[own].sum()) / min(self.updates[kind] for kind in places.kinds[rank])
             slowest = max(slowest, sent + update)

@@ -62,11 +62,11 @@ def _all(plan: HybridPlan, sums: PlanSums, node: int) -> Iterator[HybridPlan]:
 def _ordered(plan: HybridPlan) -> Iterator[HybridPlan]:
     """Other micro-batches, parts of them, schedules and stages a rank, weights that are gathered further ahead or in the next
     step, and sequences that are gathered again."""
-    if plan.zero in (1, 2) and plan.overlap != "none":
-        yield replace(plan, overlap="grads" if plan.overlap == "all" else "all")
+    if plan.zero in (1, 2) and plan.sums_beside:
+        yield replace(plan, overlap="grads" if plan.gathers_late else "all")
     if plan.zero == 3:
         yield from (replace(plan, prefetch=ahead) for ahead in AHEAD)
-    if plan.tensor > 1 and plan.sequence_parallel:
+    if plan.along:
         yield replace(plan, regather=not plan.regather)
     micro_batch = plan.micro_batch or 1
     for other in (2 * micro_batch, micro_batch // 2):

@@ -117,10 +117,10 @@ class PlanPrices:
         weights = self.sums.weights(plan)
         layers = max(1.0, self.sums.layers / (plan.pipeline * plan.virtual))
         groups = self._groups_of(plan)
-        slowest, hides = 0.0, plan.overlap != "none"
+        slowest, hides = 0.0, plan.sums_beside
         for rank in range(plan.pipeline):
             own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
-            until = float(ahead[: rank + 1].sum()) if plan.overlap == "all" else None
+            until = float(ahead[: rank + 1].sum()) if plan.gathers_late else None
             sent = groups.after((one for stage in own for one in weights.layers[stage]), float(back[rank]) * hides, until, layers)
             slowest = max(slowest, sent + float(weights.updated[own].sum()) / self.updates)
         return slowest

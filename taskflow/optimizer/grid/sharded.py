@@ -62,7 +62,7 @@ class ShardedPasses:
         found = self.sums.sums(plan)
         layers = self._layers_of(plan, number)
         walk, runs, name = self._walk(plan, number, layers)
-        of = name, plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, groups
+        of = name, plan.cuts, plan.micro_batch, groups
         if of not in self._prepared:
             self._prepared[of] = self._prepare(walk, name, plan, groups)
         prepared = self._prepared[of]
@@ -109,9 +109,9 @@ class ShardedPasses:
         stages of the same layers."""
         count, number_of = max(1, self.sums.layers), self.sums.layer_of
         key = (
-            plan.pipeline * plan.virtual, plan.stages, number, plan.recompute_layers or plan.recompute,
+            plan.pipeline * plan.virtual, plan.stages, number, plan.has_again,
             plan.zero_layers or plan.zero, plan.in_blocks, plan.prefetch,
-            plan.tensor, plan.context, plan.experts, plan.data, plan.sequence_parallel, plan.regather,
+            plan.cuts, plan.data,
         )  # fmt: skip
         if key in self._stages:
             return self._stages[key]
@@ -122,10 +122,10 @@ class ShardedPasses:
         table = self.tables.of(plan)
         several = self._several(plan)
         ahead = plan.in_blocks, plan.prefetch
-        anew = self.tables.regathers(plan) & ~table.read_local
+        anew = self.tables.brought_again(plan) & ~table.read_local
         name = (
             tuple([kinds[i] for i in kept]), tuple(run.first for run in runs), several.all() or several.tobytes(), *ahead,
-            plan.regather and (plan.tensor, plan.context, plan.experts, plan.sequence_parallel),
+            anew.any() and plan.cuts,
         )  # fmt: skip
         if name not in self._walks:
             unit = {

@@ -187,7 +187,7 @@ class WalkMaker:
         return ends
 
     def _recompute(self, node: int, again: dict[int, int]) -> None:
-        """Append the steps that compute again what a backward step reads, as ``tasks.lower.recompute`` does."""
+        """Append the steps that compute again what a backward step reads, as ``tasks.lower.again`` does."""
         own = self.always[node] or (self.again[node] and (self.saves[node] or self.lists.outputs_kept[node]))
         if not own and not any(self.lists.read_kept[read] for read in self.lists.reads[node]):
             return

@@ -12,12 +12,12 @@ import numpy as np
 from taskflow.floats import sum_bytes
 from taskflow.mapper import (
     BucketLayer,
+    HadAgain,
     HybridPlan,
     blocks_of,
     divided,
     layer_numbers,
-    recomputed,
-    rerun,
+    level_again,
     stages_of,
     summed_last,
 )
@@ -84,15 +84,15 @@ class PlanSums:
         self.rerun: dict[str, Array] = {"none": np.zeros(len(self.graph), bool)}
         """By level, those of them that run again before their own backward pass, whatever it reads."""
         active = set(np.flatnonzero(tables.active).tolist())
-        known = {(frozenset[str](), frozenset[str]())}
+        known = {HadAgain()}
         for level in ("selective", "full", "light", "linear", "whole"):
             if not self.layers and level != "selective":
                 continue
-            names, always = recomputed(self.graph, level), rerun(self.graph, level)
-            if (names, always) not in known:
-                known.add((names, always))
-                self.masks[level] = np.array(runs_again(self.graph, active, names, always), bool)
-                for masks, of in ((self.dropped, names), (self.rerun, always)):
+            again = level_again(self.graph, level)
+            if again not in known:
+                known.add(again)
+                self.masks[level] = np.array(runs_again(self.graph, active, again), bool)
+                for masks, of in ((self.dropped, again.recompute), (self.rerun, again.rerun)):
                     masks[level] = self.masks[level] & np.array([node.name in of for node in self.graph], bool)
         other = {"full": "whole", "whole": "full"}[all_of_a_layer]
         self.levels = tuple(level for level in self.masks if level != other)
@@ -153,8 +153,7 @@ class PlanSums:
 
     def sums(self, plan: HybridPlan) -> StageSums:
         """Return what the passes of a plan's stages take and keep."""
-        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, plan.pipeline, plan.virtual,
-               plan.stages, plan.regather, plan.recompute_layers or plan.recompute,
+        key = (plan.cuts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages, plan.has_again,
                plan.schedule.rank(plan.pipeline, plan.pipeline),
                plan.zero > 1)  # fmt: skip
         if key not in self._sums:
@@ -164,8 +163,7 @@ class PlanSums:
     def adding(self, plan: HybridPlan) -> Array:
         """Return the seconds that adding to the gradients of earlier micro-batches takes on the last stage: of device and host, and
         where each task is by itself."""
-        key = (plan.tensor, plan.context, plan.experts, plan.micro_batch, plan.sequence_parallel, plan.pipeline, plan.virtual,
-               plan.stages)  # fmt: skip
+        key = plan.cuts, plan.micro_batch, plan.pipeline, plan.virtual, plan.stages
         if key not in self._adding:
             table, own = self.tables.of(plan), self.stages(plan) == plan.pipeline * plan.virtual - 1
             self._adding[key] = (table.seconds[own] - table.alone[own]).sum(axis=0)[[2, 3, 5]]
@@ -196,7 +194,7 @@ class PlanSums:
                 seconds[:, backward] += by_stage(everything, each[:, forward] * again)
             sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * (read_again & ~crosses))
             members[:, 1] += by_stage(reader, table.read_members[:, 0] * (read_again & ~crosses))
-        anew = tables.regathers(plan) & tables.read_kept & ~table.read_local & ~crosses & ~dropped[source] & ~again[reader]
+        anew = tables.brought_again(plan) & tables.read_kept & ~table.read_local & ~crosses & ~dropped[source] & ~again[reader]
         sums[:, 1] += by_stage(reader, table.read_seconds[:, 0] * anew)
         members[:, 1] += by_stage(reader, table.read_members[:, 0] * anew)
         kept, of_layer = self._kept(table, stage, again, dropped, crosses, anew, count)

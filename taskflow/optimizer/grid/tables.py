@@ -118,7 +118,7 @@ class GraphTables:
         self._index_reads()
         self._tables: dict[tuple[int, int, int, int, bool], NodeTable] = {}
         self._mappers: dict[tuple[int, int, int, bool], tuple[HybridParallel, Machine]] = {}
-        self._regathers: dict[tuple[int, int, int], Array] = {}
+        self._gathered: dict[tuple[int, int, int], Array] = {}
         self._groups: dict[tuple[int, int, int, bool], _GroupCuts] = {}
         self._collectives: dict[tuple[range, bool], Any] = {}
 
@@ -169,17 +169,21 @@ class GraphTables:
             self._mappers[t, c, e, along] = mapper, machine
         return self._mappers[t, c, e, along]
 
-    def regathers(self, plan: HybridPlan) -> Array:
-        """Return, by read, whether a plan brings the tensor again for the backward pass, if it comes from another device
-        (`HybridParallel.select_regather`)."""
-        if not plan.regather:
+    def brought_again(self, plan: HybridPlan) -> Array:
+        """Return, by read, whether a plan brings the tensor again for the backward pass, if it comes from another device."""
+        return self.gathered(plan) & plan.regather
+
+    def gathered(self, plan: HybridPlan) -> Array:
+        """Return, by read, whether a tensor group gathers the tensor along the sequence for a product, so that a plan may bring
+        it again."""
+        if not plan.along:
             return np.zeros(len(self.read_node), bool)
         key = plan.tensor, plan.context, plan.experts
-        if key not in self._regathers:
+        if key not in self._gathered:
             mapper, _ = self._mapper(*key)
             shared = [bool(node.parameters) and not mapper.between(node) for node in self.graph]
-            self._regathers[key] = np.array(shared, bool)[self.read_node]
-        return self._regathers[key]
+            self._gathered[key] = np.array(shared, bool)[self.read_node]
+        return self._gathered[key]
 
     def group_cuts(self, t: int, c: int, e: int, along: bool = True) -> _GroupCuts:
         """Return how a group cuts the nodes, found once for all sizes of micro-batches."""

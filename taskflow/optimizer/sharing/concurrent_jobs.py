@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from taskflow.machine import PartOfMachine
-from taskflow.mapper import OpConfig, Strategy
+from taskflow.mapper import Strategy
 from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 from taskflow.tasks import Collective, Task, TaskGraph, simulate
 from taskflow.tasks.lower import lower
@@ -19,7 +19,7 @@ def on_members(strategy: Strategy, members: Sequence[int], processors: int) -> S
     """Convert a strategy for a group of devices to one for the machine of ``processors`` processors: its processor p becomes
     ``members[p]``."""
     configs = {
-        name: OpConfig(config.degrees, tuple(members[p] for p in config.processors), config.weights)
+        name: replace(config, processors=tuple(members[p] for p in config.processors))
         for name, config in strategy.configs.items()
     }
     return replace(strategy, processors=processors, configs=configs, plan=None)

@@ -4,6 +4,7 @@ looks at one."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from taskflow.mapper import OpConfig
 from taskflow.optimizer.cost import Costs
@@ -41,7 +42,7 @@ def renumberings(costs: Costs, processors: int) -> list[Renumbering]:
 
 def renumbered(config: OpConfig, image: Renumbering) -> OpConfig:
     """Return the same pieces on the renumbered processors."""
-    return OpConfig(config.degrees, tuple(image[p] for p in config.processors), config.weights)
+    return replace(config, processors=tuple(image[p] for p in config.processors))
 
 
 class Symmetry:

@@ -14,7 +14,7 @@ def product_seconds(graph: OperatorGraph, strategy: Strategy, machine: Machine) 
     """Return the seconds of all products of a training step, forward, backward and computed again, shared evenly among the devices
     that a strategy uses, each as fast as the fastest of them at its peak."""
     active, needs, _ = gradient_flow(graph)
-    again = runs_again(graph, active, strategy.recompute, strategy.rerun)
+    again = runs_again(graph, active, strategy.again)
     places = {id(config.processors): config.processors for config in strategy.configs.values()}  # layers are alike
     used = set().union(*places.values())
     devices = list({p.device.kind: p.device for p in machine.processors if p.number in used}.values())

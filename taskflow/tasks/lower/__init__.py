@@ -4,6 +4,7 @@
 how gradients are synchronised; everything that needs to know reads it.
 """
 
+from taskflow.tasks.lower.again import AHEAD, runs_again
 from taskflow.tasks.lower.contiguous import contiguous
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.forward import LASTING
@@ -20,8 +21,6 @@ from taskflow.tasks.lower.gradient_sync import (
 from taskflow.tasks.lower.lower import CutGraph, cut_graph, lower, needed_for
 from taskflow.tasks.lower.parameters import lay_out, left_over
 from taskflow.tasks.lower.part import LOWERED, NotAlikeError, StepPart
-from taskflow.tasks.lower.recompute import runs_again
-from taskflow.tasks.lower.regather import AHEAD
 from taskflow.tasks.lower.sync_part import first_repetition
 from taskflow.tasks.lower.synchronise import FACTOR
 from taskflow.tasks.lower.weight_gathers import ADDED

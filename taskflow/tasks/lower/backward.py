@@ -10,13 +10,12 @@ from taskflow.graph import Node
 from taskflow.operators.operator import Keeps
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
+from taskflow.tasks.lower.again import AHEAD, have_again
 from taskflow.tasks.lower.exchange import exchange_gradients, gather
 from taskflow.tasks.lower.owner_gradients import Arriving, gather_local, owner_gradient, seed_of
 from taskflow.tasks.lower.owners import nearest_copy
 from taskflow.tasks.lower.part import NotAlikeError
-from taskflow.tasks.lower.recompute import compute_again
 from taskflow.tasks.lower.recut import recut_gradients
-from taskflow.tasks.lower.regather import AHEAD, bring_again
 from taskflow.tasks.lower.ring_pass import as_they_arrive
 from taskflow.tasks.lower.state import Given, Lowering, Piece
 from taskflow.tasks.lower.weight_gathers import SUMMED
@@ -40,17 +39,11 @@ def backward(
     state: Lowering, node: Node, pieces: Sequence[Piece] | None = None, gives: Gives = Gives.ALL
 ) -> None:
     """Emit the backward tasks of an active node's pieces (None: of all), preceded by what they need again
-    (`Strategy.recompute`, `Strategy.regather`). The backward tasks of every piece that reads what these pieces write must have
+    (`Strategy.again`). The backward tasks of every piece that reads what these pieces write must have
     been emitted before."""
     some, forget = state.pieces[node.number] if pieces is None else pieces, pieces is not None
     if gives is not Gives.WEIGHTS:  # for which it is there since the pass for inputs
-        if node.name in state.strategy.rerun:  # a checkpoint runs again once the gradient of its result is there
-            first = len(state.emit.graph)
-            _bring_gradients(state, node, some, forget)
-            state.arrived = state.written_since(first)
-        compute_again(state, node, some)
-        state.arrived = {}
-        bring_again(state, node, some)
+        have_again(state, node, some, lambda: _bring_gradients(state, node, some, forget))
     put_gradients(state, node, some, gives, forget)
 
 

@@ -159,7 +159,7 @@ def lower(
         forward_and_backward(state, pipeline)
     else:
         # What is computed again waits for nothing else, and would be there long before it is needed.
-        state.chained = rule is not None and bool(strategy.recompute | strategy.regather | strategy.rerun)
+        state.chained = rule is not None and bool(strategy.again)
         if part is not None and not part.alone:
             state.gathers.turns = emit.graph.turns
         for node in graph:

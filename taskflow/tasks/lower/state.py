@@ -123,7 +123,7 @@ class Lowering:
 
     def __post_init__(self) -> None:
         self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
-        again = self.strategy.recompute | self.strategy.rerun, self.strategy.regather
+        again = self.strategy.again.computed, self.strategy.again.fetched
         self.forgettable = {
             (t.node, t.index) for node in self.graph if any(again)
             for tensors, names in zip((node.outputs, node.inputs), again) if node.name in names for t in tensors

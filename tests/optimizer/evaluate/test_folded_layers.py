@@ -14,7 +14,7 @@ import pytest
 from taskflow import operators as ops
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import HybridParallel, Strategy, map_graph, parse_plan, units_of
+from taskflow.mapper import HadAgain, HybridParallel, Strategy, map_graph, parse_plan, units_of
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.models.mixtral import MixtralConfig, mixtral
@@ -217,8 +217,8 @@ def test_a_layer_that_is_cut_in_another_way_is_not_left_out() -> None:
     name = "layers.4.mlp.down_proj"
     assert fewer_layers(graph, strategy) is not None
     assert fewer_layers(graph, replace(strategy, configs={**strategy.configs, name: other[name]})) is None
-    assert fewer_layers(graph, replace(strategy, recompute=frozenset({name}))) is None
-    assert fewer_layers(graph, replace(strategy, recompute=frozenset({"layers.0.mlp.down_proj"}))) is not None
+    assert fewer_layers(graph, replace(strategy, again=HadAgain(recompute=frozenset({name})))) is None
+    assert fewer_layers(graph, replace(strategy, again=HadAgain(recompute=frozenset({"layers.0.mlp.down_proj"})))) is not None
 
 
 def test_few_layers_are_all_lowered() -> None:

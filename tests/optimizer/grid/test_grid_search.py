@@ -282,7 +282,7 @@ def test_layers_do_what_their_plan_says() -> None:
     )
     strategy, numbers = map_graph(HybridParallel(plan), graph, machine()), layer_numbers(graph)
     assert strategy.pipeline is not None
-    assert {numbers[name] for name in strategy.recompute} == {1, 2}
+    assert {numbers[name] for name in strategy.again.recompute} == {1, 2}
     assert {numbers[node.name]: strategy.pipeline.stage(node.name) for node in graph if node.inputs} == {0: 0, 1: 1, 2: 1, 3: 1}
     assert {strategy.sync(p.layer).zero for node in graph if numbers[node.name] == 3 for p in node.parameters} == {3}
     assert str(plan) == "t1 p2 d1 mb1 stages=1,3 recompute=none*1,full*2,none*1 zero=1*1,0*2,3*1"

@@ -14,7 +14,7 @@ from fast_and_slow import fast_among
 
 from taskflow.cli.main import main
 from taskflow.machine import Cluster, PartOfMachine, load_machine
-from taskflow.mapper import DataParallel, Strategy, map_graph, save
+from taskflow.mapper import DataParallel, HybridParallel, Strategy, map_graph, save
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import AnalyticCosts, ModelCosts
@@ -27,6 +27,7 @@ from taskflow.optimizer.sharing import (
     equal_division,
     members,
     merge,
+    on_members,
     shape_of,
     share,
     simulate_jobs,
@@ -264,3 +265,14 @@ def test_the_command_takes_plan_files_and_writes_plans(tmp_path: Path) -> None:
     ):
         run = CliRunner().invoke(main, ["share", "lenet", "lenet", *where, "--size", "small", *wrong])
         assert run.exit_code == 2 and says in run.stderr and "Traceback" not in run.output
+
+
+def test_a_plan_keeps_what_it_is_on_other_devices() -> None:
+    """Copies too, such as those of what lies between shared layers without sequence parallelism."""
+    graph = build("GPT-2", 8, 2, preset="small")
+    plan = map_graph(HybridParallel("t2 nosp"), graph, load_machine("p100", 2))
+    moved = on_members(plan, (3, 1), 4)
+    moved.verify(graph)
+    assert any(config.copies > 1 for config in plan.configs.values())
+    for name, config in plan.configs.items():
+        assert moved[name] == replace(config, processors=tuple((3, 1)[p] for p in config.processors))

@@ -154,7 +154,7 @@ class _LayerGroup:
         strategy, firsts = self.strategy, self.firsts[layer]
         return (
             node.operator, node.specs, node.dims, strategy[node.name],
-            tuple(node.name in names for names in (strategy.recompute, strategy.regather, strategy.rerun)),
+            strategy.again.of(node.name),
             tuple(reads), self.losses.get(node.number),
             tuple((p.spec, strategy.sync(p.layer), p.layer == node.name, firsts.get(p.layer)) for p in node.parameters),
         )
@@ -219,8 +219,7 @@ def _without(
     return FewerLayers(
         found,
         replace(
-            strategy, configs={node.name: strategy[node.name] for node in whole}, recompute=strategy.recompute & names,
-            regather=strategy.regather & names, rerun=strategy.rerun & names,
+            strategy, configs={node.name: strategy[node.name] for node in whole}, again=strategy.again.among(names),
             pipeline=None if pipeline is None else replace(
                 pipeline, stages={name: stage for name, stage in pipeline.stages.items() if name in names}
             ),
