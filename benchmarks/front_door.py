@@ -1,6 +1,6 @@
 """What people try first: published networks of Hugging Face, and modules of PyTorch, planned on H100 in bfloat16 with Adam.
 
-python benchmarks/front_door.py [--json] [--only NAME ...] [--budget 5s] [--jobs 2] [--limit 300]
+python benchmarks/front_door.py [--json] [--only NAME ...] [--budget 5s] [--jobs 2] [--limit 300] [--processor]
 
 Each is imported and planned in a process of its own, without weights: operators, seconds, the process's largest memory, and for 8
 and for 64 devices the plan that a small budget finds, with its milliseconds and MFU, or why there is none. Sizes are those that
@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -290,11 +291,14 @@ def graph_of(name: str) -> Any:
     return taskflow.from_torch(module, *examples, verify=False, loss=loss)
 
 
-def one(name: str, budget: str) -> dict[str, Any]:
-    """A row, measured in this process."""
+def one(name: str, budget: str, processor: bool) -> dict[str, Any]:
+    """A row, measured in this process. ``processor``: budgets are seconds of the processor, as beside other work."""
     import taskflow
-    from taskflow.optimizer import step_units
+    from taskflow.optimizer import Deadline, step_units
+    from taskflow.optimizer import search as searching
 
+    if processor:
+        sys.modules[searching.__module__].Deadline = partial(Deadline, now=time.process_time)  # type: ignore[attr-defined]
     said: dict[str, Any] = {"network": name, "family": CONFIGS[name][0] if name in CONFIGS else "modules"}
     start, used = time.perf_counter(), time.process_time()
     try:
@@ -306,7 +310,7 @@ def one(name: str, budget: str) -> dict[str, Any]:
         begun = time.perf_counter()
         try:
             machine, rule = taskflow.load_machine("h100", devices), taskflow.Adam()
-            found = taskflow.search(graph, machine, budget=budget, rule=rule)
+            found = searching(graph, machine, budget=budget, rule=rule, workers=1 if processor else None)
             mfu = step_units(graph, machine, rule, found.seconds).mfu
             plan = {"plan": found.strategy.name, "ms": found.seconds * 1e3, "mfu": mfu}
         except Exception as error:
@@ -320,9 +324,9 @@ def _memory(start: float, used: float) -> dict[str, float]:
     return {"seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - used, "peak_GB": peak}
 
 
-def child(name: str, budget: str, limit: float) -> dict[str, Any]:
+def child(name: str, budget: str, limit: float, processor: bool) -> dict[str, Any]:
     """A row, measured in a process of its own, which gets so many seconds."""
-    command = [sys.executable, __file__, "--one", name, "--budget", budget]
+    command = [sys.executable, __file__, "--one", name, "--budget", budget, *["--processor"] * processor]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
@@ -352,6 +356,7 @@ def main() -> None:
     parser.add_argument("--budget", default="5s", help="of each search")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--limit", type=float, default=600, help="seconds for each network")
+    parser.add_argument("--processor", action="store_true", help="budgets are seconds of the processor, as beside other work")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -359,13 +364,13 @@ def main() -> None:
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != folder]
     if options.one:
         warnings.simplefilter("ignore")
-        print(json.dumps(one(options.one, options.budget)))
+        print(json.dumps(one(options.one, options.budget, options.processor)))
         return
     if not options.json:
         print("| network | parameters, operators | import s (of a processor) | memory GB | 8 H100 | 64 H100 |")
         print("|---" * 6 + "|")
     with ThreadPoolExecutor(options.jobs) as pool:
-        for row in pool.map(lambda name: child(name, options.budget, options.limit), options.only):
+        for row in pool.map(lambda name: child(name, options.budget, options.limit, options.processor), options.only):
             print(json.dumps(row) if options.json else text(row), flush=True)
 
 
