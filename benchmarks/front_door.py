@@ -1,6 +1,6 @@
 """What people try first: published networks of Hugging Face, and modules of PyTorch, planned on H100 in bfloat16 with Adam.
 
-python benchmarks/front_door.py [--json] [--only NAME ...] [--budget 5s] [--jobs 2] [--limit 300]
+python benchmarks/front_door.py [--json] [--only NAME ...] [--budget 5s] [--jobs 2] [--limit 300] [--processor]
 
 Each is imported and planned in a process of its own, without weights: operators, seconds, the process's largest memory, and for 8
 and for 64 devices the plan that a small budget finds, with its milliseconds and MFU, or why there is none. Sizes are those that
@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,61 @@ CONFIGS: dict[str, Row] = {
     ),
     "DeepSeek V3": ("DeepSeek", dict(model_type="deepseek_v3"), 64, 4096),
     "Mamba 2.8B": ("state space", dict(model_type="mamba", hidden_size=2560, num_hidden_layers=64), 64, 2048),
+    "Gemma 3n E2B, text": (
+        "Gemma", dict(model_type="gemma3n_text", num_hidden_layers=30, intermediate_size=[8192] * 30, num_kv_shared_layers=10,
+                      activation_sparsity_pattern=[0.95] * 10 + [0.0] * 20), 64, 4096,
+    ),
+    "Gemma 3n E4B, text": ("Gemma", dict(model_type="gemma3n_text"), 64, 4096),
+    "Qwen3-Next 80B-A3B": ("Qwen", dict(model_type="qwen3_next"), 64, 4096),
+    "Qwen3.5 9B, text": ("Qwen", dict(model_type="qwen3_5_text"), 64, 4096),
+    "Kimi Linear 48B-A3B": (
+        "others", dict(model_type="kimi_linear", layer_types=[
+            "full_attention" if i % 4 == 3 or i == 26 else "linear_attention" for i in range(27)
+        ]), 64, 4096,
+    ),
+    "Apertus 8B": ("others", decoder("apertus", 4096, 21504, 32, 32, 8, 131072), 64, 4096),
+    "Apertus 70B": ("others", decoder("apertus", 8192, 43008, 80, 64, 8, 131072), 64, 4096),
+    "SmolLM3 3B": ("others", dict(model_type="smollm3"), 64, 4096),
+    "GLM 4.5 Air": (
+        "others", decoder("glm4_moe", 4096, 10944, 46, 96, 8, 151552, head_dim=128, attention_bias=True), 64, 4096,
+    ),
+    "GLM 4.5": (
+        "others", decoder("glm4_moe", 5120, 12288, 92, 96, 8, 151552, head_dim=128, attention_bias=True, use_qk_norm=True,
+                          n_routed_experts=160, moe_intermediate_size=1536, first_k_dense_replace=3), 64, 4096,
+    ),
+    "Ernie 4.5 21B-A3B": ("others", dict(model_type="ernie4_5_moe"), 64, 4096),
+    "Hunyuan A13B": (
+        "others", decoder("hunyuan_v1_moe", 4096, 3072, 32, 32, 8, 128167, head_dim=128, num_experts=64, moe_topk=8), 64, 4096,
+    ),
+    "MiniMax 01": (
+        "others", decoder("minimax", 6144, 9216, 80, 64, 8, 200064, head_dim=128, num_local_experts=32, num_experts_per_tok=2,
+                          layer_types=["full_attention" if i % 8 == 7 else "linear_attention" for i in range(80)]), 64, 4096,
+    ),
+    "Mamba 2 2.7B": (
+        "state space", dict(model_type="mamba2", hidden_size=2560, num_heads=80, n_groups=1, vocab_size=50288,
+                            tie_word_embeddings=True), 64, 2048,
+    ),
+    "Bamba 9B": (
+        "state space", decoder("bamba", 4096, 14336, 32, 32, 8, 128256, mamba_d_state=128, attn_layer_indices=[9, 18, 27]),
+        64, 4096,
+    ),
+    "Falcon-H1 7B": (
+        "state space", decoder("falcon_h1", 3072, 12288, 44, 12, 2, 130048, head_dim=128, mamba_d_ssm=3072, mamba_n_heads=24,
+                               mamba_d_head=128), 64, 4096,
+    ),
+    "Granite 4 H Small": (
+        "state space", decoder("granitemoehybrid", 4096, 768, 40, 32, 8, 100352, mamba_d_state=128, num_local_experts=72,
+                               num_experts_per_tok=10, shared_intermediate_size=1536, position_embedding_type="nope",
+                               layer_types=["attention" if i % 10 == 5 else "mamba" for i in range(40)]), 64, 4096,
+    ),
+    "Zamba 2 7B": (
+        "state space", dict(model_type="zamba2", hidden_size=3584, intermediate_size=14336, num_hidden_layers=81,
+                            attention_hidden_size=7168, attention_head_dim=224, n_mamba_heads=112, mamba_headdim=64,
+                            mamba_ngroups=2, num_mem_blocks=2, use_mem_rope=True, hybrid_layer_ids=[6, *range(11, 78, 6)],
+                            layers_block_type=["hybrid" if i in (6, *range(11, 78, 6)) else "mamba" for i in range(81)]),
+        64, 4096,
+    ),
+    "OLMo hybrid 7B": ("state space", dict(model_type="olmo_hybrid"), 64, 4096),
     "BERT large": ("encoders", encoder("bert", "BertForMaskedLM"), 512, 512),
     "RoBERTa large": (
         "encoders", encoder("roberta", "RobertaForMaskedLM", vocab_size=50265, max_position_embeddings=514), 512, 512,
@@ -92,6 +148,16 @@ CONFIGS: dict[str, Row] = {
     "DeBERTa v2 XL": (
         "encoders", encoder("deberta-v2", "DebertaV2ForMaskedLM", hidden_size=1536, intermediate_size=6144, num_attention_heads=24),
         512, 512,
+    ),
+    "DeBERTa v3 large": (
+        "encoders", encoder("deberta-v2", "DebertaV2ForMaskedLM", vocab_size=128100, type_vocab_size=0, relative_attention=True,
+                            position_buckets=256, norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type=["p2c", "c2p"],
+                            position_biased_input=False), 512, 512,
+    ),
+    "NLLB 3.3B": (
+        "encoder and decoder", dict(model_type="m2m_100", architectures=["M2M100ForConditionalGeneration"], d_model=2048,
+                                    encoder_layers=24, decoder_layers=24, encoder_ffn_dim=8192, decoder_ffn_dim=8192,
+                                    vocab_size=256206), 64, 512,
     ),
     "T5 11B": (
         "encoder and decoder", dict(model_type="t5", d_model=1024, d_kv=128, d_ff=65536, num_layers=24, num_heads=128,
@@ -140,6 +206,20 @@ CONFIGS: dict[str, Row] = {
                            text_config=decoder("qwen2_vl_text", 3584, 18944, 28, 28, 4, 152064),
                            vision_config=dict(hidden_size=3584)), 64, 2048,
     ),
+    "Qwen2.5-VL 7B": ("multimodal", dict(
+        model_type="qwen2_5_vl", architectures=["Qwen2_5_VLForConditionalGeneration"],
+        text_config=decoder("qwen2_5_vl_text", 3584, 18944, 28, 28, 4, 152064), vision_config=dict(out_hidden_size=3584),
+    ), 64, 2048),
+    "Qwen3-VL 8B": ("multimodal", dict(
+        model_type="qwen3_vl", architectures=["Qwen3VLForConditionalGeneration"],
+        text_config=decoder("qwen3_vl_text", 4096, 12288, 36, 32, 8, 151936, head_dim=128),
+        vision_config=dict(out_hidden_size=4096),
+    ), 64, 2048),
+    "Llama 4 Scout": ("multimodal", dict(
+        model_type="llama4", architectures=["Llama4ForConditionalGeneration"], vision_config=dict(
+            hidden_size=1408, image_size=336, vision_output_dim=4096,
+        ),
+    ), 64, 2048),
     "Gemma 3 4B, text": ("multimodal", dict(model_type="gemma3", architectures=["Gemma3ForConditionalGeneration"], part="text"), 64,
                          2048),
 }
@@ -211,11 +291,14 @@ def graph_of(name: str) -> Any:
     return taskflow.from_torch(module, *examples, verify=False, loss=loss)
 
 
-def one(name: str, budget: str) -> dict[str, Any]:
-    """A row, measured in this process."""
+def one(name: str, budget: str, processor: bool) -> dict[str, Any]:
+    """A row, measured in this process. ``processor``: budgets are seconds of the processor, as beside other work."""
     import taskflow
-    from taskflow.optimizer import step_units
+    from taskflow.optimizer import Deadline, step_units
+    from taskflow.optimizer import search as searching
 
+    if processor:
+        sys.modules[searching.__module__].Deadline = partial(Deadline, now=time.process_time)  # type: ignore[attr-defined]
     said: dict[str, Any] = {"network": name, "family": CONFIGS[name][0] if name in CONFIGS else "modules"}
     start, used = time.perf_counter(), time.process_time()
     try:
@@ -227,7 +310,7 @@ def one(name: str, budget: str) -> dict[str, Any]:
         begun = time.perf_counter()
         try:
             machine, rule = taskflow.load_machine("h100", devices), taskflow.Adam()
-            found = taskflow.search(graph, machine, budget=budget, rule=rule)
+            found = searching(graph, machine, budget=budget, rule=rule, workers=1 if processor else None)
             mfu = step_units(graph, machine, rule, found.seconds).mfu
             plan = {"plan": found.strategy.name, "ms": found.seconds * 1e3, "mfu": mfu}
         except Exception as error:
@@ -241,9 +324,9 @@ def _memory(start: float, used: float) -> dict[str, float]:
     return {"seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - used, "peak_GB": peak}
 
 
-def child(name: str, budget: str, limit: float) -> dict[str, Any]:
+def child(name: str, budget: str, limit: float, processor: bool) -> dict[str, Any]:
     """A row, measured in a process of its own, which gets so many seconds."""
-    command = [sys.executable, __file__, "--one", name, "--budget", budget]
+    command = [sys.executable, __file__, "--one", name, "--budget", budget, *["--processor"] * processor]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
@@ -273,6 +356,7 @@ def main() -> None:
     parser.add_argument("--budget", default="5s", help="of each search")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--limit", type=float, default=600, help="seconds for each network")
+    parser.add_argument("--processor", action="store_true", help="budgets are seconds of the processor, as beside other work")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -280,13 +364,13 @@ def main() -> None:
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != folder]
     if options.one:
         warnings.simplefilter("ignore")
-        print(json.dumps(one(options.one, options.budget)))
+        print(json.dumps(one(options.one, options.budget, options.processor)))
         return
     if not options.json:
         print("| network | parameters, operators | import s (of a processor) | memory GB | 8 H100 | 64 H100 |")
         print("|---" * 6 + "|")
     with ThreadPoolExecutor(options.jobs) as pool:
-        for row in pool.map(lambda name: child(name, options.budget, options.limit), options.only):
+        for row in pool.map(lambda name: child(name, options.budget, options.limit, options.processor), options.only):
             print(json.dumps(row) if options.json else text(row), flush=True)
 
 

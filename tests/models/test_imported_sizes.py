@@ -4,7 +4,8 @@ and becomes the network that is built in."""
 from __future__ import annotations
 
 import importlib.util
-from collections import Counter
+from collections import Counter, UserDict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
 from taskflow.checkpoint import load_weights  # noqa: E402
 from taskflow.models.huggingface import examples_for, from_config, module_of  # noqa: E402
-from taskflow.models.pytorch import from_torch, weights_of  # noqa: E402
+from taskflow.models.pytorch import from_torch, recipes, weights_of  # noqa: E402
 from taskflow.models.pytorch.attention_masks import fixed_mask  # noqa: E402
 from taskflow.models.pytorch.recipes import ByParts, Recipe  # noqa: E402
 from taskflow.models.pytorch.recorder import TorchRecorder  # noqa: E402
@@ -169,6 +170,50 @@ def test_rules_of_masks(mask: Any, said: tuple[bool, int | None] | None) -> None
     assert said is None or (causal, window) == said
 
 
+class PartsOfTables(torch.nn.Module):
+    """Writes every third place of a row of a table, as positions in time, height and width are put together."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.a, self.again = torch.nn.Linear(6, 6), again
+
+    def forward(self, x: Any) -> Any:
+        at = torch.arange(x.shape[1])[None, None, :, None].expand(3, x.shape[0], -1, -1)
+        table = at.float() * torch.arange(1.0, 7.0) * torch.arange(1.0, 4.0)[:, None, None, None]
+        first = table[0]
+        for row in (1, 2):
+            first[..., row:6:3] = table[row, ..., row:6:3]
+        return self.a(x) * torch.cos(table[0] if self.again else first)
+
+
+def test_a_written_part_of_a_large_table_is_in_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipes, "LARGE", 16)
+    graph = from_torch(PartsOfTables(False), (2, 9, 6), loss=None)  # which is verified
+    assert [node for node in graph if node.operator.kind == "constant"]
+    with pytest.raises(ValueError, match=r"a part of a table of .* was written.*reads again.*test_imported_sizes"):
+        from_torch(PartsOfTables(True), (2, 9, 6), loss=None)
+
+
+def test_what_is_expanded_has_its_numbers_once() -> None:
+    """A trillion truth values that are one."""
+    wide = torch.ones(1, dtype=torch.bool).expand(1 << 20, 1 << 20)
+    first = recipes.derived(torch.Tensor.__getitem__, wide, (slice(0, 1), slice(0, 2)))
+    assert recipes.whole(first).shape == (1, 2) and len(recipes.numbers_of(wide)) == 1
+
+
+def test_what_is_repeated_many_times_is_expanded() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = torch.nn.Linear(3, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.a.weight.repeat(x.shape[0] // 3, 1) * self.a(x)
+
+    graph = from_torch(Net(), (300, 3), loss=None)
+    assert "concat" not in {node.operator.kind for node in graph}
+
+
 # ---- layers alike ----------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +251,51 @@ def test_a_layer_is_run_once_for_all_that_are_alike() -> None:
         assert Layer.runs == runs
         factors = [node.operator.factor for node in graph if node.operator.kind == "scale"]
         assert factors == ([1.0 * (i + 1) for i in range(6)] if looks else [2.0] * 6)
+
+
+class Sharing(torch.nn.Module):
+    """Layers that are given their numbers, have functions of their own, and take keys and values from one that has put them."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(SharedLayer(i == 1, i > 1, reads) for i in range(6))
+
+    def forward(self, x: Any) -> Any:
+        shared: UserDict[str, Any] = UserDict()
+        for i, layer in enumerate(self.layers):
+            x = layer(x, i, shared=shared)
+        return x
+
+
+class SharedLayer(torch.nn.Module):
+    runs = 0
+
+    def __init__(self, puts: bool, takes: bool, reads: bool) -> None:
+        super().__init__()
+        self.puts, self.takes, self.reads, self.a = puts, takes, reads, torch.nn.Linear(4, 4)
+        self.act, self.own = partial(torch.nn.functional.gelu, approximate="tanh"), self.doubled
+
+    def doubled(self, x: Any) -> Any:
+        return 2 * x
+
+    def forward(self, x: Any, layer_idx: int, shared: Any) -> Any:
+        SharedLayer.runs += 1
+        y = self.own(self.act(self.a(x)))
+        if self.puts:
+            shared["keys"] = (y,)
+        return (y + shared["keys"][0] if self.takes else y) * (1.0 + layer_idx if self.reads else 2.0)
+
+
+def test_layers_that_share_and_are_given_their_number_are_alike_unless_they_look_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for reads, runs in ((False, 3), (True, 6)):  # the first, the one that puts, and one that takes
+        monkeypatch.setattr(TorchRecorder, "repeats", True)
+        SharedLayer.runs = 0
+        made = from_torch(Sharing(reads), (2, 4), loss=None, verify=False)
+        assert SharedLayer.runs == 2 * runs  # in training and in evaluation
+        monkeypatch.setattr(TorchRecorder, "repeats", False)
+        alone = from_torch(Sharing(reads), (2, 4), loss=None)
+        said = [[(n.name, n.operator, [t.name for t in n.inputs]) for n in graph] for graph in (made, alone)]
+        assert said[0] == said[1]
 
 
 # ---- weights, recurrences --------------------------------------------------------------------------------------------

@@ -72,14 +72,38 @@ def same_order(value: Any, first: Any, spans: Spans) -> list[tuple[int, int]] | 
     return found
 
 
-def sliced(first: Any, index: Any, spans: Spans) -> list[tuple[int, int]] | None:
-    """Return the spans of what is indexed by slices, None and ``...``; None for an index by anything else."""
+def sliced(first: Any, index: Any, spans: Spans) -> tuple[list[tuple[int, int]], tuple[slice, ...]] | None:
+    """Return the spans of what is indexed by slices, whole numbers, None and ``...``, and the steps with which these are taken.
+    None for an index by anything else."""
     wanted = list(index) if isinstance(index, tuple) else [index]
-    if any(not (part is None or part is Ellipsis or (isinstance(part, slice) and part.step in (None, 1))) for part in wanted):
+    steps = (part.step for part in wanted if isinstance(part, slice))
+    if any(not (part is None or part is Ellipsis or isinstance(part, slice) or type(part) is int) for part in wanted):
         return None
-    missing = len(first.shape) - sum(isinstance(part, slice) for part in wanted)
-    at = next((i for i, part in enumerate(wanted) if part is Ellipsis), None)
-    wanted = [*wanted, *[slice(None)] * missing] if at is None else [*wanted[:at], *[slice(None)] * missing, *wanted[at + 1 :]]
-    kept = [span for part, span in zip(wanted, spans) if part is not None]
-    starts = [part.indices(size)[0] for part, size in zip((part for part in wanted if part is not None), first.shape)]
-    return [(start + low, start + high) for start, (low, high) in zip(starts, kept)]
+    if any(step is not None and step < 1 for step in steps):
+        return None
+    missing = len(first.shape) - sum(isinstance(part, (slice, int)) for part in wanted)
+    at = next((i for i, part in enumerate(wanted) if part is Ellipsis), len(wanted))
+    wanted = [*wanted[:at], *[slice(None)] * missing, *wanted[at + 1 :]]
+    kept = [span for part, span in zip((part for part in wanted if not isinstance(part, int)), spans) if part is not None]
+    sizes, left, found, by = iter(first.shape), iter(kept), [], []
+    for part in wanted:
+        if part is None:
+            continue
+        size = next(sizes)
+        start, _, step = (part % size, 0, 1) if isinstance(part, int) else part.indices(size)
+        low, high = (0, 1) if isinstance(part, int) else next(left)
+        found.append((start + low * step, start + max(low, high - 1) * step + (high > low)))
+        by.append(slice(None, None, step))
+    return found, tuple(by)
+
+
+def cut_dim(index: Any, rank: int) -> tuple[int, slice] | None:
+    """Return the only dimension that an index of slices and ``...`` takes a part of, and which; None for other indices."""
+    wanted = list(index) if isinstance(index, tuple) else [index]
+    if any(not (part is Ellipsis or isinstance(part, slice)) for part in wanted):
+        return None
+    if Ellipsis in wanted:
+        at = wanted.index(Ellipsis)
+        wanted[at : at + 1] = [slice(None)] * (rank - len(wanted) + 1)
+    cut = [(dim, part) for dim, part in enumerate(wanted) if part != slice(None)]
+    return cut[0] if len(cut) == 1 else None

@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from taskflow.models.pytorch import recipes
 from taskflow.models.pytorch.calls import QUERIES, changes_an_argument, tensors_of
-from taskflow.models.pytorch.parts import indices_of
-from taskflow.models.pytorch.recipes import UNSET, Recipe, is_large, plain_name, whole
+from taskflow.models.pytorch.parts import cut_dim, indices_of
+from taskflow.models.pytorch.recipes import UNSET, Recipe, is_large, plain_name, whole, written
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import leaves, mapped
 
@@ -24,6 +24,7 @@ class Recipes:
     def __init__(self, mode: Any, inside: Callable[[], str]) -> None:
         self.mode, self.inside = mode, inside
         self.known: dict[int, Recipe] = {}
+        self.stale: dict[int, Any] = {}  # tables of which a part was written: that part's index, or None
 
     def has(self, value: torch.Tensor) -> bool:
         """True if it is known how a tensor is computed."""
@@ -45,7 +46,8 @@ class Recipes:
         self.known.pop(id(value), None)
 
     def of(self, value: torch.Tensor) -> Recipe | None:
-        """Return how a tensor is computed, if that is known."""
+        """Return how a tensor is computed, if that is known. Raises Unsupported where a part of it was written since."""
+        self._require_unwritten(value)
         return self.known.get(id(value))
 
     def computed(self, name: str, run: Any, args: Any, kwargs: Any) -> Any:
@@ -53,6 +55,11 @@ class Recipes:
         given = tensors_of((args, kwargs))
         large = any(isinstance(value, FakeTensor) for value in given)
         changes = changes_an_argument(run, args, kwargs)
+        if large and plain_name(run) == "setitem" and self._writes_part(*args):
+            return None
+        for value in given:
+            if plain_name(run) != "getitem" or not _apart(self.stale.get(id(value)), args[1]):
+                self._require_unwritten(value)
         if large and changes and any(self._shares(args[0], other) for other in self.known.values()):
             where = self.inside() or "forward"
             raise Unsupported(f"{name} in {where} writes into a part of a table of {given[0].numel():,} numbers")
@@ -80,6 +87,27 @@ class Recipes:
                 self.known[id(result)] = Recipe(result, *recipe)
         return result
 
+    def _writes_part(self, into: Any, index: Any, value: Any) -> bool:
+        """Note that a range of one dimension of a table, or of the table ``base[3]``, has other numbers from there on. False for
+        another table or index."""
+        recipe = self.known.get(id(into))
+        if recipe is None or cut_dim(index, into.ndim) is None or plain_name(recipe.function) in UNSET:
+            return False
+        base, of = recipe.args[:2] if plain_name(recipe.function) == "getitem" else (None, None)
+        new = self._recipe(value)
+        for other in self.known.values():
+            if self._shares(into, other) and not (
+                other.args and other.args[0] is base and plain_name(other.function) == "getitem" and _apart(of, other.args[1])
+            ):
+                self.stale[id(other.tensor)] = of if other is base else None
+        self.known[id(into)] = Recipe(into, written, (recipe, index, new), {})
+        return True
+
+    def _require_unwritten(self, value: torch.Tensor) -> None:
+        if id(value) in self.stale:
+            where = self.inside() or "forward"
+            raise Unsupported(f"a part of a table of {value.numel():,} numbers was written, which {where} reads again")
+
     def _fake(self, value: Any) -> Any:
         """A tensor without numbers; PyTorch would compute with those of a few constants."""
         if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
@@ -92,3 +120,9 @@ class Recipes:
 
     def _recipe(self, value: Any) -> Any:
         return self.known.get(id(value), value) if isinstance(value, torch.Tensor) else value
+
+
+def _apart(one: Any, other: Any) -> bool:
+    """True for two indices by different whole numbers first."""
+    first, second = (index[0] if isinstance(index, tuple) and index else index for index in (one, other))
+    return type(first) is type(second) is int and first != second and first >= 0 <= second

@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from taskflow.floats import float_type
-from taskflow.models.pytorch.parts import MOVED, picks, same_order, sliced, source_dim
+from taskflow.models.pytorch.parts import MOVED, cut_dim, picks, same_order, sliced, source_dim
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import leaves, mapped
 
@@ -45,6 +45,14 @@ Spans = Sequence[tuple[int, int]]
 def plain_name(function: Any) -> str:
     """Return a function's name without underscores."""
     return str(getattr(function, "__name__", "")).strip("_")
+
+
+def numbers_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the bytes of a tensor's numbers; what is expanded has them once."""
+    plain = tensor.detach().cpu()
+    for dim, stride in enumerate(plain.stride()):
+        plain = plain.narrow(dim, 0, min(1, plain.shape[dim])) if stride == 0 else plain
+    return np.asarray(plain.contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,9 +84,8 @@ class Recipe:
                 if isinstance(value, Recipe):
                     said.update(value._digest(known).encode())
                 elif isinstance(value, torch.Tensor):
-                    plain = value.detach().cpu().contiguous()
-                    said.update(f"{plain.shape} {plain.dtype}".encode())
-                    said.update(plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b"")
+                    said.update(f"{value.shape} {value.dtype}".encode())
+                    said.update(numbers_of(value).data)
                 else:
                     said.update(repr(value).encode())
             known[id(self)] = said.hexdigest()[:16]
@@ -147,13 +154,15 @@ def block(value: Any, spans: Spans) -> torch.Tensor:
         turned = list(spans)
         turned[a], turned[b] = turned[b], turned[a]
         return block(first, turned).transpose(a, b)
+    if name == "written":
+        return _written(value, spans)
     if name == "getitem" and (indices := picks(value)) is not None:
         chosen = mapped(_Part(value.shape, spans), indices)
         ranges = [(int(index.min()), int(index.max()) + 1) for index in chosen]
         if all(low >= 0 for low, _ in ranges):
             return block(first, ranges)[tuple(index - low for index, (low, _) in zip(chosen, ranges))]
-    if name == "getitem" and (found := sliced(first, value.args[1], spans)) is not None:
-        return block(first, found).reshape([high - low for low, high in spans])
+    if name == "getitem" and (parts := sliced(first, value.args[1], spans)) is not None:
+        return block(first, parts[0])[parts[1]].reshape([high - low for low, high in spans])
     if name in RESHAPES and (found := same_order(value, first, spans)) is not None:
         return block(first, found).reshape([high - low for low, high in spans])
     if name in RESHAPES and (before := _before_reshapes(value)) is not None:
@@ -163,6 +172,24 @@ def block(value: Any, spans: Spans) -> torch.Tensor:
             part = _run(step.function, plain_name(step.function), (part, *step.args[1:]), step.kwargs)
         return part.reshape([high - low for low, high in spans])
     return whole(value)[tuple(slice(low, high) for low, high in spans)]
+
+
+def written(table: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """Return a table in which a range of one dimension is ``value``."""
+    made = table.clone()
+    made[index] = value
+    return made
+
+
+def _written(value: Recipe, spans: Spans) -> torch.Tensor:
+    table, index, new = value.args
+    cut = cut_dim(index, len(value.shape))
+    assert cut is not None, "others are refused"
+    dim, size = cut[0], value.shape[cut[0]]
+    most = len(range(*cut[1].indices(size)))
+    given, of = ([*spans[:dim], (0, count), *spans[dim + 1 :]] for count in (size, most))
+    part = _Part((*value.shape[:dim], most, *value.shape[dim + 1 :]), of)(new)
+    return written(block(table, given), index, part).narrow(dim, spans[dim][0], spans[dim][1] - spans[dim][0])
 
 
 def whole(value: Any) -> torch.Tensor:
@@ -208,7 +235,8 @@ def _whole(value: Any) -> Any:
 
 
 def _run(function: Any, name: str, args: Any, kwargs: Any) -> torch.Tensor:
-    if str(getattr(function, "__name__", "")).endswith("_"):  # in place: of a copy
+    said = str(getattr(function, "__name__", ""))
+    if said.endswith("_") and (said.startswith("__i") or not said.endswith("__")):  # in place: of a copy
         args = (args[0].clone(), *args[1:])
     with torch.no_grad():
         return function(*args, **kwargs)  # type: ignore[no-any-return]
@@ -297,6 +325,9 @@ def varies(value: Any, dim: int) -> bool:
             return varies(origin, alone - len(theirs))
     if name == "getitem" and (indices := picks(value)) is not None:
         return any(varies(index, dim) and varies(value.args[0], at - len(indices)) for at, index in enumerate(indices))
+    if name == "written":
+        cut = cut_dim(value.args[1], rank := len(value.shape))
+        return cut is None or cut[0] == rank + dim or any(varies(one, dim) for one in value.args[::2])
     if name in MOVED and (found := source_dim(value, dim)) is not None:
         of, at = found
         return any(varies(one, at) for one in of) if at is not None else False

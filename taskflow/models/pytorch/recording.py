@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from taskflow.models.pytorch.batch_norms import BATCH_NORM, said_of_evaluation, trains
 from taskflow.models.pytorch.dropping import probability_name
-from taskflow.models.pytorch.recipes import lacks_numbers
+from taskflow.models.pytorch.recipes import lacks_numbers, numbers_of
 from taskflow.models.pytorch.recorder import TorchRecorder
 from taskflow.models.pytorch.refused import only_keeps_results
 from taskflow.models.pytorch.shadow import Shadow
@@ -351,5 +351,4 @@ def _digest(tensor: torch.Tensor) -> str:
     """A short name for the numbers of a fixed tensor."""
     if tensor.is_meta:
         return f"meta {tuple(tensor.shape)} {tensor.dtype}"
-    text = tensor.detach().cpu().contiguous().flatten().view(torch.uint8) if tensor.numel() else tensor
-    return f"{tuple(tensor.shape)} {tensor.dtype} {hashlib.sha256(text.numpy().data).hexdigest()}"
+    return f"{tuple(tensor.shape)} {tensor.dtype} {hashlib.sha256(numbers_of(tensor).data).hexdigest()}"

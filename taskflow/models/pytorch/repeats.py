@@ -6,10 +6,14 @@ A layer's own number may differ, unless its forward looks at it.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import re
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -83,7 +87,8 @@ def signature(part: nn.Module, at: str, holds_frozen: bool = True) -> Any:
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules") or (type(value) is int and INDEX.search(name)):
                 continue
-            own.append((name, _settled(value, f"{at}.{path}" if path else at)))
+            bound = isinstance(value, MethodType) and value.__self__ is module
+            own.append((name, id(value.__func__) if bound else _settled(value, f"{at}.{path}" if path else at)))
         if not holds_frozen and id(module) not in layers and any(
             p is not None and not p.requires_grad for p in module._parameters.values()
         ):  # constants
@@ -113,6 +118,8 @@ def _settled(value: Any, path: str) -> Any:
         return tuple((str(key), _settled(part, path)) for key, part in value.items())
     if isinstance(value, (set, frozenset)):
         return tuple(sorted(map(str, value)))
+    if type(value) is partial:
+        return (partial, *(_settled(part, path) for part in (value.func, value.args, value.keywords)))
     return id(value)
 
 
@@ -150,6 +157,34 @@ def foreign(steps: list[TorchStep], start: int, given: tuple[Ref, ...]) -> bool:
     )
 
 
+def _plainly(value: Any) -> Any:
+    return value.value if isinstance(value, Watched) else value
+
+
+def with_watched(part: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any, list[Watched]]:
+    """Return arguments of a layer's forward in which a number that is called so, such as ``layer_idx``, is watched."""
+    names = [*inspect.signature(type(part).forward).parameters][1 : len(args) + 1]
+    found: list[Watched] = []
+
+    def watched(name: str, value: Any) -> Any:
+        if type(value) is not int or not INDEX.search(name):
+            return value
+        found.append(Watched(value))
+        return found[-1]
+
+    named = (*names, *[""] * (len(args) - len(names)))
+    return tuple(map(watched, named, args)), {name: watched(name, value) for name, value in kwargs.items()}, found
+
+
+def held(nest: Any) -> Iterator[Any]:
+    """Yield the leaves of arguments; of what is like a dict, such as keys and values that layers share, keys and leaves."""
+    for leaf in leaves(nest):
+        if isinstance(leaf, UserDict):
+            yield from (*leaf, *held(list(leaf.values())))
+        else:
+            yield leaf
+
+
 def is_simple(value: Any) -> bool:
     """True for what a layer may return beside tensors."""
     return isinstance(value, (Ref, Fixed, *PLAIN))
@@ -169,23 +204,24 @@ class RepeatedLayers:
             return plain_call(part, *args, **kwargs)
         with self.recorder.pause():
             own = signature(part, path, r.shadow.holds_frozen)
+            args, kwargs, numbers = with_watched(part, args, kwargs)
             given, said = self._given(args, kwargs)
         if own is None or given is None:
-            return plain_call(part, *args, **kwargs)
+            return plain_call(part, *mapped(_plainly, args), **mapped(_plainly, kwargs))
         key = (NUMBERED.sub("", path), own, said)
         if (known := self.known.get(key)) is not None:
             made = self._written_again(known, part, path, given)
             if made is not None:
                 return made[0]
-        return self._first(key, part, path, given, args, kwargs)
+        return self._first(key, part, path, given, args, kwargs, numbers)
 
     def _given(self, args: Any, kwargs: Any) -> tuple[list[torch.Tensor] | None, Any]:
         """The tensors among arguments that depend on inputs or parameters, and what calls alike have in common."""
         tensors: list[torch.Tensor] = []
         said: list[Any] = []
-        for leaf in leaves((args, sorted(kwargs.items()))):
+        for leaf in held((args, sorted(kwargs.items()))):
             if not isinstance(leaf, torch.Tensor):
-                said.append((type(leaf), leaf) if isinstance(leaf, PLAIN) else id(leaf))
+                said.append(Watched if isinstance(leaf, Watched) else (type(leaf), leaf) if isinstance(leaf, PLAIN) else id(leaf))
             elif id(leaf) in self.recorder.refs and id(leaf) not in self.recorder.stale:
                 same = next((i for i, other in enumerate(tensors) if other is leaf), len(tensors))
                 tensors += [leaf] if same == len(tensors) else []
@@ -197,10 +233,12 @@ class RepeatedLayers:
                 self.recorder.kept.append(leaf)
         return tensors, (tuple(said), torch.is_grad_enabled())
 
-    def _first(self, key: Any, part: nn.Module, path: str, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+    def _first(
+        self, key: Any, part: nn.Module, path: str, given: list[torch.Tensor], args: Any, kwargs: Any, numbers: list[Watched]
+    ) -> Any:
         """Call a layer, and keep what it does, for those that are alike."""
         watched = [(module, name, value, Watched(value)) for module, name, value in numbers_of(part)]
-        start, versions = len(self.recorder.steps), [value._version for value in given]
+        start, versions, before = len(self.recorder.steps), [value._version for value in given], [*map(id, held((args, kwargs)))]
         refs = tuple(self.recorder.refs[id(value)] for value in given)
         parameters = {name: id(p) for name, p in part.named_parameters()}
         for module, name, _, watch in watched:
@@ -212,7 +250,9 @@ class RepeatedLayers:
                 vars(module)[name] = value
         steps = self.recorder.steps[start:]
         with self.recorder.pause():
-            fine = not any(watch.looked for *_, watch in watched) and versions == [value._version for value in given]
+            looked = any(watch.looked for watch in (*numbers, *(watch for *_, watch in watched)))
+            fine = not looked and versions == [value._version for value in given]
+            fine = fine and before == [*map(id, held((args, kwargs)))]  # nothing is put into what it is given
             fine = fine and not foreign(steps, start, refs) and not any(id(value) in self.recorder.stale for value in given)
             nest = mapped(lambda v: self.recorder.reference(v) if isinstance(v, torch.Tensor) else v, returned) if fine else None
         if fine and all(map(is_simple, leaves(nest))) and len(steps) == len(self.recorder.steps) - start:

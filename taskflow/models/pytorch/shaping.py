@@ -203,8 +203,12 @@ def repeated(name: str, x: Tensor, dim: int, times: int) -> Tensor:
     """Repeat a tensor this many times along a dimension."""
     if x.shape[dim] == 1:
         return x if times == 1 else ops.expand(x, (*x.shape[:dim], times, *x.shape[dim + 1 :]), name=name)
-    require(times <= MOST_COPIES, f"repeats a tensor {times} times; at most {MOST_COPIES}")
-    return x if times == 1 else ops.concat([x] * times, dim, name=name)
+    if times <= MOST_COPIES:
+        return x if times == 1 else ops.concat([x] * times, dim, name=name)
+    before, size, after = x.shape[:dim], x.shape[dim], x.shape[dim + 1 :]
+    one = ops.reshape(x, (*before, 1, size, *after), name=f"{name}.one")
+    each = ops.expand(one, (*before, times, size, *after), name=f"{name}.each")
+    return ops.reshape(each, (*before, times * size, *after), name=name)
 
 
 @stands_for("repeat_interleave")

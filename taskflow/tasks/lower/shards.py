@@ -52,7 +52,7 @@ class Shards:
 
 def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout) -> dict[str, Shards]:
     """Return, by bundle's name, those that are kept as shares beyond ZeRO's stage 1. A bundle that one processor holds alone is
-    not."""
+    not, nor one of fewer elements than shares: all of it is kept, so that holders stay alike."""
     found: dict[str, Shards] = {}
     using: Mapping[str, Sequence[str]] | None = None
     in_blocks = bool(gather_units(graph, strategy))
@@ -65,7 +65,7 @@ def shards_of(graph: OperatorGraph, strategy: Strategy, layout: ParameterLayout)
         classes = _by_replicas(_by_stages(strategy, bundle, using[bundle.unit]), sync.replicas)
         most = min(sync.shard_group or len(classes[0]), len(classes[0]))
         size = next(n for n in range(most, 0, -1) if len(classes[0]) % n == 0)
-        if size > 1:
+        if 1 < size <= bundle.size:
             groups = tuple(tuple(c[i : i + size]) for c in classes for i in range(0, len(c), size))
             cuts = tuple(even_cuts(bundle.size, size))
             found[bundle.name] = Shards(sync.zero, groups, cuts, sync.ahead, sync.in_blocks and in_blocks)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import HybridParallel, MessageSync, SyncAlgorithm, map_graph
@@ -112,3 +113,17 @@ def test_shares_in_groups_across_some_replicas_are_lowered_with_these_replicas()
     """Groups of four in nodes of eight: four replicas, each of which is such a group."""
     step, _ = both(network(SMALL, 32, 2), "d16 hsdp4 mb1", None)
     assert step.replicas.count == 4 and len(step.replicas.images) == 4
+
+
+def test_weights_of_fewer_elements_than_replicas_are_kept_whole() -> None:
+    """So that all replicas do the same, and one stands for them: a norm of 4 features, on 16 devices."""
+    graph = OperatorGraph("float32", "narrow")
+    x = taskflow.input(graph, (64, 64), name="x")
+    for i in range(80):
+        x = taskflow.relu(taskflow.linear(x, 64, name=f"layers.{i}.linear"), name=f"layers.{i}.relu")
+    x = taskflow.linear(taskflow.rms_norm(taskflow.linear(x, 4, name="down"), name="norm"), 64, name="up")
+    graph.minimize(taskflow.mse_loss(x, taskflow.input(graph, x.shape, name="targets"), name="loss"))
+    for plan in ("d16 zero3 mb1", "d16 zero2 mb1"):
+        step, evaluator = both(graph, plan, None)
+        assert step.replicas.count == 16 and step.makespan == evaluator.seconds
+        assert min(bundle.size for bundle in evaluator.current()[0].bundles) == 4
