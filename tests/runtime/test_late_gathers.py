@@ -14,8 +14,7 @@ import taskflow
 from taskflow.checkpoint import load_checkpoint, save_checkpoint
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
-from taskflow.mapper import choose, parse_sync
-from taskflow.mapper.config import CollectiveSync, Sync, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import CollectiveSync, Sync, SyncAlgorithm, UpdatePlacement, choose, parse_sync
 from taskflow.models.gpt import gpt
 from taskflow.rules import AdamW
 from taskflow.runtime.executor import Executor

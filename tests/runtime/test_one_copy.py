@@ -11,8 +11,7 @@ import pytest
 from language_model import CONFIG, feeds, model, random_strategy
 
 from taskflow.machine import host
-from taskflow.mapper import choose
-from taskflow.mapper.config import MessageSync, UpdatePlacement
+from taskflow.mapper import MessageSync, UpdatePlacement, choose
 from taskflow.mapper.strategy import Strategy
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
