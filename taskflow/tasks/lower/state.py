@@ -118,11 +118,13 @@ class Lowering:
     across: frozenset[str] = frozenset()  # layers of weights that several stages of a pipeline share
     scattered: dict[int, list[int]] = field(default_factory=dict)
     """By processor, for each layer and pass, the task after which a whole gradient is no longer needed there."""
+    losses: frozenset[TensorKey] = field(init=False)
     topics: list[Topic] = field(init=False)  # of copies of a node's outputs, by node
     _users: dict[TensorKey, list[tuple[Node, int]]] = field(default_factory=dict)  # tensor -> (reader, which input)
 
     def __post_init__(self) -> None:
         self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
+        self.losses = frozenset((loss.node, loss.index) for loss in self.graph.losses)
         again = self.strategy.recompute | self.strategy.rerun, self.strategy.regather
         self.forgettable = {
             (t.node, t.index) for node in self.graph if any(again)
