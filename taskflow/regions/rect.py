@@ -6,8 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from taskflow.collector import quick
 
-@dataclass(frozen=True, slots=True, order=True, init=False)
+
+@quick
+@dataclass(frozen=True, slots=True, order=True)
 class Rect:
     """Box of the points ``p`` with ``lo[i] <= p[i] < hi[i]`` for every dimension ``i``. All Rects in taskflow are half-open.
 
@@ -17,11 +20,6 @@ class Rect:
 
     lo: tuple[int, ...]
     hi: tuple[int, ...]
-
-    def __init__(self, lo: tuple[int, ...], hi: tuple[int, ...]) -> None:
-        """Make a Rect. A step has millions, and what a frozen dataclass does by itself takes twice as long."""
-        _set_lo(self, lo)
-        _set_hi(self, hi)
 
     @staticmethod
     def of(shape: Sequence[int]) -> Rect:
@@ -122,9 +120,6 @@ class Rect:
 
     def __str__(self) -> str:
         return "[" + ", ".join(f"{lo}:{hi}" for lo, hi in zip(self.lo, self.hi)) + "]"
-
-
-_set_lo, _set_hi = (Rect.__dict__[name].__set__ for name in ("lo", "hi"))
 
 
 def covers(rects: Iterable[Rect], whole: Rect) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from taskflow.collector import quick
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import CopyRequest, Exchange, Strategy
 from taskflow.operators.operator import Reads
@@ -32,6 +33,7 @@ need."""
 SourceSelector = Callable[[CopyRequest], int]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One piece of one operator: its processor, and the Rects that it touches."""
