@@ -270,9 +270,9 @@ class Lowering:
             wrote = part.written(node, self.strategy[node.name], pipeline, tensor.index, rect)
         return members_of(processor, wrote, self.read_by(tensor, rect, processor, wrote))
 
-    def read_by(self, tensor: Tensor, rect: Rect, processor: int, group: Iterable[int]) -> dict[int, Rect]:
-        """Return what processors in all replicas read of a tensor, as one of them reads ``rect``. NotAlikeError if some read
-        nothing."""
+    def read_by(self, tensor: Tensor, rect: Rect, processor: int, group: Iterable[int] | None) -> dict[int, Rect]:
+        """Return what processors in all replicas (None: all of the micro-batch) read of a tensor, as one of them reads ``rect``.
+        NotAlikeError if some read nothing."""
         assert self.part is not None
         for node, i in self._readers_of(tensor):
             for piece in self.pieces[node.number]:
