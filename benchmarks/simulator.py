@@ -59,7 +59,7 @@ class Public:
 PUBLIC = {
     "llama-405B": Public("Llama-405B", 1536, "h100", 1024, (
         "t8 p16 d8 mb1 v8 zero1", "t8 p16 d8 mb1 v8 zero1 recompute=full", "t8 c2 p8 d8 mb1 v8 zero1 recompute=selective",
-        "t8 c2 p8 d8 mb1 v8", "t8 p8 d16 mb1 zero1", "t8 p9 d14 mb1 v14 zero1", "t8 d128 mb1 zero3 recompute=full",
+        "t8 c2 p8 d8 mb1 v8", "t8 p8 d16 mb1 zero1", "t8 d128 mb1 zero3 recompute=full",
     )),
     "llama-70B": Public("Llama-70B", 1024, "h100", 1024, ("t8 p8 d16 mb1 v10 zero1", "t4 p4 d64 mb1 v5 recompute=selective")),
     "gpt-175B": Public("GPT-3-175B", 1536, "a100", 1024, (
