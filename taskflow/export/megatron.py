@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from taskflow.export.decoder import DecoderSizes, sizes_of
 from taskflow.export.hybrid import Hybrid
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import HybridPlan, PipelineSchedule, attends, default_bucket, layer_numbers, samples, stages_of
+from taskflow.mapper import (
+    HybridPlan,
+    PipelineSchedule,
+    attends,
+    default_bucket,
+    layer_numbers,
+    numbered_layer,
+    samples,
+    stages_of,
+)
 
 LEVELS = ("selective", "whole")  # its checkpoint of a layer is reentrant: the whole layer runs again
 MORE_WORDS = ("products", "regather")  # fields of plans that this file knows besides `KNOWN_WORDS`
@@ -121,10 +130,10 @@ def _stages(graph: OperatorGraph, plan: HybridPlan) -> list[str]:
     if plan.pipeline == 1:
         return []
     count = plan.pipeline * plan.virtual
-    numbers = layers_read(graph)
+    numbers = {name: layer for name, layer in layers_read(graph).items() if numbered_layer(name)}
     stage_of = stages_of(graph, count, plan.stages)
     dealt = [len({layer for name, layer in numbers.items() if stage_of[name] == stage}) for stage in range(count)]
-    if not all(dealt):
+    if not all(dealt[1:-1]) or sum(dealt) > len(set(numbers.values())):
         raise ValueError("a stage without layers; Megatron-LM's stages are made of whole layers")
     if len(set(dealt)) == 1:
         return [f"--num-virtual-stages-per-pipeline-rank {plan.virtual}"] if plan.virtual > 1 else []

@@ -11,7 +11,7 @@ from taskflow.export.difference import LATE
 from taskflow.export.hybrid import Hybrid
 from taskflow.export.megatron import layers_read, require_positions, require_transformer
 from taskflow.graph import OperatorGraph
-from taskflow.mapper import BLOCK, PipelineSchedule, bucket_word, samples, stages_of
+from taskflow.mapper import BLOCK, PipelineSchedule, bucket_word, numbered_layer, samples, stages_of
 
 SCHEDULES = {
     (PipelineSchedule.GPIPE, False): "GPipe", (PipelineSchedule.GPIPE, True): "LoopedBFS",
@@ -114,7 +114,8 @@ def _model(of: DecoderSizes) -> list[str]:
 def _points(graph: OperatorGraph, hybrid: Hybrid) -> str:
     """The first layer of each stage but the first, by torchtitan's names."""
     plan = hybrid.plan
-    numbers, count = layers_read(graph), plan.pipeline * plan.virtual
+    count = plan.pipeline * plan.virtual
+    numbers = {name: layer for name, layer in layers_read(graph).items() if numbered_layer(name)}
     stage_of = stages_of(graph, count, plan.stages)
     first = [min((layer for name, layer in numbers.items() if stage_of[name] == s), default=None) for s in range(count)]
     if None in first:

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from taskflow.collector import quick
 
+
+@quick
 @dataclass(frozen=True, slots=True, order=True)
 class Rect:
     """Box of the points ``p`` with ``lo[i] <= p[i] < hi[i]`` for every dimension ``i``. All Rects in taskflow are half-open.
@@ -86,11 +89,11 @@ class Rect:
 
     def shift(self, offset: Sequence[int]) -> Rect:
         """Return the Rect moved by ``offset``."""
-        return Rect(tuple(a + o for a, o in zip(self.lo, offset)), tuple(a + o for a, o in zip(self.hi, offset)))
+        return Rect(tuple([a + o for a, o in zip(self.lo, offset)]), tuple([a + o for a, o in zip(self.hi, offset)]))
 
     def relative_to(self, base: Rect) -> Rect:
         """Return the same points, counted from ``base.lo``."""
-        return self.shift([-o for o in base.lo])
+        return self.shift([-o for o in base.lo]) if any(base.lo) else self
 
     def slices(self, base: Rect) -> tuple[slice, ...]:
         """Return the slices that index this Rect in an array that holds ``base``."""

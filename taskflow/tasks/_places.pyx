@@ -3,15 +3,11 @@
 
 import numpy as np
 
-from cython.operator cimport dereference
 from libc.stdint cimport int64_t
 from libc.string cimport memmove
-from libcpp.map cimport map as cmap
 from libcpp.pair cimport pair
 from libcpp.queue cimport priority_queue
-from libcpp.set cimport set as cset
-
-ctypedef pair[int64_t, int64_t] Two
+from libcpp.vector cimport vector
 
 cdef struct Placed:
     int64_t low, high, first, last
@@ -46,49 +42,76 @@ def places(sizes, first, last, int64_t most):
     return np.asarray(found).tolist() if fits else None
 
 
+cdef struct Two:
+    int64_t key, other
+
+
+cdef class _Sorted:
+    """Pairs of numbers, ascending, in one piece of memory: there are at most some thousands of holes."""
+    cdef vector[Two] all
+
+    cdef Py_ssize_t find(self, int64_t key, int64_t other) noexcept nogil:
+        cdef Py_ssize_t low = 0, high = self.all.size(), middle
+        while low < high:
+            middle = (low + high) >> 1
+            if self.all[middle].key < key or (self.all[middle].key == key and self.all[middle].other < other):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef void add(self, int64_t key, int64_t other) noexcept nogil:
+        self.all.insert(self.all.begin() + self.find(key, other), Two(key, other))
+
+
 cdef class _Holes:
-    cdef cset[Two] by_size  # (size, offset)
-    cdef cmap[int64_t, int64_t] starts, ends  # offset -> size; end -> offset
+    cdef _Sorted by_size  # (size, offset)
+    cdef _Sorted places  # (offset, size)
+
+    def __cinit__(self):
+        self.by_size, self.places = _Sorted(), _Sorted()
 
     cdef void free(self, int64_t offset, int64_t size) noexcept nogil:
-        cdef cmap[int64_t, int64_t].iterator found = self.ends.find(offset)
-        cdef int64_t before
-        if found != self.ends.end():
-            before = dereference(found).second
-            size += self.remove(before)
-            offset = before
-        if self.starts.find(offset + size) != self.starts.end():
-            size += self.remove(offset + size)
-        self.starts[offset] = size
-        self.ends[offset + size] = offset
-        self.by_size.insert(Two(size, offset))
+        cdef Py_ssize_t at = self.places.find(offset, 0)
+        cdef Two* before = &self.places.all[at - 1] if at > 0 else NULL
+        if at < <Py_ssize_t>self.places.all.size() and self.places.all[at].key == offset + size:
+            size += self.remove(at)
+        if before != NULL and before.key + before.other == offset:
+            offset = before.key
+            size += self.remove(at - 1)
+        self.places.add(offset, size)
+        self.by_size.add(size, offset)
 
     cdef int64_t take(self, int64_t size) noexcept nogil:
-        cdef cset[Two].iterator at = self.by_size.lower_bound(Two(size, -1))
-        cdef int64_t found, offset
-        if at == self.by_size.end():
+        cdef Py_ssize_t at = self.by_size.find(size, -1)
+        cdef Two found
+        if at == <Py_ssize_t>self.by_size.all.size():
             return -1
-        found, offset = dereference(at).first, dereference(at).second
-        self.remove(offset)
-        if found > size:
-            self.free(offset + size, found - size)
-        return offset
+        found = self.by_size.all[at]
+        self.by_size.all.erase(self.by_size.all.begin() + at)
+        at = self.places.find(found.other, 0)
+        if found.key == size:
+            self.places.all.erase(self.places.all.begin() + at)
+        else:
+            self.places.all[at] = Two(found.other + size, found.key - size)
+            self.by_size.add(found.key - size, found.other + size)
+        return found.other
 
     cdef int64_t take_ending_at(self, int64_t end) noexcept nogil:
-        cdef cmap[int64_t, int64_t].iterator found = self.ends.find(end)
+        cdef Py_ssize_t at = self.places.find(end, 0) - 1
         cdef int64_t offset
-        if found == self.ends.end():
+        if at < 0 or self.places.all[at].key + self.places.all[at].other != end:
             return -1
-        offset = dereference(found).second
-        self.remove(offset)
+        offset = self.places.all[at].key
+        self.remove(at)
         return offset
 
-    cdef int64_t remove(self, int64_t offset) noexcept nogil:
-        cdef int64_t size = self.starts[offset]
-        self.starts.erase(offset)
-        self.ends.erase(offset + size)
-        self.by_size.erase(Two(size, offset))
-        return size
+    cdef int64_t remove(self, Py_ssize_t at) noexcept nogil:
+        """Remove a hole by its number among places; its size."""
+        cdef Two one = self.places.all[at]
+        self.places.all.erase(self.places.all.begin() + at)
+        self.by_size.all.erase(self.by_size.all.begin() + self.by_size.find(one.other, one.key))
+        return one.other
 
 
 def places_by_time(sizes, first, last):
@@ -97,7 +120,7 @@ def places_by_time(sizes, first, last):
     cdef Py_ssize_t count = len(size), i
     cdef int64_t[::1] found = np.empty(count, np.int64)
     cdef _Holes holes = _Holes()
-    cdef priority_queue[Two] ends  # (-last, number): what ends first is on top
+    cdef priority_queue[pair[int64_t, int64_t]] ends  # (-last, number): what ends first is on top
     cdef int64_t top = 0, live = 0, most = 0, place, tail
     with nogil:
         for i in range(count):
@@ -112,7 +135,7 @@ def places_by_time(sizes, first, last):
                 place = top if tail < 0 else tail
                 top = place + size[i]
             found[i] = place
-            ends.push(Two(-end[i], -i))
+            ends.push(pair[int64_t, int64_t](-end[i], -i))
             live += size[i]
             most = max(most, live)
     return np.asarray(found).tolist(), top, most

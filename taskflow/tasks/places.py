@@ -8,14 +8,19 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Integers = Sequence[int] | np.ndarray[Any, np.dtype[np.int64]]
 
 
-def places(sizes: Sequence[int], first: Sequence[int], last: Sequence[int], most: int) -> list[int] | None:
+def places(sizes: Integers, first: Integers, last: Integers, most: int) -> list[int] | None:
     """Return the byte offset of each buffer of ``sizes`` bytes that lives from position ``first`` to ``last``, given those of the
     buffers before it. None if one does not end below ``most``."""
     found: list[int] = []
     placed: list[tuple[int, int, int, int]] = []  # place, end, first and last, from the lowest place upwards
-    for size, begin, end in zip(sizes, first, last):
+    for size, begin, end in zip(*map(_ints, (sizes, first, last))):
         place = 0
         for low, high, from_, to in placed:
             if from_ <= end and to >= begin:
@@ -29,10 +34,11 @@ def places(sizes: Sequence[int], first: Sequence[int], last: Sequence[int], most
     return found
 
 
-def places_by_time(sizes: Sequence[int], first: Sequence[int], last: Sequence[int]) -> tuple[list[int], int, int]:
+def places_by_time(sizes: Integers, first: Integers, last: Integers) -> tuple[list[int], int, int]:
     """Return the byte offset of each buffer of ``sizes`` bytes that lives from position ``first`` (ascending) to ``last``, the
     arena's size, and the most bytes that live at once. Each takes the smallest hole that holds it, else the arena grows."""
     found: list[int] = []
+    sizes, first, last = map(_ints, (sizes, first, last))
     holes = _Holes()
     ends: list[tuple[int, int]] = []  # (last, number) of what lives
     top = live = most = 0
@@ -52,6 +58,10 @@ def places_by_time(sizes: Sequence[int], first: Sequence[int], last: Sequence[in
         live += size
         most = max(most, live)
     return found, top, most
+
+
+def _ints(of: Integers) -> list[int]:
+    return np.asarray(of, np.int64).tolist()  # type: ignore[no-any-return]
 
 
 class _Holes:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from taskflow.collector import quick
 from taskflow.graph import Node
 from taskflow.mapper import Pass, ranges
 from taskflow.regions import Rect
@@ -37,6 +38,7 @@ class Kind(Enum):
         return self is Kind.COPY or self is Kind.COLLECTIVE
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Memory on one processor: an instance of ``rect`` of the region called ``region``.
@@ -68,6 +70,7 @@ class Buffer:
         return f"{self.region}{self.rect} @ {self.processor}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Part:
     """The Rect ``rect`` of a buffer, counted from the buffer's own first element."""
@@ -80,6 +83,7 @@ Runs = tuple[int, int]
 """In how many stretches of memory a task finds what it reads, and in how many it puts what it writes: of parts the most."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class GradientTo:
     """Buffer of a gradient, and whether this task adds to it or is the first to fill it."""
@@ -100,6 +104,7 @@ class OtherHalf:
     nbytes: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Compute:
     """Forward or backward of one piece of an operator; numbers are buffers. ``other``: the other half of a divided backward
@@ -118,6 +123,7 @@ class Compute:
     other: OtherHalf | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Copy ``source`` to ``target``, between processors or within one; ``add`` (within one only): add instead."""
@@ -127,6 +133,7 @@ class Transfer:
     add: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Summation:
     """Sum: target += the sources, in this order (``fresh``: target = the first one, then += the others)."""
@@ -174,6 +181,7 @@ class AllGather:
     packed: tuple[Part, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Block:
     """Part of an all-to-all that one member gives to another, or to itself. Members are numbered by their places in the group."""
@@ -261,6 +269,7 @@ class UserCall:
 Work = Compute | Transfer | Summation | Collective | Filling | Norm | Clip | Update | UserCall
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Task:
     """One action of a processor, of the link between two processors, or of several together (COLLECTIVE). ``number``: its place

@@ -59,7 +59,7 @@ def parsed(text: str) -> Namespace:
     return parser.parse_args(shlex.split(text, comments=True))
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", [*PLANS, "p2 v5 d4 mb1"])  # the last with stages for the embedding and the loss alone
 def test_megatrons_parser_takes_the_flags_and_they_say_the_plan(plan: str) -> None:
     graph, wanted = gpt(), parse_plan(plan)
     found = exported(graph, strategy_of(graph, plan), "megatron", "plan.args")

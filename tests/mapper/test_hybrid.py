@@ -220,6 +220,14 @@ def test_layers_are_dealt_to_stages() -> None:
     assert layers(graph, 3, (1, 3, 2)) == [1, 3, 2]
 
 
+def test_with_a_stage_or_two_more_than_layers_what_is_beside_these_has_its_own() -> None:
+    graph = decoder()
+    assert layers(graph, CONFIG.layers + 2) == [0, *[1] * CONFIG.layers, 0]  # as Llama 3 of 405 billion is trained
+    stages = stages_of(graph, CONFIG.layers + 2)
+    assert stages["tokens"] == stages["wte"] == 0 and stages["lm_head"] == stages["loss"] == stages["targets"] == CONFIG.layers + 1
+    assert layers(graph, CONFIG.layers + 1) == [*[1] * CONFIG.layers, 0]  # the scores of all words are more work
+
+
 def test_networks_without_layers_are_dealt_by_flops() -> None:
     graph = OperatorGraph("float64", "unnamed")
     x = taskflow.input(graph, (4, 8), name="x")

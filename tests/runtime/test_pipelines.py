@@ -338,6 +338,16 @@ def test_a_checkpoint_goes_on_under_another_plan(tmp_path: Path) -> None:
     np.testing.assert_allclose([second.train(tokens(step)) for step in range(3, 6)], losses[3:], rtol=1e-10)
 
 
+@pytest.mark.parametrize("plan", ["t2 p2 mb1 v2", "t2 p2 mb1 v3"])
+def test_more_stages_than_layers_give_the_same_numbers(plan: str) -> None:
+    """Sums of partial values are left to the next stage by shares: of words alone (v2), and within layers (v3)."""
+    graph, rule = gpt(replace(GPT, layers=2), "float64"), Adam(0.01)
+    wanted = Executor(graph, undivided(graph), rule)
+    found = Executor(graph, map_graph(HybridParallel(plan), graph, taskflow.host(4)), rule)
+    steps = [tokens(step) for step in range(3)]
+    np.testing.assert_allclose([found.train(of) for of in steps], [wanted.train(of) for of in steps], rtol=1e-10)
+
+
 def test_the_explanation_has_the_bubble() -> None:
     graph = gpt(replace(GPT, layers=4, batch=8), "float64")
     machine = taskflow.load_machine("p100", 2)

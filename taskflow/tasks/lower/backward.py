@@ -116,7 +116,7 @@ def _gather(
     None if nobody put anything. Where the processors that computed partial values, and nobody else, put one gradient each,
     every one of them gets the sum. ``forget``: what was put is not looked at again."""
     key = (tensor.node, tensor.index)
-    seed = any(tensor is loss for loss in state.graph.losses)
+    seed = key in state.losses
     put = state.gradients.get(key, {})
     if key not in state.needs_gradient or not (put or seed):
         return None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.collector import quick
 from taskflow.machine import ring_bytes
 from taskflow.regions import Rect
 from taskflow.tasks.lower.contiguous import contiguous, position, runs
@@ -353,6 +354,7 @@ class Emitter:
         return known
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class _Known:
     """Facts that every task that uses a buffer needs: all of it, its history, the number of its whole Rect there, and its size."""

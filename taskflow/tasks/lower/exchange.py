@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from taskflow.collector import quick
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect, covers
 from taskflow.tasks.lower.emit import Emitter
@@ -23,6 +24,7 @@ Item = TypeVar("Item")
 Given = tuple[int, Rect, int]  # the same of a reader's gradient, in the order that the backward pass has it in
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Instance of ``rect`` on ``processor`` that is to be filled from ``sources``, which are disjoint and cover it."""

@@ -183,7 +183,8 @@ def _divide(
 ) -> Owners:
     """Return who owns a tensor whose partial values collectives sum, if what is cut anew within a group goes as collectives too. A
     reduce-scatter leaves every processor that computed a part with what it reads of the sum. Where these overlap, and of losses, an
-    all-reduce leaves all with all; and where others read it, the first of them gets the sum alone."""
+    all-reduce leaves all with all. Where as many others read one share each, as on the next stage of a pipeline, each leaves it to
+    one of them; and where others read it otherwise, the first gets the sum alone."""
     if state.strategy.sums is not SyncAlgorithm.COLLECTIVE or tensor.dtype.kind in "iub":
         return owners
     reading = _readers(state, tensor, owners) if (found := _apart(table, owners.crossing)) else {}
@@ -191,15 +192,18 @@ def _divide(
     for rect, held in found.items():
         readers = reading.get(rect, {})
         own = {p: next(iter(reads)) for p, reads in readers.items() if len(reads) == 1}
+        elsewhere = readers.keys().isdisjoint(held)
         if rect in owners.crossing and rect.ndim:
-            owners.among[rect] = _shares_of_all(state, tensor, rect, own, owners.crossing[rect])
-            shares[rect] = own
+            owners.among[rect] = _shares_of_all(state, tensor, rect, own, owners.crossing[rect], elsewhere)
+            shares[rect] = {p: owners.among[rect][p] for p in held} if elsewhere else own
             continue
         if not rect.ndim or readers.keys() > held.keys():
             owners.summed[rect] = held
+        elif elsewhere and len(own) == len(readers) == len(held) and _tile(list(own.values()), rect):
+            shares[rect] = dict(zip(sorted(held), [own[p] for p in sorted(own)]))
         elif not readers or not readers.keys() <= held.keys():
             shares[rect] = {owners.pieces[rect.lo][1]: rect}
-        elif len(own) == len(readers) and sum(r.volume for r in own.values()) == rect.volume and covers(own.values(), rect):
+        elif len(own) == len(readers) and _tile(list(own.values()), rect):
             shares[rect] = own
         else:
             owners.summed[rect] = held
@@ -212,17 +216,25 @@ def _divide(
         return owners
 
 
+def _tile(shares: Sequence[Rect], whole: Rect) -> bool:
+    """True if shares are disjoint and together the whole."""
+    return sum(share.volume for share in shares) == whole.volume and covers(shares, whole)
+
+
 def _shares_of_all(
-    state: Lowering, tensor: Tensor, rect: Rect, own: Mapping[int, Rect], group: Sequence[int]
+    state: Lowering, tensor: Tensor, rect: Rect, own: Mapping[int, Rect], group: Sequence[int], elsewhere: bool
 ) -> dict[int, Rect]:
-    """What each processor of a group reads of a Rect, of which some (``own``) are lowered. NotAlikeError unless these are equal
-    shares."""
+    """What each processor of a group reads of a Rect, of which some (``own``) are lowered; if others read it (``elsewhere``), what
+    each leaves to one of them. NotAlikeError unless these are equal shares."""
     if not own:
         raise NotAlikeError(f"partial values of {tensor.name} are summed across replicas")
     (processor, read), *_ = own.items()
-    found = {p: one.intersect(rect) for p, one in state.read_by(tensor, read, processor, group).items()}
+    every = state.read_by(tensor, read, processor, None if elsewhere else group)
+    found = {p: part for p, one in every.items() if not (part := one.intersect(rect)).empty}
+    if elsewhere and len(found) == len(group):
+        found = dict(zip(group, found.values()))
     volumes = {one.volume for one in found.values()}
-    if len(volumes) > 1 or volumes.pop() * len(found) != rect.volume or not covers(found.values(), rect):
+    if found.keys() != set(group) or len(volumes) > 1 or not _tile(list(found.values()), rect):
         raise NotAlikeError(f"partial values of {tensor.name} are read in other shares by other replicas")
     return found
 

@@ -45,15 +45,18 @@ def owner_gradient(
     if not seed and len(parts) == 1 and parts[0][0] == owner and parts[0][1] == rect:
         return parts[0][2]
     target = emit.buffer(name, rect, owner, tensor.dtype)
-    fresh: list[Rect] = []  # what already has a value
+    fresh: dict[Rect, None] = {}  # what already has a value
+    distinct = dict.fromkeys([shared for *_, shared in parts])
+    whole, volumes = covers(distinct, rect), [shared.volume for shared in distinct]
+    apart = whole and not seed and all(volumes) and sum(volumes) == rect.volume  # none overlaps another one
     if seed:
         emit.fill(f"{name}{rect}", emit.whole(target), 1.0, scaled=True, also_after=state.chain(owner))
-        fresh.append(rect)
-    elif not covers([shared for *_, shared in parts], rect) or partial_overlap([s for *_, s in parts]):
+        fresh[rect] = None
+    elif not apart and (not whole or partial_overlap([s for *_, s in parts])):
         emit.fill(f"{name}{rect}", emit.whole(target), 0.0, also_after=state.chain(owner))
-        fresh.append(rect)
+        fresh[rect] = None
     for processor, _, buffer, shared in parts:
-        first = not any(done.overlaps(shared) for done in fresh)
+        first = shared not in fresh and (apart or not any(done.overlaps(shared) for done in fresh))
         source, into, part = emit.part(buffer, shared), emit.part(target, shared), f"{name}{shared}"
         if first:
             arriving.copies.append((part, source, into))
@@ -63,7 +66,7 @@ def owner_gradient(
             staging = emit.whole(emit.buffer(f"{part} arriving", Rect.of(shared.shape), owner, tensor.dtype))
             arriving.copies.append((part, source, staging))
             arriving.sums.append((part, staging, into))
-        fresh.append(shared)
+        fresh[shared] = None
     return target
 
 

@@ -100,11 +100,13 @@ class StepPart:
         return self._found(node, config, pipeline, number, at, True)
 
     def on(
-        self, node: Node, config: OpConfig, pipeline: Pipeline | None, number: int, processors: Iterable[int]
+        self, node: Node, config: OpConfig, pipeline: Pipeline | None, number: int, processors: Iterable[int] | None
     ) -> dict[int, Rect]:
-        """Return the pieces of the micro-batch of a lowered one on some processors, by processor. NotAlikeError unless each of
-        these has one."""
+        """Return the pieces of the micro-batch of a lowered one on some processors (None: on all), by processor, ascending.
+        NotAlikeError unless each of these has one."""
         every = self._found(node, config, pipeline, number, self._place(node, config, pipeline, number)[1], False)
+        if processors is None:
+            return every
         if not every.keys() >= (wanted := set(processors)):
             raise NotAlikeError(f"{node.name} is not on all processors that give it something")
         return {p: every[p] for p in sorted(wanted)}
@@ -171,10 +173,10 @@ class StepPart:
         return self._writers[key][1]
 
     def read(
-        self, node: Node, config: OpConfig, pipeline: Pipeline | None, number: int, argument: int, group: Iterable[int]
+        self, node: Node, config: OpConfig, pipeline: Pipeline | None, number: int, argument: int, group: Iterable[int] | None
     ) -> dict[int, Rect]:
         """Return what the pieces on some processors (`on`) read of an operator's input, by processor."""
-        key = id(config), node.operator, node.specs, number, argument, tuple(group)
+        key = id(config), node.operator, node.specs, number, argument, None if group is None else tuple(group)
         if key not in self._read or self._read[key][0] is not config:
             pieces = self.on(node, config, pipeline, number, key[-1])
             self._read[key] = config, {p: node.reads(one).inputs[argument] for p, one in pieces.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from taskflow.collector import quick
 from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import CopyRequest, Exchange, Strategy
 from taskflow.operators.operator import Reads
@@ -32,6 +33,7 @@ need."""
 SourceSelector = Callable[[CopyRequest], int]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One piece of one operator: its processor, and the Rects that it touches."""
@@ -118,11 +120,13 @@ class Lowering:
     across: frozenset[str] = frozenset()  # layers of weights that several stages of a pipeline share
     scattered: dict[int, list[int]] = field(default_factory=dict)
     """By processor, for each layer and pass, the task after which a whole gradient is no longer needed there."""
+    losses: frozenset[TensorKey] = field(init=False)
     topics: list[Topic] = field(init=False)  # of copies of a node's outputs, by node
     _users: dict[TensorKey, list[tuple[Node, int]]] = field(default_factory=dict)  # tensor -> (reader, which input)
 
     def __post_init__(self) -> None:
         self.topics = [Topic(Purpose.OUTPUT, node.name) for node in self.graph]
+        self.losses = frozenset((loss.node, loss.index) for loss in self.graph.losses)
         again = self.strategy.again.computed, self.strategy.again.fetched
         self.forgettable = {
             (t.node, t.index) for node in self.graph if any(again)
@@ -266,9 +270,9 @@ class Lowering:
             wrote = part.written(node, self.strategy[node.name], pipeline, tensor.index, rect)
         return members_of(processor, wrote, self.read_by(tensor, rect, processor, wrote))
 
-    def read_by(self, tensor: Tensor, rect: Rect, processor: int, group: Iterable[int]) -> dict[int, Rect]:
-        """Return what processors in all replicas read of a tensor, as one of them reads ``rect``. NotAlikeError if some read
-        nothing."""
+    def read_by(self, tensor: Tensor, rect: Rect, processor: int, group: Iterable[int] | None) -> dict[int, Rect]:
+        """Return what processors in all replicas (None: all of the micro-batch) read of a tensor, as one of them reads ``rect``.
+        NotAlikeError if some read nothing."""
         assert self.part is not None
         for node, i in self._readers_of(tensor):
             for piece in self.pieces[node.number]:

@@ -43,6 +43,8 @@ def both(graph: OperatorGraph, plan: str, clip_norm: float | None = None) -> tup
     pytest.param("t2 c2 p2 d2 mb1 v2 recompute=selective", 8, 4, marks=pytest.mark.slow),
     pytest.param("t4 d4 mb2 overlap=none", 3, 1, marks=pytest.mark.slow),
     ("t2 p2 d4 mb2 v2 zero1", 4, 2),
+    ("t2 p2 d4 mb1 v4 zero1", 6, 2),  # stages of what is before and after the layers alone
+    pytest.param("t2 p2 d4 mb1 v4 recompute=full", 3, 4, marks=pytest.mark.slow),  # stages that end within layers
     pytest.param("t4 p2 d2 mb1 recompute=full", 4, 2, marks=pytest.mark.slow),
     pytest.param("t4 p2 d2 mb1 recompute=whole bucket=3K", 4, 2, marks=pytest.mark.slow),
     pytest.param("t2 regather p2 d4 mb1 recompute=selective", 4, 2, marks=pytest.mark.slow),

@@ -60,7 +60,7 @@ def _arenas(step: FoldedStep, checkpoint: Callable[[], object]) -> dict[int, tup
         checkpoint()
         here = np.flatnonzero(lives.processor == processor)
         here = here[np.argsort(lives.first[here], kind="stable")]
-        _, arena, most = plan_places(*(of[here].tolist() for of in (lives.nbytes, lives.first, lives.last)))
+        _, arena, most = plan_places(*(of[here] for of in (lives.nbytes, lives.first, lives.last)))
         found[processor] = arena, most
     return found
 
