@@ -37,10 +37,8 @@ FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
 SETTINGS, DTYPE, FREEZE = "taskflow.settings", "taskflow.dtype", "taskflow.freeze"  # keys of a click context's meta
 DEBUG, PROGRAM = "taskflow.debug", "taskflow.program"
 F = TypeVar("F", bound=Callable[..., Any])
-COSTS_HELP = (
-    "Costs of tasks: analytic, from the machine's rates; or measured, by timing tasks one by one on the CPU or GPU at hand and "
-    "keeping the times on disk (the first time this takes a moment)."
-)
+COSTS_HELP = ("Costs of tasks: analytic, from the machine's rates; or measured, by timing tasks one by one on the CPU or GPU at "
+              "hand and keeping the times on disk (the first time this takes a moment).")  # fmt: skip
 RULES: Mapping[str, UpdateRule | None] = {
     "sgd": SGD(lr=0.1), "momentum": SGD(lr=0.1, momentum=0.9), "adam": Adam(), "adamw-bf16": AdamWInBfloat16(), "none": None}
 

@@ -133,7 +133,7 @@ def test_attention_cut_by_positions_is_refused() -> None:
 def test_a_stage_that_needs_a_size_of_the_one_before_is_refused() -> None:
     """A stage begins in the middle of an attention, behind which its result gets the shape that its input had."""
     with pytest.raises(ValueError, match="needs a size of a tensor of an earlier stage"):
-        plan_for("llama", "p2 d2 v2 mb1", 4)
+        plan_for("llama", "p2 d2 v4 mb1", 4)
 
 
 @pytest.mark.parametrize("name", fast_among(["gpt2", "mixtral", "t5"], ["t5"]))

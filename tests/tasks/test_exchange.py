@@ -192,13 +192,24 @@ def test_between_other_processors_copies_stay_copies() -> None:
     assert [task.kind for task in about if not gradients_of_weights(task)] == 8 * [Kind.COPY]
 
 
-def test_partial_values_that_others_read_are_added_at_one() -> None:
-    graph, strategy = two_operators(OpConfig((1, 2, 1), (2, 3)), OpConfig((1, 1, 1, 2), (0, 1)), "relu")
+def test_partial_values_that_one_other_reads_are_added_at_one() -> None:
+    assert shares_for_others(OpConfig((1, 1, 1), (2,))) == [8, 0]
+
+
+def test_partial_values_that_as_many_others_read_are_left_to_them_by_shares() -> None:
+    assert shares_for_others(OpConfig((1, 2, 1), (2, 3))) == [4, 4]
+
+
+def shares_for_others(readers: OpConfig) -> list[int]:
+    """The positions of the sum that each of the processors 0 and 1 gets, whose partial values others read. Gradients go back as
+    copies, and to both by an all-gather."""
+    graph, strategy = two_operators(readers, OpConfig((1, 1, 1, 2), (0, 1)), "relu")
     tasks = lower(graph, strategy, SGD(0.1))
     (added,) = [task for task in tasks if task.topic.purpose is Purpose.PARTIAL and task.topic.name == "wrote"]
-    assert isinstance(added.work, ReduceScatter) and [s.rect.empty for s in added.work.shares] == [False, True]
     back = [t for t in tasks if t.topic.purpose is Purpose.GRADIENT and t.topic.name == "wrote" and t.kind.travels]
-    assert [t.kind for t in back] == [Kind.COPY, Kind.COPY, Kind.COLLECTIVE] and isinstance(back[-1].work, AllGather)
+    assert [t.kind for t in back] == [Kind.COPY] * len(readers.processors) + [Kind.COLLECTIVE]
+    assert isinstance(back[-1].work, AllGather) and isinstance(added.work, ReduceScatter)
+    return [0 if share.rect.empty else share.rect.shape[1] for share in added.work.shares]
 
 
 def test_a_mapper_that_picks_sources_gets_copies() -> None:
