@@ -28,8 +28,8 @@ from export_steps import ROOT, SIZES
 ACTIVATIONS = {"llama": "silu", "gpt": "gelu", "vit": "gelu", "mlp": "relu"}
 EXPECTED = {"rank": "computes more slowly", "link": "messages: sums of gradients", "kernel": "forward"}
 RATE = "300mbit"  # of the slow link
-SLEEP_SECONDS, TIMES = 0.004, 60  # before each layer of the slow rank; that the slow activation is computed
-STEPS = 5
+SLEEP_SECONDS, TIMES = 0.01, 200  # before each layer of the slow rank; that the slow activation is computed
+STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)

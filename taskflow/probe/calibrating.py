@@ -14,7 +14,7 @@ from taskflow.operators.operator import computes_in
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import group_of, name_of, of_weights, parts_of, size_of, unit_message
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.probe.joined import by_kind, owner_of, predicted_parts
+from taskflow.probe.joined import COMPUTE, by_kind, owner_of, predicted_parts
 from taskflow.probe.kineto import RankTrace, TimeOf
 from taskflow.programs import TrainingProgram
 from taskflow.rules import Adam
@@ -39,21 +39,27 @@ def calibrated(
     """Return a machine with what a run took, and what was changed. ``step_seconds``: what its step takes without a profiler, which
     slows all parts down alike.
 
-    Sizes of operators in the step get the times that they had there (median of ranks); the update's figures change in proportion.
-    The figures of messages and units that the plan has change together, so that the step takes what it took: a trace does not tell
-    what of them is waiting for another rank."""
+    Sizes of operators in the step get the times that they had there (median of ranks). Where processors wait for collectives,
+    whose threads make all modules slower, only what modules took beside each other counts. The update's figures change in
+    proportion. The figures of messages and units that the plan has change together, so that the step takes what it took: a trace
+    does not tell what of them is waiting for another rank."""
     paths = frozenset[str]().union(*(trace.paths for trace in traces))
     ratios: dict[TimeOf, list[float]] = {}
+    levels = []
     for trace in traces:
         predicted, least = predicted_parts(evaluator, strategy, trace.rank, paths), LEAST_PART * median(trace.seconds)
         known, scale = trace.known, 1.0 if step_seconds is None else step_seconds / median(trace.seconds)
         for part, seconds in known.items():
-            if part.kind in ("forward", "backward", "loss") and predicted.get(part, 0.0) > 0:
+            if part.kind in COMPUTE and predicted.get(part, 0.0) > 0:
                 ratios.setdefault(part, []).append(scale * seconds / predicted[part])
+        levels.append(scale * _computing(known) / (_computing(predicted) or 1.0))
         updates = [by_kind(parts).get("update", 0.0) for parts in (known, predicted)]
         if min(updates) > least:
             ratios.setdefault(TimeOf("update"), []).append(scale * updates[0] / updates[1])
     factors = {part: median(values) for part, values in ratios.items()}
+    if machine.collectives is not None and machine.collectives.blocks:  # messages' figures have what they slow down
+        level = median(levels)
+        factors = {part: factor / (1.0 if part.kind == "update" else level) for part, factor in factors.items()}
     fresh, update = _points(evaluator, strategy, factors, paths), factors.get(TimeOf("update"), 1.0)
     device = machine.processors[0].device
     machine = _of_device(machine, replace(device, timed=_with(device.timed, fresh, update, evaluator)))
@@ -62,6 +68,10 @@ def calibrated(
     said = [f"{len(fresh)} kinds of operators", f"update: {update:.2f} of what was predicted",
             f"messages and what comes with them: {messages:.2f}"]  # fmt: skip
     return replace(machine, source=f"{machine.source}; calibrated by a run"), said
+
+
+def _computing(parts: Mapping[TimeOf, float]) -> float:
+    return sum(seconds for part, seconds in parts.items() if part.kind in COMPUTE)
 
 
 def _of_device(machine: Cluster, device: Device) -> Cluster:

@@ -80,8 +80,8 @@ def joined(evaluator: Evaluator, strategy: Strategy, traces: Sequence[RankTrace]
     seconds = median(max(steps) for steps in zip(*(trace.seconds for trace in traces)))
     paths = frozenset[str]().union(*(trace.paths for trace in traces))
     predicted = predicted_parts(evaluator, strategy, chosen, paths)
-    rows = _rows(predicted, known[chosen])
-    slow = _excess(known, chosen)
+    rows = _rows(predicted, known[chosen], paths)
+    slow = _excess(known, chosen, paths)
     host = known[chosen].get(TimeOf("host"), 0.0)
     whole = sum(known[chosen].values())
     return Joined(
@@ -153,17 +153,27 @@ def _add(found: dict[TimeOf, float], part: TimeOf, seconds: float) -> None:
 
 
 # ---- the difference --------------------------------------------------------------------------------------------------
-def _rows(predicted: Mapping[TimeOf, float], measured: Mapping[TimeOf, float]) -> tuple[PartRowOfStep, ...]:
+def _alike(owner: str, paths: frozenset[str]) -> str:
+    """The name of a module and of those that are alike: a layer's number is left out, that of a function within a layer is not."""
+    layer = any(path.startswith(f"{owner}.") for path in paths)
+    return NUMBER.sub("#", f"{owner}.")[:-1] if layer and "." in owner else NUMBER.sub("#", owner)
+
+
+def _rows(
+    predicted: Mapping[TimeOf, float], measured: Mapping[TimeOf, float], paths: frozenset[str]
+) -> tuple[PartRowOfStep, ...]:
     both: dict[tuple[str, str], list[float]] = {}
     for place, parts in enumerate((predicted, measured)):
         for part, seconds in parts.items():
-            key = part.kind, "" if part.message or part.kind == "unit" else NUMBER.sub("#", part.owner)
+            key = part.kind, "" if part.message or part.kind == "unit" else _alike(part.owner, paths)
             both.setdefault(key, [0.0, 0.0])[place] += seconds
     rows = [PartRowOfStep(*key, *seconds) for key, seconds in both.items()]
     return tuple(sorted(rows, key=lambda row: -row.measured_seconds))
 
 
-def _excess(known: Mapping[int, Mapping[TimeOf, float]], chosen: int) -> dict[tuple[str, str], float]:
+def _excess(
+    known: Mapping[int, Mapping[TimeOf, float]], chosen: int, paths: frozenset[str]
+) -> dict[tuple[str, str], float]:
     """By how much modules take longer on a rank than on the fastest other that has them; none if that is not much of all."""
     more: dict[tuple[str, str], float] = {}
     own = least = 0.0
@@ -171,7 +181,7 @@ def _excess(known: Mapping[int, Mapping[TimeOf, float]], chosen: int) -> dict[tu
         others = [parts[part] for rank, parts in known.items() if rank != chosen and part in parts]
         if part.kind in COMPUTE and others:
             own, least = own + seconds, least + min(seconds, *others)
-            key = part.kind, NUMBER.sub("#", part.owner)
+            key = part.kind, _alike(part.owner, paths)
             more[key] = more.get(key, 0.0) + max(0.0, seconds - min(others))
     return more if least > 0 and own > SLOWER * least else {}
 

@@ -14,6 +14,7 @@ from taskflow.cli.main import main
 from taskflow.machine import save
 from taskflow.optimizer import make_evaluator
 from taskflow.probe import built, calibrated, joined, read_kineto, read_probes
+from taskflow.probe.joined import _alike
 from taskflow.probe.kineto import TimeOf
 
 PROBED = str(Path(__file__).with_name("two_cores.json"))
@@ -83,6 +84,13 @@ def test_the_parts_of_a_step_add_up_to_it(tmp_path: Path) -> None:
     }  # fmt: skip
     for key, microseconds in expected.items():
         assert found.of(TimeOf(*key)) == pytest.approx(microseconds * 1e-6), key
+
+
+def test_layers_alike_are_one_part_and_functions_within_them_are_not() -> None:
+    """By its number a layer is told from a function that a layer has: it has parts itself."""
+    paths = frozenset({"blocks.2", "blocks.2.norm", "blocks.2.mlp", "blocks.2.mlp.1", "0"})
+    found = [_alike(owner, paths) for owner in ("blocks.2", "blocks.2.norm", "blocks.2.mlp.1", "0", "")]
+    assert found == ["blocks.#", "blocks.#.norm", "blocks.#.mlp.1", "0", ""]
 
 
 def test_on_a_gpu_kernels_tell_and_messages_count_where_nothing_else_runs(tmp_path: Path) -> None:
