@@ -75,7 +75,7 @@ def joined(evaluator: Evaluator, strategy: Strategy, traces: Sequence[RankTrace]
             f"{', '.join(map(str, ranks)) or 'none'}"
         )
     known = {trace.rank: trace.known for trace in traces}
-    waits = {rank: sum(s for part, s in parts.items() if part.message or part.kind == "host") for rank, parts in known.items()}
+    waits = {rank: sum(s for part, s in parts.items() if part.message) for rank, parts in known.items()}
     chosen = min(waits, key=lambda rank: waits[rank])
     seconds = median(max(steps) for steps in zip(*(trace.seconds for trace in traces)))
     paths = frozenset[str]().union(*(trace.paths for trace in traces))
@@ -179,7 +179,7 @@ def _excess(
     own = least = 0.0
     for part, seconds in known[chosen].items():
         others = [parts[part] for rank, parts in known.items() if rank != chosen and part in parts]
-        if part.kind in COMPUTE and others:
+        if part.kind in (*COMPUTE, "host") and others:
             own, least = own + seconds, least + min(seconds, *others)
             key = part.kind, _alike(part.owner, paths)
             more[key] = more.get(key, 0.0) + max(0.0, seconds - min(others))
