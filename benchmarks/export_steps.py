@@ -228,15 +228,15 @@ def worker(folder: str, name: str, rounds: int) -> None:
     dist.destroy_process_group()
 
 
-def traced(step: Callable[[], None], path: Path) -> None:
-    """Write a trace of some steps in a row."""
+def traced(step: Callable[[], None], path: Path, count: int = TRACED) -> None:
+    """Write a trace of so many steps in a row."""
     import torch
     import torch.distributed as dist
 
     step()
     dist.barrier()
     with torch.profiler.profile() as profiler:
-        for _ in range(TRACED):
+        for _ in range(count):
             step()
     profiler.export_chrome_trace(str(path))
 

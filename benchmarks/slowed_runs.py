@@ -142,13 +142,9 @@ def worker(folder: str, how: str, name: str) -> None:
                 layer.register_forward_hook(lambda *_: time.sleep(SLEEP_SECONDS))
     if how == "kernel":
         slow_down(ACTIVATIONS[name])
-    for _ in range(3):
+    for _ in range(2):
         step()
-    dist.barrier()
-    with torch.profiler.profile() as profiler:
-        for _ in range(STEPS):
-            step()
-    profiler.export_chrome_trace(str(Path(folder, f"{how}_{dist.get_rank()}.json")))
+    export_steps.traced(step, Path(folder, f"{how}_{dist.get_rank()}.json"), STEPS)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -57,7 +57,7 @@ def calibrated(
         if min(updates) > least:
             ratios.setdefault(TimeOf("update"), []).append(scale * updates[0] / updates[1])
     factors = {part: median(values) for part, values in ratios.items()}
-    if machine.collectives is not None and machine.collectives.blocks:  # messages' figures have what they slow down
+    if machine.collectives is not None and machine.collectives.blocks:  # what those slow down counts with them
         level = median(levels)
         factors = {part: factor / (1.0 if part.kind == "update" else level) for part, factor in factors.items()}
     fresh, update = _points(evaluator, strategy, factors, paths), factors.get(TimeOf("update"), 1.0)
