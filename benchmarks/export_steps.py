@@ -6,8 +6,9 @@ A probe runs before each network and once more behind them, and has never seen t
 Networks of tests/export/networks.py, somewhat larger, and of own_networks.py. The plans of a network take turns; measured is the
 median of all steps, each until the slower rank is done, the update (SGD with momentum) included. Other programs on the machine
 disturb all of this, the probe as much as the steps. ``--probes FILE ...``: those instead of new ones. Behind the rounds some
-steps of each network's first plan are traced; the last column has what its others are predicted to take once that run was read
-back. ``--networks mixer convnext lstm t5``: networks that the probe was not made with.
+steps of each plan are traced and read back: the last columns have the part of the traced step that has a name, and what a plan is
+predicted to take once the run of another plan of its network was read back (mean error over these). ``--networks mixer convnext
+lstm t5``: networks that the probe was not made with.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,13 +41,14 @@ SIZES: dict[str, dict[str, int]] = {
 }  # fmt: skip
 BATCH, STEPS, WORDS = 8, 128, 1024
 IN_A_ROW = 2  # steps of one plan
-TRACED = 3  # steps of the first plan behind the rounds
+TRACED = 3  # steps of each plan behind the rounds
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Seconds of a step. ``nearest``: whether the plan is one near what was asked for. ``low``, ``high``: quartiles. ``read_back``:
-    what is predicted once the network's first plan was read back; None of that plan."""
+    """Seconds of a step. ``nearest``: whether the plan is one near what was asked for. ``low``, ``high``: quartiles. ``named``: the
+    part of the traced step that has a name. ``read_back``: what is predicted once each of the network's other plans was read back,
+    in their order."""
 
     network: str
     plan: str
@@ -55,12 +57,18 @@ class Row:
     measured: float
     low: float
     high: float
-    read_back: float | None
+    named: float
+    read_back: tuple[float, ...]
 
     @property
     def error(self) -> float:
         """Predicted over measured, less one."""
         return self.predicted / self.measured - 1
+
+    @property
+    def errors_read_back(self) -> list[float]:
+        """The same once each of the other plans was read back."""
+        return [seconds / self.measured - 1 for seconds in self.read_back]
 
 
 def main() -> None:
@@ -94,15 +102,14 @@ def main() -> None:
     if options.json:
         print(json.dumps({"rows": [asdict(row) for row in found], "fits": errors}))
         return
-    print("| network | plan | predicted ms | measured ms | quartiles | predicted / measured | read back |\n" + "|---" * 7 + "|")
+    print("| network | plan | predicted ms | measured ms | quartiles | predicted / measured | named | another read back |\n"
+          + "|---" * 8 + "|")  # fmt: skip
     for row in found:
         near = " (nearest)" if row.nearest else ""
         print(f"| {row.network} | {row.plan}{near} | {1e3 * row.predicted:.1f} | {1e3 * row.measured:.1f} | "
-              f"{1e3 * row.low:.1f} to {1e3 * row.high:.1f} | {row.predicted / row.measured:.2f} | "
-              f"{'' if row.read_back is None else f'{row.read_back / row.measured:.2f}'} |")  # fmt: skip
-    others = [row for row in found if row.read_back is not None]
-    print(f"\nothers than the first: mean error {fmean(abs(row.error) for row in others):.1%}, once that was read back "
-          f"{fmean(abs((row.read_back or 0.0) / row.measured - 1) for row in others):.1%}")  # fmt: skip
+              f"{1e3 * row.low:.1f} to {1e3 * row.high:.1f} | {row.predicted / row.measured:.2f} | {row.named:.1%} | "
+              f"{fmean(map(abs, row.errors_read_back)):.1%} |")  # fmt: skip
+    print(f"\nonce another plan was read back: mean error {fmean(abs(e) for row in found for e in row.errors_read_back):.1%}")
     print(f"mean error {fmean(abs(row.error) for row in found):.1%}, largest {max((row.error for row in found), key=abs):+.1%}")
     for name in options.networks:
         print(f"tau of {name}: {tau([row for row in found if row.network == name]):.2f}")
@@ -178,7 +185,7 @@ def rows(steps: dict[str, list[list[float]]], probes: Sequence[str], folder: Pat
     import taskflow
     from taskflow.machine import save
     from taskflow.optimizer import make_evaluator
-    from taskflow.probe import built, calibrated, read_kineto, read_probes
+    from taskflow.probe import built, calibrated, joined, read_kineto, read_probes
 
     result = built(read_probes(probes), "probed")
     save(result.machine, folder / "machine.json")
@@ -187,15 +194,18 @@ def rows(steps: dict[str, list[list[float]]], probes: Sequence[str], folder: Pat
         graph, plans = exported_plans(name)
         rule = taskflow.SGD(lr=0.1, momentum=0.9)
         evaluator = make_evaluator(graph, result.machine, rule=rule)
-        traces = [read_kineto(str(folder / name / f"trace_{rank}.json")) for rank in range(2)]
-        evaluator.set(plans[0].nearest)
-        machine, _ = calibrated(result.machine, evaluator, plans[0].nearest, traces, median(of_plans[0]))
-        behind = make_evaluator(graph, machine, rule=rule)
+        predicted, named, behind = [], [], []
+        for number, (plan, times) in enumerate(zip(plans, of_plans)):
+            traces = [read_kineto(str(folder / name / f"trace_{number}_{rank}.json")) for rank in range(2)]
+            predicted.append(float(evaluator.set(plan.nearest)))
+            named.append(joined(evaluator, plan.nearest, traces).named)
+            machine, _ = calibrated(result.machine, evaluator, plan.nearest, traces, median(times))
+            after = make_evaluator(graph, machine, rule=rule)
+            behind.append([float(after.set(other.nearest)) for other in plans])
         for number, (plan, exported, times) in enumerate(zip(PLANS[name], plans, of_plans)):
-            times = sorted(times)
-            found.append(Row(name, plan, bool(exported.differences), float(evaluator.set(exported.nearest)), median(times),
-                             times[len(times) // 4], times[3 * len(times) // 4],
-                             float(behind.set(exported.nearest)) if number else None))  # fmt: skip
+            low, middle, high = quantiles(times, n=4)
+            others = tuple(seconds[number] for read, seconds in enumerate(behind) if read != number)
+            found.append(Row(name, plan, bool(exported.differences), predicted[number], middle, low, high, named[number], others))
     return found, result.errors
 
 
@@ -223,7 +233,8 @@ def worker(folder: str, name: str, rounds: int) -> None:
     found = in_rounds(steps, rounds)
     if dist.get_rank() == 0:
         Path(folder, "measured.json").write_text(json.dumps(found))
-    traced(steps[0], Path(folder, f"trace_{dist.get_rank()}.json"))
+    for number, step in enumerate(steps):
+        traced(step, Path(folder, f"trace_{number}_{dist.get_rank()}.json"))
     dist.barrier()
     dist.destroy_process_group()
 

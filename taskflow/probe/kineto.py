@@ -19,7 +19,10 @@ from typing import Any
 from taskflow.reading import parse_json
 
 PREFIX = "taskflow::"
-STEP, LOSS, FINISH = "step", "loss", "finish"
+STEP, LOSS = "step", "loss"
+OF_PARTS = {LOSS: "loss", "sums": "gradients", "finish": "loss sum"}
+"""Of an exported module's names that are no module's, the part of the step."""
+BROUGHT = "BroughtPieces"  # of an exported module: activations in another layout, copies and message
 SENDS = ("gloo:", "nccl:")
 CALLS = ("c10d::", "c10d_functional::", "_c10d_functional::")
 UNIT = re.compile(r"FSDP::(\w+)(?: \((.*)\))?")
@@ -99,9 +102,9 @@ def read_kineto(path: str) -> RankTrace:
     on_gpu = any(event.category in GPU_WORK for event in found)
     if on_gpu:
         slices = list(_of_kernels(found, slices))
-    paths = frozenset(event.name.removeprefix(PREFIX) for event in found if event.name.startswith(PREFIX)) - {STEP, LOSS, FINISH}
+    paths = frozenset(event.name.removeprefix(PREFIX) for event in found if event.name.startswith(PREFIX))
     parts = [_within(slices, *window) for window in windows]
-    return RankTrace(rank, [(end - begin) / 1e6 for begin, end in windows], parts, paths, on_gpu)
+    return RankTrace(rank, [(end - begin) / 1e6 for begin, end in windows], parts, paths - {STEP, *OF_PARTS}, on_gpu)
 
 
 def _order(event: _Event) -> tuple[float, float, bool]:
@@ -195,12 +198,14 @@ def _part(stack: Sequence[_Event], walk: _Sequences) -> TimeOf:
     if (inner := _backward_of(stack)) is not None:
         if "Sequence number" in inner.args:
             walk.backward = walk.owners.get(int(inner.args["Sequence number"]), walk.backward)
+        if BROUGHT in inner.name:
+            return TimeOf("activations", "" if walk.backward == LOSS else walk.backward)
         return TimeOf("loss" if walk.backward == LOSS else "backward", "" if walk.backward == LOSS else walk.backward)
     path = _module(stack)
-    if path == LOSS:
-        return TimeOf("loss")
-    if path == FINISH:
-        return TimeOf("loss sum")
+    if any(event.name == BROUGHT for event in stack):
+        return TimeOf("activations", "" if path == LOSS else path)
+    if path in OF_PARTS:
+        return TimeOf(OF_PARTS[path])
     if path or any(event.name.startswith("aten::") for event in stack):
         return TimeOf("forward", path)
     return TimeOf("host")
@@ -211,7 +216,7 @@ def _message(stack: Sequence[_Event], part: TimeOf) -> TimeOf:
     unit = next((found for event in reversed(stack) if (found := UNIT.fullmatch(event.name))), None)
     if unit is not None:
         return TimeOf("gradients" if "reduce" in unit.group(1) or "rs_wait" in unit.group(1) else "weights", unit.group(2) or "")
-    if part.kind == "loss sum":
+    if part.message:
         return part
     if part.kind == "host":
         return TimeOf("stage")

@@ -52,6 +52,26 @@ def says_how_it_lies(mesh: Any) -> bool:
     return all(one.stride() == torch.empty(one.shape).stride() and one.to_local().is_contiguous() for one in made)
 
 
+def brought_at_once(random: Random, mesh: Any) -> bool:
+    """Bring sums of different sizes and types, and other layouts, at once: whether each is as by itself, with a sum a message of a
+    type, dimension of the mesh and 100 bytes."""
+    values, layouts, sent = [], [], []
+    for number in range(12):
+        here = [Replicate() for _ in range(mesh.ndim)]
+        here[number % mesh.ndim] = Partial() if number % 4 else Shard(0)
+        local = torch.randn(random.choice([2, 4]), random.choice([2, 3]), dtype=(torch.float32, torch.float64)[number % 3 == 0])
+        values.append(DTensor.from_local(local.T.contiguous().T, mesh, tuple(here), run_check=False))
+        layouts.append((Replicate(),) * mesh.ndim)
+    all_reduce, exchange.SLAB = dist.all_reduce, 100
+    exchange.dist.all_reduce = lambda flat, group: (sent.append(flat.nbytes), all_reduce(flat, group=group))
+    found = list(exchange.brought_together(values, layouts))
+    exchange.dist.all_reduce, exchange.SLAB = all_reduce, 1 << 27
+    wanted = [value.redistribute(placements=placements) for value, placements in zip(values, layouts)]
+    right = all(torch.allclose(one.to_local(), other.to_local()) and one.placements == other.placements
+                and one.shape == other.shape for one, other in zip(found, wanted))  # fmt: skip
+    return right and len(sent) < sum(any(isinstance(p, Partial) for p in value.placements) for value in values)
+
+
 def main(folder: str) -> None:
     """Compare on a mesh of one dimension, and of two."""
     dist.init_process_group("gloo")
@@ -67,6 +87,7 @@ def main(folder: str) -> None:
     exchange._by_one_message = counted
     for mesh in (init_device_mesh("cpu", (ranks,)), init_device_mesh("cpu", (2, ranks // 2))):
         right += [compared(random, mesh, seed) for seed in range(CASES)]
+        right.append(brought_at_once(random, mesh))
     right.append(says_how_it_lies(init_device_mesh("cpu", (ranks,))))
     Path(folder, f"rank{dist.get_rank()}.json").write_text(json.dumps({"right": right, "by_one_message": plain}))
     dist.barrier()

@@ -69,7 +69,7 @@ def test_other_layouts_hold_what_dtensors_own_way_brings_there(tmp_path: Path) -
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     for path in tmp_path.glob("rank*.json"):
         found = json.loads(path.read_text())
-        assert all(found["right"]) and len(found["right"]) == 121 and found["by_one_message"] > 40
+        assert all(found["right"]) and len(found["right"]) == 123 and found["by_one_message"] > 40
 
 
 def test_an_exchange_holds_a_slab_beside_what_it_is_given_and_makes(monkeypatch: pytest.MonkeyPatch) -> None:

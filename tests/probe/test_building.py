@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +143,33 @@ def test_a_call_of_torch_takes_its_time_once_and_units_take_theirs() -> None:
     assert device.program is not None and sums
     assert all(paced(task) == pytest.approx(spread.costs.task(task) + device.program.of_unit(
         "sum", task.nbytes / 2)) for task in sums)  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", ["data", "d2 zero1", "d2 zero3"])
+def test_an_update_takes_its_time_for_each_parameter_as_its_program_has_them(plan: str) -> None:
+    """One array of weights and biases, of a unit's layers, too, is updated in as many calls as it has parameters."""
+    torch = pytest.importorskip("torch")
+
+    def times(bias: bool) -> tuple[float, float, int]:
+        layers = (torch.nn.Linear(64, 64, bias=bias), torch.nn.GELU(), torch.nn.Linear(64, 64, bias=bias))
+        module = torch.nn.Sequential(torch.nn.Sequential(*layers), torch.nn.Sequential(*copy.deepcopy(layers)))
+        graph = taskflow.from_torch(module, (128, 64), name="small", verify=False)
+        evaluator = make_evaluator(graph, machine, rule=taskflow.SGD(lr=0.1, momentum=0.9))
+        strategy = taskflow.choose(plan, graph, machine)[0]
+        evaluator.set(strategy)
+        tasks, _ = evaluator.current()
+        cost = evaluator.costs.pace(tasks, strategy)
+        updates = [task for task in tasks.tasks if task.kind is Kind.UPDATE and task.processor == 0]
+        return sum(map(cost, updates)), sum(evaluator.costs.task(task) for task in updates), len(tasks.bundles)
+
+    machine = built(read_probes([PROBED]), "mine").machine
+    timed = machine.kinds[0].timed_of("momentum", "update", False, "float32")
+    assert timed is not None
+    one = timed.seconds(0.0, 0.0)
+    assert one > 0
+    for parameters, (took, once, arrays) in ((4, times(bias=False)), (8, times(bias=True))):
+        assert arrays == (4 if plan == "data" else 2 if plan == "d2 zero3" else 1)
+        assert took - once == pytest.approx((parameters - arrays) * one)
 
 
 def alone(found: Measurements, what: str, nbytes: int) -> float:

@@ -86,6 +86,27 @@ def test_the_parts_of_a_step_add_up_to_it(tmp_path: Path) -> None:
         assert found.of(TimeOf(*key)) == pytest.approx(microseconds * 1e-6), key
 
 
+def test_changes_of_layouts_and_sums_of_whole_weights_are_messages_with_their_copies(tmp_path: Path) -> None:
+    """Also where nothing is on its way: an exported module's own copies belong to them."""
+    forward = [
+        event("taskflow::0", 10, 90, category="user_annotation"), event("aten::linear", 10, 40, **{"Sequence number": 1}),
+        event("BroughtPieces", 60, 40), event("aten::copy_", 65, 10),
+        event("gloo:all_gather", 75, 20, thread=7, category="user_annotation"),
+    ]  # fmt: skip
+    backward = [
+        event("autograd::engine::evaluate_function: BroughtPiecesBackward", 120, 30), event("aten::copy_", 130, 10),
+        event("autograd::engine::evaluate_function: LinearBackward", 160, 50, **{"Sequence number": 1}),
+        event("taskflow::sums", 220, 60, category="user_annotation"), event("aten::cat", 225, 5),
+        event("taskflow::finish", 280, 20, category="user_annotation"), event("aten::mul", 300, 10),
+    ]  # fmt: skip
+    whole = event("taskflow::step", 0, 310, category="user_annotation")
+    found = read_kineto(trace(tmp_path / "a.json", [whole, *forward, *backward])).known
+    of = {part: round(1e6 * seconds) for part, seconds in found.items()}
+    assert of[TimeOf("forward", "0")] == 50 and of[TimeOf("backward", "0")] == 50
+    assert of[TimeOf("activations", "0")] == 40 and sum(s for part, s in of.items() if part.kind == "activations") == 70
+    assert of[TimeOf("gradients")] == 60 and of[TimeOf("loss sum")] == 20
+
+
 def test_layers_alike_are_one_part_and_functions_within_them_are_not() -> None:
     """By its number a layer is told from a function that a layer has: it has parts itself."""
     paths = frozenset({"blocks.2", "blocks.2.norm", "blocks.2.mlp", "blocks.2.mlp.1", "0"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -21,7 +21,7 @@ from taskflow.optimizer.cost.task_costs import Costs
 from taskflow.optimizer.cost.timed import CallPart, parts_of, timed_spent
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks import Compute, Cost, Kind, Runs, Task, TaskGraph, all_reduce_seconds
+from taskflow.tasks import Compute, Cost, Kind, Runs, Task, TaskGraph, Update, all_reduce_seconds
 from taskflow.tasks.lower import gradient_flow, gradients_given
 
 # Of a piece's backward task: which input gradients it gives; bytes of all gradients that it gives; bytes of what it reads, apart
@@ -134,10 +134,19 @@ class ModelCosts(Costs):
         is_cut = self.by_plan and self._is_cut(strategy)
         pacing = Pacing(programs, several, not self.by_plan or self._replicated(strategy), is_cut)
         cut = pacing.cuts if is_cut and any(map(any, pacing.cuts)) else None
+        cost = partial(self._of_parameters, _updated_parameters(graph)) if self.by_plan else self.task
         if strategy.pipeline is None and not pacing.exposed and cut is None and not pacing.units:
-            return self.task
+            return cost
         spent = self.spent if cut is None else partial(self._spent_cut, cut)
-        return paced(graph, strategy, spent, pacing, self.task, copies)
+        return paced(graph, strategy, spent, pacing, cost, copies)
+
+    def _of_parameters(self, parameters: Mapping[int, int], task: Task) -> float:
+        """A task's seconds; of an update that was timed, as its program calls it: for each of the ``parameters`` of its array."""
+        seconds = self.task(task)
+        if not isinstance(task.work, Update) or not self._machine.processors[task.processor].device.timed:
+            return seconds
+        more = parameters.get(task.work.weights.buffer, 1) - 1
+        return seconds + more * self.other(Kind.UPDATE, task.processor, 0, 0)
 
     @property
     def by_plan(self) -> bool:
@@ -269,6 +278,12 @@ class ModelCosts(Costs):
 
     def route_class(self, source: int, target: int) -> tuple[object, ...]:
         return tuple([(k.latency_seconds, k.bytes_per_second) for k in self._machine.route(source, target)])
+
+
+def _updated_parameters(graph: TaskGraph) -> dict[int, int]:
+    """The number of parameters in each flat array of weights, by buffer."""
+    counts = {bundle.name: len({cell.parameter for cell in bundle.cells}) for bundle in graph.bundles}
+    return {buffer: counts[name] for (name, _), buffer in graph.weights.items()}
 
 
 def _multiplies_in(node: Node, kind: NarrowProducts) -> bool:

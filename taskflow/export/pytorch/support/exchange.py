@@ -3,6 +3,7 @@ thread several times as long as such a message."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -56,8 +57,11 @@ def brought(value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
         return value
     changed = [j for j, (here, there) in enumerate(zip(value.placements, placements)) if here != there]
     made = _by_one_message(value, changed[0], placements) if len(changed) == 1 else None
-    if made is None:
-        return value.redistribute(placements=placements)
+    return value.redistribute(placements=placements) if made is None else _of_piece(made, value, placements)
+
+
+def _of_piece(made: torch.Tensor, value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
+    """This rank's piece as a DTensor with the shape of ``value``."""
     steps = torch.empty(value.shape, device="meta").stride()  # pieces are contiguous, whatever the value was
     return DTensor.from_local(made, value.device_mesh, placements, run_check=False, shape=value.shape, stride=steps)
 
@@ -103,6 +107,41 @@ def scattered(value: torch.Tensor, group: Any, axis: int) -> torch.Tensor:
     made = given.new_empty(given.shape[1:])
     reduce_scatter(made, given.flatten(0, 1), group=group)
     return made
+
+
+def brought_together(
+    values: Sequence[DTensor], layouts: Sequence[tuple[Placement, ...]]
+) -> Iterator[DTensor]:
+    """Return each DTensor in its wanted layout. Those that are summed over the same ranks are so by one message for all of a type,
+    of `SLAB` bytes or one array at most: DTensor sends one for each."""
+    sums: dict[tuple[Any, int, torch.dtype], list[int]] = {}
+    for number, (value, placements) in enumerate(zip(values, layouts)):
+        match [(j, here, there) for j, (here, there) in enumerate(zip(value.placements, placements)) if here != there]:
+            case [(j, Partial(reduce_op="sum"), Replicate())]:
+                sums.setdefault((value.device_mesh, j, value.dtype), []).append(number)
+    found: dict[int, DTensor] = {}
+    for (mesh, j, _), numbers in sums.items():
+        for slab in _slabs(values, numbers):
+            pieces = [values[number].to_local() for number in slab]
+            flat = torch.cat([piece.flatten() for piece in pieces])
+            dist.all_reduce(flat, group=mesh.get_group(j))
+            for number, piece, made in zip(slab, pieces, flat.split([piece.numel() for piece in pieces])):
+                found[number] = _of_piece(made.view(piece.shape), values[number], layouts[number])
+    for number, value in enumerate(values):
+        yield found[number] if number in found else brought(value, layouts[number])
+
+
+def _slabs(values: Sequence[DTensor], numbers: Sequence[int]) -> Iterator[list[int]]:
+    """The numbers of the arrays that are sent at once."""
+    slab, nbytes = list[int](), 0
+    for number in numbers:
+        more = values[number].to_local().nbytes
+        if slab and nbytes + more > SLAB:
+            yield slab
+            slab, nbytes = [], 0
+        slab.append(number)
+        nbytes += more
+    yield slab
 
 
 def exchanged(value: torch.Tensor, group: Any, gathered: int, cut: int) -> torch.Tensor:

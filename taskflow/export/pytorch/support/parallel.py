@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from taskflow.export.pytorch.support.exchange import brought_together
 from taskflow.export.pytorch.support.layers import (
     as_placed,
     bring_once,
@@ -97,8 +98,9 @@ class Parallel:
                 with plain_is_whole():
                     torch.autograd.backward(part)
                 found += part.detach()
-        with named("finish"):
+        with named("sums"):
             self._finish()
+        with named("finish"):
             dist.all_reduce(found)
         return found * self._loss_pieces() * self.plan.mesh.get("pipeline", 1) / dist.get_world_size()
 
@@ -216,10 +218,10 @@ class Parallel:
 
     def _finish(self) -> None:
         """Sum the ranks' gradients of one weight: of a weight that several ranks hold whole, and of one of several stages."""
-        for parameter in self.parameters():
-            grad = parameter.grad
-            if isinstance(grad, DTensor) and isinstance(parameter, DTensor) and grad.placements != parameter.placements:
-                parameter.grad = grad.redistribute(placements=parameter.placements)
+        changed = [p for p in self.parameters() if isinstance(p, DTensor) and isinstance(p.grad, DTensor)]
+        changed = [p for p in changed if p.grad.placements != p.placements]
+        for parameter, grad in zip(changed, brought_together([p.grad for p in changed], [p.placements for p in changed])):
+            parameter.grad = grad
         for parameter, group in self._tied_here():
             grad = parameter.grad
             if grad is not None:
