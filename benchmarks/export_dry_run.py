@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -313,12 +314,13 @@ def _layers(shapes: Mapping[str, tuple[int, ...]], graph: taskflow.OperatorGraph
 def _wrong_layers(
     shapes: Mapping[str, tuple[int, ...]], graph: taskflow.OperatorGraph, wanted: Strategy, rank: int
 ) -> Iterator[str]:
-    """Layers whose local result is neither their piece nor, where that is a partial sum or cut anew, what a reader takes of it."""
+    """Layers whose local result is neither what a reader takes of it nor their piece, where that is smaller: readers gather it."""
     for node in _layers(shapes, graph):
         readers = [(r, k) for r in graph for k, t in enumerate(r.inputs) if (t.node, t.index) == (node.number, 0)]
         takes = {r.reads(rect).inputs[k].shape for r, k in readers for rect, p in wanted[r.name].pieces(r) if p == rank}
         makes = {node.writes(rect)[0].shape for rect, p in wanted[node.name].pieces(node) if p == rank}
-        if shapes[node.name] not in (takes or makes):
+        kept = shapes[node.name] in makes and all(prod(shapes[node.name]) < prod(taken) for taken in takes)
+        if shapes[node.name] not in takes and not kept:
             yield f"{node.name}: makes {shapes[node.name]}, planned {sorted(takes or makes)}"
 
 
