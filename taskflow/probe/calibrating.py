@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import sqrt
 from statistics import median
 from typing import Any
@@ -28,6 +28,9 @@ LEAST_MESSAGES = 0.1
 """Of a step: messages that are less are not known by it."""
 MOST_SLOWER, HALVINGS = 4.0, 7
 """Times as long, or as short, as messages may become; how often the range is cut in half, to 2 %."""
+OF_RUN = 2 / 3
+"""Of the (logarithm of the) factor between a step and its prediction, what a network's other plans share; the rest is this run's
+own (docs/benchmarks.md, "Read back")."""
 LEAST_ALONE = 0.25
 """Of what an operator took alone: less is not believed."""
 Key = tuple[str, str, bool, str]
@@ -39,10 +42,11 @@ def calibrated(
     """Return a machine with what a run took, and what was changed. ``step_seconds``: what its step takes without a profiler, which
     slows all parts down alike.
 
-    Sizes of operators in the step get the times that they had there (median of ranks). Where processors wait for collectives,
-    whose threads make all modules slower, only what modules took beside each other counts. The update's figures change in
-    proportion. The figures of messages and units that the plan has change together, so that the step takes what it took: a trace
-    does not tell what of them is waiting for another rank."""
+    Sizes of operators in the step get the times that they had there (median of ranks), and the update's figures change in
+    proportion. Then the figures of messages and units that the plan has change together, so that the step takes what it took: a
+    trace does not tell what of them is waiting for another rank. Where processors wait for collectives, whose threads make all
+    modules slower, only what modules took beside each other counts, and all figures change together by `OF_RUN` of what the step
+    took longer."""
     paths = frozenset[str]().union(*(trace.paths for trace in traces))
     ratios: dict[TimeOf, list[float]] = {}
     levels = []
@@ -57,16 +61,22 @@ def calibrated(
         if min(updates) > least:
             ratios.setdefault(TimeOf("update"), []).append(scale * updates[0] / updates[1])
     factors = {part: median(values) for part, values in ratios.items()}
-    if machine.collectives is not None and machine.collectives.blocks:  # what those slow down counts with them
+    if blocks := machine.collectives is not None and machine.collectives.blocks:  # a slower step counts as a whole
         level = median(levels)
-        factors = {part: factor / (1.0 if part.kind == "update" else level) for part, factor in factors.items()}
+        factors = {part: factor / level for part, factor in factors.items()}
     fresh, update = _points(evaluator, strategy, factors, paths), factors.get(TimeOf("update"), 1.0)
     device = machine.processors[0].device
     machine = _of_device(machine, replace(device, timed=_with(device.timed, fresh, update, evaluator)))
     measured = step_seconds or median(max(steps) for steps in zip(*(trace.seconds for trace in traces)))
-    machine, messages = _with_messages(machine, evaluator, strategy, measured)
-    said = [f"{len(fresh)} kinds of operators", f"update: {update:.2f} of what was predicted",
-            f"messages and what comes with them: {messages:.2f}"]  # fmt: skip
+    said = [f"{len(fresh)} kinds of operators", f"update: {update:.2f} of what was predicted"]
+    if blocks:
+        now = make_evaluator(evaluator.graph, machine, rule=evaluator.rule).seconds_of(strategy)
+        slower = (measured / now) ** OF_RUN
+        machine = _all_slower(machine, slower)
+        said.append(f"everything: {slower:.2f}")
+    else:
+        machine, messages = _with_messages(machine, evaluator, strategy, measured)
+        said.append(f"messages and what comes with them: {messages:.2f}")
     return replace(machine, source=f"{machine.source}; calibrated by a run"), said
 
 
@@ -100,6 +110,26 @@ def _with_messages(machine: Cluster, evaluator: Evaluator, strategy: Strategy, m
         middle = sqrt(low * high)
         low, high = (middle, high) if seconds(middle) < measured else (low, middle)
     return slower(sqrt(low * high)), sqrt(low * high)
+
+
+def _all_slower(machine: Cluster, factor: float) -> Cluster:
+    """A machine on which what was timed, messages and what its program needs for them take so many times as long. Peak rates stay:
+    they say what part of them a step reaches."""
+    device, library = machine.processors[0].device, machine.collectives
+    timed = tuple(
+        replace(one, points=tuple(
+            point._replace(seconds=point.seconds * factor, host_seconds=point.host_seconds * factor) for point in one.points
+        )) for one in device.timed
+    )  # fmt: skip
+    program = device.program
+    if program is not None:
+        names = [one.name for one in fields(program)]
+        program = replace(
+            program, **{name: getattr(program, name) * factor for name in names if name.endswith("_seconds")},
+            **{name: getattr(program, name) / factor for name in names if name.endswith("_bytes_per_second")},
+        )  # fmt: skip
+    made = _of_device(machine, replace(device, timed=timed, program=program))
+    return made if library is None else replace(made, collectives=_slower(library, set(range(len(CURVES))), factor))
 
 
 def _points(
