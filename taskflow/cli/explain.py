@@ -44,10 +44,12 @@ from taskflow.optimizer.explain import (
 )
 from taskflow.optimizer.space import Constraints, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
+from taskflow.saying import some
 from taskflow.tasks import Compute
 from taskflow.working import Working
 
 MOST_STEPS = 2000  # of the critical path in JSON
+MOST_NAMED = 10  # operators that an error lists
 
 
 @click.command("explain", cls=SectionedCommand)
@@ -89,7 +91,7 @@ def explain_command(
     with working("simulating") as display:
         problem = plan_problem(plan, **asked)
         if operator is not None:
-            _known(problem, operator)
+            _check_operator(problem, operator)
         strategy = constraints.repair(named_strategy(problem, plan, seed), problem.graph)
         problem.evaluator.set(strategy)
         found = explain(problem.evaluator)
@@ -130,13 +132,13 @@ def explain_command(
         sys.exit(INTERRUPTED)
 
 
-def _known(problem: Problem, operator: str) -> None:
+def _check_operator(problem: Problem, operator: str) -> None:
     names = [node.name for node in problem.graph]
     if operator not in names:
         close = difflib.get_close_matches(operator, names, 3)
         raise ValueError(
             f"{problem.graph.name} has no operator {operator!r}; "
-            + (f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}")
+            + (f"did you mean {' or '.join(close)}?" if close else f"there are {some(names, MOST_NAMED)}")
         )
 
 
@@ -177,7 +179,7 @@ def as_value(found: Explanation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def shares_as_value(shares: Any) -> dict[str, float]:
+def shares_as_value(shares: Mapping[TaskPurpose, float]) -> dict[str, float]:
     """Return seconds by purpose (forward, synchronisation and so on) as a JSON value."""
     return {work.name.lower(): shares[work] for work in TaskPurpose}
 

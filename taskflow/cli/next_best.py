@@ -15,20 +15,20 @@ from taskflow.optimizer.evaluate import TooManyTasksError
 from taskflow.optimizer.grid import Allowed, make_grid
 from taskflow.optimizer.space import SpaceOptions
 
-LEAST_SECONDS, PART = 5.0, 0.5  # to look for them: this part of a budget in seconds, and at least so many
+LEAST_SECONDS, BUDGET_SHARE = 5.0, 0.5  # to look for them: this share of a budget in seconds, and at least so many
 SAME = 1e-9
-TRIED = 4  # times as many of the grid's plans are simulated as are wanted
+TRIED = 4  # plans of the grid that are simulated for each plan wanted
 BY_RULE = ("data", "model", "expert")
-KIND = ("tensor", "context", "pipeline", "virtual", "data", "experts", "zero", "shard_group", "recompute")
+DISTINGUISHING = ("tensor", "context", "pipeline", "virtual", "data", "experts", "zero", "shard_group", "recompute")
 
 
 def write_next_best(
     problem: Problem, found: SearchResult, rows: Sequence[dict[str, Any]], count: int, out: str, budget: float, space: SpaceOptions,
     target: str | None, quiet: bool,
 ) -> list[dict[str, Any]]:
-    """Write the ``count`` best plans after ``found`` beside ``out``, as PLAN-2.json and on; what they are. ``rows``: usual plans
-    (`beside`). ``budget``: seconds of the search."""
-    deadline = Deadline(max(LEAST_SECONDS, PART * budget))
+    """Write the ``count`` best plans after ``found`` beside ``out``, as PLAN-2.json, PLAN-3.json and so on; return a row for each.
+    ``rows``: usual plans (`beside`). ``budget``: seconds of the search."""
+    deadline = Deadline(max(LEAST_SECONDS, BUDGET_SHARE * budget))
     with working("the plans next to it", not quiet):
         plans = next_best(problem, found, rows, count, space, target, lambda: deadline.expired)
     written = []
@@ -44,8 +44,7 @@ def next_best(
     over: Callable[[], bool],
 ) -> list[tuple[Strategy, float]]:
     """Return the ``count`` fastest plans after ``found`` with their seconds: of usual plans, known mappers and the best of the
-    grid, those that fit and that a framework can express. No two have the same degrees, stage of ZeRO
-    and recomputation."""
+    grid, those that fit and that a framework can express. No two have the same degrees, stage of ZeRO and recomputation."""
     evaluator, framework = problem.evaluator, target_named(target, problem.graph) if target is not None else None
     lacks, seen = refusal(problem.room, framework), {_kind(problem, found.strategy)}
     best: list[tuple[Strategy, float]] = []
@@ -70,7 +69,7 @@ def next_best(
         except (ValueError, TooManyTasksError):
             continue
         seen.add(kind)
-        if abs(seconds / found.seconds - 1) > SAME:  # else it is what was found, said in another way
+        if abs(seconds / found.seconds - 1) > SAME:  # the same time: almost certainly the found plan in another notation
             best.append((strategy, seconds))
     return sorted(best, key=lambda one: one[1])[:count]
 
@@ -109,7 +108,7 @@ def _candidates(
 
 
 def _degrees(plan: HybridPlan) -> tuple[Any, ...]:
-    return tuple(getattr(plan, name) for name in KIND)
+    return tuple(getattr(plan, name) for name in DISTINGUISHING)
 
 
 def _kind(problem: Problem, strategy: Strategy) -> object:

@@ -156,8 +156,8 @@ def trace_option(command: F) -> F:
 
 
 def trace_prediction(problem: Problem, plan: str, path: str) -> None:
-    """Write the step that the evaluator is at as a trace, in the form of a run's; of one of too many tasks the devices as which all
-    others do, which is said. Raises OSError if it cannot be written, and ValueError if no devices stand for others."""
+    """Write the step that the evaluator is at as a trace, in the form of a run's. If it has too many tasks, write one device of
+    each group that behaves alike, and say so on stderr. Raises OSError if it cannot be written, ValueError if none are alike."""
     from taskflow.runtime.profiler import part_document, predicted_document, write_trace
 
     evaluator, facts = problem.evaluator, {**problem.header(), "plan": plan}
@@ -167,8 +167,8 @@ def trace_prediction(problem: Problem, plan: str, path: str) -> None:
         return
     alike = {processor: len(images) for processor, images in step.replicas.images.items()}
     write_trace(part_document(step.first_replica(), alike, facts), path)
-    text = f"{len(alike):,} of {len(problem.machine.processors):,} devices, as which all others do; layers alike have one's name"
-    click.echo(f"{path}: {text}", err=True)
+    few = f"{len(alike):,} of {len(problem.machine.processors):,} devices"
+    click.echo(f"{path}: {few}, which stand for all others; identical layers share one name", err=True)
 
 
 def seed_option(command: F) -> F:

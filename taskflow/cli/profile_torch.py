@@ -22,14 +22,20 @@ def profile_torch(
     plan: str, files: tuple[str, ...], model: str | None, calibrate: str | None, step_seconds: float | None, top: int,
     as_json: bool, quiet: bool,
 ) -> None:
-    """Show the traces of a plan's ranks beside its prediction, and take them into a machine file (``calibrate``). ``step_seconds``:
-    what its step takes without a profiler."""
+    """Show the traces of a plan's ranks beside its prediction, and, with ``calibrate``, update that machine file from them.
+    ``step_seconds``: what its step takes without a profiler. Raises ValueError if the prediction is of another machine."""
     context = click.get_current_context()
-    said = {name for name in OPTIONS if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    given = {name: context.params[name] if name in said else None for name in OPTIONS}
+    typed = {name for name in OPTIONS if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    given = {name: context.params[name] if name in typed else None for name in OPTIONS}
     if calibrate is not None:
         writable(calibrate)
-        given["machine"] = given["machine"] or calibrate
+        asked = given["machine"]
+        if asked is not None and Path(asked).resolve() != Path(calibrate).resolve():
+            raise ValueError(
+                f"--calibrate updates the machine that the prediction is made for: got --machine {asked} and --calibrate "
+                f"{calibrate}; leave --machine out, or name the same file"
+            )
+        given["machine"] = calibrate
     traces = [read_kineto(path) for path in files]
     problem = plan_problem(plan, model, **given)
     strategy = named_strategy(problem, plan)
@@ -42,10 +48,11 @@ def profile_torch(
         machine, changes = calibrated(load_machine(calibrate), problem.evaluator, strategy, traces, step_seconds)
         save(machine, Path(calibrate))
     if as_json:
-        emit({**problem.header(), "plan": plan, **_said(found, top), "calibrated": changes})
+        emit({**problem.header(), "plan": plan, **_as_json(found, top), "calibrated": changes})
         return
     if not quiet:
-        tell(f"{problem.graph} under {strategy.name}; costs: {problem.header()['costs']}; {len(traces)} traces\n")
+        many = f"{len(traces)} trace{'s' if len(traces) > 1 else ''}"
+        tell(f"{problem.graph} under {strategy.name}; costs: {problem.header()['costs']}; {many}\n")
         tell(_rows(found, top))
         tell(f"\nwhat explains the difference\n{_causes(found, top)}\n")
         tell(_ranks(found))
@@ -53,11 +60,11 @@ def profile_torch(
         tell(f"took into {calibrate}: {'; '.join(changes)}")
     tell(
         f"step: predicted {seconds(found.predicted_seconds)}, measured {seconds(found.measured_seconds)}, "
-        f"ratio {found.measured_seconds / found.predicted_seconds:.2f}"
+        f"ratio {_ratio(found.predicted_seconds, found.measured_seconds)}"
     )
 
 
-def _said(found: Joined, top: int) -> dict[str, Any]:
+def _as_json(found: Joined, top: int) -> dict[str, Any]:
     return {
         "step_seconds": found.measured_seconds, "predicted_step_seconds": found.predicted_seconds, "rank": found.rank,
         "named": found.named, "ranks_seconds": {str(rank): dict(parts) for rank, parts in found.ranks.items()},
@@ -82,9 +89,13 @@ def _ratio(predicted: float, measured: float) -> str:
 
 def _causes(found: Joined, top: int) -> str:
     difference = found.measured_seconds - found.predicted_seconds
-    rows = [(cause.what, f"{'+' if cause.seconds > 0 else '-'}{seconds(abs(cause.seconds))}") for cause in found.causes[:top]]
-    rows.append(("all together", f"{'+' if difference > 0 else '-'}{seconds(abs(difference))}"))
+    rows = [(cause.what, _signed(cause.seconds)) for cause in found.causes[:top]]
+    rows.append(("all together", _signed(difference)))
     return render(("cause", "seconds"), rows, words=(0,))
+
+
+def _signed(value: float) -> str:
+    return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
 
 
 def _ranks(found: Joined) -> str:

@@ -39,7 +39,7 @@ from taskflow.optimizer.grid import SIMULATED
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
 
-MORE = 4  # times the budget, that is advised where it was too short
+MORE = 4  # the advised budget, in multiples of one that was too short
 
 
 def _counts(context: click.Context, option: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -109,18 +109,19 @@ def search_command(
         raise ValueError("--top: say with --out where to write")
     if top > 1 and products:
         raise ValueError("--top: the plans next to the best have no products in 8 bits; leave --products or --top out")
-    problem = make_problem(**asked)
+    problem, silent = make_problem(**asked), quiet or as_json
+    smaller_problems = [_of_fewer(problem, count, asked) for count in also_for]
     limit = spending.search
     space = SpaceOptions(degrees, placements, reduction, uneven=uneven, constraints=constraints)
     if target is not None:
         require_target(problem.graph, target)
     searched = partial(
-        run_search, algorithm=algorithm, seed=seed, quiet=quiet or as_json, space=space, memory=memory, workers=workers,
+        run_search, algorithm=algorithm, seed=seed, quiet=silent, space=space, memory=memory, workers=workers,
         target=target, products=products or "",
     )
     found = searched(problem, budget=limit, starts=[named_strategy(problem, name, seed) for name in dict.fromkeys(starts)])
     unsaved = _saved(problem, found, out)
-    beside_it = beside(problem, spending.left, quiet or as_json)
+    beside_it = beside(problem, spending.left, silent)
     if algorithm == "guided" and target is None and memory and space == SpaceOptions():
         before, found = found, better(problem, found, beside_it)
         unsaved = _saved(problem, found, out) if found is not before else unsaved
@@ -128,12 +129,13 @@ def search_command(
     sizes = uneven_pieces(problem.evaluator, long=False)  # at the found strategy since `describe`
     row["uneven_pieces"] = sizes.as_json() if sizes is not None else None
     row["advice"] = more_time(found, spending.whole)
+    interrupted = found.stopped == "interrupted"
     row["next_best"] = after = write_next_best(
-        problem, found, beside_it, top - 1, str(out), spending.whole.seconds, space, target, quiet or as_json
-    ) if top > 1 else []
+        problem, found, beside_it, top - 1, str(out), spending.whole.seconds, space, target, silent
+    ) if top > 1 and not interrupted else []
     row["constraints"] = [str(rule) for rule in constraints.rules]
-    row["also_for"] = smaller = [
-        _smaller(problem, count, asked, str(out), partial(searched, budget=spending.whole)) for count in also_for
+    row["also_for"] = smaller = [] if interrupted else [
+        _smaller(fewer, str(out), partial(searched, budget=spending.whole)) for fewer in smaller_problems
     ]
     if as_json:
         emit(row)
@@ -159,26 +161,35 @@ def search_command(
             tell(f"next: {one['name']}, {one['iteration_seconds'] * 1e3:.4g} ms a step, "
                  f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
         for one in smaller:
-            tell(f"{one['devices']} devices: {one['iteration_seconds'] * 1e3:.4g} ms a step, "
+            tell(f"{one['devices']} devices: {one['why']}" if one["why"] else
+                 f"{one['devices']} devices: {one['iteration_seconds'] * 1e3:.4g} ms a step, "
                  f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
     if unsaved is not None:
         raise unsaved
-    if found.stopped == "interrupted":
+    if interrupted:
         sys.exit(INTERRUPTED)
 
 
-def _smaller(
-    problem: Problem, count: int, asked: dict[str, Any], out: str, searched: Callable[[Problem], SearchResult]
-) -> dict[str, Any]:
-    """Search for ``count`` nodes of a problem's machine (devices, if it is one node), and write the plan beside ``out``."""
+def _of_fewer(problem: Problem, count: int, asked: dict[str, Any]) -> Problem:
+    """The problem on ``count`` nodes of its machine (devices, if it is one node)."""
     processors = problem.machine.processors
     nodes = len({processor.node for processor in processors})
     devices = count * (len(processors) // nodes if nodes > 1 else 1)
-    fewer = make_problem(**{**asked, "devices": devices, "batch": problem.graph.nodes[0].space.shape[0]})
-    found = searched(fewer)
+    return make_problem(**{**asked, "devices": devices, "batch": problem.graph.nodes[0].space.shape[0]})
+
+
+def _smaller(fewer: Problem, out: str, searched: Callable[[Problem], SearchResult]) -> dict[str, Any]:
+    """Search for a plan on fewer devices, and write it beside ``out``. ``why`` there is none, or no file: what was found for all
+    devices is not lost with it."""
+    devices = len(fewer.machine.processors)
+    row: dict[str, Any] = {"devices": devices, "iteration_seconds": None, "file": None, "why": None}
+    try:
+        found = searched(fewer)
+    except ValueError as error:
+        return {**row, "why": str(error)}
     file = str(for_processors(out, devices))
-    save(found.strategy, fewer.graph, fewer.machine.name, file, fewer.made, found.as_json())
-    return {"devices": devices, "iteration_seconds": found.seconds, "file": file}
+    unsaved = _saved(fewer, found, file)
+    return {**row, "iteration_seconds": found.seconds, "file": None if unsaved else file, "why": str(unsaved) if unsaved else None}
 
 
 def more_time(found: SearchResult, budget: Budget) -> str | None:

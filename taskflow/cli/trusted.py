@@ -32,8 +32,8 @@ def runs_option(command: F) -> F:
 
 
 def trusted(problem: Problem, strategy: Strategy, seconds: float) -> dict[str, Any]:
-    """Return ``trust``, how far a prediction by analytic costs can be trusted; empty if no measured plan is like this one. Runs of
-    --runs whose predictions are old do not count; ``old_runs`` says how many these are."""
+    """Return ``{"trust": ...}``: how far a prediction from analytic costs can be trusted; empty if nothing is known. Runs of --runs
+    that another version or machine file predicted are ignored, and counted in ``old_runs``."""
     if problem.made.get("costs", ANALYTIC) != ANALYTIC:
         return {}
     runs = _own_runs(click.get_current_context(silent=True))

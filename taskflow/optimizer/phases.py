@@ -43,7 +43,7 @@ LATE_CHANGE = 0.5  # seconds beyond the budget to look for what would fit where 
 LATE_PLAN = 5.0  # seconds beyond the budget to simulate it, or half the budget if that is more
 CHANGE_SHARE = 0.3  # of the time that is left where no plan in notation fits, for what would fit
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound
-BOUND_SHARE = 0.5  # of the time that is left after plans in notation, at most, for their bound
+PLANS_BOUND_SHARE = 0.5  # of the time that is left after plans in notation, at most, for their bound
 UNORDERED = "plans that are neither pipelined nor sharded"
 
 Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
@@ -116,7 +116,7 @@ def in_phases(run: SearchRun) -> SearchResult:
     reports: list[PhaseReport] = []
     for phase in PHASES:
         begin, before = run.deadline.elapsed, run.proposals
-        barred = phase.bars(run)
+        barred = "interrupted" if run.found is not None and run.deadline.stopped else phase.bars(run)
         if not barred:
             try:
                 _take(run, phase.run(run))
@@ -138,6 +138,7 @@ def in_phases(run: SearchRun) -> SearchResult:
 
 def _take(run: SearchRun, result: SearchResult | None) -> None:
     if result is not None:
+        run.deadline.stopped = run.deadline.stopped or result.stopped == "interrupted"
         run.found = result if run.found is None else joined(run.found, result, run.proposals)
         run.proposals += result.proposals
 
@@ -152,6 +153,7 @@ def _starts(run: SearchRun) -> SearchResult | None:
     evaluator = run.evaluator
     history: list[Improvement] = []
     best: tuple[Strategy, float] | None = None
+    stopped = "finished"
     for start in run.ordered:
         strategy = run.constraints.repair(start, evaluator.graph)
         try:
@@ -162,6 +164,11 @@ def _starts(run: SearchRun) -> SearchResult | None:
             late = isinstance(error, BudgetExhausted)
             run.left_out.append(f"{strategy.name} ({'no time to evaluate it' if late else 'too many tasks'})")
             continue
+        except KeyboardInterrupt:
+            if best is None:
+                raise
+            stopped = "interrupted"
+            break
         run.starts[strategy.name] = seconds
         if lacks:
             run.lacking.append(strategy.name)
@@ -173,7 +180,7 @@ def _starts(run: SearchRun) -> SearchResult | None:
             history.append(Improvement(0, run.deadline.elapsed, seconds))
     if best is None:
         return None
-    return SearchResult(*best, {}, tuple(history), 0, 0, run.deadline.elapsed, run.options.seed, "guided", "finished")
+    return SearchResult(*best, {}, tuple(history), 0, 0, run.deadline.elapsed, run.options.seed, "guided", stopped)
 
 
 def _in_time(deadline: Deadline) -> None:
@@ -206,7 +213,7 @@ def _plans(run: SearchRun) -> SearchResult | None:
         evaluator, replace(options, fits=run.lacks), grid, share, make=allowed.strategy, begun=run.begun
     )
     first = searched.result
-    late = Deadline(max(BOUND_SHARE * deadline.left, LATE_BOUND) if isfinite(options.budget.seconds) else inf)
+    late = Deadline(max(PLANS_BOUND_SHARE * deadline.left, LATE_BOUND) if isfinite(options.budget.seconds) else inf)
     try:
         run.least = grid.least(lambda: late.expired or deadline.stopped)
     except KeyboardInterrupt:
@@ -308,7 +315,7 @@ def _repair(run: SearchRun) -> SearchResult | None:
     """Simulate what fits in closed form. Raises NothingFits that says what would, if that is nothing here."""
     evaluator, error = run.evaluator, run.error
     assert isinstance(error, NothingFits)
-    late = Deadline(max(0.0, run.deadline.left) + LATE_CHANGE)
+    late = Deadline(run.deadline.left + LATE_CHANGE)
     change = change_that_fits(
         evaluator.graph, evaluator.machine, evaluator.rule, over=lambda: late.expired, allowed=run.allowed.may_have
     )

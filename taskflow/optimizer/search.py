@@ -130,7 +130,7 @@ def search(
         limit, seed, of_operators, rivals=() if alone or large else (*known(graph, machine), *unordered),
         starts=starts if alone else (),
         fits=room, progress=progress, deadline=deadline,
-        bound=None if measures else lambda over: _bound(evaluator, of_operators, over, uneven),
+        bound=None if measures or not no_plans else lambda over: _bound(evaluator, of_operators, over, uneven),
     )
 
     def threads() -> int:
@@ -154,7 +154,7 @@ def search(
         if isinstance(costs, str):
             evaluator.costs.close()
     if not no_plans:  # the bound holds for plans with an order, too
-        late = Deadline(max(0.0, deadline.left) + LATE_BOUND if isfinite(limit.seconds) else inf)
+        late = Deadline(deadline.left + LATE_BOUND)
         least = max(run.least, work_bound(evaluator, lambda: late.expired))
         found = replace(found, lower_bound=min(found.seconds, least))
     if found.strategy.ordered:

@@ -18,7 +18,7 @@ from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
 from taskflow.optimizer.space import Weigher, even, repaired, repaired_strategy
 
-BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
+OPERATORS_BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
 
 
 class NothingFits(ValueError):
@@ -38,7 +38,7 @@ class SearchSession:
         count = len(evaluator.machine.processors)
         self.permitted = options.space.constraints.resolve(evaluator.graph, count)
         still = frozenset(node.name for node in evaluator.graph if node.of_weights)
-        self.of_weights = still if len(still) < len(evaluator.graph) else frozenset()  # without samples, nothing else could move
+        self.of_weights = still if len(still) < len(evaluator.graph) else frozenset()  # if all are, all may be changed
         self.syncs = options.space.constraints.syncs(evaluator.graph)  # of layers whose synchronisation is pinned
         self.row = count if options.space.placements == "contiguous" else 0  # as `repaired` has it
         self.deadline = options.deadline or Deadline(options.budget.seconds)
@@ -156,10 +156,10 @@ class SearchSession:
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,
         sums: SyncAlgorithm | None = None, *, even: bool = False,
     ) -> bool:
-        """Try changes to the current strategy, and accept them if the step then takes at most ``limit`` seconds. What is made of
-        weights alone stays as it is in the strategy: on all processors, in those that know it. Changes that the constraints do not
-        permit are repaired first. On unequal devices pieces get the sizes of the shares in force, unless
-        they are to be ``even``. Raises `BudgetExhausted` if there is no budget left."""
+        """Try changes to the current strategy, and accept them if the step then takes at most ``limit`` seconds. Operators that are
+        computed from weights alone stay as they are. Changes that the constraints do not permit are repaired first. On unequal
+        devices pieces get the sizes of the shares in force, unless they are to be ``even``. Raises `BudgetExhausted` if there is no
+        budget left."""
         if self.spent:
             raise BudgetExhausted
         self.proposals += 1
@@ -290,7 +290,7 @@ class SearchSession:
             self.leave_out("lower bound (no time)")
         elif self.options.bound is not None:
             self.enter("lower bound")
-            part = BudgetPart(self, BOUND_SHARE if isfinite(self.deadline.seconds) else 1.0)
+            part = BudgetPart(self, OPERATORS_BOUND_SHARE if isfinite(self.deadline.seconds) else 1.0)
             self.lower_bound = self.options.bound(lambda: part.expired)
 
     def _check(self, strategy: Strategy) -> str:

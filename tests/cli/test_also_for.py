@@ -33,3 +33,18 @@ def test_what_is_not_said_is_asked_for(tmp_path: Path) -> None:
     for more, said in ((["--also-for", "1"], "--also-for: say with --out where"), (["--also-for", "0,x"], "write numbers such as")):
         made = CliRunner().invoke(main, ["search", "mlp", "-m", "p100", "-n", "8", *more])
         assert made.exit_code == 2 and said in made.output, made.output
+
+
+def test_a_smaller_machine_without_a_plan_takes_nothing_away(tmp_path: Path) -> None:
+    """What was found for all devices is printed and written; why there is none for fewer is said."""
+    network = ["llama", "--set", "hidden=2048", "--set", "layers=24", "--batch", "8", "--rule", "adam"]
+    out = str(tmp_path / "plan.json")
+    words = ["search", *network, "-m", "p100", "-n", "4", "--budget", "5p", "--out", out, "--also-for", "1"]
+    made = CliRunner().invoke(main, [*words, "--json"])
+    assert made.exit_code == 0, made.output
+    row = json.loads(made.stdout)
+    assert row["iteration_seconds"] > 0 and (tmp_path / "plan.json").exists() and not (tmp_path / "plan.1.json").exists()
+    (smaller,) = row["also_for"]
+    assert smaller["devices"] == 1 and smaller["file"] is None and "found no plan" in smaller["why"], smaller
+    more = CliRunner().invoke(main, [*words[:-1], "9000"])
+    assert more.exit_code == 2 and "9000" in more.output and "a step is" not in more.output, "said before the search"

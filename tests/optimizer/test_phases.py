@@ -173,6 +173,33 @@ def test_each_phase_says_why_it_did_not_run() -> None:
     assert said["not_run"] == "no start has an order of passes" and said["best_seconds"] is None
 
 
+def test_an_interrupted_search_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while starts are simulated: the first of them is the answer, and no other phase begins."""
+    starts, asked = [strategy_of("p2 mb2"), strategy_of("d2 zero3")], list[str]()
+    evaluator = make_evaluator(network(), machine(), rule=RULE)
+    simulated = evaluator.set
+
+    def second(strategy: Strategy) -> float:
+        asked.append(strategy.name)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return simulated(strategy)
+
+    monkeypatch.setattr(evaluator, "set", second)
+    found = search(evaluator.graph, evaluator.machine, use=evaluator, budget="20p", starts=starts)
+    assert found.stopped == "interrupted" and found.strategy.name == asked[0] and found.seconds > 0
+    assert [one.barred for one in found.phases] == ["", "interrupted", "interrupted", "interrupted"] and len(asked) == 2
+
+
+def test_plans_in_notation_have_one_bound_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of plans with an order holds for all, so none is computed for plans without one."""
+    module, asked = import_module("taskflow.optimizer.search"), list[str]()
+    monkeypatch.setattr(module, "lower_bound", lambda *_, **__: asked.append("operators") or 0.0)
+    assert searched().lower_bound > 0 and not asked
+    searched(memory=False)
+    assert asked == ["operators"]
+
+
 # ---- frameworks ------------------------------------------------------------------------------------------------------
 def test_a_framework_restricts_a_search_in_python_too() -> None:
     graph = network()

@@ -147,7 +147,7 @@ def test_auto_resumes_from_the_newest_whole_checkpoint(folder: Path) -> None:
     assert "run.safetensors: damaged: array" in done.stderr and "resumed from run.step8.safetensors after step 8" in done.stderr
     assert report(done)["losses"] == whole["losses"][8:]
     refused(start("--resume", "auto"), "--resume auto: say with --checkpoint FILE which one")
-    refused(start("--elastic", "1:2"), "--elastic: say with --checkpoint FILE what to write")
+    refused(start("--elastic", "1:2"), "--elastic needs --checkpoint FILE, from which restarted ranks go on")
     refused(start("--elastic", "3:2"), "'3:2': write the fewest and the most ranks, such as 2:4")
 
 

@@ -5,7 +5,8 @@
    plans that share weights in groups (`taskflow.optimizer.algorithms.layer_groups`). If devices are unequal, also data
    parallelism with pieces in proportion to their speeds. From then on, pieces have these sizes, which are adjusted between
    rounds (`taskflow.optimizer.algorithms.uneven`).
-   On 256 processors and more also plans of a few of them that all carry out (`taskflow.optimizer.algorithms.repetitions`).
+   On 256 processors and more, also plans found for a few processors and repeated over the rest
+   (`taskflow.optimizer.algorithms.repetitions`).
 2. Layers: from the best start, patterns of similar layers (`layer_patterns`; not for deep networks), or on 8 processors and
    more a descent over all cuts and device groups (`layer_descent`). From the same start, independent runs of annealing with the
    moves of `layer_annealing`, repeated if they are quick. On 8 processors and more, hybrids of samples and weights

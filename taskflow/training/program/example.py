@@ -1,10 +1,10 @@
-"""Framework of a program that trains one network: its options, its plan, its run and its report.
+"""Turns a function that says what to train into a command: its options, plan, run and report.
 
 A program is a function that returns what to train, decorated with `example`:
 
     @example(PRESETS, data="FILE", data_help="Text file to train on.")
     @click.option("--level", default="word")              # options of its own
-    def main(run: Run, level: str) -> Training: ...
+    def main(run: RunConfig, level: str) -> Training: ...
 
 It gets the options that all programs share (``--mapper``, ``--preset``, ``--data``, ``--steps``, ``--json``, ...), works alone
 and under mpirun, and prints the losses of the run, which are the same under every mapper.
@@ -88,7 +88,7 @@ class RankCommand(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse arguments; exit code 2 if they cannot be understood. Help is printed only once too."""
+        """Parse the arguments. Under mpirun rank 0 alone prints help; a usage error is printed once, with exit code 2."""
         asks = "--help" in args and not speaks()
         try:
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if asks else sys.stdout):
@@ -97,7 +97,6 @@ class RankCommand(click.Command):
             name = _names(parent, info_name) if parent is not None else info_name
             say_once(f"{name}: {error.format_message()} (--help lists what there is)")
             sys.exit(2)
-
 
     def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what holds for all programs, and examples with the name by which the program was called."""
@@ -173,7 +172,7 @@ def run_example(program: str, preset: Preset, options: Options, build: Callable[
 def _elastic(program: str, options: Options, ranks: RankRange) -> int:
     """Start this program as a job of several ranks, again and again. Returns its exit status."""
     if options.checkpoint is None:
-        say_once(f"{program}: --elastic: say with --checkpoint FILE what to write")
+        say_once(f"{program}: --elastic needs --checkpoint FILE, from which restarted ranks go on")
         return 2
 
     def say(text: str) -> None:
