@@ -152,6 +152,10 @@ QWEN2_VL = SIZES | dict(
     vision_config=dict(depth=2, embed_dim=16, num_heads=2, hidden_size=32, patch_size=14),
     rope_scaling={"type": "mrope", "mrope_section": [1, 1, 2]},
 )
+QWEN2_AUDIO = dict(
+    model_type="qwen2_audio", architectures=["Qwen2AudioForConditionalGeneration"], text_config=SIZES | dict(model_type="qwen2"),
+    audio_config=dict(d_model=32, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=64),
+)
 LLAVA = dict(
     model_type="llava", architectures=["LlavaForConditionalGeneration"], image_token_index=63,
     text_config=LLAMA, vision_config=dict(
@@ -206,7 +210,8 @@ def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
     (BERT | dict(architectures=["BertForSequenceClassification"], problem_type="multi_label_classification"), "binary cross-"),
     (HUBERT | dict(architectures=["HubertForCTC"], vocab_size=32), "trained by CTC, a loss that there is not here; choose loss=ms"),
     (BLIP, "BlipForConditionalGeneration"),
-    (QWEN2_VL, r"model.visual \([\d,]+ parameters, of its vision_config\) would be left out. hf:CONFIG.json#text .* Qwen2VLText"),
+    (QWEN2_VL, r"an image of 324 rows among 16 tokens of a sample; .* hf:CONFIG.json#text"),
+    (QWEN2_AUDIO, r"audio_tower \([\d,]+ parameters, of its audio_config\) would be left out. hf:CONFIG.json#text .* Qwen2"),
 ])
 def test_configs_that_are_refused(config: dict[str, Any], why: str, hf: Any) -> None:
     steps = 16 if "vocab_size" in config and config["model_type"] != "hubert" else None
