@@ -377,6 +377,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
             intermediate_size=128, out_hidden_size=64, num_position_embeddings=16, deepstack_visual_indexes=[0],
         ), **WORDS_OF_IMAGES,
     ),
+    "Qwen3-VL-MoE, images": dict(
+        model_type="qwen3_vl_moe", architectures=["Qwen3VLMoeForConditionalGeneration"],
+        text_config=TEXT_OF_IMAGES | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
+        vision_config=PATCHES | dict(
+            intermediate_size=128, out_hidden_size=64, num_position_embeddings=16, deepstack_visual_indexes=[0],
+        ), **WORDS_OF_IMAGES,
+    ),
+    "Qwen3.5, images": dict(
+        model_type="qwen3_5", architectures=["Qwen3_5ForConditionalGeneration"], text_config=HYBRID | dict(
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[1, 1, 0], partial_rotary_factor=0.25),
+        ),
+        vision_config=PATCHES | dict(intermediate_size=128, out_hidden_size=64, num_position_embeddings=16), **WORDS_OF_IMAGES,
+    ),
 }
 LARGE: dict[str, tuple[dict[str, Any], int, int]] = {
     "GPT-2 XL": (dict(model_type="gpt2", n_layer=48, n_head=25, n_embd=1600), 64, 1024),

@@ -70,7 +70,7 @@ def test_towers_for_patches_compute_what_pytorch_does_image_by_image(name: str) 
     """Llama 4's own forward asks for what its text part does not return: None stands for it."""
     graph, _, loss, gradients, _ = imports.compared(name)
     assert loss <= CLOSE and gradients <= CLOSE
-    assert [node.operator.kind for node in graph].count("masked_scatter") == 1 + (name == "Qwen3-VL, images")
+    assert [node.operator.kind for node in graph].count("masked_scatter") == 1 + name.startswith("Qwen3-VL")
 
 
 def test_what_is_the_same_for_all_images_is_there_once() -> None:
