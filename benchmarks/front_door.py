@@ -208,7 +208,8 @@ CONFIGS: dict[str, Row] = {
     ),
     "Qwen2.5-VL 7B": ("multimodal", dict(
         model_type="qwen2_5_vl", architectures=["Qwen2_5_VLForConditionalGeneration"],
-        text_config=decoder("qwen2_5_vl_text", 3584, 18944, 28, 28, 4, 152064), vision_config=dict(out_hidden_size=3584),
+        text_config=decoder("qwen2_5_vl_text", 3584, 18944, 28, 28, 4, 152064),
+        vision_config=dict(hidden_size=1280, out_hidden_size=3584),
     ), 64, 2048),
     "Qwen3-VL 8B": ("multimodal", dict(
         model_type="qwen3_vl", architectures=["Qwen3VLForConditionalGeneration"],

@@ -20,6 +20,11 @@ HYBRID = DECODER | dict(
     layer_types=["linear_attention", "full_attention"],
 )
 GEMMA = DECODER | dict(head_dim=16, layer_types=["sliding_attention", "full_attention"])
+WORDS_OF_IMAGES = dict(image_token_id=5, video_token_id=6, vision_start_token_id=7, vision_end_token_id=8)
+TEXT_OF_IMAGES = DECODER | dict(head_dim=16, rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[2, 3, 3]))
+PATCHES = dict(  # images of 512 x 512 are 8 x 8 patches
+    hidden_size=64, depth=2, num_heads=4, patch_size=64, temporal_patch_size=1, in_channels=1, spatial_merge_size=2,
+)
 CONFIGS: dict[str, dict[str, Any]] = {
     "GPT-2": dict(model_type="gpt2", n_layer=2, n_head=4, n_embd=64, n_positions=64, **WORDS),
     "Llama": dict(model_type="llama", **DECODER),
@@ -345,6 +350,45 @@ CONFIGS: dict[str, dict[str, Any]] = {
     ),
     "PVT": dict(
         model_type="pvt", image_size=32, hidden_sizes=[8, 16, 32, 64], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 4, 4]
+    ),
+    "Llama 4, images": dict(
+        model_type="llama4", architectures=["Llama4ForConditionalGeneration"], image_token_index=5,
+        text_config=DECODER | dict(
+            intermediate_size_mlp=128, head_dim=16, num_local_experts=4, attention_chunk_size=8, moe_layers=[1],
+        ),
+        vision_config=dict(
+            hidden_size=64, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=8,
+            vision_output_dim=64, projector_input_dim=64, projector_output_dim=64,
+        ),
+    ),
+    "Qwen2-VL, images": dict(
+        model_type="qwen2_vl", architectures=["Qwen2VLForConditionalGeneration"], text_config=TEXT_OF_IMAGES,
+        vision_config={k: v for k, v in PATCHES.items() if k != "hidden_size"} | dict(embed_dim=64, hidden_size=64, mlp_ratio=2),
+        **WORDS_OF_IMAGES,
+    ),
+    "Qwen2.5-VL, images": dict(
+        model_type="qwen2_5_vl", architectures=["Qwen2_5_VLForConditionalGeneration"], text_config=TEXT_OF_IMAGES,
+        vision_config=PATCHES | dict(intermediate_size=128, out_hidden_size=64, window_size=256, fullatt_block_indexes=[1]),
+        **WORDS_OF_IMAGES,
+    ),
+    "Qwen3-VL, images": dict(
+        model_type="qwen3_vl", architectures=["Qwen3VLForConditionalGeneration"], text_config=TEXT_OF_IMAGES,
+        vision_config=PATCHES | dict(
+            intermediate_size=128, out_hidden_size=64, num_position_embeddings=16, deepstack_visual_indexes=[0],
+        ), **WORDS_OF_IMAGES,
+    ),
+    "Qwen3-VL-MoE, images": dict(
+        model_type="qwen3_vl_moe", architectures=["Qwen3VLMoeForConditionalGeneration"],
+        text_config=TEXT_OF_IMAGES | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
+        vision_config=PATCHES | dict(
+            intermediate_size=128, out_hidden_size=64, num_position_embeddings=16, deepstack_visual_indexes=[0],
+        ), **WORDS_OF_IMAGES,
+    ),
+    "Qwen3.5, images": dict(
+        model_type="qwen3_5", architectures=["Qwen3_5ForConditionalGeneration"], text_config=HYBRID | dict(
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[1, 1, 0], partial_rotary_factor=0.25),
+        ),
+        vision_config=PATCHES | dict(intermediate_size=128, out_hidden_size=64, num_position_embeddings=16), **WORDS_OF_IMAGES,
     ),
 }
 LARGE: dict[str, tuple[dict[str, Any], int, int]] = {

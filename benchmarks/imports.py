@@ -28,7 +28,9 @@ import taskflow
 from taskflow.checkpoint import load_weights
 from taskflow.models.huggingface import examples_for, from_config, module_of
 from taskflow.models.huggingface.parts import images_beside
+from taskflow.models.huggingface.patches import BY_SPANS
 from taskflow.models.huggingface.replaced import without_random_parts
+from taskflow.models.huggingface.returned import missing_result, returning_none
 from taskflow.models.pytorch import from_torch, weights_of
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.exported import why_not_exported
@@ -76,9 +78,19 @@ def network(of: str | dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 def compared(of: str | dict[str, Any], masked: bool = False, exported: bool = False) -> Compared:
     """Import a network (by its name or configuration), recorded or ``exported``, and train it a step beside PyTorch. ``masked``:
     with an attention_mask."""
+    module, keywords = network(of)
+    try:
+        return _compared(module, keywords, masked, exported)
+    except ValueError as error:
+        if (name := missing_result(error)) is None:
+            raise
+        with returning_none(name):
+            return _compared(module, keywords, masked, exported)
+
+
+def _compared(module: Any, keywords: dict[str, Any], masked: bool, exported: bool) -> Compared:
     import torch
 
-    module, keywords = network(of)
     numbers = torch.Generator().manual_seed(1)
     keywords = {
         key: torch.randn(value.shape, generator=numbers) if value.is_floating_point()
@@ -128,6 +140,9 @@ def in_double(module: Any) -> Any:
     exact = copy.deepcopy(module).double()
     if hasattr(exact, "set_experts_implementation"):
         exact.set_experts_implementation("eager")
+    tower = getattr(exact.config, "vision_config", None) if hasattr(exact, "config") else None
+    if getattr(tower, "_attn_implementation", None) == BY_SPANS:  # transformers' own, image by image
+        tower._attn_implementation = "sdpa"
     return exact
 
 

@@ -19,12 +19,13 @@ from taskflow.regions import Rect
 @dataclass(frozen=True, slots=True)
 class MaskedScatter(Operator):
     """x (N, T, D), tokens (N, T) integers, rows (N, M, D) -> y (N, T, D): where tokens[n, t] is ``token``, for the k-th time in its
-    sample, y[n, t] = rows[n, k]; elsewhere y = x. A sample has the token at most M times.
+    sample, y[n, t] = rows[n, k]; elsewhere y = x. A sample has the token at most M times. ``adds``: y = x + rows there.
 
     Every dimension can be cut. A piece of steps reads the tokens up to its end, and every row that there may be until then.
     """
 
     token: int
+    adds: bool = False
     kept: ClassVar[Keeps] = NOTHING
     flops_per_element: ClassVar[int] = 0  # it moves memory
 
@@ -67,13 +68,13 @@ class MaskedScatter(Operator):
         chosen[...] = xp.where(here, rank - 1, rows.shape[1])[:, first:]
         samples = xp.arange(len(chosen))[:, None]
         found = rows[samples, xp.minimum(chosen, rows.shape[1] - 1)]
-        y[...] = xp.where(here[:, first:, None], found, x)
+        y[...] = xp.where(here[:, first:, None], found + x if self.adds else found, x)
 
     def backward(self, call: Call) -> None:
         (dx, _, drows), (chosen,), dy, xp = call.grad_inputs, call.saved, call.grad, call.kernels.xp
         count = call.reads.inputs[2].shape[1]
         if dx is not None:
-            dx.put(dy * (chosen == count)[:, :, None])
+            dx.put(dy if self.adds else dy * (chosen == count)[:, :, None])
         if drows is not None:  # those of no row go to one that is left out
             each = xp.zeros((dy.shape[0], count + 1, dy.shape[2]), dy.dtype)
             each[xp.arange(len(chosen))[:, None], chosen] = dy
@@ -84,10 +85,12 @@ class MaskedScatter(Operator):
         samples, steps, features = (random.randint(1, 4) for _ in range(3))
         dtype, rows = np.dtype(np.float64), steps + random.randint(0, 1)
         specs = (Spec((samples, steps, features), dtype), Spec((samples, steps), np.dtype(np.int64)))
-        return Example(cls(random.randint(0, 1)), (*specs, Spec((samples, rows, features), dtype)))
+        return Example(cls(random.randint(0, 1), random.random() < 0.5), (*specs, Spec((samples, rows, features), dtype)))
 
 
-def masked_scatter(input: Tensor, tokens: Tensor, token: int, rows: Tensor, *, name: str | None = None) -> Tensor:
+def masked_scatter(
+    input: Tensor, tokens: Tensor, token: int, rows: Tensor, *, adds: bool = False, name: str | None = None
+) -> Tensor:
     """Put ``rows`` (N, M, D) of each sample, one after the other, where ``tokens`` (N, T) are ``token``; elsewhere ``input``
-    (N, T, D) stays. A sample must have the token at most M times. Returns (N, T, D)."""
-    return input.graph.apply(MaskedScatter(token), (input, tokens, rows), name=name)[0]
+    (N, T, D) stays. ``adds``: add them there. A sample must have the token at most M times. Returns (N, T, D)."""
+    return input.graph.apply(MaskedScatter(token, adds), (input, tokens, rows), name=name)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from taskflow.models.pytorch import from_torch
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
 from taskflow.models.huggingface import from_config, module_of  # noqa: E402
+from taskflow.models.huggingface.patches import attention_by_spans  # noqa: E402
 from taskflow.models.pytorch import recipes  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -59,6 +61,42 @@ def test_loss_and_gradients_are_those_of_pytorch(name: str) -> None:
     assert loss <= CLOSE and gradients <= CLOSE
     kinds = [node.operator.kind for node in graph]
     assert kinds.count("masked_scatter") == 1 and "compare" not in kinds and "split" not in kinds
+
+
+@pytest.mark.parametrize("name", fast_among(
+    [name for name in imports.CONFIGS if name.endswith(", images")], ["Qwen3-VL, images", "Llama 4, images"],
+))
+def test_towers_for_patches_compute_what_pytorch_does_image_by_image(name: str) -> None:
+    """Llama 4's own forward asks for what its text part does not return: None stands for it."""
+    graph, _, loss, gradients, _ = imports.compared(name)
+    assert loss <= CLOSE and gradients <= CLOSE
+    assert [node.operator.kind for node in graph].count("masked_scatter") == 1 + name.startswith("Qwen3-VL")
+
+
+def test_what_is_the_same_for_all_images_is_there_once() -> None:
+    few, many = (from_config(imports.CONFIGS["Qwen2.5-VL, images"], count, 24) for count in (2, 6))
+    sizes = [[math.prod(node.outputs[0].shape) for node in graph if node.operator.kind == "constant"] for graph in (few, many)]
+    assert sizes[0] == sizes[1] and len(few) == len(many)
+
+
+@pytest.mark.parametrize("plan,devices", fast_among([("d2 mb1", 2), ("mb2", 1), ("p2 mb2", 2)], [("d2 mb1", 2)]))
+def test_patches_of_images_go_through_in_micro_batches(plan: str, devices: int) -> None:
+    graph = from_config(imports.CONFIGS["Qwen3-VL, images"], 4, 24)
+    tokens = np.random.default_rng(0).integers(9, 200, (4, 24))
+    tokens[:, 4:20] = 5
+    feeds = {"input_ids": tokens, "labels": np.roll(tokens, -1, 1)}
+    feeds["pixel_values"] = np.random.default_rng(1).standard_normal((4, 64, 4096)).astype(np.float32)
+    losses = [
+        [run.train(feeds) for run in [taskflow.Executor(graph, taskflow.choose(way, graph, taskflow.host(n))[0], taskflow.SGD(0.1))]
+         for _ in range(2)] for way, n in ((plan, devices), ("data", 1))
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_spans_of_several_lengths_are_refused() -> None:
+    x = torch.zeros(1, 2, 6, 4)
+    with pytest.raises(ValueError, match=r"divides its patches into spans of \[2, 4\]; all must be equally long"):
+        attention_by_spans(None, x, x, x, cu_seq_lens_q=torch.tensor([0, 2, 6]))
 
 
 def test_a_result_says_how_many_tokens_are_an_images() -> None:

@@ -92,7 +92,8 @@ def _linear_attention(op: Any, q: Any, k: Any, v: Any, g: Any, beta: Any = None)
 
 def _masked_scatter(op: Any, x: Any, tokens: Any, rows: Any) -> Any:
     each = zip(x, tokens, rows)  # a mask takes rows of all samples one after the other
-    return torch.stack([a.masked_scatter((t == op.token)[:, None], r) for a, t, r in each])
+    made = [(torch.zeros_like(a) if op.adds else a).masked_scatter((t == op.token)[:, None], r) for a, t, r in each]
+    return torch.stack(made) + (x if op.adds else 0)
 
 
 def _gru(op: Any, x: Any, h0: Any, *weights: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ from taskflow.models.huggingface.parts import (
     say_where_images_are,
     take_part,
 )
+from taskflow.models.huggingface.patches import say_patches
 from taskflow.models.huggingface.replaced import (
     dtype_of,
     require_cross_entropy,
     say_what_is_replaced,
     without_choices_of_a_run,
 )
+from taskflow.models.huggingface.returned import missing_result, returning_none
 from taskflow.models.notes import note
 from taskflow.reading import short
 
@@ -91,14 +93,29 @@ def from_config(
     options: Any = dict(keywords=keywords, loss=own or loss or "cross_entropy", name=name, verify=verify)
     try:
         with _quiet(_transformers()):
-            graph = from_torch(module, *positional, **options)
+            graph = _whatever_is_missing(module, lambda: from_torch(module, *positional, **options))
     except ValueError as error:
         if {"input_ids", "pixel_values"} <= set(keywords):
             raise ValueError(f'{error}. hf:CONFIG.json#text (part="text") plans its text part alone') from error
         raise
+    say_patches(module)
     say_where_images_are(module, graph)
     if own is not None:
         note(f"hf: {kind}: its loss compares all samples with one another; plans have no micro-batches")
+    return graph
+
+
+def _whatever_is_missing(module: Any, made: Callable[[], OperatorGraph]) -> OperatorGraph:
+    """The graph that is made of a module. None stands for a result that its forward asks for and a part of it does not return."""
+    try:
+        return made()
+    except ValueError as error:
+        if (name := missing_result(error)) is None:
+            raise
+    with returning_none(name):
+        graph = made()
+    asks = f"its forward asks for {name}, which a part of it does not return in transformers {_transformers().__version__}"
+    note(f"hf: {type(module).__name__}: {asks}; planned as if that were None")
     return graph
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from taskflow.graph import OperatorGraph
+from taskflow.models.huggingface.patches import patches_beside
 from taskflow.models.notes import note
 from taskflow.operators.masked_scatter import MaskedScatter
 
@@ -40,6 +41,8 @@ def images_beside(module: Any, batch: int) -> dict[str, Any]:
     network that reads none, or none of a fixed size."""
     import torch
 
+    if patches := patches_beside(module, batch):
+        return dict(patches)
     own = getattr(module.config, "vision_config", None)
     said = [getattr(own, name, None) for name in ("num_channels", "image_size")]
     if "pixel_values" not in inspect.signature(type(module).forward).parameters or not all(isinstance(one, int) for one in said):

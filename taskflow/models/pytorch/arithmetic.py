@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from taskflow import operators as ops
+from taskflow.models.pytorch.in_rows import once_for_samples
 from taskflow.models.pytorch.recipes import derived, varies
 from taskflow.models.pytorch.registry import (
     FUNCTIONS,
@@ -91,10 +92,21 @@ def _of_integers(build: Callable[..., Tensor], name: str, a: Any, b: Any) -> Ten
     return found[0] if isinstance(b, int) and b == 0 and build is not ops.mul else build(*found, name=name)
 
 
+def _by_samples(build: Callable[..., Any], name: str, a: Any, b: Any) -> Tensor | None:
+    """What ``build`` makes of samples of several rows each and a fixed tensor that is the same for all; None for other operands."""
+    for x, fixed in ((a, b), (b, a)):
+        found = once_for_samples(name, x, fixed)
+        if found is not None:
+            made = build(f"{name}.each", *found)
+            return ops.reshape(made, (x.shape[0], *made.shape[2:]), name=name)
+    return None
+
+
 @stands_for("add", "add_", "__radd__", raw=True)
 def add(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
     """input + alpha other."""
     made = _with_parameter(ops.add_weight, input, other) or _of_integers(ops.add, name, input, other) if alpha == 1 else None
+    made = made or (_by_samples(add, name, input, other) if alpha == 1 else None)
     if made is not None:
         return made
     a, b = _two(name, input, other)
@@ -139,7 +151,7 @@ def mul(name: str, input: Any, other: Any) -> Any:
             shape = np.broadcast_shapes(x.shape, tuple(one.tensor.shape))
             require(shape == x.shape, f"integers {list(x.shape)} repeated to {list(shape)}; give one for each sample")
             return x
-    made = _of_integers(ops.mul, name, input, other)
+    made = _of_integers(ops.mul, name, input, other) or _by_samples(mul, name, input, other)
     if made is not None:
         return made
     a, b = _two(name, input, other)

@@ -39,7 +39,7 @@ def fusions_of(recording: TorchRecording, module: Any) -> dict[int, Fusion]:
 
 
 def _rms_norm(look: Look, step: TorchStep) -> Fusion | None:
-    if step.kind != "function" or step.name != "rsqrt" or len(step.args) != 1:
+    if not _is_inverse_root(step):
         return None
     inside = {step.number}
     shifted = look.step(step.args[0], "add", "radd")
@@ -61,6 +61,13 @@ def _rms_norm(look: Look, step: TorchStep) -> Fusion | None:
     if look.source(other_operand(product, Ref(step.number)), inside) != x:
         return None
     return _weighted(look, product, x, number, inside)
+
+
+def _is_inverse_root(step: TorchStep) -> bool:
+    """True for ``rsqrt(x)`` and ``pow(x, -0.5)``."""
+    if step.kind != "function" or step.kwargs:
+        return False
+    return (step.name == "rsqrt" and len(step.args) == 1) or (step.name == "pow" and step.args[1:] == (-0.5,))
 
 
 def _weighted(look: Look, last: TorchStep, x: Ref, eps: float, inside: set[int]) -> Fusion | None:

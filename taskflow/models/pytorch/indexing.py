@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from taskflow import operators as ops
+from taskflow.models.pytorch.in_rows import samples_of
 from taskflow.models.pytorch.registry import (
     FUNCTIONS,
     RAW,
@@ -44,6 +45,10 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
         one = _chosen(f"{name}.one", x, [numbers[0].tolist(), *others])
         return ops.expand(ops.reshape(one, (1, *one.shape), name=f"{name}.led"), (len(numbers), *one.shape), name=name)
     size = x.shape[dim]
+    if dim == 0 and numbers.ndim == 1 and (rows := _rows_within(x, numbers)) is not None:
+        each = ops.reshape(x, (size // rows.shape[1], rows.shape[1], *x.shape[1:]), name=f"{name}.samples")
+        made = _chosen(f"{name}.each", each, [slice(None), rows[0].tolist(), *others])
+        return ops.reshape(made, (numbers.size, *x.shape[1:]), name=name)
     one_way = numbers.ndim == 1 and numbers.size > 0 and (numbers[0] < 0) == (numbers[-1] < 0)
     if one_way and bool((numbers - numbers[0] == np.arange(numbers.size)).all()):  # a range
         return ops.narrow(x, dim, int(numbers[0]) % size, numbers.size, name=name) if numbers.size < size else x
@@ -56,6 +61,16 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     made = ops.einsum(f"{letters},z{letters[dim]}->{out}", x, constant(x.graph, table, f"{name}.chosen"), name=name)
     shape = (*x.shape[:dim], *numbers.shape, *x.shape[dim + 1 :])
     return made if made.shape == shape else ops.reshape(made, shape, name=f"{name}.shaped")
+
+
+def _rows_within(x: Tensor, numbers: Any) -> Any:
+    """For each sample the rows of its own that fixed integers name, if these are the same for each: (N, R); None for others."""
+    samples = samples_of(x.graph)
+    if samples < 2 or x.shape[0] == samples or numbers.size != x.shape[0] or numbers.size % samples:
+        return None
+    each = (numbers % x.shape[0]).reshape(samples, -1)
+    each = each - np.arange(samples)[:, None] * each.shape[1]
+    return each if bool((each == each[:1]).all() and (each >= 0).all() and (each < each.shape[1]).all()) else None
 
 
 def _gathered(name: str, x: Tensor, dim: int, numbers: Any) -> Tensor:

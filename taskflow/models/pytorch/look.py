@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +47,7 @@ class Look:
 
     def step(self, value: Any, *names: str) -> TorchStep | None:
         """The step that returned a value, if it is a function of one of these names."""
-        step = self.steps[value.step] if isinstance(value, Ref) else None
-        return step if step is not None and step.kind == "function" and step.name in names else None
+        return function_at(self.steps, value, *names)
 
     def source(self, value: Any, inside: set[int]) -> Any:
         """What a value was before it was converted to other types; those steps are ``inside``."""
@@ -74,6 +73,12 @@ class Look:
     def parameter(self, value: Any) -> bool:
         """True for a parameter of the module's."""
         return isinstance(value, Ref) and self.steps[value.step].kind == "parameter"
+
+
+def function_at(steps: Sequence[TorchStep], value: Any, *names: str) -> TorchStep | None:
+    """Return the step that returned a value, if it is a function of one of these names."""
+    step = steps[value.step] if isinstance(value, Ref) else None
+    return step if step is not None and step.kind == "function" and step.name in names else None
 
 
 def refs_in(nest: Any) -> Iterator[Ref]:

@@ -25,46 +25,61 @@ def placed(look: Any, step: TorchStep) -> Found | None:
     PyTorch takes rows for all samples one after the other; here each sample has its own, equally many. What transformers checks,
     that there are as many places as rows, and the operator's own check that no sample has more, make that the same.
     """
-    if step.kind != "function" or step.name != "masked_scatter" or len(step.args) != 3 or step.values[0].ndim != 3:
+    if step.kind != "function" or step.values[0].ndim != 3:
         return None
-    x, mask, rows = step.args
-    inside = {step.number}
-    found = _token(look, mask, inside, tuple(step.values[0].shape))
-    if found is None or not isinstance(x, Ref) or not isinstance(rows, Ref):
+    inside, adds = {step.number}, step.name == "added_rows"
+    if adds:
+        x, tokens, token, rows = step.args
+    elif step.name == "masked_scatter" and len(step.args) == 3:
+        x, mask, rows = step.args
+        found = token_of(look.step, mask, tuple(step.values[0].shape[:2]), inside)
+        if found is None:
+            return None
+        tokens, token = found
+    else:
         return None
-    tokens, token = found
+    if not isinstance(x, Ref) or not isinstance(rows, Ref):
+        return None
     rows = _whole(look, rows, inside)
 
     def build(name: str, input: Any, tokens: Any, rows: Any) -> Any:
-        if not isinstance(input, Tensor) or not isinstance(tokens, Tensor) or not isinstance(rows, Tensor):
+        if not all(isinstance(each, Tensor) for each in (input, tokens, rows)) or tokens.dtype != np.int64:
             return None
-        samples, _, features = input.shape
-        count = prod(rows.shape)
-        require(count % (samples * features) == 0, f"rows {list(rows.shape)} are not equally many for each of {samples} samples")
-        require(count <= input.shape[1] * samples * features, f"an image of {count // samples // features:,} rows among "
-                f"{input.shape[1]:,} tokens of a sample; it needs at least as many (--set steps=)")
-        shape = (samples, count // samples // features, features)
-        each = rows if rows.shape == shape else ops.reshape(rows, shape, name=f"{name}.rows")
-        return ops.masked_scatter(input, tokens, token, each, name=name)
+        return put_rows(name, input, tokens, token, rows, adds)
 
     return frozenset(inside), (x, tokens, rows), build
 
 
-def _token(look: Any, mask: Any, inside: set[int], shape: tuple[int, ...]) -> tuple[Ref, int] | None:
-    """The integers and the number that a mask of ``shape``, alike along the last dimension, compares."""
-    while (moved := look.step(mask, "unsqueeze", "to", "expand_as", "expand")) is not None:
+def put_rows(name: str, input: Tensor, tokens: Tensor, token: int, rows: Tensor, adds: bool = False) -> Tensor:
+    """Return x (N, T, D) with rows, equally many for each sample, put where tokens (N, T) are ``token``, or added there."""
+    samples, _, features = input.shape
+    count = prod(rows.shape)
+    require(count % (samples * features) == 0, f"rows {list(rows.shape)} are not equally many for each of {samples} samples")
+    require(count <= input.shape[1] * samples * features, f"an image of {count // samples // features:,} rows among "
+            f"{input.shape[1]:,} tokens of a sample; it needs at least as many (--set steps=)")
+    shape = (samples, count // samples // features, features)
+    each = rows if rows.shape == shape else ops.reshape(rows, shape, name=f"{name}.rows")
+    return ops.masked_scatter(input, tokens, token, each, adds=adds, name=name)
+
+
+def token_of(
+    step_of: Callable[..., TorchStep | None], mask: Any, shape: tuple[int, ...], inside: set[int]
+) -> tuple[Ref, int] | None:
+    """Return the integers (N, T) and the number that a mask compares; None for a mask that differs along further dimensions.
+    ``step_of``: the step that returned a value, if it has one of some names. Steps of the mask are put ``inside``."""
+    while (moved := step_of(mask, "unsqueeze", "to", "expand_as", "expand", "getitem")) is not None:
         if moved.name == "unsqueeze" and (moved.args[1:] or (moved.kwargs.get("dim"),)) not in ((-1,), (2,)):
             return None
-        if moved.values[0].dtype is not torch.bool:
+        if moved.values[0].dtype is not torch.bool or (moved.name == "getitem" and moved.args[1] != (Ellipsis, 0)):
             return None
         inside.add(moved.number)
         mask = moved.args[0]
-    compared = look.step(mask, "eq")
-    if compared is None or len(compared.args) != 2 or tuple(compared.values[0].shape) != shape[:2]:
+    compared = step_of(mask, "eq")
+    if compared is None or len(compared.args) != 2 or tuple(compared.values[0].shape) != tuple(shape):
         return None
     tokens, number = compared.args if isinstance(compared.args[0], Ref) else compared.args[::-1]
     value = number_of(number)
-    if value is None or not isinstance(tokens, Ref) or look.steps[tokens.step].values[tokens.index].dtype is not torch.long:
+    if value is None or not isinstance(tokens, Ref):
         return None
     inside.add(compared.number)
     return tokens, int(value)
@@ -76,8 +91,11 @@ def _whole(look: Any, rows: Ref, inside: set[int]) -> Ref:
     if joined is None or not isinstance(joined.args[0], (list, tuple)):
         return rows
     parts, along = joined.args[0], joined.args[1] if len(joined.args) > 1 else joined.kwargs.get("dim", 0)
-    apart = look.step(parts[0], "unbind") if parts else None
-    if apart is None or along != 0 or (apart.args[1:] or (apart.kwargs.get("dim", 0),)) != (0,):
+    apart = look.step(parts[0], "unbind", "split", "chunk") if parts else None
+    if apart is None or along != 0:
+        return rows
+    skip = 1 if apart.name == "unbind" else 2
+    if (apart.args[skip:] or (apart.kwargs.get("dim", 0),)) != (0,):
         return rows
     whole = apart.args[0]
     if list(parts) != [Ref(apart.number, i) for i in range(len(apart.values))] or not isinstance(whole, Ref):

@@ -37,6 +37,7 @@ from taskflow.models.pytorch.scans import scans_followed
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
+from taskflow.models.pytorch.taken_rows import taken_or_put
 from taskflow.models.pytorch.unread import drop_unread, result_of, without_checks
 from taskflow.models.pytorch.without_numbers import run_without_numbers
 from taskflow.models.pytorch.writes import Writes
@@ -87,7 +88,7 @@ class TorchRecorder(TorchFunctionMode):
             with without_checks(), shadowed, functions_followed(self), scans_followed(self), torch.enable_grad(), self:
                 returned = forward(self.module, *args, **kwargs)
                 with self.pause():
-                    output = mapped(self._kept, result_of(returned))
+                    output = mapped(self.reference_in_nest, result_of(returned))
             if self.error is not None:
                 raise self.error
         finally:
@@ -126,10 +127,6 @@ class TorchRecorder(TorchFunctionMode):
             return example
         self.add("input", name, (), {}, example)
         return example
-
-    def _kept(self, value: Any) -> Any:
-        """A leaf of what forward returned, as a reference."""
-        return self.reference(value) if isinstance(value, torch.Tensor) else value
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -190,6 +187,8 @@ class TorchRecorder(TorchFunctionMode):
         given = tensors_of((args, kwargs))
         changes = kind == "function" and changes_by_name(name, kwargs)
         tracked = [value for value in given if self.tracked(value)]
+        if kind == "function" and (rows := taken_or_put(self, name, args)) is not None:
+            return rows
         if kind == "function" and self.buffers.counts(name, args):
             return args[0]
         if (plain := self.buffers.normalises(target, args, kwargs)) is not None:

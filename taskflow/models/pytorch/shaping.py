@@ -67,10 +67,14 @@ def unflatten(name: str, input: Tensor, dim: int, sizes: Sequence[int]) -> Any:
     return ops.reshape(input, (*input.shape[:at], *parts, *input.shape[at + 1 :]), name=name)
 
 
-@stands_for("unsqueeze")
-def unsqueeze(name: str, input: Tensor, dim: int) -> Any:
+@stands_for("unsqueeze", later=True)
+def unsqueeze(name: str, input: Any, dim: int) -> Any:
     """Add a dimension of size 1."""
-    at = dim % (input.ndim + 1)
+    at = dim % (len(input.shape) + 1)
+    if isinstance(input, Later) and at == 0:
+        base = ops.reshape(input.base, (1, *input.base.shape), name=name)
+        return Later(base, (input.dims[0] + 1, input.dims[1] + 1), input.name)
+    input = tensor_of(input, graph_of(input), name)
     return ops.reshape(input, (*input.shape[:at], 1, *input.shape[at:]), name=name)
 
 

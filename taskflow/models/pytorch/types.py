@@ -14,7 +14,7 @@ import torch
 from taskflow import operators as ops
 from taskflow.floats import float_type
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch.recipes import derived
+from taskflow.models.pytorch.recipes import CASTS, derived
 from taskflow.models.pytorch.registry import Stacked, name_of_type, origin_tensor, tensor_of
 from taskflow.models.pytorch.scans import TARGETS
 from taskflow.models.pytorch.site import Held
@@ -33,9 +33,9 @@ def type_of(value: Any) -> torch.dtype | None:
 
 def computed_in(step: TorchStep, given: Any) -> torch.dtype | None:
     """Return the type in which PyTorch computes a function: the widest of its arguments' and of its result's; None where no
-    float comes out, and of scans, which take what they are given."""
+    float comes out, of scans, which take what they are given, and of conversions, which compute nothing."""
     made = [value.dtype for value in step.values if value.is_floating_point()]
-    if step.target in TARGETS:
+    if step.target in TARGETS or (step.kind == "function" and step.name in CASTS):
         return None
     if not made or isinstance(step.kwargs.get("dtype"), torch.dtype):  # converted before it is computed with
         return made[0] if made else None

@@ -101,7 +101,8 @@ class OrderedEvaluator(PythonEvaluator):
             raise ValueError(
                 f"evaluator: strategy {strategy.name} has {pieces:,} pieces, of which one replica and a few micro-batches are "
                 f"evaluated; what needs every task (timelines, explanations, reports) can be had of at most {MOST_TIMELINE:,} "
-                "pieces: take fewer devices, micro-batches or layers"
+                f"pieces: take the plan with {-(-pieces // MOST_TIMELINE)} times fewer replicas (d, and the batch with it), "
+                "micro-batches or layers; those that are left out look like the others"
             )
         return super().lowered(strategy)
 
