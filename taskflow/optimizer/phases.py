@@ -21,6 +21,7 @@ from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, Evaluator, TooManyTasksError
 from taskflow.optimizer.grid import (
     Allowed,
+    AnyGrid,
     Begun,
     change_that_fits,
     held_bytes,
@@ -86,6 +87,8 @@ class SearchRun:
     left_out: list[str] = field(default_factory=list)
     whole: bool = True
     """Whether weights and state fit a device."""
+    grid: AnyGrid | None = None
+    """That of the plans in notation which are searched."""
     error: Exception | None = None
     """Why the last phase that failed found nothing."""
 
@@ -131,7 +134,7 @@ def in_phases(run: SearchRun) -> SearchResult:
         raise run.error
     found = run.found
     return replace(
-        found, phases=tuple(reports), search_seconds=run.deadline.elapsed, starts={**run.starts, **found.starts},
+        found, phases=tuple(reports), grid=run.grid, search_seconds=run.deadline.elapsed, starts={**run.starts, **found.starts},
         lacking=(*run.lacking, *found.lacking), left_out=(*found.left_out, *run.left_out),
     )
 
@@ -197,7 +200,7 @@ def _plans(run: SearchRun) -> SearchResult | None:
             f"devices of {machine.name} together have {have / 1e9:,.0f} GB"
         )
     allowed = run.allowed
-    grid = make_grid(
+    run.grid = grid = make_grid(
         graph, machine, evaluator.rule, None if allowed.free else allowed.may_have, target.all_of_a_layer if target else "full"
     )
     run.whole = may_be_whole(grid)
