@@ -45,6 +45,8 @@ LATE_PLAN = 5.0  # seconds beyond the budget to simulate it, or half the budget 
 CHANGE_SHARE = 0.3  # of the time that is left where no plan in notation fits, for what would fit
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound
 BOUND_SHARE = 0.5  # of the time that is left after plans in notation, at most, for their bound
+PIECE_SECONDS = 2e-6
+"""That a piece of a plan without an order takes at least to be placed, lowered and simulated for the first time."""
 UNORDERED = "plans that are neither pipelined nor sharded"
 
 Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
@@ -233,7 +235,9 @@ def _no_operators(run: SearchRun) -> str:
     if not run.found:
         return ""
     why = ""
-    if not run.no_plans and run.deadline.expired:
+    # Data parallelism, which is the first, is evaluated to its end.
+    pieces = 0 if run.plans_alone else len(run.evaluator.graph) * len(run.evaluator.machine.processors)
+    if not run.no_plans and run.deadline.left <= pieces * PIECE_SECONDS:
         why = "no budget left"
     elif run.plans_alone:
         why = f"more than {MOST_PROCESSORS} devices"
