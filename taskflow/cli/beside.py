@@ -9,7 +9,7 @@ from taskflow.cli.problem import Problem, describe
 from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render
 from taskflow.mapper import HybridParallel, map_graph
-from taskflow.optimizer import Deadline, SearchResult, has_usual_plans, usual_plans
+from taskflow.optimizer import NO_TIME, BudgetExhausted, Deadline, SearchResult, has_usual_plans, usual_plans
 from taskflow.optimizer.evaluate import TooManyTasksError
 
 LEAST_SECONDS, MOST_SECONDS = 3.0, 60.0  # for all plans beside it, whatever is left of the budget
@@ -24,12 +24,19 @@ def beside(problem: Problem, seconds: float, quiet: bool) -> list[dict[str, Any]
         return []
     deadline = Deadline(min(MOST_SECONDS, max(LEAST_SECONDS, seconds)))
     rows: list[dict[str, Any]] = []
-    with working("plans beside it", not quiet):
+
+    def in_time() -> None:
+        if deadline.expired:
+            raise BudgetExhausted
+
+    with working("plans beside it", not quiet), evaluator.interruptible(in_time):
         for usual in usual_plans(graph, machine, problem.room.for_search(), rule, lambda: deadline.expired):
             row: dict[str, Any] = {"name": usual.name, "plan": usual.plan, "why": usual.why or None}
             if usual.strategy is not None:
                 try:
                     row = {**describe(problem, usual.strategy), **row}
+                except BudgetExhausted:
+                    row["why"] = NO_TIME
                 except (TooManyTasksError, ValueError) as error:
                     row["why"] = str(error)
             rows.append(row)

@@ -12,7 +12,7 @@ from taskflow.machine import Cluster
 from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_graph, plan_of, save
 from taskflow.optimizer import BudgetExhausted, Deadline, SearchResult, refusal, target_named
 from taskflow.optimizer.evaluate import TooManyTasksError
-from taskflow.optimizer.grid import Allowed, make_grid
+from taskflow.optimizer.grid import Allowed, AnyGrid, make_grid
 from taskflow.optimizer.space import SpaceOptions
 
 LEAST_SECONDS, BUDGET_SHARE = 5.0, 0.5  # to look for them: this share of a budget in seconds, and at least so many
@@ -54,7 +54,7 @@ def next_best(
         if over():
             raise BudgetExhausted
 
-    for make in _candidates(problem, rows, TRIED * count, allowed, over):
+    for make in _candidates(problem, found.grid, rows, TRIED * count, allowed, over):
         try:
             strategy = make()
             space.constraints.verify(strategy, problem.graph)
@@ -86,7 +86,7 @@ def grid_barred(problem: Problem) -> str:
 
 
 def _candidates(
-    problem: Problem, rows: Sequence[dict[str, Any]], most: int, allowed: Allowed, over: Callable[[], bool]
+    problem: Problem, grid: AnyGrid | None, rows: Sequence[dict[str, Any]], most: int, allowed: Allowed, over: Callable[[], bool]
 ) -> Iterator[Callable[[], Strategy]]:
     graph, machine = problem.graph, problem.machine
     for row in rows:
@@ -98,8 +98,10 @@ def _candidates(
     if barred:
         return
     kinds: set[tuple[Any, ...]] = set()
-    takes, levels = None if allowed.free else allowed.may_have, allowed.target.all_of_a_layer if allowed.target else "full"
-    for priced in make_grid(graph, machine, problem.evaluator.rule, takes, levels).usual(over):
+    if grid is None:  # the search looked at none
+        takes, levels = None if allowed.free else allowed.may_have, allowed.target.all_of_a_layer if allowed.target else "full"
+        grid = make_grid(graph, machine, problem.evaluator.rule, takes, levels)
+    for priced in grid.usual(over):
         if over() or len(kinds) == most:
             return
         if (kind := _degrees(priced.plan)) not in kinds:

@@ -83,7 +83,7 @@ def _read(operator: Operator, specs: tuple[Spec, ...], dim: int, pieces: int, in
         return (reads.weights if weight else reads.inputs)[index]
 
     axis = node.axis(dim, rect_of)
-    if axis is None:
+    if axis is None or (weight and added_once(node, dim, index)):
         return WHOLE
     size = node.dims[dim].size
     whole = rect_of(node.space)
@@ -104,9 +104,18 @@ def _read(operator: Operator, specs: tuple[Spec, ...], dim: int, pieces: int, in
 
 
 def added_once(node: Node, dim: int | None, index: int) -> bool:
-    """True if, of the pieces that share an output, only one reads a parameter (a bias)."""
+    """True if the pieces that share an output add each element of a parameter (a bias) in one of them only: the first reads
+    all, or each reads a share of its channels, which other dimensions cut, too."""
     if dim is None or node.dims[dim].soap is not Soap.REDUCTION:
         return False
+
+    def rect_of(piece: Rect) -> Rect:
+        return node.reads(piece).weights[index]
+
     low = list(node.space.lo)
     low[dim] = node.dims[dim].size // 2
-    return node.reads(Rect(tuple(low), node.space.hi)).weights[index].empty
+    if rect_of(Rect(tuple(low), node.space.hi)).empty:
+        return True
+    axis = node.axis(dim, rect_of)
+    others = (k for k, other in enumerate(node.dims) if other.soap is not Soap.REDUCTION)
+    return axis is not None and any(node.axis(k, rect_of) == axis for k in others)

@@ -73,9 +73,11 @@ class Linear(Operator):
         *hi, c1, k1 = piece.hi
         x = Rect((*lo, k0), (*hi, k1))
         weight = Rect((c0, k0), (c1, k1))
-        # Of the pieces that share an output, the first alone adds the bias.
-        bias = Rect((c0,), (c1 if k0 == 0 else c0,))
-        return Reads((x,), (weight, bias) if self.bias else (weight,))
+        if not self.bias:
+            return Reads((x,), (weight,))
+        # Of the pieces that share an output, each adds the bias to its share of the channels, so that they are alike.
+        width, features = c1 - c0, inputs[0].shape[-1]
+        return Reads((x,), (weight, Rect((c0 + k0 * width // features,), (c0 + k1 * width // features,))))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect(piece.lo[:-1], piece.hi[:-1]),)
@@ -84,7 +86,7 @@ class Linear(Operator):
         (x,), weight, (y,) = call.inputs, call.weights[0], call.outputs
         call.kernels.matmul(_rows(x), weight.T, out=_rows(y))
         if self.bias and call.weights[1].size:
-            y += call.weights[1]
+            y[..., _biased(call)] += call.weights[1]
 
     def backward(self, call: Call) -> None:
         (x,), weight = call.inputs, call.weights[0]
@@ -95,12 +97,19 @@ class Linear(Operator):
         if (dw := call.grad_weights[0]) is not None:
             call.kernels.matmul(rows.T, _rows(x), out=dw.array, accumulate=dw.accumulate)
         if self.bias and call.reads.weights[1].volume and (db := call.grad_weights[1]) is not None:
-            call.kernels.sum_rows(rows, out=db.array, accumulate=db.accumulate)
+            mine = call.kernels.xp.ascontiguousarray(rows[:, _biased(call)])  # no copy unless the contraction is cut
+            call.kernels.sum_rows(mine, out=db.array, accumulate=db.accumulate)
 
     @classmethod
     def example(cls, random: Random) -> Example:
         shape = tuple(random.randint(1, 5) for _ in range(random.randint(2, 4)))
         return Example(cls(random.randint(1, 6), random.random() < 0.5), (Spec(shape, np.dtype(np.float64)),))
+
+
+def _biased(call: Call) -> slice:
+    """The piece's channels to which it adds the bias."""
+    (low,), (high,), first = call.reads.weights[1].lo, call.reads.weights[1].hi, call.piece.lo[-2]
+    return slice(low - first, high - first)
 
 
 def _rows(array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]

@@ -16,7 +16,7 @@ state and its result; the rest is in packages:
 - ``trust``: how far predictions of measured plans were off
 """
 
-from taskflow.optimizer.beside import UsualPlan, has_usual_plans, usual_plans
+from taskflow.optimizer.beside import NO_TIME, UsualPlan, has_usual_plans, usual_plans
 from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
 from taskflow.optimizer.failures import FailureCosts, best_interval, failure_costs
 from taskflow.optimizer.memory_check import RULE, MemoryCheck
@@ -30,6 +30,7 @@ from taskflow.optimizer.ways_to_shard import WayToShard, ways_to_shard
 
 __all__ = [
     "ALGORITHMS",
+    "NO_TIME",
     "RULE",
     "Budget",
     "BudgetExhausted",

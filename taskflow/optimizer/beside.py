@@ -9,6 +9,7 @@ from math import gcd
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Machine
 from taskflow.mapper import HybridParallel, Strategy, layer_numbers, map_graph, suits
+from taskflow.optimizer.budget import BudgetExhausted
 from taskflow.optimizer.grid import held_bytes
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.units import reads_words
@@ -16,6 +17,7 @@ from taskflow.rules import UpdateRule
 
 MOST_TENSOR, MOST_SAMPLES = 8, 4  # that share a layer; of a micro-batch of Megatron-LM's way
 FULL = ("", " recompute=full")
+NO_TIME = "there was no time to try it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ def usual_plans(
 
     DDP and FSDP (``zero3``) have as many samples in a micro-batch as fit, FSDP with layers recomputed only if nothing else fits.
     Megatron-LM shares layers among as few devices of a node as fit, then has as few stages, and its distributed update
-    (``zero1``). ``over``: whether to try no more.
+    (``zero1``). ``over``: whether to try no more. Of a plan at which BudgetExhausted is raised, from within ``room``, it is said
+    that there was no time.
     """
     count, samples = len(machine.processors), graph.nodes[0].space.shape[0]
     sizes = _sizes(samples // count) if samples % count == 0 else []
@@ -86,14 +89,17 @@ def _first(
     found = UsualPlan(name, "", why="the batch is not divided evenly by the devices")
     for plan in plans:
         if over():
-            return found if found.strategy is not None else UsualPlan(name, plan, why="there was no time to try it")
+            return found if found.strategy is not None else UsualPlan(name, plan, why=NO_TIME)
         try:
             strategy = map_graph(HybridParallel(plan), graph, machine)
         except ValueError as error:
             if found.strategy is None:
                 found = UsualPlan(name, plan, why=str(error))
             continue
-        found = UsualPlan(name, plan, strategy, room(strategy))
+        try:
+            found = UsualPlan(name, plan, strategy, room(strategy))
+        except BudgetExhausted:
+            return UsualPlan(name, plan, why=NO_TIME)
         if not found.lacks:
             break
     return found

@@ -21,6 +21,7 @@ from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, Evaluator, TooManyTasksError
 from taskflow.optimizer.grid import (
     Allowed,
+    AnyGrid,
     Begun,
     change_that_fits,
     held_bytes,
@@ -44,6 +45,8 @@ LATE_PLAN = 5.0  # seconds beyond the budget to simulate it, or half the budget 
 CHANGE_SHARE = 0.3  # of the time that is left where no plan in notation fits, for what would fit
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound
 PLANS_BOUND_SHARE = 0.5  # of the time that is left after plans in notation, at most, for their bound
+PIECE_SECONDS = 2e-6
+"""That a piece of a plan without an order takes at least to be placed, lowered and simulated for the first time."""
 UNORDERED = "plans that are neither pipelined nor sharded"
 
 Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
@@ -86,6 +89,8 @@ class SearchRun:
     left_out: list[str] = field(default_factory=list)
     whole: bool = True
     """Whether weights and state fit a device."""
+    grid: AnyGrid | None = None
+    """That of the plans in notation which are searched."""
     error: Exception | None = None
     """Why the last phase that failed found nothing."""
 
@@ -131,7 +136,7 @@ def in_phases(run: SearchRun) -> SearchResult:
         raise run.error
     found = run.found
     return replace(
-        found, phases=tuple(reports), search_seconds=run.deadline.elapsed, starts={**run.starts, **found.starts},
+        found, phases=tuple(reports), grid=run.grid, search_seconds=run.deadline.elapsed, starts={**run.starts, **found.starts},
         lacking=(*run.lacking, *found.lacking), left_out=(*found.left_out, *run.left_out),
     )
 
@@ -204,7 +209,7 @@ def _plans(run: SearchRun) -> SearchResult | None:
             f"devices of {machine.name} together have {have / 1e9:,.0f} GB"
         )
     allowed = run.allowed
-    grid = make_grid(
+    run.grid = grid = make_grid(
         graph, machine, evaluator.rule, None if allowed.free else allowed.may_have, target.all_of_a_layer if target else "full"
     )
     run.whole = may_be_whole(grid)
@@ -237,7 +242,9 @@ def _no_operators(run: SearchRun) -> str:
     if not run.found:
         return ""
     why = ""
-    if not run.no_plans and run.deadline.expired:
+    # Data parallelism, which is the first, is evaluated to its end.
+    pieces = 0 if run.plans_alone else len(run.evaluator.graph) * len(run.evaluator.machine.processors)
+    if not run.no_plans and run.deadline.left <= pieces * PIECE_SECONDS:
         why = "no budget left"
     elif run.plans_alone:
         why = f"more than {MOST_PROCESSORS} devices"

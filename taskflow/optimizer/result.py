@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskflow.mapper import Strategy
 from taskflow.saying import listed, sentence
+
+if TYPE_CHECKING:
+    from taskflow.optimizer.grid import AnyGrid  # which gives results itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class SearchResult:
     single operator from the candidate list is faster. ``refused``: the number of better plans that did not fit the memory.
     ``proof``: figures of an exact search. ``stopped``: why it ended (``budget``, ``finished``, ``stalled``, ``interrupted``).
     ``left_out``: what was not done, and why. ``phases``: what each part of the search did (`taskflow.optimizer.phases`).
+    ``grid``: that of the plans in notation which were searched, with the prices found so far; None if none were.
     """
 
     strategy: Strategy
@@ -126,6 +130,7 @@ class SearchResult:
     left_out: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
     phases: tuple[PhaseReport, ...] = ()
+    grid: AnyGrid | None = field(default=None, repr=False, compare=False)
 
     @property
     def gap(self) -> float | None:

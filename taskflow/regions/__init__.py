@@ -5,7 +5,7 @@ from taskflow.regions.dependence import Analysis, Launched
 from taskflow.regions.needs import INITIAL, Clear, Contents, Contribution, CopyNeed, ReduceNeed
 from taskflow.regions.ordering import Dependence, DependenceKind
 from taskflow.regions.privilege import Privilege, Requirement, interferes
-from taskflow.regions.rect import Rect, covers
+from taskflow.regions.rect import Rect, covers, tilings
 from taskflow.regions.region import Instance, LogicalRegion
 from taskflow.regions.segments import DisjointMap, RectIndex, canonical
 
@@ -33,4 +33,5 @@ __all__ = [
     "check_privileges",
     "covers",
     "interferes",
+    "tilings",
 ]

@@ -130,3 +130,21 @@ def covers(rects: Iterable[Rect], whole: Rect) -> bool:
         if not left:
             return True
     return not left
+
+
+def tilings(rects: Sequence[Rect], whole: Rect) -> list[list[int]]:
+    """Return numbers of ``rects`` that together are ``whole`` and do not overlap: those that come for the first time, for the
+    second time, and so on. One that is all of it is not together with others, and is there only if it comes alone."""
+    times: dict[Rect, int] = {}
+    layers: list[list[int]] = []
+    for number, rect in enumerate(rects):
+        times[rect] = time = times.get(rect, -1) + 1
+        if time == len(layers):
+            layers.append([])
+        layers[time].append(number)
+
+    def tiles(layer: list[int]) -> bool:
+        of = [rects[number] for number in layer]
+        return (len(of) > 1 or len(layers) == 1) and sum(rect.volume for rect in of) == whole.volume and covers(of, whole)
+
+    return [layer for layer in layers if tiles(layer)]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from taskflow.cli.main import main
+from taskflow.cli.next_best import next_best
+from taskflow.cli.problem import make_problem
+from taskflow.optimizer import SearchResult, search
+from taskflow.optimizer.space import SpaceOptions
 
 ASKED = ("gpt-2", "--size", "small", "-m", "h100", "-n", "4", "--batch", "16", "--budget", "60p")
 
@@ -30,6 +36,20 @@ def test_the_next_plans_are_of_other_kinds_and_no_faster(tmp_path: Path) -> None
     again = json.loads(run("simulate", *ASKED[:-2], "--program", "megatron", "--strategy", files[0], "--json").stdout)
     assert abs(again["iteration_seconds"] / seconds[1] - 1) < 1e-9
     assert json.loads(run("export", files[0], "--to", "megatron", "--out", str(tmp_path / "x.args"), "--json").stdout)["written"]
+
+
+def test_the_grid_that_was_searched_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its plans are those of a grid that is made anew."""
+    made = make_problem("gpt-2", "h100", 4, 16, "paper", "adam", settings={"layers": "4"})
+    found = search(made.graph, made.machine, budget="60p", use=made.evaluator, memory=made.room)
+
+    def plans(found: SearchResult) -> list[tuple[str, float]]:
+        plans = next_best(made, found, [], 3, SpaceOptions(), None, lambda: False)
+        return [(strategy.name, seconds) for strategy, seconds in plans]
+
+    anew = plans(replace(found, grid=None))
+    monkeypatch.setattr("taskflow.cli.next_best.make_grid", None)
+    assert anew and plans(found) == anew
 
 
 def test_constraints_hold_and_networks_without_layers_have_known_mappers(tmp_path: Path) -> None:

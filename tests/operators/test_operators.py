@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from zlib import crc32
 
 import numpy as np
@@ -9,11 +10,13 @@ import pytest
 from operator_bench import NAME, backward, draw, evaluate, forward
 
 import taskflow.operators as ops
-from taskflow.graph import OperatorGraph
+from taskflow.export.cuts import WHOLE, added_once, weight_lies
+from taskflow.graph import Node, OperatorGraph
 from taskflow.kernels import NumpyKernels
 from taskflow.kernels.philox import words_at
 from taskflow.operators.dropout import Dropout
 from taskflow.operators.input import Input
+from taskflow.operators.linear import Linear
 from taskflow.operators.operator import Call, Reads, Spec, StepState
 from taskflow.regions import Rect
 
@@ -91,6 +94,19 @@ def test_evaluation_turns_dropout_off() -> None:
     call = forward(case)
     np.testing.assert_array_equal(call.outputs[0], case.inputs[0])
     np.testing.assert_array_equal(backward(case, call)[0], case.grads[0])
+
+
+@pytest.mark.parametrize("cuts", [(0, 12), (0, 3, 6, 9, 12), (0, 1, 5, 12)])
+def test_pieces_of_a_contraction_share_the_bias(cuts: tuple[int, ...]) -> None:
+    """Each adds it to its share of the channels of a block, and exports take it for what is added once."""
+    node = Node(0, "linear", linear := Linear(8), (), (), (), specs := (Spec((2, 12), FLOAT),), linear.dims(specs))
+    shares = [node.reads(Rect((0, 4, low), (2, 8, high))).weights[1] for low, high in pairwise(cuts)]
+    assert (shares[0].lo, shares[-1].hi) == ((4,), (8,))
+    assert all(a.hi == b.lo for a, b in pairwise(shares))
+    if len(cuts) == 5:
+        assert [share.volume for share in shares] == [1, 1, 1, 1]
+    assert added_once(node, 2, 1) and not added_once(node, 2, 0) and not added_once(node, 1, 1)
+    assert weight_lies(node, 2, 1) == WHOLE and weight_lies(node, 2, 0).axis == 1 and weight_lies(node, 1, 1).axis == 0
 
 
 def test_reshape_cuts_only_where_both_sides_are_boxes() -> None:

@@ -160,6 +160,13 @@ def test_no_error_says_that_a_plan_would_fit_that_does(monkeypatch: pytest.Monke
         search(network(), machine(2, 100_000), rule=RULE, budget="20p")
 
 
+def test_operators_are_not_begun_without_time_for_data_parallelism(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskflow.optimizer.phases.PIECE_SECONDS", 1e3)
+    found = searched(budget="3s")
+    assert phase(found, "operators").barred == "no budget left" and found.strategy.plan is not None
+    assert phase(searched(), "operators").barred == ""  # proposals are no time
+
+
 def test_each_phase_says_why_it_did_not_run() -> None:
     reports = {one.name: one.barred for one in searched().phases}
     assert reports == {

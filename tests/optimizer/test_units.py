@@ -10,7 +10,7 @@ from fast_and_slow import fast_among
 from taskflow.machine import load_machine
 from taskflow.models import build
 from taskflow.models.llama import LlamaConfig, llama
-from taskflow.optimizer import MemoryCheck, has_usual_plans, make_evaluator, step_units, usual_plans
+from taskflow.optimizer import BudgetExhausted, MemoryCheck, has_usual_plans, make_evaluator, step_units, usual_plans
 from taskflow.rules import Adam
 
 
@@ -80,3 +80,20 @@ def test_who_has_usual_plans() -> None:
     assert ddp.strategy is None and "divided evenly" in ddp.why and fsdp.strategy is None
     late = list(usual_plans(decoder(64, 4, 8), h100, room, Adam(), lambda: True))
     assert all(plan.strategy is None and plan.why == "there was no time to try it" for plan in late)
+
+
+def test_a_plan_beside_it_ends_with_the_time() -> None:
+    """Not only is no other begun: evaluating it is ended, and no memory is said of it."""
+    graph, machine = decoder(64, 2, 16), load_machine("h100", 4)
+    evaluator = make_evaluator(graph, machine, rule=Adam())
+    asked = []
+
+    def in_time() -> None:
+        asked.append(1)
+        raise BudgetExhausted
+
+    with evaluator.interruptible(in_time):
+        plans = list(usual_plans(graph, machine, MemoryCheck(evaluator), Adam()))
+    assert asked and {plan.name for plan in plans} == {"DDP", "FSDP", "Megatron-LM"}
+    ended = [plan for plan in plans if plan.strategy is None]
+    assert ended and all(plan.why == "there was no time to try it" and not plan.lacks for plan in ended)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskflow.regions import Instance, LogicalRegion, Rect, covers
+from taskflow.regions import Instance, LogicalRegion, Rect, covers, tilings
 
 Point = tuple[int, ...]
 BOUND = st.integers(-3, 6)
@@ -96,6 +96,19 @@ def test_slices_pick_its_points(pair: tuple[Rect, Rect]) -> None:
     array[inner.slices(base)] = 1
     assert array.sum() == inner.volume
     assert {p for p in base.points() if array[tuple(x - o for x, o in zip(p, base.lo))]} == points(inner)
+
+
+@given(st.permutations([0, 1, 2, 0, 1, 2, 0, 1]))
+def test_rects_that_tile_another_one_each_time_they_come(order: list[int]) -> None:
+    whole, parts = Rect.of((2, 6)), [Rect((0, 2 * i), (2, 2 * i + 2)) for i in range(3)]
+    given_ = [parts[i] for i in order]
+    found = tilings(given_, whole)
+    assert [len(numbers) for numbers in found] == [3, 3]  # the third time one is missing
+    for time, numbers in enumerate(found):
+        assert {given_[n] for n in numbers} == set(parts) and numbers == sorted(numbers)
+        assert all(given_[:n].count(given_[n]) == time for n in numbers)
+    assert tilings([whole], whole) == [[0]] and tilings([whole, whole], whole) == []
+    assert tilings([parts[0], parts[1]], whole) == [] == tilings([parts[0], parts[1], Rect((0, 3), (2, 6))], whole)
 
 
 def test_printing_and_of() -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from taskflow.collector import quick
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect, covers
+from taskflow.regions import Rect, tilings
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.ring_pass import add_on_the_way, goes_around, pass_on
 from taskflow.tasks.task import Part
@@ -169,8 +169,8 @@ def _exchange_parts(
     emit: Emitter, tensor: Tensor, parts: Sequence[Given], owners: Mapping[Rect, int], meets: Mapping[Given, Sequence[Rect]],
     found: dict[Rect, list[Given]],
 ) -> None:
-    """Bring parts of gradients to owners by an all-to-all: those that together are a piece into one buffer, and others each into
-    its own, to be added there."""
+    """Bring parts of gradients to owners by an all-to-all: those that together are a piece into one buffer (`tilings`), and others
+    each into its own, to be added there."""
     blocks: list[tuple[Part, Part]] = []
     by_owner: dict[Rect, list[Given]] = {}
     for part in parts:
@@ -178,12 +178,13 @@ def _exchange_parts(
             by_owner.setdefault(rect, []).append(part)
     for rect, here in by_owner.items():
         owner, shared = owners[rect], [read.intersect(rect) for _, read, _ in here]
-        if sum(s.volume for s in shared) == rect.volume and covers(shared, rect):
-            buffer = emit.buffer(f"d {tensor.name}", rect, owner, tensor.dtype)
-            blocks += [(emit.part(part[2], s), emit.part(buffer, s)) for part, s in zip(here, shared)]
-            _replace(found[rect], here, (owner, rect, buffer))
-            continue
-        for part, s in zip(here, shared):
+        together = tilings(shared, rect)
+        for numbers in together:
+            some, buffer = [here[i] for i in numbers], emit.buffer(f"d {tensor.name}", rect, owner, tensor.dtype)
+            blocks += [(emit.part(part[2], shared[i]), emit.part(buffer, shared[i])) for i, part in zip(numbers, some)]
+            _replace(found[rect], some, (owner, rect, buffer))
+        alone = set(range(len(here))).difference(*together)
+        for part, s in [(here[i], shared[i]) for i in sorted(alone)]:
             if part[0] != owner:
                 buffer = emit.buffer(f"d {tensor.name}", s, owner, tensor.dtype)
                 blocks.append((emit.part(part[2], s), emit.whole(buffer)))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
+from taskflow.regions import Rect, tilings
 from taskflow.tasks.lower.emit import Emitter
 from taskflow.tasks.lower.part import NotAlikeError
 from taskflow.tasks.task import Part
@@ -105,9 +105,15 @@ def recut_gradients(
             into = emit.buffer(name, of.own, processor, tensor.dtype)
             exchanged.setdefault(of.group, []).append((emit.whole(buffer), [emit.whole(into)], of.far))
             found[processor, read] = of.own, [(processor, of.own, into)]
-        else:  # several give gradients of the same elements, which come apart
-            come = [(processor, part, buffer if member == processor else emit.buffer(name, part, processor, tensor.dtype))
-                    for member, part in zip(of.group, of.given)]
+        else:  # several give gradients of the same elements, which are added where they have come
+            whole = {numbers[0]: numbers for numbers in tilings(of.given, of.own)}
+            later = {i for numbers in whole.values() for i in numbers[1:]}
+            come = []
+            for i, (member, part) in enumerate(zip(of.group, of.given)):
+                if i not in later:
+                    part = of.own if i in whole else part
+                    own = member == processor and i not in whole
+                    come.append((processor, part, buffer if own else emit.buffer(name, part, processor, tensor.dtype)))
             targets = [emit.whole(into) for _, _, into in come if into != buffer]
             exchanged.setdefault(of.group, []).append((emit.whole(buffer), targets, of.far))
             found[processor, read] = of.own, come

@@ -9,6 +9,7 @@ import pytest
 from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import HybridParallel, map_graph
+from taskflow.models import build
 from taskflow.models.gpt import GPTConfig, gpt
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.optimizer import make_evaluator
@@ -77,10 +78,22 @@ def test_collectives_are_among_the_whole_group() -> None:
     assert groups[AllReduce] == {(0, 4), tuple(range(8))}  # weights of one member, and those that all have
 
 
+def test_members_add_biases_to_a_share_of_the_channels_each() -> None:
+    """So they do the same although Megatron-LM's second linear layers have biases that are added once."""
+    graph = gpt(replace(GPTConfig.small(), batch=48, vocabulary=64, hidden=32, heads=4, steps=16, dropout=0.0))
+    step, evaluator = both(graph, "t4 p2 d2 mb2 zero1")
+    tasks, timeline = evaluator.current()
+    assert len(step.replicas.images) == 2 and step.replicas.count == 8
+    assert step.makespan == pytest.approx(timeline.makespan, rel=1e-12)
+    assert (step.tasks, step.transfer_bytes) == (len(tasks), tasks.transfer_bytes)
+    weights = {use.weights for use in memory_use(tasks, timeline.begun(tasks))}
+    assert {use.weights for use in folded_use(step)} == weights and len(weights) == 2  # one for each stage
+
+
 def test_what_members_do_otherwise_is_not_taken_for_the_same() -> None:
-    """The first member of GPT's layers adds the bias, and with causal attention the last piece of a sequence has most to do."""
-    graph = gpt(replace(GPTConfig.small(), batch=48, vocabulary=64, hidden=32, heads=4, steps=16))
-    found = replicas(graph, map_graph(HybridParallel("t4 p2 d2 mb2"), graph, MACHINE), MACHINE)
-    assert max(of.count for of in found) == 2
+    """The first member chooses experts for all words, and with causal attention the last piece of a sequence has most to do."""
+    graph = build("Mixtral-8x7B", preset="small", batch=16)
+    strategy = map_graph(HybridParallel("t2 d8 mb1"), graph, MACHINE)
+    assert max(of.count for of in replicas(graph, strategy, MACHINE)) == 8
     strategy = map_graph(HybridParallel("c2 d8 mb1"), network(), MACHINE)
     assert max(of.count for of in replicas(network(), strategy, MACHINE)) == 8
