@@ -14,7 +14,7 @@ from taskflow.export.pytorch.units import NUMBER
 
 SUPPORT = Path(__file__).with_name("support")
 FILES = (  # in the order of reading
-    "exchange", "plan", "parallel", "checkpoints", "means", "stages", "layers", "statistics", "naming", "modules",
+    "exchange", "plan", "parallel", "checkpoints", "clipping", "means", "stages", "layers", "statistics", "naming", "modules",
 )
 RULE = "# ---- The same in every exported module " + "-" * 80
 
@@ -100,8 +100,10 @@ def _plan(plan: TorchPlan) -> str:
         lines.append("statistics=True")
     if plan.micro_batches > 1:
         lines.append(f"micro_batches={plan.micro_batches}")
+    if plan.stages or plan.by_name:
+        lines.append(f"inputs={plan.inputs!r}")
     if plan.stages:
-        lines += [f"schedule={plan.schedule!r}", f"inputs={plan.inputs!r}", f"stages=({_stages(plan)}\n        )"]
+        lines += [f"schedule={plan.schedule!r}", f"stages=({_stages(plan)}\n        )"]
     if plan.tensor:
         lines += [f"output={_lying(plan.output)}", f"target={_lying(plan.target)}"] if plan.output else [
             f"output={_lying(tuple(Lies() for _ in plan.tensor))}", f"target={_lying(tuple(Lies() for _ in plan.tensor))}"

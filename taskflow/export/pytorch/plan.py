@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -63,6 +64,7 @@ class TorchPlan:
     stages: tuple[StageText, ...] = ()
     arrives: tuple[tuple[Lying, ...], ...] = ()
     inputs: tuple[str, ...] = ()
+    by_name: bool = False
     output: Lying = ()
     target: Lying = ()
     statistics: bool = False
@@ -108,7 +110,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
         mesh, names, data_names, tensor_names, found.layers if tensor_names else {}, nearest, found.differences,
         zero=sharing.zero, group=sharing.shard_group, again=again, whole=whole,
         units=units_of(graph, origin.module, sites, in_blocks=bool(sharing.bucket or gather_units(graph, strategy))),
-        inputs=_inputs(graph, sites), output=found.output, target=found.target,
+        inputs=(inputs := _inputs(graph, sites)), by_name=_by_name(origin.module, inputs), output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
         devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (), elements=_elements(origin.module),
     )
@@ -214,6 +216,15 @@ def _require_layers(module: Any, paths: Iterable[str], tensor: bool, found: Expr
 def _inputs(graph: OperatorGraph, sites: Mapping[str, OperatorSite]) -> tuple[str, ...]:
     """The names of forward's arguments."""
     return tuple(sites[node.name].name for node in graph if node.name in sites and sites[node.name].kind == "input")
+
+
+def _by_name(module: Any, inputs: Sequence[str]) -> bool:
+    """True if forward's first arguments are not just these, so that they must be given by name."""
+    parameters = [*inspect.signature(type(module).forward).parameters.values()][1:]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return False
+    first = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY][: len(inputs)]
+    return [*inputs] != first
 
 
 def _add_stages(

@@ -47,7 +47,8 @@ def stages_of_module(
             return len(found.get(module_qualified_name, ())) <= 1
 
     names = list(inspect.signature(module.forward).parameters.values())
-    fixed = {p.name: p.default for p in names[len(examples) :] if p.default is not inspect.Parameter.empty}
+    fixed = {p.name: value for p, value in zip(names, examples) if not isinstance(value, torch.Tensor)}
+    fixed |= {p.name: p.default for p in names[len(examples) :] if p.default is not inspect.Parameter.empty}
     recorded = False
     try:
         graph = AroundStages().trace(module, concrete_args=fixed or None)
@@ -55,7 +56,15 @@ def stages_of_module(
         graph, recorded = _recorded(module, examples, rows, found), True
     stage_of = _stages(graph, found)
     writers = [_Writer(graph, stage_of, number, pipeline.count) for number in range(pipeline.count)]
-    return tuple(writer.stage() for writer in writers), recorded
+    texts = tuple(writer.stage() for writer in writers)
+    trained = [path for path, _ in module.named_parameters(remove_duplicate=False)]
+    for number, text in enumerate(texts):
+        if not any(path == part or path.startswith(f"{part}.") for path in trained for part in text.parts):
+            raise ValueError(
+                f"stage {number} of {len(texts)} has no parameters in the code of {type(module).__name__}: a layer that several "
+                "stages use is computed by the last of them; take fewer stages, or others (stages=N,N,...)"
+            )
+    return texts, recorded
 
 
 def _recorded(module: Any, examples: Sequence[Any], rows: int, found: Mapping[str, set[int]]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskflow.collector import paused_collector
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Cluster, Machine
+from taskflow.machine import Cluster, Machine, PartOfMachine
 from taskflow.mapper import HybridParallel, HybridPlan, Strategy, layer_numbers, map_graph, samples
 from taskflow.optimizer.budget import BudgetExhausted, Deadline
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, is_small
@@ -110,7 +110,7 @@ class PlanGrid:
         self, graph: OperatorGraph, machine: Machine, rule: UpdateRule | None, takes: Callable[[HybridPlan], bool] | None = None,
         all_of_a_layer: str = "full",
     ) -> None:
-        if not isinstance(machine, Cluster):
+        if not isinstance(machine, (Cluster, PartOfMachine)):
             raise ValueError("grid: plans are priced for described machines (taskflow.machine.Cluster)")
         self.graph, self.machine, self.rule = graph, machine, rule
         self._takes = takes or (lambda plan: True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from taskflow.floats import sum_bytes
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Machine, host
+from taskflow.machine import Machine, PartOfMachine, host
 from taskflow.mapper import (
     HybridParallel,
     HybridPlan,
@@ -22,6 +22,7 @@ from taskflow.mapper import (
     samples,
     suits,
 )
+from taskflow.optimizer.space import unequal
 from taskflow.optimizer.units import reads_words
 from taskflow.rules import UpdateRule
 
@@ -145,6 +146,8 @@ def no_grid(graph: OperatorGraph, machine: Machine, rule: UpdateRule | None) -> 
         return "the network has no layers with matrix products"
     if graph.carries:
         return "the network carries states from step to step"
+    if isinstance(machine, PartOfMachine) and unequal(machine):
+        return "devices of several kinds are a part of a machine"
     if held_bytes(graph, rule) <= MEMORY_SHARE * min(processor.memory_bytes for processor in machine.processors):
         return f"weights and state need less than {MEMORY_SHARE:.0%} of a device's memory"
     return ""

@@ -9,7 +9,7 @@ from math import inf
 from typing import Protocol
 
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Cluster
+from taskflow.machine import Cluster, PartOfMachine
 from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.memory import MARGIN, PlanMemory
 from taskflow.optimizer.grid.stages import PlanSums
@@ -43,12 +43,14 @@ class AnyGrid(Protocol):
     the fastest by price first, and those that do not (after `plans`)."""
 
     graph: OperatorGraph
-    machine: Cluster
     rule: UpdateRule | None
     sums: PlanSums
     memory_bytes: int
     fitting: list[PricedPlan]
     refused: list[PricedPlan]
+
+    @property
+    def machine(self) -> Cluster | PartOfMachine: ...
 
     @property
     def prices(self) -> PlanPricing: ...

@@ -20,6 +20,7 @@ from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import AnalyticCosts, ModelCosts
 from taskflow.optimizer.evaluate import Evaluator, evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
+from taskflow.optimizer.grid import no_grid
 from taskflow.optimizer.search import DEFAULT_RULE
 from taskflow.optimizer.sharing import (
     Job,
@@ -265,6 +266,19 @@ def test_the_command_takes_plan_files_and_writes_plans(tmp_path: Path) -> None:
     ):
         run = CliRunner().invoke(main, ["share", "lenet", "lenet", *where, "--size", "small", *wrong])
         assert run.exit_code == 2 and says in run.stderr and "Traceback" not in run.output
+
+
+@pytest.mark.parametrize("machine", [load_machine("p100", 4), small()], ids=["one kind", "two kinds"])
+def test_large_networks_share_a_machine(machine: Cluster) -> None:
+    """Those of which a search looks at plans in notation, on groups of devices, too."""
+    kinds = tuple(replace(kind, memory_bytes=1_400_000) for kind in machine.kinds)
+    full = replace(machine, kinds=kinds)
+    networks = jobs("GPT-2", "GPT-2", batch=8)
+    part = PartOfMachine(full, (0, 2))
+    why = "devices of several kinds are a part of a machine" if len(kinds) > 1 else ""
+    assert no_grid(networks[0].graph, part, DEFAULT_RULE) == why
+    found = share(networks, full, budget="60p")
+    assert {device for job in found.jobs for device in job.devices} <= set(range(4)) and found.slowest >= 1
 
 
 def test_a_plan_keeps_what_it_is_on_other_devices() -> None:

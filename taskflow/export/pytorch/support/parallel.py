@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import math
 import os
@@ -18,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from taskflow.export.pytorch.support.clipping import clipped
 from taskflow.export.pytorch.support.exchange import brought_together
 from taskflow.export.pytorch.support.layers import (
     as_placed,
@@ -60,6 +62,7 @@ class Parallel:
         for part in self.parts:
             name_modules(part)
         self.schedule: Any = None
+        self._no_outputs: dict[str, bool] = {}
         self._losses: list[torch.Tensor] = []
         self._criterion: Criterion | None = None
         self._mean: MeanOverAll
@@ -70,9 +73,9 @@ class Parallel:
 
     def step(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int = -100) -> float:
         """Forward and backward of one step; gradients are in the parameters' ``grad`` afterwards. ``inputs``, ``target``: the whole
-        batch, the same on every rank. ``loss(output, target)``: a mean over the elements of the target, of integers over those
-        that are not ``ignore_index``, as PyTorch's losses are. Returns that mean over the whole batch (0 if there are none),
-        whatever share of them each rank and micro-batch has."""
+        batch, the same on every rank; inputs in the order of forward's arguments. ``loss(output, target)``: a mean over the
+        elements of the target, of integers over those that are not ``ignore_index``, as PyTorch's losses are. Returns that mean
+        over the whole batch (0 if there are none), whatever share of them each rank and micro-batch has."""
         return float(self.gradients(loss, inputs, target, ignore_index))
 
     def gradients(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int = -100) -> torch.Tensor:
@@ -123,12 +126,31 @@ class Parallel:
         return mapped_leaves(_whole, self._run(self.parts[0], inputs))
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield this rank's pieces of the parameters."""
-        return itertools.chain.from_iterable(part.parameters() for part in self.parts)
+        """Yield this rank's pieces of the parameters, each once."""
+        return (parameter for _, parameter in self.named_parameters())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the same with the module's names for them."""
-        return itertools.chain.from_iterable(part.named_parameters() for part in self.parts)
+        """Yield the same with the module's names for them; stages of one rank may share some."""
+        found: dict[int, tuple[str, nn.Parameter]] = {}
+        for name, parameter in itertools.chain.from_iterable(part.named_parameters() for part in self.parts):
+            found.setdefault(id(parameter), (name, parameter))
+        return iter(found.values())
+
+    def train(self, mode: bool = True) -> Parallel:
+        """Put this rank's modules in training mode, in which they are at first if the module is, or in evaluation mode."""
+        for part in self.parts:
+            part.train(mode)
+        return self
+
+    def eval(self) -> Parallel:
+        """Put this rank's modules in evaluation mode: no dropout, running statistics."""
+        return self.train(False)
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Scale the gradients if the norm of all of the module's is above ``max_norm``; returns that norm. All ranks must call it,
+        between `step` and the optimizer's. (PyTorch's function of this name knows only this rank's stages.)"""
+        pipeline = self.mesh.get_group("pipeline") if self.plan.stages else None
+        return clipped(self.parameters(), self._counted_elsewhere(), max_norm, norm_type, pipeline, self.device)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the whole weights of this rank's stages, by the module's names. All ranks must call it."""
@@ -159,7 +181,7 @@ class Parallel:
                 options["mesh"] = self.data
                 if plan.zero and plan.group:
                     options["mesh"] = self.data._unflatten(0, (self.data.size() // plan.group, plan.group), ("groups", "shards"))
-                units = [path for path in matching(part, plan.units) if not isinstance(part, StagePart) or part.has(path)]
+                units = [path for path in matching(part, plan.units) if not isinstance(part, StagePart) or part.stage_has(path)]
                 again = {*matching(part, plan.again)}
                 for path in sorted(units, key=lambda path: -path.count(".")):  # what is within another comes first
                     unit: Any = part.get_submodule(path)
@@ -173,10 +195,20 @@ class Parallel:
 
     def _run(self, part: nn.Module, inputs: Sequence[Any]) -> Any:
         if self.tensor is None:
-            return part(*inputs)
+            return self._called(part, inputs)
         whole = (Replicate(),) * self.tensor.ndim
+        placed = [as_placed(value, self.tensor, whole) if isinstance(value, torch.Tensor) else value for value in inputs]
         with divided():
-            return part(*[as_placed(value, self.tensor, whole) if isinstance(value, torch.Tensor) else value for value in inputs])
+            return self._called(part, placed)
+
+    def _called(self, part: nn.Module, inputs: Sequence[Any]) -> Any:
+        """Call a whole module, by the names of its arguments if the plan has them."""
+        return part(**self._by_name(inputs)) if self.plan.inputs else part(*inputs)
+
+    def _by_name(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        if len(inputs) != len(self.plan.inputs):
+            raise ValueError(f"this plan is for the inputs {', '.join(self.plan.inputs)}, in this order; got {len(inputs)}")
+        return dict(zip(self.plan.inputs, inputs))
 
     def _loss(self, loss: Criterion) -> Criterion:
         """What the elements that this rank has of a micro-batch add to the mean, times the replicas."""
@@ -228,10 +260,20 @@ class Parallel:
                 dist.all_reduce(grad.to_local() if isinstance(grad, DTensor) else grad, group=group)
 
     def _tied(self, module: nn.Module) -> list[list[str]]:
-        """Parameters that several stages share: for each, its name in each stage ("": not there)."""
+        """Parameters that several stages share: for each, its name in each stage ("": not there). All ranks have them in one order,
+        in which they sum their gradients."""
         names = [parameters_of(module, stage.parts) for stage in self.plan.stages]
-        shared = {key for number, found in enumerate(names) for key in found if any(key in other for other in names[:number])}
-        return [[found.get(key, "") for found in names] for key in shared]
+        every = dict.fromkeys(key for found in names for key in found)
+        return [[found.get(key, "") for found in names] for key in every if sum(key in found for found in names) > 1]
+
+    def _counted_elsewhere(self) -> set[int]:
+        """Parameters that a stage of another rank has, too, and that belong to the first such stage."""
+        if not self.tied:
+            return set()
+        count, rank = self.plan.mesh["pipeline"], self.mesh.get_local_rank("pipeline")
+        here = {name: p for part in self.parts for name, p in part.named_parameters(remove_duplicate=False)}
+        elsewhere = [names for names in self.tied if next(i for i, name in enumerate(names) if name) % count != rank]
+        return {id(here[name]) for names in elsewhere for name in names if name in here}
 
     def _tied_here(self) -> Iterator[tuple[nn.Parameter, Any]]:
         for found, group in zip(self.tied, self._tied_groups):
@@ -250,6 +292,8 @@ class Parallel:
         ]
         kind = getattr(schedules, plan.schedule)
         options = {"loss_fn": self._loss_of_stage, "scale_grads": False}
+        if "return_outputs" in inspect.signature(kind.step).parameters:  # joining them fails if one is a number
+            self._no_outputs = {"return_outputs": False}
         several = issubclass(kind, schedules.PipelineScheduleMulti)
         return kind(stages if several else stages[0], plan.micro_batches, **options)
 
@@ -275,12 +319,13 @@ class Parallel:
         self._criterion = loss
         self._losses = []
         rank, last = self.mesh.get_local_rank("pipeline"), (len(self.plan.stages) - 1) % self.plan.mesh["pipeline"]
-        here = {name for part in self.parts if isinstance(part, StagePart) and not part.first for name in part.stage.inputs}
-        given = dict(zip(self.plan.inputs, inputs))
+        behind = [part for part in self.parts if isinstance(part, StagePart) and not part.stage_first]
+        here = {name for part in behind for name in part.stage_plan.inputs}
+        given = self._by_name(inputs)
         first = [given[name] for name in self.plan.stages[0].inputs] if rank == 0 else []
         later = {name: given[name] for name in self.plan.inputs if name in here}
         with plain_is_whole():
-            self.schedule.step(*first, **later, **({"target": target} if rank == last else {}))
+            self.schedule.step(*first, **later, **({"target": target} if rank == last else {}), **self._no_outputs)
         found = self._losses[-self.plan.micro_batches :]  # the first step's begin with those of a trial that finds shapes
         return sum(found, torch.zeros((), device=self.device))
 

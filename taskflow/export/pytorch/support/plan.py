@@ -44,7 +44,8 @@ class ParallelPlan:
     gradients of each micro-batch; with 3, weights are gathered for each pass. ``group``: neighbouring replicas that hold all
     shards together, 0: all. ``units``: modules that gather their weights and reduce their gradients by themselves; other
     weights belong to the whole module. ``again``: modules that are recomputed for the backward pass; ``whole``: those of
-    them that are to their end, also where the backward pass reads nothing. ``inputs``: the names of forward's arguments.
+    them that are to their end, also where the backward pass reads nothing. ``inputs``: the names of forward's
+    arguments, if it is called by them, and of pipelines.
     ``output``, ``target``: the layouts in which the loss takes the module's result and the targets. ``statistics``: batch
     normalisation uses the samples of all replicas. ``elements``: of all parameters of the module, 0: not known. ``samples``: of
     each step, 0: any number."""

@@ -15,33 +15,35 @@ from taskflow.export.pytorch.support.plan import ParallelPlan
 
 
 class StagePart(nn.Module):
-    """The modules of one stage under the names that they have in the whole module."""
+    """The modules of one stage under the names that they have in the whole module. Its own attributes begin with ``stage_``, so
+    that no module's name is one of them."""
 
     def __init__(self, whole: nn.Module, plan: ParallelPlan, number: int, mesh: DeviceMesh | None) -> None:
         super().__init__()
-        self.stage, self.first, self.mesh = plan.stages[number], number == 0, mesh
+        self.stage_plan, self.stage_first, self.stage_mesh = plan.stages[number], number == 0, mesh
         last = number == len(plan.stages) - 1
-        self.leaves = (plan.output,) if last else plan.stages[number + 1].arrives
-        for path in self.stage.parts:
+        self.stage_leaves = (plan.output,) if last else plan.stages[number + 1].arrives
+        for path in self.stage_plan.parts:
             _put(self, path, whole)
 
-    def has(self, path: str) -> bool:
+    def stage_has(self, path: str) -> bool:
         """True if the stage has all of the module at a path of the whole."""
-        return any(path == part or path.startswith(f"{part}.") for part in self.stage.parts)
+        return any(path == part or path.startswith(f"{part}.") for part in self.stage_plan.parts)
 
     def forward(self, *values: Any, **inputs: Any) -> Any:
         """Return the stage's result for the values that arrive, and for those of the step's inputs that it reads."""
-        if self.first:
-            values, inputs = (), dict(zip(self.stage.inputs, values))
-        named = [inputs[name] for name in self.stage.inputs]
-        if self.mesh is None:
-            return mapped_leaves(_sendable, self.stage.run(self, *values, *named))
-        whole = (Replicate(),) * self.mesh.ndim
-        given = [DTensor.from_local(v, self.mesh, p, run_check=False) for v, p in zip(values, self.stage.arrives)]
+        if self.stage_first:
+            values, inputs = (), dict(zip(self.stage_plan.inputs, values))
+        named = [inputs[name] for name in self.stage_plan.inputs]
+        if self.stage_mesh is None:
+            return mapped_leaves(_sendable, self.stage_plan.run(self, *values, *named))
+        whole = (Replicate(),) * self.stage_mesh.ndim
+        given = [DTensor.from_local(v, self.stage_mesh, p, run_check=False) for v, p in zip(values, self.stage_plan.arrives)]
         with divided():
-            made = self.stage.run(self, *given, *(as_placed(v, self.mesh, whole) for v in named))
+            made = self.stage_plan.run(self, *given, *(as_placed(v, self.stage_mesh, whole) for v in named))
             several = made if isinstance(made, tuple) else (made,)
-            local = tuple(_sendable(local_piece(value, self.mesh, placements)) for value, placements in zip(several, self.leaves))
+            pieces = (local_piece(value, self.stage_mesh, lie) for value, lie in zip(several, self.stage_leaves))
+            local = tuple(_sendable(piece) for piece in pieces)
         return local if isinstance(made, tuple) else local[0]
 
 
