@@ -29,7 +29,8 @@ def fit_command(
     """Say which usual ways to train MODEL fit the memory: DDP, ZeRO's stages, FSDP and tensor parallelism.
 
     For each: the memory that a device needs for one sample at a time, the most samples that a replica takes at a time (more are
-    accumulated), and the fewest devices on which one sample fits. No plan is searched: go on with `taskflow search`.
+    accumulated), and the fewest devices on which one sample fits. Gradients stay until the update, as PyTorch and Megatron-LM
+    keep them. No plan is searched: go on with `taskflow search`.
 
     \b
     Examples:
@@ -67,7 +68,8 @@ def fit_command(
     if smallest is None:
         tell("no cluster that was looked at is large enough; search for a plan with stages: taskflow search")
     elif not quiet:
-        tell(f"smallest cluster of these: {smallest.devices} ({smallest.name}); memory is for one sample at a time, ~: not planned")
+        tell(f"smallest cluster of these: {smallest.devices} ({smallest.name})\nmemory is for one sample at a time; ~: not planned")
+        tell("gradients stay until the update, as PyTorch and Megatron-LM keep them")
 
 
 def _row(way: WayToShard) -> dict[str, Any]:

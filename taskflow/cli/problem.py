@@ -28,7 +28,7 @@ from taskflow.optimizer.cost import ANALYTIC, COSTS, untimed
 from taskflow.optimizer.evaluate import Evaluator, has_no_timeline, where_time_goes
 from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
-from taskflow.rules import SGD, Adam, AdamWInBfloat16, UpdateRule
+from taskflow.rules import SGD, Adam, AdamW, AdamWInBfloat16, UpdateRule
 from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
 from taskflow.saying import some
 from taskflow.writing import json_text, one_line, unwritable
@@ -40,7 +40,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 COSTS_HELP = ("Costs of tasks: analytic, from the machine's rates; or measured, by timing tasks one by one on the CPU or GPU at "
               "hand and keeping the times on disk (the first time this takes a moment).")  # fmt: skip
 RULES: Mapping[str, UpdateRule | None] = {
-    "sgd": SGD(lr=0.1), "momentum": SGD(lr=0.1, momentum=0.9), "adam": Adam(), "adamw-bf16": AdamWInBfloat16(), "none": None}
+    "sgd": SGD(lr=0.1), "momentum": SGD(lr=0.1, momentum=0.9), "adam": Adam(), "adamw": AdamW(), "adamw-bf16": AdamWInBfloat16(),
+    "none": None}
 
 
 @dataclass(frozen=True, slots=True)
