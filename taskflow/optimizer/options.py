@@ -16,7 +16,7 @@ class SearchOptions:
     """Arguments of every search algorithm.
 
     ``starts``: where to start, instead of the search's own choice. ``rivals``: strategies that the result must not be slower
-    than (they may be outside the space). ``fits``: a function that returns what memory a strategy lacks (empty: it fits).
+    than (they may be outside the space). ``lacks``: a function that says what memory a strategy lacks (empty: it fits).
     ``progress``: called about every ``progress_every`` seconds. ``tolerance``: exact search may skip plans that are not faster
     than its own by more than this share. ``incumbent``: the best plan that the workers of a portfolio share. ``deadline``: of
     the budget's seconds (by default counted from the beginning of this search). ``bound``: a function that returns a lower
@@ -29,7 +29,7 @@ class SearchOptions:
     space: SpaceOptions = field(default_factory=SpaceOptions)
     starts: tuple[Strategy, ...] = ()
     rivals: tuple[Strategy, ...] = ()
-    fits: Callable[[Strategy], str] | None = None
+    lacks: Callable[[Strategy], str] | None = None
     progress: Callable[[Progress], None] | None = None
     progress_every: float = 0.5
     tolerance: float = 0.0

@@ -203,7 +203,7 @@ def _plans(run: SearchRun) -> SearchResult | None:
     evaluator, options, deadline = run.evaluator, run.options, run.deadline
     graph, machine, target = evaluator.graph, evaluator.machine, run.target
     have, held = sum(processor.memory_bytes for processor in machine.processors), held_bytes(graph, evaluator.rule)
-    if options.fits is not None and held > have:
+    if options.lacks is not None and held > have:
         raise HopelessError(
             f"search: found no plan for {graph.name}: weights and the update rule's state take {held / 1e9:,.0f} GB, and all "
             f"devices of {machine.name} together have {have / 1e9:,.0f} GB"
@@ -215,7 +215,7 @@ def _plans(run: SearchRun) -> SearchResult | None:
     run.whole = may_be_whole(grid)
     share = TIME_SHARE if run.whole and not run.plans_alone else 1 - LEAST_SHARE
     searched = layered_search(
-        evaluator, replace(options, fits=run.lacks), grid, share, make=allowed.strategy, begun=run.begun
+        evaluator, replace(options, lacks=run.lacks), grid, share, make=allowed.strategy, begun=run.begun
     )
     first = searched.result
     late = Deadline(max(PLANS_BOUND_SHARE * deadline.left, LATE_BOUND) if isfinite(options.budget.seconds) else inf)
@@ -287,7 +287,7 @@ def _for_target(run: SearchRun, target: PlanTarget, found: SearchResult) -> Sear
     run.deadline.stopped = run.deadline.stopped or found.stopped == "interrupted"
     try:
         strategy, seconds = target.fastest(
-            run.evaluator.machine, run.evaluator, found.strategy, run.options.fits or (lambda strategy: ""),
+            run.evaluator.machine, run.evaluator, found.strategy, run.options.lacks or (lambda strategy: ""),
             lambda: run.deadline.expired, run.constraints,
         )
     except ValueError as error:
@@ -300,15 +300,15 @@ def _for_target(run: SearchRun, target: PlanTarget, found: SearchResult) -> Sear
 
 def _ends_sooner(options: SearchOptions, deadline: Deadline) -> SearchOptions:
     """The options of a search that ends while there is time for a plan that fits, unless one has been found by then."""
-    sooner, fits = deadline.sooner(CHANGE_SHARE * deadline.left), options.fits
+    sooner, check = deadline.sooner(CHANGE_SHARE * deadline.left), options.lacks
 
     def lacks(strategy: Strategy) -> str:
-        shortfall = fits(strategy) if fits is not None else ""
+        shortfall = check(strategy) if check is not None else ""
         if not shortfall:
             sooner.seconds = deadline.seconds
         return shortfall
 
-    return replace(options, fits=lacks, deadline=sooner)
+    return replace(options, lacks=lacks, deadline=sooner)
 
 
 # ---- a plan that fits ------------------------------------------------------------------------------------------------

@@ -113,24 +113,22 @@ def search(
     evaluator = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
     if products:
         evaluator = _of_products(evaluator, products)
-    wanted = space or SpaceOptions()
-    wanted = replace(wanted, constraints=wanted.constraints + Constraints.of(constraints))
-    wanted.constraints.resolve(graph, len(machine.processors))  # contradictions are said before the work
+    asked = space or SpaceOptions()
+    asked = replace(asked, constraints=asked.constraints + Constraints.of(constraints))
+    asked.constraints.resolve(graph, len(machine.processors))  # contradictions are said before the work
     measures, unordered = evaluator.costs.measures, tuple(start for start in starts if not start.ordered)
-    no_plans = "" if algorithm == "guided" and not alone else "the search is one algorithm's alone"
-    no_plans = no_plans or ("costs are measured" if measures else "memory does not count" if memory is False else "")
-    no_plans = no_plans or no_grid(graph, machine, evaluator.rule)
+    no_plans = _why_no_plans(evaluator, algorithm == "guided" and not alone, memory is not False)
     if products and no_plans:
         raise ValueError(f"search: only plans in notation have products={products}, and they are not searched: {no_plans}")
-    large = not (no_plans or unordered) and len(machine.processors) > MOST_PROCESSORS  # the grid is searched alone
-    of_operators = wanted if target is None else target.space(wanted)
-    uneven = uneven_applies(machine, of_operators)
+    grid_alone = not (no_plans or unordered) and len(machine.processors) > MOST_PROCESSORS
+    operator_space = asked if target is None else target.space(asked)
+    uneven = uneven_applies(machine, operator_space)
     room = _room(evaluator, memory) if evaluator.rule is not None else None
     options = SearchOptions(
-        limit, seed, of_operators, rivals=() if alone or large else (*known(graph, machine), *unordered),
+        limit, seed, operator_space, rivals=() if alone or grid_alone else (*known(graph, machine), *unordered),
         starts=starts if alone else (),
-        fits=room, progress=progress, deadline=deadline,
-        bound=None if measures or not no_plans else lambda over: _bound(evaluator, of_operators, over, uneven),
+        lacks=room, progress=progress, deadline=deadline,
+        bound=None if measures or not no_plans else lambda over: _bound(evaluator, operator_space, over, uneven),
     )
 
     def threads() -> int:
@@ -144,8 +142,8 @@ def search(
         return portfolio(of, own, ALGORITHMS[algorithm], many) if many > 1 else ALGORITHMS[algorithm](of, own)
 
     run = SearchRun(
-        evaluator, options, searcher, Allowed(graph, machine, wanted, target, lambda: deadline.expired, products),
-        wanted.constraints,
+        evaluator, options, searcher, Allowed(graph, machine, asked, target, lambda: deadline.expired, products),
+        asked.constraints,
         refusal(room, target), target, ordered, no_plans, may_repair=algorithm == "guided" and not (alone or measures),
     )
     try:
@@ -159,12 +157,24 @@ def search(
         found = replace(found, lower_bound=min(found.seconds, least))
     if found.strategy.ordered:
         return found
-    wanted.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
+    asked.constraints.verify(found.strategy, graph)  # holds by construction: a plan that violates them must not get out
     if measures:  # nothing is measured for a bound, so it comes when all is known that the search has asked for
         late = Deadline(LATE_BOUND if isfinite(limit.seconds) else inf)
-        bound = lower_bound(evaluator, of_operators, lambda: late.expired, uneven=uneven)
+        bound = lower_bound(evaluator, operator_space, lambda: late.expired, uneven=uneven)
         found = replace(found, lower_bound=max(found.lower_bound, bound), search_seconds=deadline.elapsed)
     return replace(found, lower_bound=min(found.seconds, found.lower_bound))
+
+
+def _why_no_plans(evaluator: Evaluator, all_of_guided: bool, memory: bool) -> str:
+    """Why plans in notation are not searched; empty if they are. ``all_of_guided``: whether the search is the default one, with
+    all that goes with it. ``memory``: whether it counts."""
+    if not all_of_guided:
+        return "the search is one algorithm's alone"
+    if evaluator.costs.measures:
+        return "costs are measured"
+    if not memory:
+        return "memory does not count"
+    return no_grid(evaluator.graph, evaluator.machine, evaluator.rule)
 
 
 def _of_products(evaluator: Evaluator, products: str) -> Evaluator:

@@ -181,7 +181,7 @@ class SearchSession:
     ) -> bool:
         """Accept the evaluator's last proposal, whose seconds are within the limit, unless it does not fit the memory."""
         shortfall = ""
-        if seconds < self.best_seconds and self.options.fits is not None:
+        if seconds < self.best_seconds and self.options.lacks is not None:
             shortfall = self._check(self.evaluator.changed(changes, syncs, sums))
             if shortfall and not self._shortfall:  # never from a plan that fits to one that does not
                 return False
@@ -265,7 +265,7 @@ class SearchSession:
 
     def _fall_back(self) -> None:
         """Go back to the last best plan that fits for certain, since a search judges plans by estimates of their memory, too."""
-        check = self.options.fits
+        check = self.options.lacks
         while isinstance(check, MemoryCheck) and self._bests and (shortfall := check.surely(self._bests[-1])):
             plan = self._bests.pop()
             name = plan.name
@@ -278,7 +278,7 @@ class SearchSession:
 
     def _why_refused(self) -> str:
         """Why the last plan that was refused does not fit; as the runtime plans its memory, if that takes little time."""
-        check, plan = self.options.fits, self._refused
+        check, plan = self.options.lacks, self._refused
         if plan is None:
             return "none was looked at"
         soon = not self.options.answered and sum(len(config.processors) for config in plan.configs.values()) <= MOST_TASKS
@@ -294,9 +294,9 @@ class SearchSession:
             self.lower_bound = self.options.bound(lambda: part.expired)
 
     def _check(self, strategy: Strategy) -> str:
-        if self.options.fits is None:
+        if self.options.lacks is None:
             return ""
-        shortfall = self.options.fits(strategy)
+        shortfall = self.options.lacks(strategy)
         self.refused += bool(shortfall)
         if shortfall:
             self._refused, self._refusal = strategy, shortfall

@@ -204,7 +204,7 @@ def test_a_search_falls_back_to_a_plan_that_fits(monkeypatch: pytest.MonkeyPatch
     evaluator = make_evaluator(graph, limited(machine, sum(peaks) / 2), rule=SGD(0.1))
     monkeypatch.setattr(MemoryCheck, "__call__", lambda check, plan: "" if check._quick else check._lacks(plan))
     monkeypatch.setattr(MemoryCheck, "_surely_fits", lambda check, plan: False)
-    session = SearchSession("test", evaluator, SearchOptions(fits=MemoryCheck(evaluator).for_search()))
+    session = SearchSession("test", evaluator, SearchOptions(lacks=MemoryCheck(evaluator).for_search()))
 
     def body() -> str:
         session.set(fits, start=True)

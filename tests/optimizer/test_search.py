@@ -161,13 +161,13 @@ def test_interruption_returns_the_best_so_far(algorithm) -> None:  # type: ignor
 def test_plans_that_do_not_fit_are_refused() -> None:
     graph = tiny(3, 4)
     whole = lambda strategy: "" if all(len(c.processors) < 4 for c in strategy.configs.values()) else "four pieces"  # noqa: E731
-    options = SearchOptions(Budget(proposals=3000), fits=whole)
+    options = SearchOptions(Budget(proposals=3000), lacks=whole)
     for algorithm in (guided, mcmc):
         found = algorithm(Table(graph, 4, rugged), options)
         assert not whole(found.strategy) and found.refused > 0
     said = r"found no plan for tiny that fits the memory of host-4 \([0-9]+ refused; the last: never\)"
     with pytest.raises(ValueError, match=said):
-        guided(Table(graph, 4, rugged), replace(options, budget=Budget(proposals=50), fits=lambda strategy: "never"))
+        guided(Table(graph, 4, rugged), replace(options, budget=Budget(proposals=50), lacks=lambda strategy: "never"))
 
 
 def test_where_no_placement_fits_a_known_strategy_may() -> None:

@@ -57,7 +57,7 @@ def portfolio(evaluator: Evaluator, options: SearchOptions, searcher: Searcher, 
         own = replace(
             options, seed=options.seed + number * SEEDS, incumbent=incumbent, progress=told.by(number), deadline=deadline,
             bound=options.bound if number == 0 else None,
-            fits=MemoryCheck(mine, quick=True) if options.fits is not None and number > 0 else options.fits,
+            lacks=MemoryCheck(mine, quick=True) if options.lacks is not None and number > 0 else options.lacks,
         )
         try:
             results[number] = searcher(mine, own)

@@ -106,6 +106,6 @@ def _options(
 
     return SearchOptions(
         budget, run.options.seed, rivals=tuple(rivals),
-        fits=None if run.options.fits is None else MemoryCheck(evaluator, quick=True),
+        lacks=None if run.options.lacks is None else MemoryCheck(evaluator, quick=True),
         progress=told, progress_every=run.options.progress_every, deadline=run.deadline.part(budget.seconds),
     )

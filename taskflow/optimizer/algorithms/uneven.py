@@ -127,7 +127,7 @@ class UnevenPieces:
 
     def _fitting(self, data: Strategy, shares: tuple[int, ...]) -> tuple[int, ...]:
         """The shares, lowered on devices whose memory is too small for them; what these give up goes to the others."""
-        check = self.run.options.fits
+        check = self.run.options.lacks
         for _ in range(LOWERED if isinstance(check, MemoryCheck) else 0):
             assert isinstance(check, MemoryCheck)
             plan = self._weigher(shares).strategy(data)

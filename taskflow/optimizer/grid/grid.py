@@ -297,9 +297,9 @@ def _arrangement(plan: HybridPlan) -> object:
     return plan.tensor, plan.context, plan.pipeline, plan.experts, plan.devices, plan.zero == 3
 
 
-def spare_of(fits: Callable[[Strategy], str], strategy: Strategy) -> float:
+def spare_of(lacks: Callable[[Strategy], str], strategy: Strategy) -> float:
     """Return the bytes that a strategy leaves of the memory, on the device with the fewest left; infinite if not known."""
-    return min(fits.spare(strategy)) if isinstance(fits, MemoryCheck) and strategy.ordered else inf
+    return min(lacks.spare(strategy)) if isinstance(lacks, MemoryCheck) and strategy.ordered else inf
 
 
 class PlanTrial:

@@ -68,7 +68,7 @@ class _LayeredSearch:
         self.evaluator, self.options, self.grid, self.make, self.begun = evaluator, options, grid, make, begun
         self.deadline = options.deadline or Deadline(options.budget.seconds)
         self.end = self.deadline.elapsed + share * self.deadline.left
-        self.lacks = options.fits or (lambda strategy: "")
+        self.lacks = options.lacks or (lambda strategy: "")
         proposals = options.budget.proposals
         timed = isfinite(self.deadline.seconds)
         part = ceil(PROPOSALS_SHARE * proposals) if isfinite(proposals) else inf

@@ -169,7 +169,7 @@ def test_plans_that_do_not_fit_are_refused_as_in_python() -> None:
     graph, options = GRAPHS["LeNet"], SpaceOptions("even")
     start = start_of(graph, 4, options, 2)
     crowd = lambda s: "" if sum(0 in c.processors for c in s.configs.values()) < 0.75 * len(s.configs) else "too many"  # noqa: E731
-    search = SearchOptions(Budget(proposals=600), 1, options, starts=(start,), fits=crowd)
+    search = SearchOptions(Budget(proposals=600), 1, options, starts=(start,), lacks=crowd)
     evaluator, twin = make_evaluator(graph, K80[4]), in_python(make_evaluator(graph, K80[4]), options)
     here, there = mcmc(evaluator, search), mcmc(twin, search)
     assert outcome(here) == outcome(there)
