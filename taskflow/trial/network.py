@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from inspect import signature
 from typing import Any
 
 from taskflow.graph import Node, OperatorGraph
@@ -77,13 +76,10 @@ def module_said(graph: OperatorGraph, function: str | None, values: Mapping[str,
         raise ValueError(
             f"{graph.name}: which function makes the module? give --module FILE.py:FUNCTION, which returns the torch.nn.Module"
         )
-    tensors = [isinstance(example, torch.Tensor) for example in origin.examples]
-    if tensors != sorted(tensors, reverse=True):  # an argument that is not given comes before one that is
-        names = [*signature(type(module).forward).parameters][1:]
-        said["keywords"] = [name for name, is_tensor in zip(names, tensors) if is_tensor]
-    if sum(tensors) != len(inputs):
+    tensors = sum(isinstance(example, torch.Tensor) for example in origin.examples)
+    if tensors != len(inputs):
         raise ValueError(
-            f"{graph.name}: forward is given {sum(tensors)} tensors, and the graph has the inputs {', '.join(inputs)}; export the "
+            f"{graph.name}: forward is given {tensors} tensors, and the graph has the inputs {', '.join(inputs)}; export the "
             "plans and time your own steps"
         )
     return said

@@ -59,7 +59,7 @@ def test_of_a_step_of_too_many_tasks_the_devices_that_stand_for_others(
     whole = read_trace(trace)
     monkeypatch.setattr(ordered, "MOST_TIMELINE", 0)
     done = CliRunner().invoke(main, command)
-    assert done.exit_code == 0 and f"{shown} of 128 devices, as which all others do" in done.stderr
+    assert done.exit_code == 0 and f"{shown} of 128 devices, which stand for all others" in done.stderr
     content = read_trace(trace)
     verify_events(content)
     seconds = json.loads(done.stdout)["iteration_seconds"]

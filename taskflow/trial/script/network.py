@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,7 @@ def module_of(said: Mapping[str, Any]) -> nn.Module:
     without numbers. Raises ValueError or ImportError that says what to do."""
     empty = said["bytes"] > LARGE and not said["tied"]
     with on_meta() if empty else nullcontext():
-        module = _of_transformers(said) if "config" in said else _of_function(said)
-    if said.get("keywords"):
-        module.forward = functools.partial(_by_name, module.forward, tuple(said["keywords"]))  # type: ignore[method-assign]
-    return module
+        return _of_transformers(said) if "config" in said else _of_function(said)
 
 
 def _of_transformers(said: Mapping[str, Any]) -> nn.Module:
@@ -87,10 +83,6 @@ def loaded(path: Path, name: str) -> Any:
     sys.modules[name] = module  # dataclasses look there
     spec.loader.exec_module(module)
     return module
-
-
-def _by_name(forward: Callable[..., Any], names: Sequence[str], *values: Any) -> Any:
-    return forward(**dict(zip(names, values)))
 
 
 def with_numbers(model: Any) -> None:
