@@ -24,12 +24,7 @@ def beside(problem: Problem, seconds: float, quiet: bool) -> list[dict[str, Any]
         return []
     deadline = Deadline(min(MOST_SECONDS, max(LEAST_SECONDS, seconds)))
     rows: list[dict[str, Any]] = []
-
-    def in_time() -> None:
-        if deadline.expired:
-            raise BudgetExhausted
-
-    with working("plans beside it", not quiet), evaluator.interruptible(in_time):
+    with working("plans beside it", not quiet), evaluator.interruptible(deadline.check):
         for usual in usual_plans(graph, machine, problem.room.for_search(), rule, lambda: deadline.expired):
             row: dict[str, Any] = {"name": usual.name, "plan": usual.plan, "why": usual.why or None}
             if usual.strategy is not None:

@@ -30,7 +30,7 @@ def write_next_best(
     ``rows``: usual plans (`beside`). ``budget``: seconds of the search."""
     deadline = Deadline(max(LEAST_SECONDS, BUDGET_SHARE * budget))
     with working("the plans next to it", not quiet):
-        plans = next_best(problem, found, rows, count, space, target, lambda: deadline.expired)
+        plans = next_best(problem, found, rows, count, space, target, deadline)
     written = []
     for number, (strategy, seconds) in enumerate(plans, 2):
         file = str(Path(out).with_name(f"{Path(out).stem}-{number}.json"))
@@ -41,26 +41,25 @@ def write_next_best(
 
 def next_best(
     problem: Problem, found: SearchResult, rows: Sequence[dict[str, Any]], count: int, space: SpaceOptions, target: str | None,
-    over: Callable[[], bool],
+    deadline: Deadline,
 ) -> list[tuple[Strategy, float]]:
     """Return the ``count`` fastest plans after ``found`` with their seconds: of usual plans, known mappers and the best of the
     grid, those that fit and that a framework can express. No two have the same degrees, stage of ZeRO and recomputation."""
+
+    def over() -> bool:
+        return deadline.expired
+
     evaluator, framework = problem.evaluator, target_named(target, problem.graph) if target is not None else None
     lacks, seen = refusal(problem.room, framework), {_kind(problem, found.strategy)}
     best: list[tuple[Strategy, float]] = []
     allowed = Allowed(problem.graph, problem.machine, space, framework, over)
-
-    def in_time() -> None:
-        if over():
-            raise BudgetExhausted
-
     for make in _candidates(problem, found.grid, rows, TRIED * count, allowed, over):
         try:
             strategy = make()
             space.constraints.verify(strategy, problem.graph)
             if (kind := _kind(problem, strategy)) in seen:
                 continue
-            with evaluator.interruptible(in_time):
+            with evaluator.interruptible(deadline.check):
                 if lacks(strategy):
                     continue
                 seconds = evaluator.set(strategy)

@@ -109,6 +109,11 @@ class Deadline:
         """True if there is no time left."""
         return self.left <= 0.0
 
+    def check(self) -> None:
+        """Raise `BudgetExhausted` if there is no time left."""
+        if self.expired:
+            raise BudgetExhausted
+
 
 @dataclass(frozen=True, slots=True)
 class End:

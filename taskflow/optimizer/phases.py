@@ -162,7 +162,7 @@ def _starts(run: SearchRun) -> SearchResult | None:
     for start in run.ordered:
         strategy = run.constraints.repair(start, evaluator.graph)
         try:
-            with evaluator.interruptible(lambda: _in_time(run.deadline)):
+            with evaluator.interruptible(run.deadline.check):
                 seconds = evaluator.set(strategy)
                 lacks = run.lacks(strategy)
         except (BudgetExhausted, TooManyTasksError) as error:
@@ -186,11 +186,6 @@ def _starts(run: SearchRun) -> SearchResult | None:
     if best is None:
         return None
     return SearchResult(*best, {}, tuple(history), 0, 0, run.deadline.elapsed, run.options.seed, "guided", stopped)
-
-
-def _in_time(deadline: Deadline) -> None:
-    if deadline.expired:
-        raise BudgetExhausted
 
 
 # ---- plans in notation -----------------------------------------------------------------------------------------------
@@ -330,7 +325,7 @@ def _repair(run: SearchRun) -> SearchResult | None:
     end = Deadline(run.deadline.left + max(LATE_PLAN, run.options.budget.seconds / 2))
     for plan in change.plans if run.may_repair else ():
         try:
-            with evaluator.interruptible(lambda: _in_time(end)):
+            with evaluator.interruptible(end.check):
                 strategy = run.allowed.strategy(plan)
                 seconds = evaluator.set(strategy)
                 lacks = run.lacks(strategy)

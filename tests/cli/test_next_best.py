@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from taskflow.cli.main import main
 from taskflow.cli.next_best import next_best
 from taskflow.cli.problem import make_problem
-from taskflow.optimizer import SearchResult, search
+from taskflow.optimizer import Deadline, SearchResult, search
 from taskflow.optimizer.space import SpaceOptions
 
 ASKED = ("gpt-2", "--size", "small", "-m", "h100", "-n", "4", "--batch", "16", "--budget", "60p")
@@ -44,7 +44,7 @@ def test_the_grid_that_was_searched_is_used_again(monkeypatch: pytest.MonkeyPatc
     found = search(made.graph, made.machine, budget="60p", use=made.evaluator, memory=made.room)
 
     def plans(found: SearchResult) -> list[tuple[str, float]]:
-        plans = next_best(made, found, [], 3, SpaceOptions(), None, lambda: False)
+        plans = next_best(made, found, [], 3, SpaceOptions(), None, Deadline())
         return [(strategy.name, seconds) for strategy, seconds in plans]
 
     anew = plans(replace(found, grid=None))
