@@ -260,8 +260,9 @@ def test_sizes_that_c_has_no_integer_for_are_evaluated_in_python() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_quick_memory_estimate_is_above_the_planned_memory(seed: int) -> None:
+    from language_model import model, random_strategy
+
     from taskflow.optimizer.memory.peak import peak_bytes
-    from tests.language_model import model, random_strategy
 
     graph = model()
     evaluator = make_evaluator(graph, host(3))

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 from fast_and_slow import fast_among
+from language_model import model
 
 import taskflow
 from taskflow.mapper import OpConfig
@@ -17,7 +18,6 @@ from taskflow.operators.operator import Dim, Soap
 from taskflow.optimizer.space.constraints import Constraints
 from taskflow.optimizer.space.permitted import Permitted
 from taskflow.optimizer.space.space import OperatorSpace, SearchSpace, SpaceOptions, place
-from tests.language_model import model
 
 DIMS = (Dim("n", 6, Soap.SAMPLE), Dim("a", 3, Soap.ATTRIBUTE, divisible=False), Dim("c", 4, Soap.PARAMETER),
         Dim("k", 2, Soap.REDUCTION))
