@@ -18,11 +18,12 @@ state and its result; the rest is in packages:
 
 from taskflow.optimizer.beside import NO_TIME, UsualPlan, has_usual_plans, usual_plans
 from taskflow.optimizer.budget import Budget, BudgetExhausted, Deadline
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.failures import FailureCosts, best_interval, failure_costs
 from taskflow.optimizer.memory_check import RULE, MemoryCheck
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Improvement, PhaseReport, SearchResult
-from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
+from taskflow.optimizer.search import ALGORITHMS, search
 from taskflow.optimizer.session import NothingFits
 from taskflow.optimizer.target import PlanTarget, refusal, target_named
 from taskflow.optimizer.units import StepUnits, expert_imbalance, step_units

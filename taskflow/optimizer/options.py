@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from taskflow.mapper import Strategy
 from taskflow.optimizer.budget import TEN_SECONDS, Budget, Deadline, SharedIncumbent
-from taskflow.optimizer.result import Progress
+from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.result import Progress, SearchResult
 from taskflow.optimizer.space import SpaceOptions
 
 
@@ -37,3 +38,6 @@ class SearchOptions:
     deadline: Deadline | None = None
     bound: Callable[[Callable[[], bool]], float] | None = None
     answered: bool = False
+
+
+Searcher = Callable[[Evaluator, SearchOptions], SearchResult]

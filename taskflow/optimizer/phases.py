@@ -31,7 +31,7 @@ from taskflow.optimizer.grid import (
     may_be_whole,
     spare_of,
 )
-from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.options import Searcher, SearchOptions
 from taskflow.optimizer.result import Improvement, PhaseReport, SearchResult
 from taskflow.optimizer.session import NothingFits
 from taskflow.optimizer.space import Constraints
@@ -48,8 +48,6 @@ PLANS_BOUND_SHARE = 0.5  # of the time that is left after plans in notation, at 
 PIECE_SECONDS = 2e-6
 """That a piece of a plan without an order takes at least to be placed, lowered and simulated for the first time."""
 UNORDERED = "plans that are neither pipelined nor sharded"
-
-Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
 
 
 class HopelessError(NothingFits):

@@ -4,44 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from math import inf, isfinite, isinf
+from functools import partial
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from taskflow.graph import OperatorGraph
-from taskflow.machine import Cluster, Machine, cores
+from taskflow.machine import Machine
 from taskflow.mapper import Strategy
-from taskflow.optimizer.algorithms import additive_plan, exact, guided, known, mcmc, optcnn, placement, portfolio, worth
-from taskflow.optimizer.bounds import lower_bound, work_bound
+from taskflow.optimizer.algorithms import exact, guided, in_threads, known, mcmc, optcnn, placement
+from taskflow.optimizer.bounds import lower_bound, unordered_bound, work_bound
 from taskflow.optimizer.budget import Budget, Deadline
-from taskflow.optimizer.cost import ANALYTIC, AnalyticCosts, CostModel, Costs, ModelCosts, Roofline, choose_costs
-from taskflow.optimizer.evaluate import MOST_PROCESSORS, Evaluator
-from taskflow.optimizer.evaluate import evaluator as new_evaluator
+from taskflow.optimizer.cost import CostModel, Costs
+from taskflow.optimizer.evaluate import DEFAULT_RULE, MOST_PROCESSORS, Evaluator, make_evaluator, with_products
 from taskflow.optimizer.grid import Allowed, no_grid
 from taskflow.optimizer.memory_check import MemoryCheck
-from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.options import Searcher, SearchOptions
 from taskflow.optimizer.phases import LATE_BOUND, SearchRun, in_phases
 from taskflow.optimizer.result import Progress, SearchResult
-from taskflow.optimizer.space import Constraints, SpaceOptions, unequal, uneven_applies
+from taskflow.optimizer.space import Constraints, SpaceOptions, uneven_applies
 from taskflow.optimizer.target import PlanTarget, refusal, target_named
-from taskflow.rules import SGD, UpdateRule
-
-
-def _default(evaluator: Evaluator, options: SearchOptions) -> SearchResult:
-    """The guided search, which also starts from dynamic programming's plan."""
-    return guided(evaluator, options, also_from=(lambda over: additive_plan(evaluator, options.space, over),))
-
+from taskflow.rules import UpdateRule
 
 MOST_WORKERS = 256  # threads of a search
-ALGORITHMS: dict[str, Callable[[Evaluator, SearchOptions], SearchResult]] = {
-    "guided": _default,
+ALGORITHMS: dict[str, Searcher] = {
+    "guided": partial(guided, dynamic_programming=True),
     "mcmc": mcmc,
     "optcnn": optcnn,
     "placement": placement,
     "exact": exact,
 }
-
-DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
 
 
 def search(
@@ -112,7 +104,7 @@ def search(
     deadline = Deadline(limit.seconds)
     evaluator = use or make_evaluator(graph, machine, costs=costs, rule=rule, clip_norm=clip_norm)
     if products:
-        evaluator = _of_products(evaluator, products)
+        evaluator = with_products(evaluator, products)
     asked = space or SpaceOptions()
     asked = replace(asked, constraints=asked.constraints + Constraints.of(constraints))
     asked.constraints.resolve(graph, len(machine.processors))  # contradictions are said before the work
@@ -128,23 +120,14 @@ def search(
         limit, seed, operator_space, rivals=() if alone or grid_alone else (*known(graph, machine), *unordered),
         starts=starts if alone else (),
         lacks=room, progress=progress, deadline=deadline,
-        bound=None if measures or not no_plans else lambda over: _bound(evaluator, operator_space, over, uneven),
+        bound=None if measures or not no_plans else partial(unordered_bound, evaluator, operator_space, uneven=uneven),
     )
 
-    def threads() -> int:
-        if workers is not None:
-            return workers
-        alike = algorithm == "guided" and not measures and isinf(limit.proposals) and options.rivals
-        return cores() if alike and cores() > 1 and worth(evaluator, options.rivals[0], limit.seconds) else 1
-
-    def searcher(of: Evaluator, own: SearchOptions) -> SearchResult:
-        many = threads()
-        return portfolio(of, own, ALGORITHMS[algorithm], many) if many > 1 else ALGORITHMS[algorithm](of, own)
-
+    threads = workers if workers is not None or algorithm == "guided" else 1
+    allowed = Allowed(graph, machine, asked, target, lambda: deadline.expired, products)
     run = SearchRun(
-        evaluator, options, searcher, Allowed(graph, machine, asked, target, lambda: deadline.expired, products),
-        asked.constraints,
-        refusal(room, target), target, ordered, no_plans, may_repair=algorithm == "guided" and not (alone or measures),
+        evaluator, options, in_threads(ALGORITHMS[algorithm], threads), allowed, asked.constraints, refusal(room, target),
+        target, ordered, no_plans, may_repair=algorithm == "guided" and not (alone or measures),
     )
     try:
         found = in_phases(run)
@@ -177,51 +160,7 @@ def _why_no_plans(evaluator: Evaluator, all_of_guided: bool, memory: bool) -> st
     return no_grid(evaluator.graph, evaluator.machine, evaluator.rule)
 
 
-def _of_products(evaluator: Evaluator, products: str) -> Evaluator:
-    """The evaluator with which every plan has such products, closed forms and bounds included."""
-    if not isinstance(evaluator.costs, ModelCosts):
-        got = type(evaluator.costs).__name__
-        raise ValueError(f"search: products={products} needs a described machine with analytic costs, got {got}")
-    costs = evaluator.costs.of_products(products)
-    return new_evaluator(evaluator.graph, evaluator.machine, costs, evaluator.rule, evaluator.clip_norm)
-
-
-def _bound(evaluator: Evaluator, wanted: SpaceOptions, over: Callable[[], bool], uneven: bool) -> float:
-    """Bound of plans without an order; devices of unequal speed count as what they are."""
-    found = lower_bound(evaluator, wanted, over, uneven=uneven)
-    return max(found, work_bound(evaluator, over)) if unequal(evaluator.machine) else found
-
-
 def _room(evaluator: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:
     if not memory:
         return None
     return (memory if isinstance(memory, MemoryCheck) else MemoryCheck(evaluator)).for_search()
-
-
-def make_evaluator(
-    graph: OperatorGraph,
-    machine: Machine,
-    *,
-    costs: Costs | CostModel | str | None = None,
-    rule: UpdateRule | None = DEFAULT_RULE,
-    clip_norm: float | None = None,
-    algorithm: str = "auto",
-) -> Evaluator:
-    """Return the evaluator that `search` uses, with the given or named costs (`choose_costs`). By default they are analytic for
-    a described machine, and the machine's roofline for any other. Raises ValueError for arguments of other types."""
-    if not isinstance(graph, OperatorGraph) or not len(graph):
-        got = "one without operators" if isinstance(graph, OperatorGraph) else type(graph).__name__
-        raise ValueError(f"search: graph must be an OperatorGraph, such as taskflow.models.build('mlp'), got {got}")
-    if not hasattr(machine, "processors"):
-        raise ValueError(f"search: machine must be a machine, such as taskflow.load_machine('p100'), got {machine!r}")
-    if not isinstance(rule, (UpdateRule, type(None))):
-        raise ValueError(f"search: rule must be an update rule, such as taskflow.Adam(), or None, got {rule!r}")
-    if isinstance(costs, str) and costs != ANALYTIC:
-        costs = choose_costs(costs, graph, machine, rule)
-    if costs is None or isinstance(costs, str):
-        costs = AnalyticCosts(machine) if isinstance(machine, Cluster) else Roofline(machine)
-    if not isinstance(costs, Costs):
-        if not isinstance(machine, Cluster):
-            raise ValueError(f"search: {costs.name} needs a described machine (taskflow.machine.Cluster)")
-        costs = ModelCosts(costs, graph, machine, rule)
-    return new_evaluator(graph, machine, costs, rule, clip_norm, algorithm)

@@ -13,9 +13,9 @@ from math import inf
 from taskflow.graph import OperatorGraph
 from taskflow.machine import Cluster
 from taskflow.mapper import HybridParallel, HybridPlan, map_graph, node_size, samples, suits
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.grid import MARGIN, GraphTables, PlanMemory, PlanSums, memory_of_plan
 from taskflow.optimizer.memory_check import MemoryCheck
-from taskflow.optimizer.search import make_evaluator
 from taskflow.rules import UpdateRule
 
 ACCUMULATED = 2

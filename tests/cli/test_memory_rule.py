@@ -16,9 +16,10 @@ from taskflow.cli.problem import Problem, describe, table
 from taskflow.mapper import HybridParallel, Strategy, map_graph
 from taskflow.models import build
 from taskflow.optimizer import memory_check
+from taskflow.optimizer.algorithms import known
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.explain.machine_changes import Change, changed
 from taskflow.optimizer.memory_check import MOST_TASKS, MemoryCheck
-from taskflow.optimizer.search import known, make_evaluator
 from taskflow.report import report_data
 from taskflow.report.plans import baseline_values
 from taskflow.report.tables import facts, headline

@@ -10,7 +10,8 @@ import taskflow
 from taskflow.mapper import Expert, Megatron, Strategy, attends, map_graph, suits
 from taskflow.models import build
 from taskflow.optimizer.budget import Budget
-from taskflow.optimizer.search import make_evaluator, search
+from taskflow.optimizer.evaluate import make_evaluator
+from taskflow.optimizer.search import search
 from taskflow.rules import SGD, Adam
 from taskflow.runtime.executor import Executor
 from taskflow.tasks.lower.lower import lower

@@ -25,6 +25,7 @@ from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.cost.analytic import AnalyticCosts
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.optimizer.explain.machine_changes import Change, changed
@@ -32,7 +33,7 @@ from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.memory_estimate import MemoryEstimate
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Progress
-from taskflow.optimizer.search import ALGORITHMS, make_evaluator, search
+from taskflow.optimizer.search import ALGORITHMS, search
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.rules import SGD, Adam
 

@@ -26,12 +26,13 @@ from taskflow.optimizer.algorithms.optcnn import MOST_PROCESSORS, additive_plan
 from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.memory_estimate import MemoryEstimate
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import SearchResult
-from taskflow.optimizer.search import make_evaluator, search
+from taskflow.optimizer.search import search
 from taskflow.optimizer.space.space import OperatorSpace, SearchSpace, SpaceOptions
 from taskflow.optimizer.traffic.messages import Messages
 from taskflow.rules import SGD

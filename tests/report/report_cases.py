@@ -9,8 +9,8 @@ import taskflow
 from taskflow.machine import load_machine
 from taskflow.mapper import Sync, choose
 from taskflow.models import build
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
-from taskflow.optimizer.search import make_evaluator
 from taskflow.report.data import Report, report_data
 
 EVIL = "</script><img src=x onerror=\"window.hurt=1\">{{data}}'&amp;"

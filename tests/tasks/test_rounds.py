@@ -10,7 +10,7 @@ import pytest
 import taskflow
 from taskflow.machine import Cluster, Group, NodeTemplate, Wire, load_machine
 from taskflow.machine.host import CPU
-from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.regions import Rect
 from taskflow.tasks.lower.emit import Emitter, apart
 from taskflow.tasks.simulate import simulate, stays

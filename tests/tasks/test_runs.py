@@ -17,9 +17,9 @@ from taskflow.optimizer.cost.measured.bench import ARRAYS, GROUP, memory_action,
 from taskflow.optimizer.cost.measured.cache_state import TYPICAL
 from taskflow.optimizer.cost.measured.model import PART_BYTES, RUN_BYTES, SIZES, MeasuredCosts
 from taskflow.optimizer.cost.measured.store import CostStore, Measurement
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.compiled import CompiledEvaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
-from taskflow.optimizer.search import make_evaluator
 from taskflow.regions import Rect
 from taskflow.rules import SGD
 from taskflow.tasks.lower.contiguous import runs

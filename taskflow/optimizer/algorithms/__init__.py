@@ -13,7 +13,7 @@ from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.algorithms.moves import SYNCS, OperatorGroups
 from taskflow.optimizer.algorithms.optcnn import additive_plan, optcnn
 from taskflow.optimizer.algorithms.placement import placement
-from taskflow.optimizer.algorithms.portfolio import portfolio, worth
+from taskflow.optimizer.algorithms.portfolio import in_threads, portfolio, worth
 
 __all__ = [
     "ROUNDING",
@@ -24,6 +24,7 @@ __all__ = [
     "additive_plan",
     "exact",
     "guided",
+    "in_threads",
     "known",
     "mcmc",
     "optcnn",

@@ -22,7 +22,7 @@ of every operator is tried (`taskflow.optimizer.algorithms.local_search`). The r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf, isfinite, nextafter
 from random import Random
@@ -48,6 +48,7 @@ from taskflow.optimizer.algorithms.layer_groups import groups
 from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
 from taskflow.optimizer.algorithms.local_search import polish
 from taskflow.optimizer.algorithms.moves import SYNCS, Moves
+from taskflow.optimizer.algorithms.optcnn import additive_plan
 from taskflow.optimizer.algorithms.repetitions import try_repeated
 from taskflow.optimizer.algorithms.uneven import UnevenPieces
 from taskflow.optimizer.budget import BudgetExhausted, BudgetPart
@@ -68,26 +69,23 @@ RESTART = 1.5  # times what a chain of annealing takes
 RESTARTS = 0.85  # of the budget, at most
 ROUNDS = 12  # or restarts without a better plan, after which it gives up
 
-Maker = Callable[[Callable[[], bool]], Strategy]
-
 
 def guided(
-    evaluator: Evaluator, options: SearchOptions | None = None, *, also_from: Iterable[Maker] = ()
+    evaluator: Evaluator, options: SearchOptions | None = None, *, dynamic_programming: bool = False
 ) -> SearchResult:
-    """Run the default search. ``also_from``: functions that return further starts. Each gets a function that says whether its
-    share of the time is over, and raises TimeoutError with what was left out and why. Raises ValueError if the budget is
-    endless."""
+    """Run the default search. ``dynamic_programming``: start from its plan, too, as `search` does; searches within another search
+    do not. Raises ValueError if the budget is endless."""
     options = options or SearchOptions()
     if not options.budget.finite:
         raise ValueError("search: needs a budget in seconds or proposals")
     run = SearchSession("guided", evaluator, options)
-    search = _Guided(run, Random(f"guided {options.seed}"), also_from)
+    search = _Guided(run, Random(f"guided {options.seed}"), dynamic_programming)
     return run.conduct(search.body)
 
 
 class _Guided:
-    def __init__(self, run: SearchSession, random: Random, also_from: Iterable[Maker]) -> None:
-        self.run, self.random, self.also_from = run, random, tuple(also_from)
+    def __init__(self, run: SearchSession, random: Random, dynamic_programming: bool) -> None:
+        self.run, self.random, self.dynamic_programming = run, random, dynamic_programming
         self.graph, self.machine = run.evaluator.graph, run.evaluator.machine
         self.space = SearchSpace(self.graph, len(self.machine.processors), run.options.space)
         self.moves = Moves(self.graph, self.space, random)
@@ -110,7 +108,7 @@ class _Guided:
         if self.large or self.run.evaluator.tasks < MANY_TASKS:
             self._restarts(self.run.strategy)
         else:
-            self._chain(self._plans_of_others)
+            self._chain(self._plan_of_dynamic_programming)
         self._settle()
         failed = number = 0
         while failed < ROUNDS:
@@ -207,7 +205,7 @@ class _Guided:
             self.patterns.descend(BudgetPart(self.run, 0.1))
         descended, begin = self.run.strategy, (self.run.elapsed, self.run.proposals)
         self.run.restart(start)
-        self._chain(self._plans_of_others)
+        self._chain(self._plan_of_dynamic_programming)
         self.run.end_restart()
         # Of seconds and proposals one is endless; what comes out must not depend on it.
         seconds, proposals = (
@@ -243,14 +241,15 @@ class _Guided:
         self.run.enter("descent over layers")
         self.descent.descend(part)
 
-    def _plans_of_others(self) -> None:
-        for make in self.also_from:
-            part = BudgetPart(self.run, 0.2)
-            self.run.enter("dynamic programming")
-            try:
-                self.run.try_set(make(lambda: part.expired))  # noqa: B023 (called before the next round)
-            except TimeoutError as error:
-                self.run.leave_out(str(error))
+    def _plan_of_dynamic_programming(self) -> None:
+        if not self.dynamic_programming:
+            return
+        part = BudgetPart(self.run, 0.2)
+        self.run.enter("dynamic programming")
+        try:
+            self.run.try_set(additive_plan(self.run.evaluator, self.run.options.space, lambda: part.expired))
+        except TimeoutError as error:
+            self.run.leave_out(str(error))
 
     def _together(self, part: BudgetPart) -> None:
         """Try changes of all layers together. Partial values are summed in the other way. Then all layers, then halves

@@ -10,21 +10,34 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, isinf
 
+from taskflow.machine import cores
 from taskflow.mapper import Strategy
 from taskflow.optimizer.budget import Deadline, SharedIncumbent
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.memory_check import MemoryCheck
-from taskflow.optimizer.options import SearchOptions
+from taskflow.optimizer.options import Searcher, SearchOptions
 from taskflow.optimizer.result import Improvement, Progress, SearchResult
 
 LEAST_TASKS = 7_500  # of a step, whose evaluation takes 1 to 6 ms; below it the Python around it, one thread's turn, prevails
 LEAST_FIRST = 20  # first evaluations that a budget must have room for
 SEEDS = 1_000_003  # between the seeds of two workers
 
-Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
+
+def in_threads(searcher: Searcher, workers: int | None) -> Searcher:
+    """Return the search that runs ``searcher`` in so many threads. None: one for each core, if the budget is in seconds and an
+    evaluation takes long enough (`worth`). With measured costs it is one, since others would disturb measurements."""
+
+    def search(evaluator: Evaluator, options: SearchOptions) -> SearchResult:
+        many = workers
+        if many is None:
+            may = not evaluator.costs.measures and isinf(options.budget.proposals) and options.rivals and cores() > 1
+            many = cores() if may and worth(evaluator, options.rivals[0], options.budget.seconds) else 1
+        return portfolio(evaluator, options, searcher, many) if many > 1 else searcher(evaluator, options)
+
+    return search
 
 
 def worth(evaluator: Evaluator, start: Strategy, seconds: float = inf) -> bool:

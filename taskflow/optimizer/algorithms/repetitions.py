@@ -9,7 +9,7 @@ machine, whose seconds are those that count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from taskflow.mapper import Strategy, copy_on_each, sample_dim
@@ -17,8 +17,8 @@ from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.budget import Budget, BudgetPart
 from taskflow.optimizer.evaluate import Evaluator, Repetition, repeated, repetition
 from taskflow.optimizer.memory_check import MemoryCheck
-from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.result import Progress, SearchResult
+from taskflow.optimizer.options import Searcher, SearchOptions
+from taskflow.optimizer.result import Progress
 from taskflow.optimizer.session import NothingFits, SearchSession
 from taskflow.optimizer.space import SpaceOptions
 
@@ -30,8 +30,6 @@ except ImportError:  # not built: no compiler
 LEAST = 256  # processors of a machine; on 64 plans of all are evaluated fast enough, and the budget is better spent on them
 LARGEST = 32  # processors of a repetition
 MOST_TRIED = 3  # plans that are simulated on the whole machine
-
-Searcher = Callable[[Evaluator, SearchOptions], SearchResult]
 
 
 def sizes(run: SearchSession) -> Iterator[Repetition]:

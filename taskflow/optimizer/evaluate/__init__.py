@@ -5,7 +5,7 @@
 devices and links.
 """
 
-from taskflow.optimizer.evaluate.choose import evaluator
+from taskflow.optimizer.evaluate.choose import DEFAULT_RULE, evaluator, make_evaluator, with_products
 from taskflow.optimizer.evaluate.critical_path import PathSegment, critical_path
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, TooManyTasksError, timeline_json
 from taskflow.optimizer.evaluate.ordered import has_no_timeline, is_small
@@ -15,6 +15,7 @@ from taskflow.optimizer.evaluate.usage import where_time_goes
 
 __all__ = [
     "ALGORITHMS",
+    "DEFAULT_RULE",
     "MOST_PROCESSORS",
     "NO_SYNCS",
     "Evaluator",
@@ -25,9 +26,11 @@ __all__ = [
     "evaluator",
     "has_no_timeline",
     "is_small",
+    "make_evaluator",
     "repeated",
     "repeated_seconds",
     "repetition",
     "timeline_json",
     "where_time_goes",
+    "with_products",
 ]

@@ -7,12 +7,23 @@ from warnings import warn
 
 from taskflow.graph import OperatorGraph
 from taskflow.kernels import REBUILD
-from taskflow.machine import Machine
-from taskflow.optimizer.cost import Costs, FromTasks
+from taskflow.machine import Cluster, Machine
+from taskflow.optimizer.cost import (
+    ANALYTIC,
+    AnalyticCosts,
+    CostModel,
+    Costs,
+    FromTasks,
+    ModelCosts,
+    Roofline,
+    choose_costs,
+)
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, Evaluator, PythonEvaluator
 from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
 from taskflow.optimizer.evaluate.support import MOST_PROCESSORS, unsupported
-from taskflow.rules import UpdateRule
+from taskflow.rules import SGD, UpdateRule
+
+DEFAULT_RULE = SGD(lr=0.1, momentum=0.9)
 
 
 def evaluator(
@@ -49,3 +60,42 @@ def evaluator(
     if costs.by_plan or unsupported(graph, machine, costs, rule):
         return PythonEvaluator(graph, machine, costs, rule, clip_norm)
     return CompiledEvaluator(graph, machine, costs, rule, clip_norm, "full" if algorithm == "auto" else algorithm)
+
+
+def make_evaluator(
+    graph: OperatorGraph,
+    machine: Machine,
+    *,
+    costs: Costs | CostModel | str | None = None,
+    rule: UpdateRule | None = DEFAULT_RULE,
+    clip_norm: float | None = None,
+    algorithm: str = "auto",
+) -> Evaluator:
+    """Return the evaluator that `search` uses, with the given or named costs (`choose_costs`). By default they are analytic for
+    a described machine, and the machine's roofline for any other. Raises ValueError for arguments of other types."""
+    if not isinstance(graph, OperatorGraph) or not len(graph):
+        got = "one without operators" if isinstance(graph, OperatorGraph) else type(graph).__name__
+        raise ValueError(f"search: graph must be an OperatorGraph, such as taskflow.models.build('mlp'), got {got}")
+    if not hasattr(machine, "processors"):
+        raise ValueError(f"search: machine must be a machine, such as taskflow.load_machine('p100'), got {machine!r}")
+    if not isinstance(rule, (UpdateRule, type(None))):
+        raise ValueError(f"search: rule must be an update rule, such as taskflow.Adam(), or None, got {rule!r}")
+    if isinstance(costs, str) and costs != ANALYTIC:
+        costs = choose_costs(costs, graph, machine, rule)
+    if costs is None or isinstance(costs, str):
+        costs = AnalyticCosts(machine) if isinstance(machine, Cluster) else Roofline(machine)
+    if not isinstance(costs, Costs):
+        if not isinstance(machine, Cluster):
+            raise ValueError(f"search: {costs.name} needs a described machine (taskflow.machine.Cluster)")
+        costs = ModelCosts(costs, graph, machine, rule)
+    return evaluator(graph, machine, costs, rule, clip_norm, algorithm)
+
+
+def with_products(of: Evaluator, products: str) -> Evaluator:
+    """Return an evaluator like ``of`` with which every plan has such products (`HybridPlan.products`), closed forms and bounds
+    included. Raises ValueError unless its costs are analytic ones of a described machine."""
+    if not isinstance(of.costs, ModelCosts):
+        got = type(of.costs).__name__
+        raise ValueError(f"search: products={products} needs a described machine with analytic costs, got {got}")
+    costs = of.costs.of_products(products)
+    return evaluator(of.graph, of.machine, costs, of.rule, of.clip_norm)

@@ -11,12 +11,13 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.algorithms import known
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.cost import ANALYTIC
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.explain.explain import Busy, explain
 from taskflow.optimizer.explain.labels import TaskPurpose
 from taskflow.optimizer.explain.machine_changes import Change, changed
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.result import Progress, SearchResult
-from taskflow.optimizer.search import make_evaluator, search
+from taskflow.optimizer.search import search
 from taskflow.optimizer.space import Constraints
 from taskflow.rules import UpdateRule
 

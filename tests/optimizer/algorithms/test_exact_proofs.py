@@ -21,10 +21,10 @@ from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import SearchResult
-from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.decisions import Decision, decisions, joined
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.rules import SGD

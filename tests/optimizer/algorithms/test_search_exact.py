@@ -17,9 +17,10 @@ from taskflow.optimizer.algorithms.exact import PARTIAL_PER_PROPOSAL, exact
 from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.budget import Budget
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import Proof
-from taskflow.optimizer.search import make_evaluator, search
+from taskflow.optimizer.search import search
 from taskflow.optimizer.space.decisions import Nearest, decisions
 from taskflow.optimizer.space.followers import followed
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions

@@ -19,9 +19,9 @@ from taskflow.optimizer.algorithms.hybrid_starts import hybrids
 from taskflow.optimizer.algorithms.initial import known, random_start, with_syncs
 from taskflow.optimizer.algorithms.layer_annealing import SIMPLE, LayerAnnealing
 from taskflow.optimizer.budget import Budget, BudgetPart
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.usage import where_time_goes
 from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space.device_groups import levels, on_team, shapes, teams
 from taskflow.optimizer.space.layers import Layer, Spreads, layers

@@ -13,7 +13,8 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms import elimination as module
 from taskflow.optimizer.algorithms.elimination import eliminate
 from taskflow.optimizer.algorithms.optcnn import additive, additive_plan, fused, planned
-from taskflow.optimizer.search import make_evaluator, search
+from taskflow.optimizer.evaluate import make_evaluator
+from taskflow.optimizer.search import search
 from taskflow.optimizer.space.space import SpaceOptions
 from taskflow.optimizer.traffic.additive import Additive
 

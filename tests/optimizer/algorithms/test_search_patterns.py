@@ -12,8 +12,8 @@ from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.algorithms.layer_patterns import LayerPatterns
 from taskflow.optimizer.budget import Budget, BudgetPart
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space.constraints import Constraints
 from taskflow.optimizer.space.device_groups import shapes

@@ -12,8 +12,9 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.portfolio import worth
 from taskflow.optimizer.budget import Budget, Deadline, SharedIncumbent
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.search import make_evaluator, search
+from taskflow.optimizer.search import search
 
 CLUSTER = load_machine("p100", 8)
 GRAPH = build("nmt", 64, preset="small")

@@ -14,9 +14,9 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.initial import random_start
 from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.budget import Budget
+from taskflow.optimizer.evaluate import DEFAULT_RULE, make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
 from taskflow.optimizer.space.followers import CoupledMoves, elementwise, followed
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 

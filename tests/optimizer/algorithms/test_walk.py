@@ -25,10 +25,10 @@ from taskflow.optimizer.algorithms.mcmc_compiled import CompiledChain, core_walk
 from taskflow.optimizer.algorithms.splitmix import SplitMix
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import SearchResult
-from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space.constraints import Constraints
 from taskflow.optimizer.space.followers import CoupledMoves

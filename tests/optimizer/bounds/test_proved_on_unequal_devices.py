@@ -18,8 +18,8 @@ from taskflow.machine import Cluster, load_machine
 from taskflow.mapper import OpConfig
 from taskflow.optimizer import search
 from taskflow.optimizer.algorithms.exact import exact
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space import SpaceOptions
 from taskflow.rules import SGD
 

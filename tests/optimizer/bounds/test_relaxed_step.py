@@ -20,8 +20,8 @@ from taskflow.models import build
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.bounds import sync as relax_sync
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
-from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.optimizer.space.symmetry import Symmetry, renumbered, renumberings
 from taskflow.rules import SGD, Adam

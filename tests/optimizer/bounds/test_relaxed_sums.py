@@ -16,9 +16,9 @@ from taskflow.optimizer.algorithms.exact import exact
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.space import SpaceOptions
 from taskflow.optimizer.space.symmetry import renumbered, renumberings
 from taskflow.rules import SGD

@@ -19,7 +19,7 @@ from taskflow.optimizer.bounds.updates import LeastUpdates
 from taskflow.optimizer.bounds.work_and_path import least_of, lower_bound, representatives, rounded
 from taskflow.optimizer.cost.pieces import Pieces, classes
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
-from taskflow.optimizer.search import make_evaluator
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.space.space import OperatorSpace, SearchSpace, SpaceOptions
 from taskflow.rules import SGD, Adam, UpdateRule
 

@@ -18,6 +18,7 @@ from taskflow.kernels import NumpyKernels
 from taskflow.machine import host, load_machine
 from taskflow.models import build
 from taskflow.optimizer.algorithms.initial import known
+from taskflow.optimizer.algorithms.portfolio import in_threads
 from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost.analytic import AnalyticCosts
@@ -26,9 +27,10 @@ from taskflow.optimizer.cost.measured.blas_threads import blas_threads, openblas
 from taskflow.optimizer.cost.measured.cache_state import between
 from taskflow.optimizer.cost.measured.guard import NotMeasured, before_measuring, nothing_new
 from taskflow.optimizer.cost.measured.model import MeasuredCosts
+from taskflow.optimizer.evaluate import DEFAULT_RULE, make_evaluator
 from taskflow.optimizer.explain.machine_changes import Change
 from taskflow.optimizer.explain.what_if import Scenario, what_if
-from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator, search
+from taskflow.optimizer.search import search
 from taskflow.optimizer.space.space import SpaceOptions
 from taskflow.regions import Rect
 from taskflow.rules import SGD
@@ -257,7 +259,7 @@ def test_one_task_is_measured_at_a_time(stopwatch: Stopwatch) -> None:
 
 
 def test_one_thread_searches_unless_more_are_asked_for(stopwatch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = module_of(search)
+    module = module_of(in_threads)
     monkeypatch.setattr(module, "worth", lambda *_: True)
     monkeypatch.setattr(module, "cores", lambda: 4)
     used: list[int] = []

@@ -16,10 +16,10 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.cost.adapter import ModelCosts
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate import DEFAULT_RULE, make_evaluator
 from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.evaluate.critical_path import critical_path
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator, timeline_json
-from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
 from taskflow.rules import SGD
 from taskflow.tasks.lower.lower import lower
 from taskflow.tasks.simulate import roofline, simulate

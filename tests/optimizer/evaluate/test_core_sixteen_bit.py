@@ -20,10 +20,10 @@ from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.cost.adapter import ModelCosts
 from taskflow.optimizer.cost.analytic import AnalyticCosts
 from taskflow.optimizer.cost.task_costs import Costs, Roofline
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.memory_check import MemoryCheck
 from taskflow.optimizer.memory_estimate import MemoryEstimate
-from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.rules import SGD, Adam
 from taskflow.tasks import Kind

@@ -26,10 +26,10 @@ from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.cost.task_costs import Roofline
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, PythonEvaluator
 from taskflow.optimizer.explain.difference import difference
 from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.search import make_evaluator
 from taskflow.rules import SGD
 from taskflow.tasks.topic import Purpose
 

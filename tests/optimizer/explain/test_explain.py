@@ -12,6 +12,7 @@ from taskflow.machine.machine_file import unparse
 from taskflow.mapper import Strategy, choose
 from taskflow.models import build
 from taskflow.optimizer.budget import Budget
+from taskflow.optimizer.evaluate import DEFAULT_RULE, make_evaluator
 from taskflow.optimizer.evaluate.critical_path import critical_path
 from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.explain.alternatives import alternatives
@@ -20,7 +21,6 @@ from taskflow.optimizer.explain.explain import Explanation, explain, verify
 from taskflow.optimizer.explain.labels import TaskPurpose, labels, totals
 from taskflow.optimizer.explain.machine_changes import Change, changed, link_ends, link_pairs
 from taskflow.optimizer.explain.what_if import Scenario, what_if
-from taskflow.optimizer.search import DEFAULT_RULE, make_evaluator
 from taskflow.rules import SGD
 from taskflow.tasks.task import Compute, Kind
 

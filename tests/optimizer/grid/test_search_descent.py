@@ -15,8 +15,8 @@ from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.algorithms.layer_descent import LayerDescent
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.budget import Budget, BudgetExhausted, BudgetPart, End, Restart
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.options import SearchOptions
-from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space.constraints import Constraints
 from taskflow.optimizer.space.device_groups import on_team, shapes, teams

@@ -23,10 +23,10 @@ from taskflow.mapper import (
     map_graph,
 )
 from taskflow.models import build
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.explain.explain import explain
 from taskflow.optimizer.memory.peak import peak_bytes
 from taskflow.optimizer.memory_estimate import MemoryEstimate
-from taskflow.optimizer.search import make_evaluator
 from taskflow.optimizer.traffic.messages import Messages
 from taskflow.rules import Adam
 from taskflow.tasks.task import AllGather, Kind

@@ -13,9 +13,9 @@ import taskflow
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import DataParallel, OpConfig, Strategy, map_graph
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.memory.peak import peak_bytes
 from taskflow.optimizer.memory_estimate import MemoryEstimate
-from taskflow.optimizer.search import make_evaluator
 from taskflow.regions import Rect
 from taskflow.rules import SGD, Adam
 from taskflow.tasks.lower.parameters import left_over

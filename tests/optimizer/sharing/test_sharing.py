@@ -18,10 +18,9 @@ from taskflow.mapper import DataParallel, HybridParallel, Strategy, map_graph, s
 from taskflow.models import build
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import AnalyticCosts, ModelCosts
-from taskflow.optimizer.evaluate import Evaluator, evaluator
+from taskflow.optimizer.evaluate import DEFAULT_RULE, Evaluator, evaluator
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.grid import no_grid
-from taskflow.optimizer.search import DEFAULT_RULE
 from taskflow.optimizer.sharing import (
     Job,
     divisions,

@@ -24,10 +24,11 @@ from taskflow.optimizer.algorithms.local_search import polished
 from taskflow.optimizer.algorithms.moves import SYNCS
 from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.budget import Budget
+from taskflow.optimizer.evaluate import make_evaluator
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator
 from taskflow.optimizer.options import SearchOptions
 from taskflow.optimizer.result import SearchResult
-from taskflow.optimizer.search import make_evaluator, search
+from taskflow.optimizer.search import search
 from taskflow.optimizer.space.constraints import Constraints, repaired
 from taskflow.optimizer.space.permitted import Permitted
 from taskflow.optimizer.space.space import OperatorSpace, SearchSpace, SpaceOptions
