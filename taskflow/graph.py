@@ -18,7 +18,7 @@ from taskflow.operators.frozen import frozen
 from taskflow.operators.operator import Dim, Operator, Reads, Soap, Spec
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
-from taskflow.saying import some
+from taskflow.wording import some
 
 AXES = 1 << 16  # that are kept
 MOST_ROWS = 200  # of the table that a notebook shows

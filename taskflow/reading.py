@@ -35,7 +35,7 @@ NotNegative = Annotated[float, Meta(ge=0, le=MOST)]
 MADE_FROM = "made_from"  # the key under which files say paths
 _NO_TEXT = ("[\ud800-\udfff]", "[\ud800-\udc7f\udd00-\udfff]")  # elsewhere, and in paths (PEP 383)
 
-_SHAPE = re.compile(r"(?P<said>.*?)(?: - at (?P<key>`key` in )?`\$(?P<place>(?:\.\w+|\[\d+\]|\[\.\.\.\])*)`)?", re.DOTALL)
+_SHAPE = re.compile(r"(?P<reason>.*?)(?: - at (?P<key>`key` in )?`\$(?P<place>(?:\.\w+|\[\d+\]|\[\.\.\.\])*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
 
 
@@ -62,10 +62,10 @@ def parse_json(data: bytes | str, where: str) -> Any:
     doubtful: list[object] = []
 
     def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) == len(pairs):
-            return made
-        doubtful.append(made)
+        result = dict(pairs)
+        if len(result) == len(pairs):
+            return result
+        doubtful.append(result)
         return _Twice(pairs)
 
     def number(text: str) -> float:
@@ -156,27 +156,27 @@ def read_as(form: type[T], content: Any, where: str) -> T:
     try:
         return msgspec.convert(content, form)
     except msgspec.ValidationError as error:
-        place, said = _explain(form, content, str(error))
+        place, reason = _explain(form, content, str(error))
     except RecursionError:
-        place, said = (), "tables and lists lie too deep in each other"
-    raise ValueError(": ".join([where, *([named(place)] if place else []), said]))
+        place, reason = (), "tables and lists lie too deep in each other"
+    raise ValueError(": ".join([where, *([named(place)] if place else []), reason]))
 
 
 def _explain(form: Any, content: Any, message: str) -> tuple[Place, str]:
     """The place of the value that msgspec refused, and what is wrong with it."""
     shape = _SHAPE.fullmatch(message)
     assert shape is not None  # both of its parts may be empty
-    said, place = shape["said"], _place(form, content, message, shape["place"] or "", bool(shape["key"]))
+    reason, place = shape["reason"], _place(form, content, message, shape["place"] or "", bool(shape["key"]))
     kind = _type_at(form, place[:-1] if shape["key"] else place)
-    if name := re.fullmatch(r"Object missing required field `(.*)`", said, re.DOTALL):
+    if name := re.fullmatch(r"Object missing required field `(.*)`", reason, re.DOTALL):
         return place, f"{name[1]!r} is missing"
-    if name := re.fullmatch(r"Object contains unknown field `(.*)`", said, re.DOTALL):
+    if name := re.fullmatch(r"Object contains unknown field `(.*)`", reason, re.DOTALL):
         known = [field.encode_name for field in kind.fields] if isinstance(kind, inspect.StructType) else []
         near = get_close_matches(name[1], known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"it may have {', '.join(map(repr, known))}"
         return place, f"unknown key {short(name[1])}; {hint}"
-    if not said.startswith(("Expected `", "Invalid ", "Number ")):
-        return place, said  # by a check of our own
+    if not reason.startswith(("Expected `", "Invalid ", "Number ")):
+        return place, reason  # by a check of our own
     if shape["key"]:
         kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
         return place, f"the key must be {_either([required(k.key_type) for k in kinds if isinstance(k, inspect.DictType)])}"
@@ -272,8 +272,8 @@ def _either(options: list[str]) -> str:
 
 def schema(form: Any, title: str) -> str:
     """Return the JSON Schema (2020-12) of a file's form, as text."""
-    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_steady(msgspec.json.schema(form))}
-    return json.dumps(made, indent=1) + "\n"
+    result = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **_steady(msgspec.json.schema(form))}
+    return json.dumps(result, indent=1) + "\n"
 
 
 def _steady(value: Any) -> Any:

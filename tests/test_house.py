@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Lowest first; rooms of one row do not import each other (but the faces may, see FACES).
 ROWS = (
-    ("floats",), ("kernels", "cache", "asking", "collector", "drawing", "lazy", "reading", "saying", "working", "writing"),
+    ("floats",), ("kernels", "cache", "option_types", "collector", "drawing", "lazy", "reading", "wording", "working", "writing"),
     ("regions",), ("partition", "programs"),
     ("machine", "machines"), ("operators",), ("graph",),
     ("rules", "loss_scaling"), ("mapper",), ("tasks", "annotations"), ("optimizer", "runtime"), ("checkpoint",),

@@ -37,13 +37,13 @@ T = TypeVar("T", Tensor, Weight)
 @dataclass(frozen=True, slots=True)
 class Annotation:
     """Wanted layout of the tensor called ``tensor``: ``degrees[i]`` pieces along dimension i, piece k (the last dimension
-    fastest) on ``processors[k]``. If all degrees are 1 and there are no processors, each reader has the whole. ``said``: the
+    fastest) on ``processors[k]``. If all degrees are 1 and there are no processors, each reader has the whole. ``text``: the
     annotation as the user wrote it."""
 
     tensor: str
     degrees: tuple[int, ...]
     processors: tuple[int, ...]
-    said: str
+    text: str
 
     @property
     def replicated(self) -> bool:
@@ -51,7 +51,7 @@ class Annotation:
         return not self.processors
 
     def __str__(self) -> str:
-        return f"{self.said} of {self.tensor}"
+        return f"{self.text} of {self.tensor}"
 
 
 _of_graphs: WeakKeyDictionary[OperatorGraph, dict[str, Annotation]] = WeakKeyDictionary()
@@ -118,14 +118,14 @@ def weight(tensor: Tensor, number: int = 0) -> Weight:
     return Weight(graph, found[number])
 
 
-def _kept(tensor: T, degrees: tuple[int, ...], processors: tuple[int, ...], said: str) -> T:
+def _kept(tensor: T, degrees: tuple[int, ...], processors: tuple[int, ...], text: str) -> T:
     graph = tensor.graph
     if not isinstance(graph, OperatorGraph):
-        raise ValueError(f"{said}: {tensor.name} belongs to no graph")
+        raise ValueError(f"{text}: {tensor.name} belongs to no graph")
     if int(np.prod(degrees)) != len(processors) and processors:
-        raise ValueError(f"{said}: {tensor.name} has {np.prod(degrees)} pieces, got {len(processors)} processors")
-    made = Annotation(tensor.name, degrees, processors, said)
-    before = _of_graphs.setdefault(graph, {}).setdefault(tensor.name, made)
+        raise ValueError(f"{text}: {tensor.name} has {np.prod(degrees)} pieces, got {len(processors)} processors")
+    result = Annotation(tensor.name, degrees, processors, text)
+    before = _of_graphs.setdefault(graph, {}).setdefault(tensor.name, result)
     if (before.degrees, before.processors) != (degrees, processors):
-        raise ValueError(f"{tensor.name} is annotated twice: {before.said}, and {said}")
+        raise ValueError(f"{tensor.name} is annotated twice: {before.text}, and {text}")
     return tensor

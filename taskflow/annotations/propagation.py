@@ -74,7 +74,7 @@ class TensorRow:
     """Row of a table of tensors: how the tensor is made, how its annotation wants it read (empty: as it is made), and why."""
 
     tensor: str
-    made: str
+    written: str
     read: str
     why: str
 
@@ -106,20 +106,20 @@ class Propagated:
         for node in self.graph:
             config = self.configs.get(node.name) or (found or {}).get(node.name)
             for tensor in node.outputs:
-                said = self.annotations.get(tensor.name)
-                why = f"annotated: {said.said}" if said is not None else ""
+                note = self.annotations.get(tensor.name)
+                why = f"annotated: {note.text}" if note is not None else ""
                 reason = self.reasons.get(node.name)
                 why += ("; made " if why else "") + (str(reason) if reason is not None else "found" if config else "open")
-                read = "" if said is None else "whole" if said.replicated else str(Layout(said.degrees, said.processors))
+                read = "" if note is None else "whole" if note.replicated else str(Layout(note.degrees, note.processors))
                 rows.append(TensorRow(tensor.name, "" if config is None else config.describe(node), read, why))
-        for name, said in self.annotations.items():
+        for name, note in self.annotations.items():
             if not any(name == row.tensor for row in rows):
-                cut = "whole" if said.replicated else str(Layout(said.degrees, said.processors))
-                rows.append(TensorRow(name, cut, "", f"annotated: {said.said}"))
+                cut = "whole" if note.replicated else str(Layout(note.degrees, note.processors))
+                rows.append(TensorRow(name, cut, "", f"annotated: {note.text}"))
         return rows
 
     def __str__(self) -> str:
-        rows = [("tensor", "made", "read as", "why"), *((r.tensor, r.made, r.read, r.why) for r in self.rows())]
+        rows = [("tensor", "made", "read as", "why"), *((r.tensor, r.written, r.read, r.why) for r in self.rows())]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = ["  ".join((*(cell.ljust(w) for cell, w in zip(row, widths)), row[3])).rstrip() for row in rows]
         return "\n".join([*lines, *(f"conflict at {conflict}" for conflict in self.conflicts)])
@@ -131,15 +131,15 @@ def propagate(graph: OperatorGraph, processors: int, strict: bool = False) -> Pr
     origins."""
     walk = _Propagation(graph, processors)
     walk.run()
-    if strict and walk.made.conflicts:
-        raise ValueError(f"annotations of {graph.name} contradict each other: {walk.made.conflicts[0]}")
-    return walk.made
+    if strict and walk.result.conflicts:
+        raise ValueError(f"annotations of {graph.name} contradict each other: {walk.result.conflicts[0]}")
+    return walk.result
 
 
 class _Propagation:
     def __init__(self, graph: OperatorGraph, processors: int) -> None:
         self.graph = graph
-        self.made = Propagated(graph, annotations_of(graph), processors)
+        self.result = Propagated(graph, annotations_of(graph), processors)
         self.readers: dict[tuple[int, int], list[tuple[Node, int]]] = {}
         self.known: Known = {}
         self.queue: list[tuple[int, int, int, int]] = []
@@ -147,42 +147,42 @@ class _Propagation:
         for node in graph:
             for number, tensor in enumerate(node.inputs):
                 self.readers.setdefault((tensor.node, tensor.index), []).append((node, number))
-        for said in self.made.annotations.values():
-            if over := [p for p in said.processors if not 0 <= p < processors]:
-                raise ValueError(f"{said}: processor {over[0]} does not exist; there are 0 to {processors - 1}")
+        for note in self.result.annotations.values():
+            if over := [p for p in note.processors if not 0 <= p < processors]:
+                raise ValueError(f"{note}: processor {over[0]} does not exist; there are 0 to {processors - 1}")
 
     def run(self) -> None:
         for node in self.graph:
             for number, parameter in enumerate(node.parameters):
-                said = self.made.annotations.get(parameter.name)
-                if said is not None and not said.replicated:
-                    self._offer(node, "weights", number, Layout(said.degrees, said.processors), str(said), parameter.name, 0, 1)
+                note = self.result.annotations.get(parameter.name)
+                if note is not None and not note.replicated:
+                    self._offer(node, "weights", number, Layout(note.degrees, note.processors), str(note), parameter.name, 0, 1)
             for tensor in node.outputs:
-                said = self.made.annotations.get(tensor.name)
-                if said is not None and not said.replicated:
-                    layout = Layout(said.degrees, said.processors)
-                    self._to_readers(tensor, layout, str(said), 1)
-                    self._offer(node, "outputs", tensor.index, layout, str(said), tensor.name, 2, 1)
+                note = self.result.annotations.get(tensor.name)
+                if note is not None and not note.replicated:
+                    layout = Layout(note.degrees, note.processors)
+                    self._to_readers(tensor, layout, str(note), 1)
+                    self._offer(node, "outputs", tensor.index, layout, str(note), tensor.name, 2, 1)
         while self.queue:
             _, _, number, at = heappop(self.queue)
             self._take(self.graph.nodes[number], *self.proposals[at])
 
     def _take(self, node: Node, config: OpConfig, reason: Reason) -> None:
-        have = self.made.configs.get(node.name)
+        have = self.result.configs.get(node.name)
         if have is not None:
-            before = self.made.reasons[node.name]
+            before = self.result.reasons[node.name]
             if have != config and before.way == reason.way and before.origin != reason.origin:
-                self.made.conflicts.append(Conflict(node.name, before, have.describe(node), reason, config.describe(node)))
+                self.result.conflicts.append(Conflict(node.name, before, have.describe(node), reason, config.describe(node)))
             return
-        self.made.configs[node.name], self.made.reasons[node.name] = config, reason
+        self.result.configs[node.name], self.result.reasons[node.name] = config, reason
         for tensor in node.outputs:
-            if tensor.name not in self.made.annotations:
+            if tensor.name not in self.result.annotations:
                 layout = self._layout(node, config, "outputs", tensor.index, tensor.shape)
                 if layout is not None:
                     self._to_readers(tensor, layout, reason.origin, reason.hops + 1)
         for number, tensor in enumerate(node.inputs):
             layout = self._layout(node, config, "inputs", number, tensor.shape)
-            if layout is not None and tensor.name not in self.made.annotations:
+            if layout is not None and tensor.name not in self.result.annotations:
                 maker = self.graph.producer(tensor)
                 self._offer(maker, "outputs", tensor.index, layout, reason.origin, tensor.name, 2, reason.hops + 1)
 
@@ -235,8 +235,8 @@ class _Propagation:
         """True if no tensor that must be whole would be cut."""
         found = self._links(node, dim, degree)
         tensors = [*zip(found.inputs, (t.name for t in node.inputs)), *zip(found.weights, (p.name for p in node.parameters))]
-        said = ((axis, self.made.annotations.get(name)) for axis, name in tensors)
-        return all(axis == FREE or of is None or not of.replicated for axis, of in said)
+        note = ((axis, self.result.annotations.get(name)) for axis, name in tensors)
+        return all(axis == FREE or of is None or not of.replicated for axis, of in note)
 
     def _layout(self, node: Node, config: OpConfig, group: str, number: int, shape: tuple[int, ...]) -> Layout | None:
         """Layout of a tensor that an operator with this cut makes or reads; None if pieces share it."""

@@ -61,12 +61,12 @@ def gather_checkpoint(
     what this returned before and is not needed any more; its memory is used again. Every rank calls it. Raises as
     `save_checkpoint`."""
     state, scaler = executor.state, executor.scaler
-    said = Checkpoint(
+    header = Checkpoint(
         state.step, state.seed, repr(executor.rule), executor.graph.name, str(executor.graph.dtype), position, state.skipped,
         *((scaler.scale, scaler.steady) if scaler is not None else ()),
     )
     holdings = [*_weights(executor).values(), *executor.training_state().values()]
-    return gather_arrays(executor, path, holdings, into), {_KEY: json_text(asdict(said))}
+    return gather_arrays(executor, path, holdings, into), {_KEY: json_text(asdict(header))}
 
 
 def _weights(executor: Executor) -> dict[str, ArrayLayout]:
@@ -85,24 +85,24 @@ def load_checkpoint(executor: Executor, path: str | Path) -> Checkpoint:
 
     def check() -> tuple[StoredWeights, Checkpoint]:
         stored = read_weights(path)
-        said = _said(stored)
-        _fits(stored, said, wanted, executor)
+        header = _header_of(stored)
+        _fits(stored, header, wanted, executor)
         stored.verify(wanted)
-        return stored, said
+        return stored, header
 
     found = on_first_rank(executor.transport, check, send=lambda answer: answer[1])
-    stored, said = found if executor.transport.rank == 0 else (None, found)
+    stored, header = found if executor.transport.rank == 0 else (None, found)
     for holding in wanted.values():
         put_from(executor, holding, stored)
-    executor.state.step, executor.state.seed, executor.state.skipped = said.step, said.seed, said.skipped
-    if executor.scaler is not None and said.loss_scale:
-        executor.scaler.scale, executor.scaler.steady = said.loss_scale, said.steady
-    return said  # type: ignore[no-any-return]
+    executor.state.step, executor.state.seed, executor.state.skipped = header.step, header.seed, header.skipped
+    if executor.scaler is not None and header.loss_scale:
+        executor.scaler.scale, executor.scaler.steady = header.loss_scale, header.steady
+    return header  # type: ignore[no-any-return]
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint's metadata, to plan a run before there is an Executor. Raises as `load_checkpoint` does."""
-    return _said(read_weights(path))
+    return _header_of(read_weights(path))
 
 
 def same_sums(dtype: str, other: np.dtype[Any]) -> bool:
@@ -110,24 +110,24 @@ def same_sums(dtype: str, other: np.dtype[Any]) -> bool:
     return dtype == str(other) or (sums_in(other) == np.float32 and dtype in ("float32", "float16", "bfloat16"))
 
 
-def _said(stored: StoredWeights) -> Checkpoint:
+def _header_of(stored: StoredWeights) -> Checkpoint:
     text = stored.metadata.get(_KEY)
     if text is None:
         raise ValueError(f"{stored.source}: not a checkpoint, but weights only; load_weights reads it")
-    said = parse_json(text, str(stored.source))
-    version = said.get("version") if isinstance(said, dict) else None
+    header = parse_json(text, str(stored.source))
+    version = header.get("version") if isinstance(header, dict) else None
     if version not in (_VERSION, _WITHOUT_SUMS):
         raise ValueError(f"{stored.source}: version {version} of checkpoints; this taskflow reads {_WITHOUT_SUMS} and {_VERSION}")
     if version == _VERSION and not stored.sealed:
         raise ValueError(f"{stored.source}: damaged: its checksums are gone; restore the file from a copy, or use an older one")
-    found = read_as(Checkpoint, said, str(stored.source))
+    found = read_as(Checkpoint, header, str(stored.source))
     if found.skipped > found.step:
         raise ValueError(f"{stored.source}: skipped: must be at most its {found.step} steps, got {found.skipped}")
     return found
 
 
-def _fits(stored: StoredWeights, said: Checkpoint, wanted: dict[str, ArrayLayout], executor: Executor) -> None:
-    wrong = [] if same_sums(said.dtype, executor.graph.dtype) else [f"it is in {said.dtype}"]
+def _fits(stored: StoredWeights, header: Checkpoint, wanted: dict[str, ArrayLayout], executor: Executor) -> None:
+    wrong = [] if same_sums(header.dtype, executor.graph.dtype) else [f"it is in {header.dtype}"]
     wrong += [f"{name} is missing" for name in wanted if name not in stored]
     wrong += [f"{name} is not part of it" for name in stored if name not in wanted]
     for name, holding in wanted.items():
@@ -136,6 +136,6 @@ def _fits(stored: StoredWeights, said: Checkpoint, wanted: dict[str, ArrayLayout
     if wrong:
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
-            f"{stored.source}: a checkpoint of {said.model} with {said.rule} does not fit {executor.graph.name} "
+            f"{stored.source}: a checkpoint of {header.model} with {header.rule} does not fit {executor.graph.name} "
             f"({executor.graph.dtype}) with {executor.rule!r}: {'; '.join(wrong[:3])}{more}"
         )

@@ -103,10 +103,10 @@ def _type(dtype: np.dtype[Any]) -> str:
 def _bits16(path: Path, name: str) -> Array:
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        said = json.loads(stream.read(length))[name]
-        first, last = said["data_offsets"]
+        entry = json.loads(stream.read(length))[name]
+        first, last = entry["data_offsets"]
         stream.seek(8 + length + first)
-        return np.frombuffer(stream.read(last - first), np.uint16).reshape(said["shape"])
+        return np.frombuffer(stream.read(last - first), np.uint16).reshape(entry["shape"])
 
 
 def _sum(name: str, kind: str, shape: tuple[int, ...], value: Array) -> str:

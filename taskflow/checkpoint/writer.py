@@ -42,13 +42,13 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, executor: Executor, path: str | Path, *, keep: int = 1, said: Callable[[Written], None] = lambda written: None
+        self, executor: Executor, path: str | Path, *, keep: int = 1, tell: Callable[[Written], None] = lambda written: None
     ) -> None:
-        """``said`` is called on rank 0, by the thread that writes, when a file is complete. Raises ValueError if ``keep`` is
+        """``tell`` is called on rank 0, by the thread that writes, when a file is complete. Raises ValueError if ``keep`` is
         less than 1."""
         if keep < 1:
             raise ValueError(f"CheckpointWriter: keep must be at least 1, got {keep}")
-        self._executor, self._path, self._keep, self._said = executor, Path(path), keep, said
+        self._executor, self._path, self._keep, self._tell = executor, Path(path), keep, tell
         self._thread = ThreadPoolExecutor(1, "checkpoint", initializer=_yield_to_training)
         self._writing: Future[None] | None = None
         self._arrays: dict[str, Array] = {}
@@ -87,16 +87,16 @@ class CheckpointWriter:
             _set_aside(self._path)
         write_safetensors(self._path, arrays, metadata)
         self._remove_oldest()
-        self._said(Written(step, held, perf_counter() - began))
+        self._tell(Written(step, held, perf_counter() - began))
 
     def _remove_oldest(self) -> None:
         for old in _older(self._path)[self._keep - 1 :]:
             old.unlink(missing_ok=True)
 
 
-def newest_checkpoint(path: str | Path, said: Callable[[str], None] = lambda text: None) -> tuple[Path, Checkpoint] | None:
+def newest_checkpoint(path: str | Path, tell: Callable[[str], None] = lambda text: None) -> tuple[Path, Checkpoint] | None:
     """Return the newest whole file of those that a `CheckpointWriter` has written under the name ``path``, with its metadata;
-    None without one. ``said`` is told of damaged ones. Reads each file whole until one is good."""
+    None without one. ``tell`` is told of damaged ones. Reads each file whole until one is good."""
     path = Path(path)
     for file in filter(Path.is_file, (path, *_older(path))):
         try:
@@ -104,7 +104,7 @@ def newest_checkpoint(path: str | Path, said: Callable[[str], None] = lambda tex
             stored.verify(stored)
             return file, found
         except ValueError as error:
-            said(f"{error}; looking for an older one")
+            tell(f"{error}; looking for an older one")
     return None
 
 

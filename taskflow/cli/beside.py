@@ -25,7 +25,7 @@ def beside(problem: Problem, seconds: float, quiet: bool) -> list[dict[str, Any]
     deadline = Deadline(min(MOST_SECONDS, max(LEAST_SECONDS, seconds)))
     rows: list[dict[str, Any]] = []
     with working("plans beside it", not quiet), evaluator.interruptible(deadline.check):
-        for usual in usual_plans(graph, machine, problem.room.for_search(), rule, lambda: deadline.expired):
+        for usual in usual_plans(graph, machine, problem.memory_check.for_search(), rule, lambda: deadline.expired):
             row: dict[str, Any] = {"name": usual.name, "plan": usual.plan, "why": usual.why or None}
             if usual.strategy is not None:
                 try:

@@ -10,21 +10,10 @@ import click
 from taskflow.cli import completing
 from taskflow.cli.beside import beside
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
-from taskflow.cli.experts import experts_said
+from taskflow.cli.experts import experts_sentence
 from taskflow.cli.next_best import grid_barred
-from taskflow.cli.problem import (
-    Problem,
-    budget_option,
-    command_path,
-    describe,
-    emit,
-    make_problem,
-    named_strategy,
-    output_options,
-    problem_options,
-    seed_option,
-    table,
-)
+from taskflow.cli.options import budget_option, emit, output_options, problem_options, seed_option
+from taskflow.cli.problem import Problem, describe, make_problem, named_strategy, table
 from taskflow.cli.progress import working
 from taskflow.cli.search import run_search
 from taskflow.cli.sections import SectionedCommand
@@ -33,6 +22,7 @@ from taskflow.export import nearest_within
 from taskflow.optimizer import Budget, Deadline, refusal, step_units, target_named
 from taskflow.optimizer.grid import SIMULATED, Allowed, best_of_grid, make_grid
 from taskflow.optimizer.space import SpaceOptions
+from taskflow.option_types import command_path
 from taskflow.runtime.job import INTERRUPTED, say_once
 
 BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc", "guided")
@@ -125,11 +115,11 @@ def compare_command(
         })
     else:
         batch = step_units(problem.graph, problem.machine, problem.evaluator.rule, 0.0).batch
-        tell(f"{problem.said}; a step is {batch}\n{table(rows)}")
-        for said in dict.fromkeys(f"{row['name']}: {said}" for row in rows if (said := experts_said(row))):
-            tell(said)
+        tell(f"{problem.heading}; a step is {batch}\n{table(rows)}")
+        for sentence in dict.fromkeys(f"{row['name']}: {sentence}" for row in rows if (sentence := experts_sentence(row))):
+            tell(sentence)
         if grid is not None:
-            tell(f"grid: {grid if isinstance(grid, str) else grid['grid_said']}")
+            tell(f"grid: {grid if isinstance(grid, str) else grid['grid_note']}")
     if interrupted:
         say_once(f"{command_path(click.get_current_context())}: interrupted; what the searches had found until then is above")
         sys.exit(INTERRUPTED)
@@ -143,16 +133,16 @@ def grid_row(
     graph, machine, evaluator, deadline = problem.graph, problem.machine, problem.evaluator, Deadline(limit.seconds)
     framework = target_named(target, graph) if target is not None else None
     allowed = Allowed(graph, machine, space, framework, lambda: deadline.expired)
-    lacks = refusal(problem.room if memory else None, framework)
+    lacks = refusal(problem.memory_check if memory else None, framework)
     grid = make_grid(graph, machine, evaluator.rule, allowed.may_have, framework.all_of_a_layer if framework else "full")
     with working("grid", not quiet):
         found = best_of_grid(
             evaluator, lacks, deadline=deadline, most=int(min(SIMULATED, limit.proposals)), grid=grid, until=limit.seconds,
             make=allowed.strategy,
         )
-    said = f"{found}" + (f", {found.refused} of them did not fit" if found.refused else "")
-    counts = {"grid": found.as_json(), "grid_said": said}
+    sentence = f"{found}" + (f", {found.refused} of them did not fit" if found.refused else "")
+    counts = {"grid": found.as_json(), "grid_note": sentence}
     if found.strategy is None:
-        return {**counts, "grid_said": "; ".join([said, *found.left_out[:1], *([allowed.refused] if allowed.refused else [])])}
+        return {**counts, "grid_note": "; ".join([sentence, *found.left_out[:1], *([allowed.refused] if allowed.refused else [])])}
     row = {**describe(problem, found.strategy), "name": f"grid: {found.best}"}
     return {**row, "search_seconds": found.search_seconds, "proposals": len(found.simulated), **counts}

@@ -8,12 +8,12 @@ from dataclasses import asdict
 import click
 
 from taskflow.cli.doctor_checks import findings
-from taskflow.cli.finding import MEND, NOTE, OK, WRONG, Finding
-from taskflow.cli.problem import FAILED, emit, output_options
+from taskflow.cli.finding import MISSING, NOTE, OK, WRONG, Finding
+from taskflow.cli.options import FAILED, emit, output_options
 from taskflow.cli.progress import working
 from taskflow.cli.tables import render
 
-MARKS = {OK: "ok", NOTE: "-", MEND: "missing", WRONG: "WRONG"}
+MARKS = {OK: "ok", NOTE: "-", MISSING: "missing", WRONG: "WRONG"}
 
 
 @click.command("doctor")
@@ -36,7 +36,7 @@ def doctor_command(as_json: bool, quiet: bool) -> None:
     if as_json:
         emit({"can_run": not wrong, "findings": [asdict(finding) for finding in found]})
     else:
-        click.echo(_table([f for f in found if f.state in (MEND, WRONG) or not quiet]))
+        click.echo(_table([f for f in found if f.state in (MISSING, WRONG) or not quiet]))
         click.echo("taskflow cannot run here" if wrong else "taskflow can run here")
     if wrong:
         sys.exit(FAILED)
@@ -45,5 +45,5 @@ def doctor_command(as_json: bool, quiet: bool) -> None:
 def _table(found: list[Finding]) -> str:
     if not found:
         return "nothing is missing"
-    rows = [[f.about, MARKS[f.state], f.found + (f"; mend: {f.mend}" if f.mend else "")] for f in found]
+    rows = [[f.about, MARKS[f.state], f.found + (f"; remedy: {f.remedy}" if f.remedy else "")] for f in found]
     return render(["", "", "found"], rows, words=(0, 1, 2))

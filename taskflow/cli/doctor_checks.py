@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from taskflow.cli.doctor_checks_gpu import gpu
-from taskflow.cli.finding import MEND, NOTE, OK, WRONG, Finding, package, tried
+from taskflow.cli.finding import MISSING, NOTE, OK, WRONG, Finding, package, tried
 
 
 def findings(say: Callable[[str], object] = lambda text: None) -> list[Finding]:
@@ -86,21 +86,21 @@ def _kernels() -> Iterator[Finding]:
     if native_built():
         yield Finding("compiled loops", OK, "built")
     else:
-        yield Finding("compiled loops", MEND, "not built: numpy serves, several times slower", REBUILD)
+        yield Finding("compiled loops", MISSING, "not built: numpy serves, several times slower", REBUILD)
     lacks = onednn_missing()
     if lacks is None:
         from taskflow.kernels.onednn.library import load
 
         yield Finding("oneDNN", OK, f"{load().version}")
     elif native_built():
-        yield Finding("oneDNN", MEND, lacks, "pip install 'soap-taskflow[onednn]'")
+        yield Finding("oneDNN", MISSING, lacks, "pip install 'soap-taskflow[onednn]'")
     else:
-        yield Finding("oneDNN", MEND, "not built", REBUILD)
+        yield Finding("oneDNN", MISSING, "not built", REBUILD)
     of = identity(kernels)
     yield Finding("BLAS", OK, f"{of['blas']}, kernels for {of['blas_core']}, {of['blas_threads']} threads")
     forced = os.environ.get("OPENBLAS_CORETYPE")
     if forced and "avx512f" in instruction_set() and forced.lower() in ("haswell", "zen"):
-        yield Finding("BLAS", MEND, f"OPENBLAS_CORETYPE={forced} holds numpy to AVX2, though the processor has AVX-512",
+        yield Finding("BLAS", MISSING, f"OPENBLAS_CORETYPE={forced} holds numpy to AVX2, though the processor has AVX-512",
                       "unset OPENBLAS_CORETYPE")  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def _search() -> Iterator[Finding]:
     try:
         from taskflow.optimizer.evaluate import compiled as core  # noqa: F401
     except ImportError as error:
-        yield Finding("search", MEND, f"the compiled evaluator is missing ({error}): search works, but many times slower", REBUILD)
+        yield Finding("search", MISSING, f"no compiled evaluator ({error}): search works, but many times slower", REBUILD)
     else:
         yield Finding("search", OK, "the compiled evaluator is there")
 
@@ -157,11 +157,11 @@ def _mpi() -> Iterator[Finding]:
 
     wrapper = package("mpi4py")
     if wrapper is None:
-        yield Finding("MPI", MEND, "mpi4py is not installed: taskflow runs in one process only", INSTALL)
+        yield Finding("MPI", MISSING, "mpi4py is not installed: taskflow runs in one process only", INSTALL)
         return
     code, text = tried(sys.executable, "-c", _LIBRARY)
     if code != 0:
-        yield Finding("MPI", MEND, f"mpi4py {wrapper} is installed, but its MPI library does not load: {_last(text)}", INSTALL)
+        yield Finding("MPI", MISSING, f"mpi4py {wrapper} is installed, but its MPI library does not load: {_last(text)}", INSTALL)
         return
     library = " ".join(text.split("\n")[0].replace("\t", " ").split())
     yield Finding("MPI", OK, f"mpi4py {wrapper}, {library}")
@@ -171,11 +171,11 @@ def _mpi() -> Iterator[Finding]:
     beside = Path(sys.executable).parent / "mpirun"
     program = shutil.which("mpirun") or (str(beside) if os.access(beside, os.X_OK) else None)
     if program is None:
-        yield Finding("mpirun", MEND, "there is none on PATH", INSTALL)
+        yield Finding("mpirun", MISSING, "there is none on PATH", INSTALL)
         return
     if "MPICH" in library and (there := room()) is not None:
         full = there.free < 2 * LEAN_BYTES
-        yield Finding("shared memory", MEND if full else OK, in_words(there), MORE if full else "")
+        yield Finding("shared memory", MISSING if full else OK, in_words(there), MORE if full else "")
         if full:
             yield Finding("mpirun", NOTE, f"{program} is not tried: it would find no room in /dev/shm")
             return
@@ -185,7 +185,7 @@ def _mpi() -> Iterator[Finding]:
     else:
         why = "of another MPI than mpi4py's" if "ranks=1" in text else f"it says: {_last(text)}"
         own = f"use {beside}" if os.access(beside, os.X_OK) and str(beside) != program else INSTALL
-        yield Finding("mpirun", MEND, f"{program} does not start 2 ranks that find each other: {why}", own)
+        yield Finding("mpirun", MISSING, f"{program} does not start 2 ranks that find each other: {why}", own)
 
 
 def _last(text: str) -> str:
@@ -222,7 +222,7 @@ def _caches() -> Iterator[Finding]:
 
     folder = cache_folder()
     if folder is None:
-        yield Finding("caches", MEND, "there is no home folder to keep measured costs in", "export TASKFLOW_CACHE=FOLDER")
+        yield Finding("caches", MISSING, "there is no home folder to keep measured costs in", "export TASKFLOW_CACHE=FOLDER")
         return
     if not folder.is_dir():
         yield Finding("caches", OK, f"{folder} (not there yet)")
@@ -231,4 +231,4 @@ def _caches() -> Iterator[Finding]:
     if os.access(folder, os.W_OK):
         yield Finding("caches", OK, f"{folder}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB")
     else:
-        yield Finding("caches", MEND, f"{folder} cannot be written", "export TASKFLOW_CACHE=FOLDER")
+        yield Finding("caches", MISSING, f"{folder} cannot be written", "export TASKFLOW_CACHE=FOLDER")

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from taskflow.cli.finding import MEND, NOTE, OK, Finding, package, tried
+from taskflow.cli.finding import MISSING, NOTE, OK, Finding, package, tried
 from taskflow.kernels.gpu.diagnostics import EXTRAS, INSTALL, install
 
 CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
@@ -36,34 +36,34 @@ def gpu() -> Iterator[Finding]:
     if devices:
         yield Finding("GPU", OK, "; ".join(devices))
     if driver is None:
-        yield Finding("CUDA driver", MEND, "nvidia-smi is there, but libcuda.so.1 does not load", "install NVIDIA's driver")
+        yield Finding("CUDA driver", MISSING, "nvidia-smi is there, but libcuda.so.1 does not load", "install NVIDIA's driver")
         return
     major, minor = driver // 1000, driver % 1000 // 10
-    mend = install(major)
+    remedy = install(major)
     if major < OLDEST:
-        yield Finding("CUDA driver", MEND, f"CUDA {major}.{minor} is too old", f"install a driver for CUDA {OLDEST} or newer")
+        yield Finding("CUDA driver", MISSING, f"CUDA {major}.{minor} is too old", f"install a driver for CUDA {OLDEST} or newer")
     else:
         yield Finding("CUDA driver", OK, f"for CUDA up to {major}.{minor}")
     yield from modes(devices_and_modes())
     for about, names in (("CuPy", CUPY), ("cuDNN", CUDNN), ("cuDNN frontend", FRONTEND), ("NCCL", NCCL)):
-        yield _installed(about, names, mend)
+        yield _installed(about, names, remedy)
     if any(package(name) for name in CUPY):
-        yield from works(mend)
+        yield from works(remedy)
 
 
-def works(mend: str = INSTALL) -> Iterator[Finding]:
-    """Try in a separate process whether a kernel and a matrix product run. ``mend``: the command that installs cuDNN where it
+def works(remedy: str = INSTALL) -> Iterator[Finding]:
+    """Try in a separate process whether a kernel and a matrix product run. ``remedy``: the command that installs cuDNN where it
     is missing."""
     code, text = tried(sys.executable, "-c", TRY, environ={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     lines = text.splitlines() or ["no message"]
     if code:
-        yield Finding("GPU kernels", MEND, lines[-1], "see the message; TASKFLOW_GPU chooses another GPU")
+        yield Finding("GPU kernels", MISSING, lines[-1], "see the message; TASKFLOW_GPU chooses another GPU")
         return
     yield Finding("GPU kernels", OK, f"a kernel and a product ran on {lines[0]}")
     if len(lines) > 1 and lines[1]:
         yield Finding(
-            "cuDNN at work", MEND, f"not used, convolutions go by patches and products: {lines[1]}",
-            mend,
+            "cuDNN at work", MISSING, f"not used, convolutions go by patches and products: {lines[1]}",
+            remedy,
         )
 
 
@@ -75,15 +75,15 @@ def modes(found: list[tuple[str, str, str]]) -> Iterator[Finding]:
             yield Finding("GPU sharing", NOTE, f"{name}: compute mode {compute}: one process at a time; several ranks on it need "
                           "MPS, or nvidia-smi -c 0")  # fmt: skip
         elif "prohibited" in compute.lower():
-            yield Finding("GPU sharing", MEND, f"{name}: compute mode {compute}: no process may use it", "nvidia-smi -c 0")
+            yield Finding("GPU sharing", MISSING, f"{name}: compute mode {compute}: no process may use it", "nvidia-smi -c 0")
         if mig.lower() == "enabled":
             yield Finding("MIG", NOTE, f"{name} is cut into instances, of which CUDA shows a process one: CUDA_VISIBLE_DEVICES "
                           "names it")  # fmt: skip
 
 
-def _installed(about: str, names: tuple[str, ...], mend: str) -> Finding:
+def _installed(about: str, names: tuple[str, ...], remedy: str) -> Finding:
     have = [f"{name} {v}" for name in names if (v := package(name)) is not None]
-    return Finding(about, OK, ", ".join(have)) if have else Finding(about, MEND, "not installed", mend)
+    return Finding(about, OK, ", ".join(have)) if have else Finding(about, MISSING, "not installed", remedy)
 
 
 def devices_found() -> list[str]:

@@ -11,18 +11,14 @@ from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy, is_plan, parse_plan
 from taskflow.models import is_dropless, with_places
 from taskflow.optimizer import expert_imbalance
+from taskflow.option_types import kept
 
 IMBALANCE = "taskflow.expert_imbalance"  # key of a click context's meta
 PLANS = ("strategy", "strategies", "starts", "plan", "first", "second")  # parameters of commands that name plans
 
 
-def _remember(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    context.meta[IMBALANCE] = value
-    return value
-
-
 imbalance_option = click.option(
-    "--expert-imbalance", type=click.FloatRange(1), expose_value=False, callback=_remember, metavar="FACTOR",
+    "--expert-imbalance", type=click.FloatRange(1), expose_value=False, callback=kept(IMBALANCE), metavar="FACTOR",
     help="Tokens of the busiest device of experts, as a multiple of the mean: what it computes, exchanges and holds. Experts "
     "without places get places for so many, so that eN can deal them; places of others are multiplied (default: as the network "
     "has them; 1 where a named plan deals experts that have none).",
@@ -59,7 +55,7 @@ def experts_row(graph: OperatorGraph, strategy: Strategy) -> dict[str, Any]:
     return {"experts": {"imbalance": factor, "dealt": dealt}}
 
 
-def experts_said(row: dict[str, Any]) -> str:
+def experts_sentence(row: dict[str, Any]) -> str:
     """Return the line about experts of a plan's row (`describe`); empty if there is nothing to say."""
     if (experts := row.get("experts")) is None:
         return ""

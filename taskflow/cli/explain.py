@@ -13,16 +13,8 @@ from taskflow.cli import completing
 from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.constraints import constraint_options, taken_from
 from taskflow.cli.explain_text import in_words, operator_in_words, what_if_in_words
-from taskflow.cli.problem import (
-    Problem,
-    budget_option,
-    emit,
-    named_strategy,
-    output_options,
-    plan_options,
-    plan_problem,
-    seed_option,
-)
+from taskflow.cli.options import budget_option, emit, output_options, plan_options, seed_option
+from taskflow.cli.problem import Problem, named_strategy, plan_problem
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
@@ -44,8 +36,8 @@ from taskflow.optimizer.explain import (
 )
 from taskflow.optimizer.space import Constraints, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
-from taskflow.saying import some
 from taskflow.tasks import Compute
+from taskflow.wording import some
 from taskflow.working import Working
 
 MOST_STEPS = 2000  # of the critical path in JSON
@@ -109,14 +101,14 @@ def explain_command(
             outcomes = what_if(
                 problem.graph, problem.machine, strategy, parsed, rule=problem.evaluator.rule,
                 budget=spending.search if again else None, seed=seed, say=display.say, constraints=constraints,
-                costs=problem.made["costs"],
+                costs=problem.made_from["costs"],
             )
             result["what_if"] = [_outcome(outcome) for outcome in outcomes]
     if as_json:
         emit(result)
     else:
         if not quiet:
-            tell(f"{problem.said}; plan: {strategy.name}")
+            tell(f"{problem.heading}; plan: {strategy.name}")
         tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
         if uneven is not None:
             tell(f"\n{uneven}")
@@ -125,7 +117,7 @@ def explain_command(
         if beyond:
             tell(f"\n{beyond}")
         if "trust" in result:
-            tell("\n" + result["trust"]["said"])
+            tell("\n" + result["trust"]["text"])
         if parsed:
             tell("\n" + what_if_in_words(result["what_if"], found.seconds))
     if parsed and outcomes[-1].interrupted:

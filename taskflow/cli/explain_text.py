@@ -10,7 +10,7 @@ from taskflow.cli.layers_alike import layers_alike
 from taskflow.cli.tables import nbytes, percent, render, seconds
 from taskflow.mapper import ranges
 from taskflow.optimizer.explain import Bubble, Busy, Explanation, Stretch, TaskPurpose, closed_form
-from taskflow.saying import listed, some
+from taskflow.wording import listed, some
 
 NAMED = 3  # operators of a stretch, or devices that are equally busy, that are named
 BUSY = 0.75  # of the step: what is in use for less does not limit it alone
@@ -215,8 +215,8 @@ def what_if_in_words(outcomes: Sequence[Mapping[str, Any]], now: float) -> str:
     for o in outcomes:
         told = [(o["now_fit"], "would fit"), (o["no_longer_fit"], "would no longer fit")]
         if o["now_fit"] or o["no_longer_fit"]:
-            said = "; ".join(f"{', '.join(names)} {what}" for names, what in told if names)
-            lines.append(f"{o['what_if']}: {said} the memory.")
+            changes = "; ".join(f"{', '.join(names)} {what}" for names, what in told if names)
+            lines.append(f"{o['what_if']}: {changes} the memory.")
         elif "memory" in o["what_if"]:
             lines.append(f"{o['what_if']}: the same plans fit (of this one, data, expert and model).")
         if o["search_interrupted"]:

@@ -9,18 +9,8 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.problem import (
-    FAILED,
-    Problem,
-    describe,
-    emit,
-    named_strategy,
-    output_options,
-    plan_options,
-    plan_problem,
-    seed_option,
-    writable,
-)
+from taskflow.cli.options import FAILED, emit, output_options, plan_options, seed_option, writable
+from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem
 from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, seconds, tell
 from taskflow.export import TARGETS, Exported, exported
@@ -99,7 +89,7 @@ def _tell(
 ) -> None:
     if quiet:
         return
-    tell(problem.said)
+    tell(problem.heading)
     memory = nbytes(before["peak_memory_bytes"])
     tell(f"{plan}: {seconds(before['iteration_seconds'])} a step predicted, {memory} at most on a device")
     for note in found.notes:

@@ -6,19 +6,19 @@ import subprocess
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-OK, NOTE, MEND, WRONG = "ok", "note", "missing", "wrong"
+OK, NOTE, MISSING, WRONG = "ok", "note", "missing", "wrong"
 SECONDS = 60.0  # after which a program that is tried counts as hanging
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of `taskflow doctor`. ``state``: ``ok``; ``note`` (not needed); ``missing`` (taskflow runs, but slower or
-    without some feature); ``wrong`` (it cannot run). ``mend``: the command that helps, if there is one."""
+    without some feature); ``wrong`` (it cannot run). ``remedy``: the command that helps, if there is one."""
 
     about: str
     state: str
     found: str
-    mend: str = ""
+    remedy: str = ""
 
 
 def package(name: str) -> str | None:

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from taskflow.cli.imported import HUGGING_FACE
-from taskflow.cli.problem import emit, make_problem, output_options, problem_options
+from taskflow.cli.options import emit, output_options, problem_options
+from taskflow.cli.problem import make_problem
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, render, tell
@@ -45,7 +46,7 @@ def fit_command(
     ways: list[WayToShard] = []
     with working("memory") as display:
         for way in ways_to_shard(
-            problem.graph, problem.machine, problem.evaluator.rule, problem.room, lambda: patience.expired
+            problem.graph, problem.machine, problem.evaluator.rule, problem.memory_check, lambda: patience.expired
         ):
             ways.append(way)
             display.say(f"memory: {way.name}")

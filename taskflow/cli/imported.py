@@ -91,20 +91,20 @@ def without_weights(function: Callable[..., Any], values: Mapping[str, Any]) -> 
         raise ValueError(why) from error
 
 
-def graph_of(name: str, made: Any, options: Mapping[str, Any]) -> Any:
+def graph_of(name: str, answer: Any, options: Mapping[str, Any]) -> Any:
     """Return the graph of a PyTorch module that a function returned, alone or with example inputs; anything else is returned
     unchanged."""
-    if isinstance(made, OperatorGraph) or "torch" not in sys.modules:
-        return made
+    if isinstance(answer, OperatorGraph) or "torch" not in sys.modules:
+        return answer
     from torch import nn
     from torch.export import ExportedProgram
 
     from taskflow.models.huggingface import DEFAULT_BATCH, examples_for
     from taskflow.models.pytorch import from_torch
 
-    module, *examples = made if isinstance(made, tuple) and made else (made,)
+    module, *examples = answer if isinstance(answer, tuple) and answer else (answer,)
     if not isinstance(module, (nn.Module, ExportedProgram)):
-        return made
+        return answer
     exported = isinstance(module, ExportedProgram)
     chosen = _options({"verify": exported} | dict(options))
     loss, verify = chosen["loss"] or "cross_entropy", bool(chosen["verify"])
@@ -124,7 +124,7 @@ def graph_of(name: str, made: Any, options: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def notes_said() -> Iterator[None]:
+def notes_shown() -> Iterator[None]:
     """Say what imports in the block leave out or replace, each in one line; also if they fail then."""
     notes: list[str] = []
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from taskflow.cli.problem import emit, output_options
+from taskflow.cli.options import emit, output_options
 from taskflow.cli.progress import working
 from taskflow.cli.tables import render
 from taskflow.machine import load_machine, preset_names

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from taskflow.asking import Seconds, check_processors
 from taskflow.cli import completing
 from taskflow.cli.machine_build import build_command
-from taskflow.cli.problem import emit, output_options
+from taskflow.cli.options import emit, output_options
 from taskflow.cli.tables import tell
 from taskflow.machine import Cluster, Link, load_machine, save, transfer_seconds, unparse
+from taskflow.option_types import Seconds, check_processors
 from taskflow.working import Working
 from taskflow.writing import shown, unwritable
 

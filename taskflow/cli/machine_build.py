@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.problem import emit, output_options, writable
+from taskflow.cli.options import emit, output_options, writable
 from taskflow.cli.tables import render, tell
 from taskflow.machine import load_machine, save
 from taskflow.probe import Built, built, is_nccl_tests, measurements_of, read_probes
@@ -44,21 +44,21 @@ def build_command(files: tuple[str, ...], out: str, like: str | None, name: str 
     found = measurements_of(texts) if texts else read_probes(files)
     result = built(found, name or Path(out).stem, base)
     save(result.machine, out)
-    said = _said(result, list(found.missing))
+    result_row = _summary(result, list(found.missing))
     if as_json:
-        emit({"written": out, **said})
+        emit({"written": out, **result_row})
         return
     if not quiet:
-        tell(_text(said))
+        tell(_text(result_row))
     tell(f"wrote {out}: {result.machine}; use it with --machine {out}")
 
 
-def _said(result: Built, missing: list[str]) -> dict[str, Any]:
+def _summary(result: Built, missing: list[str]) -> dict[str, Any]:
     return {"machine": result.machine.name, "errors": dict(result.errors), "kept": list(result.kept), "missing": missing}
 
 
-def _text(said: dict[str, Any]) -> str:
-    rows = [(what, f"{error:.1%}") for what, error in said["errors"].items()]
+def _text(result_row: dict[str, Any]) -> str:
+    rows = [(what, f"{error:.1%}") for what, error in result_row["errors"].items()]
     parts = [render(("fitted", "mean error"), rows, words=(0,))] if rows else []
-    parts += [f"not measured: {text}" for text in (*said["kept"], *said["missing"])]
+    parts += [f"not measured: {text}" for text in (*result_row["kept"], *result_row["missing"])]
     return "\n".join(parts)

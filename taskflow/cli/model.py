@@ -24,7 +24,7 @@ from taskflow.cli.imported import (
     graph_of,
     hugging_face,
     importing,
-    notes_said,
+    notes_shown,
     onnx_file,
     without_weights,
 )
@@ -64,7 +64,7 @@ def build_model(
     """
     given = dict(settings or {})
     frozen = given.pop(FROZEN, "").split()
-    with notes_said(), importing(name):
+    with notes_shown(), importing(name):
         graph = _built(name, batch, devices, size, given)
     graph.freeze(*frozen)
     return graph
@@ -153,12 +153,12 @@ def _call(name: str, batch: int | None, settings: dict[str, str]) -> OperatorGra
         how = ["--batch N" if m == "batch" else f"--set {m}=VALUE" for m in missing]
         raise ValueError(f"model {name}: needs {', '.join(missing)}; give {' '.join(how)}")
     try:
-        made = without_weights(function, values)
+        answer = without_weights(function, values)
     except SystemExit as error:
         raise ValueError(f"model {name}: the function ends the program (sys.exit){_where(error)}; let it return") from error
     except Exception as error:  # the user's own code: any error of it is theirs to correct
         raise ValueError(f"model {name}: the function raised {type(error).__name__}: {error}{_where(error)}") from error
-    graph = graph_of(name, made, options)
+    graph = graph_of(name, answer, options)
     if not isinstance(graph, OperatorGraph):
         wanted = "a taskflow.OperatorGraph, a torch.nn.Module or an exported program"
         raise ValueError(f"model {name}: must return {wanted}, got {type(graph).__name__}")

@@ -34,7 +34,7 @@ def write_next_best(
     written = []
     for number, (strategy, seconds) in enumerate(plans, 2):
         file = str(Path(out).with_name(f"{Path(out).stem}-{number}.json"))
-        save(strategy, problem.graph, problem.machine.name, file, problem.made)
+        save(strategy, problem.graph, problem.machine.name, file, problem.made_from)
         written.append({"file": file, "name": strategy.name, "iteration_seconds": seconds})
     return written
 
@@ -50,7 +50,7 @@ def next_best(
         return deadline.expired
 
     evaluator, framework = problem.evaluator, target_named(target, problem.graph) if target is not None else None
-    lacks, seen = refusal(problem.room, framework), {_kind(problem, found.strategy)}
+    lacks, seen = refusal(problem.memory_check, framework), {_kind(problem, found.strategy)}
     best: list[tuple[Strategy, float]] = []
     allowed = Allowed(problem.graph, problem.machine, space, framework, over)
     for make in _candidates(problem, found.grid, rows, TRIED * count, allowed, over):

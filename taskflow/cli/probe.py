@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.problem import emit, named_strategy, output_options, plan_options, plan_problem, writable
+from taskflow.cli.options import emit, output_options, plan_options, writable
+from taskflow.cli.problem import named_strategy, plan_problem
 from taskflow.cli.tables import tell
 from taskflow.probe import FRAMEWORKS, message_sizes, operators_of, probe_text
 from taskflow.writing import replacing

@@ -1,22 +1,18 @@
-"""Shared parts of the commands: options, one-line errors, exit codes, and the row that describes a plan."""
+"""The problem that a command is given: a model on a machine, and the row that describes a plan of it."""
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
 from msgspec import UNSET
 
-from taskflow.asking import FloatName
-from taskflow.cli import completing
-from taskflow.cli.experts import experts_row, imbalance_option, placed
-from taskflow.cli.model import FROZEN, build_model, parse_settings
-from taskflow.cli.ranks import works
+from taskflow.cli.experts import experts_row, placed
+from taskflow.cli.model import build_model
+from taskflow.cli.options import PROGRAM, RULES, given_settings
 from taskflow.cli.tables import nbytes, render
 from taskflow.cli.trusted import trusted
 from taskflow.export import PROGRAM_OF
@@ -28,35 +24,22 @@ from taskflow.optimizer.cost import ANALYTIC, COSTS, untimed
 from taskflow.optimizer.evaluate import Evaluator, has_no_timeline, where_time_goes
 from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
-from taskflow.rules import SGD, Adam, AdamW, AdamWInBfloat16, UpdateRule
-from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
-from taskflow.saying import some
-from taskflow.writing import json_text, one_line, unwritable
-
-FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
-SETTINGS, DTYPE, FREEZE = "taskflow.settings", "taskflow.dtype", "taskflow.freeze"  # keys of a click context's meta
-DEBUG, PROGRAM = "taskflow.debug", "taskflow.program"
-F = TypeVar("F", bound=Callable[..., Any])
-COSTS_HELP = ("Costs of tasks: analytic, from the machine's rates; or measured, by timing tasks one by one on the CPU or GPU at "
-              "hand and keeping the times on disk (the first time this takes a moment).")  # fmt: skip
-RULES: Mapping[str, UpdateRule | None] = {
-    "sgd": SGD(lr=0.1), "momentum": SGD(lr=0.1, momentum=0.9), "adam": Adam(), "adamw": AdamW(), "adamw-bf16": AdamWInBfloat16(),
-    "none": None}
+from taskflow.wording import some
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A model on a machine, as the command line names them, and the evaluator of its plans. ``made``: the user's choices, as
-    strategy files record them. ``room``: the memory check of plans, which caches operators that it has seen."""
+    """A model on a machine, as the command line names them, and the evaluator of its plans. ``made_from``: the user's choices, as
+    strategy files record them. ``memory_check``: the memory check of plans, which caches operators that it has seen."""
 
     graph: OperatorGraph
     machine: Cluster
     evaluator: Evaluator
-    made: Mapping[str, Any] = field(default_factory=dict)
-    room: MemoryCheck = field(init=False, repr=False)
+    made_from: Mapping[str, Any] = field(default_factory=dict)
+    memory_check: MemoryCheck = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "room", MemoryCheck(self.evaluator))
+        object.__setattr__(self, "memory_check", MemoryCheck(self.evaluator))
 
     def header(self) -> dict[str, Any]:
         """Return the fields that every command's JSON starts with."""
@@ -67,11 +50,11 @@ class Problem:
             "machine": self.machine.name,
             "devices": len(self.machine.processors),
             "costs": self.evaluator.costs.name,
-            "rule": self.made.get("rule"),
+            "rule": self.made_from.get("rule"),
         }
 
     @property
-    def said(self) -> str:
+    def heading(self) -> str:
         """Return what a plan is predicted for, in one line."""
         return f"{self.graph} on {self.machine}; {self.costs}"
 
@@ -79,81 +62,7 @@ class Problem:
     def costs(self) -> str:
         """Return which costs and which update rule a prediction rests on, and what of the network was not timed."""
         lacks = some(untimed(self.graph, self.machine.processors[0].device), 5)
-        return f"costs: {self.evaluator.costs.name}{lacks and f' (not timed: {lacks})'}; rule: {self.made.get('rule')}"
-
-
-# ---- options ---------------------------------------------------------------------------------------------------------
-def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback that keeps an option's value in the context's meta, where all that run under it find it."""
-
-    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-        context.meta[key] = value
-        return value
-
-    return keep
-
-
-def problem_options(command: F, required: bool = True, costs: str = ANALYTIC, rule: str = "momentum") -> F:
-    """Add MODEL and the options that make a `Problem`. ``costs``, ``rule``: the defaults of --costs and --rule."""
-    command = click.argument("model", required=required, shell_complete=completing.models)(command)
-    return _shared_options(command, machine="this", size="paper", rule=rule, costs=costs)
-
-
-def machine_options(command: F) -> F:
-    """Add the options of `problem_options` except the model; their only defaults are those that a plan's file records."""
-    return _shared_options(command, machine=None, size=None, rule=None, costs=None)
-
-
-def plan_options(command: F) -> F:
-    """Add --model and the options that make a `Problem`; what is not given is taken from the strategy file (`plan_problem`)."""
-    command = click.option(
-        "--model", shell_complete=completing.models, help="A model's name or file.py:function (default: as in the plan's file)."
-    )(command)
-    return _shared_options(command, machine=None, size=None, rule=None, costs=None)
-
-
-def _shared_options(command: F, machine: str | None, size: str | None, rule: str | None, costs: str | None) -> F:
-    """Without a default, what a plan's file records is taken."""
-    shown = machine is not None
-    for option in (
-        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", expose_value=False, callback=_remember(SETTINGS),
-                     help="A size of the network or a parameter of the function, e.g. hidden=512; may be repeated."),
-        click.option("--dtype", "--precision", type=FloatName(), expose_value=False, callback=_remember(DTYPE),
-                     help="Type of weights and activations; bf16 and fp16 keep float32 copies of the weights (default: fp32)."),
-        click.option("--freeze", multiple=True, metavar="PATTERN", expose_value=False, callback=_remember(FREEZE),
-                     help="Layers that are not trained, such as 'encoder.*'; may be repeated."),
-        click.option("--program", expose_value=False, callback=_remember(PROGRAM), shell_complete=completing.programs,
-                     help="What drives the GPUs: a program's name (see `taskflow programs`) or FILE.json (default: that of --for, "
-                          "unless a probe measured the machine's, else the machine's)."),
-        imbalance_option,
-        click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
-        click.option("--rule", type=click.Choice(list(RULES)), default=rule, show_default=shown,
-                     help="Update rule; none: forward only."),
-        click.option("--size", default=size, show_default=shown, metavar="paper|small|NAME", shell_complete=completing.sizes,
-                     help="Of a built-in network: a preset, or a published size's name, such as 405B (see `taskflow models`)."),
-        click.option("--batch", type=click.IntRange(1), help="Samples a step, of all devices (default: the model's own)."),
-        click.option("--devices", "-n", type=click.IntRange(1), help="Use its first N devices (default: all)."),
-        click.option("--machine", "-m", default=machine, show_default=shown, shell_complete=completing.machines,
-                     help="A machine's name (see `taskflow machines`) or FILE.json; with :tf32 or :bf16 appended, float32 "
-                          "products multiply on tensor cores."),
-    ):
-        command = option(command)
-    return command
-
-
-def budget_option(default: str, of: str = "the command") -> Callable[[F], F]:
-    """Add --budget."""
-    return click.option(
-        "--budget", default=default, show_default=True, help=f"Budget of {of}: 30s, 5m, or 20000p for proposals (reproducible)."
-    )
-
-
-def trace_option(command: F) -> F:
-    """Add --trace of a prediction (`trace_prediction`)."""
-    return click.option(
-        "--trace", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
-        help="Write the predicted step for ui.perfetto.dev or chrome://tracing (gzipped if the name ends in .gz)."
-    )(command)
+        return f"costs: {self.evaluator.costs.name}{lacks and f' (not timed: {lacks})'}; rule: {self.made_from.get('rule')}"
 
 
 def trace_prediction(problem: Problem, plan: str, path: str) -> None:
@@ -170,64 +79,6 @@ def trace_prediction(problem: Problem, plan: str, path: str) -> None:
     write_trace(part_document(step.first_replica(), alike, facts), path)
     few = f"{len(alike):,} of {len(problem.machine.processors):,} devices"
     click.echo(f"{path}: {few}, which stand for all others; identical layers share one name", err=True)
-
-
-def seed_option(command: F) -> F:
-    """Add --seed."""
-    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of random choices.")(command)
-
-
-def output_options(command: F) -> F:
-    """Add --json, --quiet and --debug. Errors that the user can correct are shown on one line and exit with code 2, Ctrl-C with
-    130."""
-
-    @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-    @click.option("--quiet", "-q", is_flag=True, help="Nothing but the result.")
-    @click.option("--debug", is_flag=True, expose_value=False, callback=_remember(DEBUG), help="Show where an error comes from.")
-    @functools.wraps(command)
-    def checked(*args: Any, **options: Any) -> Any:
-        context = click.get_current_context()
-        path = command_path(context)
-        if not works(path):
-            return None
-        try:
-            return command(*args, **options)
-        except KeyboardInterrupt:
-            say_once(f"{path}: interrupted")
-            sys.exit(INTERRUPTED)
-        except BrokenPipeError:
-            raise  # the reader has seen enough: click ends quietly
-        except (ValueError, OSError, ImportError, LaunchError, MemoryError) as error:
-            if context.meta.get(DEBUG):
-                raise
-            say_once(f"{path}: {one_line(error)}")  # under mpirun every rank raises the same error
-            sys.exit(MISTAKE)
-
-    return checked  # type: ignore[return-value]
-
-
-def command_path(context: click.Context) -> str:
-    """Return the command as it was typed, such as ``taskflow machine show``."""
-    names: list[str] = []
-    here: click.Context | None = context
-    while here is not None and here.parent is not None:
-        names.insert(0, here.info_name or "")
-        here = here.parent
-    return " ".join(["taskflow", *names])
-
-
-def given_settings(context: click.Context | None) -> dict[str, str]:
-    """Read --set, and --dtype and --freeze as two more of the model's parameters."""
-    if context is None:
-        return {}
-    found = parse_settings(context.meta.get(SETTINGS, ()))
-    if (dtype := context.meta.get(DTYPE)) is not None:
-        if "dtype" in found:
-            raise ValueError(f"--dtype {dtype} and --set dtype={found['dtype']} say the same twice; give one")
-        found["dtype"] = dtype
-    if frozen := context.meta.get(FREEZE):
-        found[FROZEN] = " ".join(frozen)
-    return found
 
 
 # ---- problems --------------------------------------------------------------------------------------------------------
@@ -249,7 +100,7 @@ def make_problem(
         cluster = driven(cluster, program)
     count = len(cluster.processors)
     graph, imbalance = placed(build_model(model, batch, count, size=size, settings=settings), context, imbalance)
-    made = {
+    made_from = {
         "model": model, "machine": machine, "devices": count, "batch": batch, "size": size, "rule": rule,
         "set": dict(settings), "costs": costs, **({"program": program} if program is not None else {}),
         **({"expert_imbalance": imbalance} if imbalance is not None else {}),
@@ -257,15 +108,15 @@ def make_problem(
     evaluator = make_evaluator(graph, cluster, costs=costs, rule=RULES[rule], algorithm=algorithm)
     if context is not None:
         context.call_on_close(evaluator.costs.close)
-    return Problem(graph, cluster, evaluator, made)
+    return Problem(graph, cluster, evaluator, made_from)
 
 
 def asked_program(context: click.Context | None, machine: Cluster, target: str | None = None) -> str | None:
     """Return the program of --program, else that of the framework of --for or --to. None if neither says one, or if the framework's
     is not for this machine: one without GPUs, or one whose program was measured."""
-    said: str | None = context.meta.get(PROGRAM) if context is not None else None
-    if said is not None:
-        return said
+    named: str | None = context.meta.get(PROGRAM) if context is not None else None
+    if named is not None:
+        return named
     if all(kind.kind == "cpu" or (kind.program is not None and kind.program.name == PROBED) for kind in machine.kinds):
         return None
     return PROGRAM_OF.get(target or (context.params.get("target") if context is not None else None) or "")
@@ -287,20 +138,20 @@ def plan_problem(
     """Build the problem of a plan. Options that are not given are taken from the strategy file, which records what it was made
     for (costs only if the machine is the same). ``target``: as of `make_problem`. Raises ValueError if an option is in neither."""
     _a_strategy(plan)
-    made = recorded(plan) if plan.endswith(".json") else {}
+    made_from = recorded(plan) if plan.endswith(".json") else {}
     context = click.get_current_context(silent=True)
     given = given_settings(context)
-    if model is None and "model" not in made:
+    if model is None and "model" not in made_from:
         raise ValueError(f"plan {plan}: which model? give --model MODEL")
-    same = model is None or model == made.get("model")  # another model has other sizes
-    settings = {**(made.get("set", {}) if same else {}), **given}
-    wanted = machine or made.get("machine") or "this"
-    there = made if machine in (None, made.get("machine")) else {}
+    same = model is None or model == made_from.get("model")  # another model has other sizes
+    settings = {**(made_from.get("set", {}) if same else {}), **given}
+    wanted = machine or made_from.get("machine") or "this"
+    there = made_from if machine in (None, made_from.get("machine")) else {}
     return make_problem(
-        model or str(made["model"]), wanted, devices or there.get("devices"),
-        batch or (made.get("batch") if same else None), size or (made.get("size") if same else None) or "paper",
-        rule or made.get("rule") or "momentum", settings=settings, costs=costs or there.get("costs") or ANALYTIC,
-        imbalance=made.get("expert_imbalance") if same else None, target=target, recorded_program=there.get("program"),
+        model or str(made_from["model"]), wanted, devices or there.get("devices"),
+        batch or (made_from.get("batch") if same else None), size or (made_from.get("size") if same else None) or "paper",
+        rule or made_from.get("rule") or "momentum", settings=settings, costs=costs or there.get("costs") or ANALYTIC,
+        imbalance=made_from.get("expert_imbalance") if same else None, target=target, recorded_program=there.get("program"),
     )
 
 
@@ -312,11 +163,11 @@ def recorded(path: str) -> dict[str, Any]:
         found: dict[str, Any] = {"model": file.model} if file.model else {}
         found["devices"] = file.processors
         return {**found, "machine": file.machine} if file.machine in preset_names() else found
-    made = paths_of({k: v for k, v in msgspec.to_builtins(file.made_from).items() if v is not None}, path_here)
+    made_from = paths_of({k: v for k, v in msgspec.to_builtins(file.made_from).items() if v is not None}, path_here)
     for key, known in (("rule", tuple(RULES)), ("costs", COSTS)):
-        if key in made and made[key] not in known:
-            raise ValueError(f"{path}: made_from.{key}: must be one of {', '.join(known)}, got {made[key]!r}")
-    return made
+        if key in made_from and made_from[key] not in known:
+            raise ValueError(f"{path}: made_from.{key}: must be one of {', '.join(known)}, got {made_from[key]!r}")
+    return made_from
 
 
 def named_strategy(problem: Problem, name: str, seed: int = 0) -> Strategy:
@@ -351,17 +202,12 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
         "tasks": evaluator.tasks,
         **step_units(problem.graph, problem.machine, evaluator.rule, seconds).as_json(),
     }
-    peaks, planned = problem.room.peaks(strategy)
-    lacks = problem.room(strategy)
+    peaks, planned = problem.memory_check.peaks(strategy)
+    lacks = problem.memory_check(strategy)
     row["peak_memory_bytes"] = max(peaks)
     row["peak_memory_is"] = "planned" if planned else "estimate"
     row["fits_memory"], row["lacks"] = not lacks, lacks
     return row | experts_row(problem.graph, strategy) | trusted(problem, strategy, seconds)
-
-
-def emit(value: dict[str, Any]) -> None:
-    """Print JSON on stdout."""
-    click.echo(json_text(value))
 
 
 DATA = ("data", "data (repaired)")  # what rows are compared with, unless it does not fit
@@ -389,12 +235,3 @@ def table(rows: list[dict[str, Any]]) -> str:
         return f"{text}\n! {rows[0]['lacks']}"
     estimated = any(row["peak_memory_is"] == "estimate" for row in rows if not row["fits_memory"])
     return f"{text}\n! may need more memory than a device has{f' (~: {RULE})' if estimated else ''}"
-
-
-def writable(path: str | None) -> None:
-    """Raise ValueError if no such file can be written, or if the name is empty (an unset shell variable). Called before the
-    work, so that nobody waits for a result that cannot be saved."""
-    if path == "":
-        raise ValueError("the name of the file to write is empty")
-    if path is not None and (problem := unwritable(path)) is not None:
-        raise ValueError(f"cannot write {path}: {problem}")

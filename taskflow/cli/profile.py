@@ -9,7 +9,7 @@ import click
 
 from taskflow.cli import completing
 from taskflow.cli.model import build_model
-from taskflow.cli.problem import RULES, emit, given_settings, output_options, problem_options, seed_option
+from taskflow.cli.options import RULES, emit, given_settings, output_options, problem_options, seed_option
 from taskflow.cli.progress import wanted, working
 from taskflow.cli.tables import nbytes, percent, render, seconds, tell
 from taskflow.machine import host, load_machine
@@ -69,11 +69,11 @@ def profile_command(
             raise ValueError("give a MODEL to run, or --trace FILE of a run")
         from taskflow.runtime.profiler import read_trace
 
-        said = read_trace(trace)
-        if said["otherData"].get("steps") == []:
+        lines = read_trace(trace)
+        if lines["otherData"].get("steps") == []:
             raise ValueError(f"{trace}: a step that was only predicted; give the trace of a run (taskflow train --trace FILE)")
         try:
-            _show(differences(said), top, as_json, quiet)
+            _show(differences(lines), top, as_json, quiet)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
             raise ValueError(f"{trace}: a trace that was changed or cut; write it anew") from error
         return
@@ -148,34 +148,34 @@ def _show(found: Differences, top: int, as_json: bool, quiet: bool) -> None:
 
 
 def _in_words(found: Differences, top: int, quiet: bool) -> str:
-    said: list[str] = []
+    lines: list[str] = []
     about = found.about
     ranks = f"{about['ranks']} rank{'s' * (about['ranks'] != 1)}"
     if not quiet:
         unknown = about.get("tasks_not_measured")
-        said.append(
+        lines.append(
             f"{about.get('model', 'tasks')} under {about.get('strategy', 'no strategy')}: {ranks}, "
             f"{about['processors']} processors, steps {about['steps'][0]}-{about['steps'][-1]}; "
             f"costs: {about.get('costs', 'roofline')}" + (f" ({unknown} tasks had not been measured)" if unknown else "")
         )
-        said.append(_table(found.rows, "operator"))
+        lines.append(_table(found.rows, "operator"))
         if top:
-            said.append(f"\nlargest mispredictions\n{_table(found.largest(top), 'task')}")
-        said.append("")
+            lines.append(f"\nlargest mispredictions\n{_table(found.largest(top), 'task')}")
+        lines.append("")
     if about["processors"] > about["ranks"]:
-        said.append(
+        lines.append(
             f"{about['processors']} processors share {ranks} and run in turn: compare tasks, and the step with "
             f"{seconds(found.predicted_in_turn_seconds / about['ranks'])}, what all tasks take in turn"
         )
     for rank, spent in enumerate(found.rank_seconds):
         whole = sum(spent.values())
         parts = ", ".join(f"{name} {seconds(value)} ({percent(value, whole)})" for name, value in spent.items())
-        said.append(f"rank {rank}: {parts}")
-    said.append(
+        lines.append(f"rank {rank}: {parts}")
+    lines.append(
         f"step: predicted {seconds(found.predicted_step_seconds)}, measured {seconds(found.step_seconds)}, "
         f"ratio {found.step_seconds / found.predicted_step_seconds:.2f}"
     )
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _table(rows: Any, first: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from taskflow.cli.problem import emit, named_strategy, plan_problem, writable
+from taskflow.cli.options import emit, writable
+from taskflow.cli.problem import named_strategy, plan_problem
 from taskflow.cli.tables import percent, render, seconds, tell
 from taskflow.export import nearest_plan
 from taskflow.machine import load_machine, save

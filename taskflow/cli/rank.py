@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.problem import emit, named_strategy, output_options, plan_problem
+from taskflow.cli.options import emit, output_options
+from taskflow.cli.problem import named_strategy, plan_problem
 from taskflow.cli.progress import working
 from taskflow.cli.tables import render, tell
 from taskflow.cli.trusted import RUNS_FOLDER
@@ -66,7 +67,7 @@ def rank_command(plans: tuple[str, ...], measured: str, as_json: bool, quiet: bo
             tell(f"{of}\n{_table(some)}\n")
     for plan in unmeasured:
         tell(f"{plan}: not measured; `taskflow runs add {plan} --measured TIME` keeps its step")
-    tell(_said(order, measured))
+    tell(_summary(order, measured))
 
 
 def _of_runs(runs: list[MeasuredRun]) -> Tasks:
@@ -75,7 +76,7 @@ def _of_runs(runs: list[MeasuredRun]) -> Tasks:
     for run in runs:
         found.setdefault(run.file.task, {}).setdefault(run.file.which, []).append(run)
     return {
-        _task_said(next(iter(of.values()))[0].file): _sorted([
+        _task_heading(next(iter(of.values()))[0].file): _sorted([
             RankedPlan(some[-1].file.plan, some[-1].predicted, median(run.seconds for run in some), len(some))
             for some in of.values()
         ]) for of in found.values()
@@ -85,7 +86,7 @@ def _of_runs(runs: list[MeasuredRun]) -> Tasks:
 def _of_plans(plans: tuple[str, ...], runs: list[MeasuredRun]) -> tuple[Tasks, list[str]]:
     """The measured ones of some strategy files by task, and the others."""
     found: dict[object, list[RankedPlan]] = {}
-    said: dict[object, str] = {}
+    titles: dict[object, str] = {}
     unmeasured = []
     for path in plans:
         if not path.endswith(".json"):
@@ -93,23 +94,23 @@ def _of_plans(plans: tuple[str, ...], runs: list[MeasuredRun]) -> tuple[Tasks, l
         problem = plan_problem(path, None, None, None, None, None, None)
         strategy = named_strategy(problem, path)
         predicted = problem.evaluator.set(strategy)
-        here = run_file(problem.graph, strategy, problem.machine, dict(problem.made), 1.0, predicted)
+        here = run_file(problem.graph, strategy, problem.machine, dict(problem.made_from), 1.0, predicted)
         own = [run for run in runs if run.file.task == here.task and run.file.which == here.which]
         if not own:
             unmeasured.append(path)
             continue
-        said[here.task] = _task_said(here)
+        titles[here.task] = _task_heading(here)
         found.setdefault(here.task, []).append(
             RankedPlan(here.plan, predicted, median(run.seconds for run in own), len(own))
         )
-    return {said[task]: _sorted(some) for task, some in found.items()}, unmeasured
+    return {titles[task]: _sorted(some) for task, some in found.items()}, unmeasured
 
 
 def _sorted(plans: list[RankedPlan]) -> list[RankedPlan]:
     return sorted(plans, key=lambda one: one.predicted)
 
 
-def _task_said(file: RunFile) -> str:
+def _task_heading(file: RunFile) -> str:
     by = f", {file.program}" if file.program else ""
     return f"{file.model} ({file.graph[:6]}), {file.samples:,} samples on {file.devices} {file.machine}{by}"
 
@@ -145,7 +146,7 @@ def _order_json(order: PlanOrder) -> dict[str, Any]:
     }
 
 
-def _said(order: PlanOrder, folder: str) -> str:
+def _summary(order: PlanOrder, folder: str) -> str:
     if order.regret is None:
         return f"{folder}: no two plans of one network, batch, machine and program were measured"
     pairs = (

@@ -10,18 +10,8 @@ import click
 
 from taskflow.cli import completing
 from taskflow.cli.budgets import CommandBudget
-from taskflow.cli.problem import (
-    budget_option,
-    emit,
-    named_strategy,
-    output_options,
-    plan_options,
-    plan_problem,
-    seed_option,
-    trace_option,
-    trace_prediction,
-    writable,
-)
+from taskflow.cli.options import budget_option, emit, output_options, plan_options, seed_option, trace_option, writable
+from taskflow.cli.problem import named_strategy, plan_problem, trace_prediction
 from taskflow.cli.progress import working
 from taskflow.cli.search import run_search
 from taskflow.cli.sections import SectionedCommand
@@ -72,7 +62,7 @@ def report_command(
         found = search_of(plan) if plan.endswith(".json") else None
     with working("report") as display:
         report = report_data(
-            problem.evaluator, strategy, search=found, room=problem.room, beside_seconds=BESIDE_SECONDS,
+            problem.evaluator, strategy, search=found, memory_check=problem.memory_check, beside_seconds=BESIDE_SECONDS,
             say=lambda words: display.say(f"report: {words}")
         )
         size = write_page(report, out)

@@ -12,23 +12,15 @@ import click
 import msgspec
 from msgspec import UNSET
 
-from taskflow.asking import Duration
 from taskflow.cli import completing
-from taskflow.cli.problem import (
-    Problem,
-    emit,
-    make_problem,
-    named_strategy,
-    output_options,
-    plan_options,
-    plan_problem,
-    seed_option,
-)
+from taskflow.cli.options import emit, output_options, plan_options, seed_option
+from taskflow.cli.problem import Problem, make_problem, named_strategy, plan_problem
 from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.cli.trusted import RUNS_FOLDER
 from taskflow.mapper import Strategy, from_content, paths_of
 from taskflow.optimizer.trust import MeasuredRun, RunFile, free_name, read_run, read_runs, run_file, write_run
+from taskflow.option_types import Duration
 from taskflow.reading import path_here
 from taskflow.trial import TriedFile, read_tried
 
@@ -101,8 +93,8 @@ def add_command(
         emit({"runs": [{"path": str(run.path), **_row(run)} for run in kept]})
         return
     for run in kept:
-        said = f": {seconds(run.seconds)} a step, predicted {seconds(run.predicted)}, {run.predicted / run.seconds:.3g} of measured"
-        tell(f"{run.path}{'' if quiet else said}")
+        text = f": {seconds(run.seconds)} a step, predicted {seconds(run.predicted)}, {run.predicted / run.seconds:.3g} of measured"
+        tell(f"{run.path}{'' if quiet else text}")
 
 
 def _keep(run: RunFile, folder: Path) -> MeasuredRun:
@@ -130,9 +122,9 @@ def _tried(path: Path, tried: TriedFile, note: str) -> list[RunFile]:
     for plan in tried.plans:
         if plan.error is not None or plan.median_seconds is None:
             continue
-        made = msgspec.to_builtins(plan.made_from)
-        if (key := str(made)) not in problems:
-            problems[key] = problem_again(made, str(path))
+        made_from = msgspec.to_builtins(plan.made_from)
+        if (key := str(made_from)) not in problems:
+            problems[key] = problem_again(made_from, str(path))
         problem = problems[key]
         if plan.plan is not None:
             strategy = named_strategy(problem, plan.plan)
@@ -152,8 +144,8 @@ def _predicted(
     """The record of a step, with its prediction."""
     predicted = problem.evaluator.set(strategy)
     return run_file(
-        problem.graph, strategy, problem.machine, dict(problem.made), measured, predicted, steps=steps, when=when,
-        memory=memory, note=note, predicted_memory=max(problem.room.peaks(strategy)[0]),
+        problem.graph, strategy, problem.machine, dict(problem.made_from), measured, predicted, steps=steps, when=when,
+        memory=memory, note=note, predicted_memory=max(problem.memory_check.peaks(strategy)[0]),
     )
 
 
@@ -220,8 +212,8 @@ def predict_command(folder: str, as_json: bool, quiet: bool) -> None:
             problem, strategy = problem_of(run)
             before = run.file
             fresh = run_file(
-                problem.graph, strategy, problem.machine, dict(problem.made), before.measured_seconds,
-                problem.evaluator.set(strategy), predicted_memory=max(problem.room.peaks(strategy)[0]),
+                problem.graph, strategy, problem.machine, dict(problem.made_from), before.measured_seconds,
+                problem.evaluator.set(strategy), predicted_memory=max(problem.memory_check.peaks(strategy)[0]),
             )
             write_run(msgspec.structs.replace(
                 fresh, when=before.when, steps=before.steps, note=before.note, memory_bytes=before.memory_bytes, plan=before.plan
@@ -260,16 +252,17 @@ def problem_of(run: MeasuredRun) -> tuple[Problem, Strategy]:
     return problem, replace(strategy, name=run.file.plan) if strategy.plan is None else strategy
 
 
-def problem_again(made: Mapping[str, Any], where: str) -> Problem:
+def problem_again(made_from: Mapping[str, Any], where: str) -> Problem:
     """Make a problem from the options that a file has recorded. Raises ValueError that begins with ``where`` if that cannot be."""
-    made = paths_of(made, path_here)
-    if not made.get("model") or not made.get("machine"):
+    made_from = paths_of(made_from, path_here)
+    if not made_from.get("model") or not made_from.get("machine"):
         raise ValueError(f"{where}: made_from: model and machine are missing, so that it cannot be predicted")
     try:
         return make_problem(
-            made["model"], made["machine"], made.get("devices"), made.get("batch"), made.get("size") or "paper",
-            made.get("rule") or "momentum", settings=made.get("set") or {}, recorded_program=made.get("program"),
-            imbalance=made.get("expert_imbalance"),
+            made_from["model"], made_from["machine"], made_from.get("devices"), made_from.get("batch"),
+            made_from.get("size") or "paper", made_from.get("rule") or "momentum", settings=made_from.get("set") or {},
+            recorded_program=made_from.get("program"),
+            imbalance=made_from.get("expert_imbalance"),
         )
     except (ValueError, OSError, ImportError) as error:
         raise ValueError(f"{where}: cannot be predicted: {error}") from error

@@ -14,20 +14,10 @@ from taskflow.cli import completing
 from taskflow.cli.beside import beside, beside_table, better
 from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
-from taskflow.cli.experts import experts_said
+from taskflow.cli.experts import experts_sentence
 from taskflow.cli.next_best import write_next_best
-from taskflow.cli.problem import (
-    Problem,
-    budget_option,
-    describe,
-    emit,
-    make_problem,
-    named_strategy,
-    output_options,
-    problem_options,
-    seed_option,
-    writable,
-)
+from taskflow.cli.options import budget_option, emit, output_options, problem_options, seed_option, writable
+from taskflow.cli.problem import Problem, describe, make_problem, named_strategy
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, tell
@@ -140,7 +130,7 @@ def search_command(
     if as_json:
         emit(row)
     else:
-        tell(f"{problem.said}\n{found}")
+        tell(f"{problem.heading}\n{found}")
         units = step_units(problem.graph, problem.machine, problem.evaluator.rule, found.seconds)
         tell(f"{units}; {nbytes(row['transfer_bytes'])} moved, {nbytes(row['peak_memory_bytes'])} at most on a device")
         if row["advice"]:
@@ -149,10 +139,10 @@ def search_command(
             tell(beside_table(row, beside_it))
         if sizes is not None:
             tell(str(sizes))
-        if said := experts_said(row):
-            tell(said)
+        if sentence := experts_sentence(row):
+            tell(sentence)
         if "trust" in row:
-            tell(row["trust"]["said"])
+            tell(row["trust"]["text"])
         if not quiet:
             if found.strategy.ordered:
                 tell(f"plan {found.strategy.name}")
@@ -205,7 +195,7 @@ def _saved(problem: Problem, found: SearchResult, out: str | None) -> OSError | 
     full disk, but is printed first."""
     try:
         if out:
-            save(found.strategy, problem.graph, problem.machine.name, out, problem.made, found.as_json())
+            save(found.strategy, problem.graph, problem.machine.name, out, problem.made_from, found.as_json())
     except OSError as error:
         return error
     return None
@@ -221,6 +211,6 @@ def run_search(
     with working(f"{algorithm}: starting", show) as display:
         return search(
             problem.graph, problem.machine, budget=budget, seed=seed, algorithm=algorithm, space=space,
-            memory=problem.room if memory else False, progress=display.say if show else None, use=problem.evaluator,
+            memory=problem.memory_check if memory else False, progress=display.say if show else None, use=problem.evaluator,
             alone=alone, workers=workers, target=target, starts=starts, products=products,
         )

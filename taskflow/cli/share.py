@@ -12,17 +12,17 @@ import click
 from taskflow.cli import completing
 from taskflow.cli.budgets import CommandBudget
 from taskflow.cli.model import build_model
-from taskflow.cli.problem import (
+from taskflow.cli.options import (
     RULES,
     budget_option,
     emit,
     given_settings,
     machine_options,
     output_options,
-    recorded,
     seed_option,
     writable,
 )
+from taskflow.cli.problem import recorded
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import render, tell
@@ -114,15 +114,15 @@ def _named(networks: tuple[str, ...]) -> list[tuple[str, str]]:
 def _job(named: tuple[str, str], weight: float, asked: dict[str, Any], devices: int) -> Job:
     """A job: a model by its name, in the batch for all devices, or that of a strategy file, in the batch that it was made for."""
     network, name = named
-    made: dict[str, Any] = recorded(network) if network.endswith(".json") else {"model": network}
-    if "model" not in made:
+    made_from: dict[str, Any] = recorded(network) if network.endswith(".json") else {"model": network}
+    if "model" not in made_from:
         raise ValueError(f"{network}: does not say which model it is for; write it with taskflow search --out")
     context = click.get_current_context(silent=True)
-    settings = {**made.get("set", {}), **given_settings(context)}
-    batch, size = asked["batch"] or made.get("batch"), asked["size"] or made.get("size") or "paper"
-    graph = build_model(str(made["model"]), batch, made.get("devices") or devices, size=size, settings=settings)
+    settings = {**made_from.get("set", {}), **given_settings(context)}
+    batch, size = asked["batch"] or made_from.get("batch"), asked["size"] or made_from.get("size") or "paper"
+    graph = build_model(str(made_from["model"]), batch, made_from.get("devices") or devices, size=size, settings=settings)
     starts = (load(network, graph, read_strategy(network).processors),) if network.endswith(".json") else ()
-    return Job(name, graph, RULES[asked["rule"] or made.get("rule") or "momentum"], weight, starts)
+    return Job(name, graph, RULES[asked["rule"] or made_from.get("rule") or "momentum"], weight, starts)
 
 
 def _plan_file(folder: str, name: str) -> str:

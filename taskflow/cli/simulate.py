@@ -8,23 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-from taskflow.asking import Duration
 from taskflow.cli import completing
-from taskflow.cli.experts import experts_said
-from taskflow.cli.problem import (
-    Problem,
-    describe,
-    emit,
-    make_problem,
-    named_strategy,
-    output_options,
-    problem_options,
-    seed_option,
-    table,
-    trace_option,
-    trace_prediction,
-    writable,
-)
+from taskflow.cli.experts import experts_sentence
+from taskflow.cli.options import emit, output_options, problem_options, seed_option, trace_option, writable
+from taskflow.cli.problem import Problem, describe, make_problem, named_strategy, table, trace_prediction
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
@@ -34,7 +21,8 @@ from taskflow.floats import sum_bytes
 from taskflow.optimizer import failure_costs, step_units
 from taskflow.optimizer.evaluate import ALGORITHMS as SIMULATIONS
 from taskflow.optimizer.evaluate import timeline_json
-from taskflow.saying import duration
+from taskflow.option_types import Duration
+from taskflow.wording import duration
 from taskflow.writing import json_text, replacing
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -114,10 +102,10 @@ def simulate_command(
     tell(table([row]))
     if not quiet:
         tell(str(step_units(problem.graph, problem.machine, problem.evaluator.rule, row["iteration_seconds"])))
-    if said := experts_said(row):
-        tell(said)
+    if sentence := experts_sentence(row):
+        tell(sentence)
     if "trust" in row:
-        tell(row["trust"]["said"])
+        tell(row["trust"]["text"])
     if mtbf is not None:
         tell(
             f"failures every {duration(mtbf)}: with a checkpoint (of {duration(write)}) every {duration(costs.interval)}, "

@@ -8,23 +8,13 @@ from typing import Any
 import click
 
 from taskflow.cli import completing
-from taskflow.cli.problem import (
-    FAILED,
-    Problem,
-    describe,
-    emit,
-    named_strategy,
-    output_options,
-    plan_options,
-    plan_problem,
-    recorded,
-    seed_option,
-)
+from taskflow.cli.options import FAILED, emit, output_options, plan_options, seed_option
+from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem, recorded
 from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.explain import LayerChange, difference
-from taskflow.saying import some
+from taskflow.wording import some
 
 
 @click.group("strategy")
@@ -122,7 +112,7 @@ def diff_command(first: str, second: str, seed: int, as_json: bool, quiet: bool,
         tell(f"{first} and {second} are the same plan, {seconds(before)} a step; costs: {problem.header()['costs']}")
     else:
         if not quiet:
-            tell(problem.said)
+            tell(problem.heading)
         tell(f"{first} {seconds(before)}, {second} {seconds(after)} a step ({(after / before - 1):+.1%})\n")
         tell(_diff_table(problem, changes, before))
         tell("The second plan applied to the first one layer at a time, in this order, and simulated after each.")

@@ -15,16 +15,8 @@ from taskflow import __version__
 from taskflow.cli import completing
 from taskflow.cli.imported import without_weights
 from taskflow.cli.model import arguments_of, function_at
-from taskflow.cli.problem import (
-    FAILED,
-    Problem,
-    describe,
-    emit,
-    named_strategy,
-    output_options,
-    plan_options,
-    plan_problem,
-)
+from taskflow.cli.options import FAILED, emit, output_options, plan_options
+from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem
 from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.export import Exported, exported
@@ -78,7 +70,7 @@ def try_command(
     with working("exporting"):
         problem = plan_problem(next((name for name in names if name.endswith(".json")), names[0]), **asked, target="torch")
         function, values = _function(problem, module)
-        network = tried_network(problem.graph, str(problem.made["rule"]), function, values)
+        network = tried_network(problem.graph, str(problem.made_from["rule"]), function, values)
         candidates = [_candidate(problem, name) for name in names]
     _require_equal_ranks(candidates)
     refused = [one for one in candidates if one.found.differences and not nearest]
@@ -120,47 +112,47 @@ def _require_equal_ranks(candidates: Sequence[Candidate]) -> None:
 
 
 # ---- the module ------------------------------------------------------------------------------------------------------
-def _function(problem: Problem, said: str | None) -> tuple[str | None, dict[str, Any]]:
+def _function(problem: Problem, where: str | None) -> tuple[str | None, dict[str, Any]]:
     """The function that makes the module, and what it is called with; None for a module of transformers. Raises ValueError if it
     makes another module than the one that was planned."""
     from taskflow.models.pytorch import require_origin
 
-    origin, model = require_origin(problem.graph), str(problem.made["model"])
-    if said is None:
+    origin, model = require_origin(problem.graph), str(problem.made_from["model"])
+    if where is None:
         file = model.rpartition(":")[0]
         if type(origin.module).__module__.startswith("transformers.") or not file.endswith(".py"):
             return None, {}
-        said = f"{file}:{MODULE}"
+        where = f"{file}:{MODULE}"
         try:
-            function_at(said)
+            function_at(where)
         except ValueError:
             return None, {}
-    elif ":" not in said:
-        raise ValueError(f"--module {said}: write FILE.py:FUNCTION")
-    function = function_at(said)
-    settings = {**problem.made["set"], **({"batch": str(problem.made["batch"])} if problem.made["batch"] else {})}
-    values = arguments_of(f"--module {said}", function, settings)
+    elif ":" not in where:
+        raise ValueError(f"--module {where}: write FILE.py:FUNCTION")
+    function = function_at(where)
+    settings = {**problem.made_from["set"], **({"batch": str(problem.made_from["batch"])} if problem.made_from["batch"] else {})}
+    values = arguments_of(f"--module {where}", function, settings)
     try:
-        made = without_weights(function, values)
+        answer = without_weights(function, values)
     except Exception as error:  # the user's own code
-        raise ValueError(f"--module {said}: the function raised {type(error).__name__}: {error}") from error
-    made = made[0] if isinstance(made, tuple) and made else made
-    _require_same(said, made, origin.module)
-    return said, values
+        raise ValueError(f"--module {where}: the function raised {type(error).__name__}: {error}") from error
+    answer = answer[0] if isinstance(answer, tuple) and answer else answer
+    _require_same(where, answer, origin.module)
+    return where, values
 
 
-def _require_same(said: str, made: Any, planned: Any) -> None:
-    if not hasattr(made, "named_parameters"):
-        raise ValueError(f"--module {said}: must return a torch.nn.Module, got {type(made).__name__}")
+def _require_same(where: str, answer: Any, planned: Any) -> None:
+    if not hasattr(answer, "named_parameters"):
+        raise ValueError(f"--module {where}: must return a torch.nn.Module, got {type(answer).__name__}")
     ours, theirs = (
         {name: (tuple(p.shape), str(p.dtype).removeprefix("torch.")) for name, p in module.named_parameters()}
-        for module in (planned, made)
+        for module in (planned, answer)
     )
     for name in [*ours, *theirs]:
         if ours.get(name) != theirs.get(name):
             has = " ".join(map(str, theirs[name])) if name in theirs else "not there"
             wanted = " ".join(map(str, ours[name])) if name in ours else "not there"
-            raise ValueError(f"--module {said}: makes another module than was planned: {name} is {has}, and in the plan {wanted}")
+            raise ValueError(f"--module {where}: makes another module than was planned: {name} is {has}, and in the plan {wanted}")
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -178,11 +170,11 @@ def _entry(problem: Problem, number: int, of: Candidate) -> dict[str, Any]:
     plan = plan_of(problem.graph, of.strategy)
     return {
         "name": of.name, "file": f"plan_{number}.py", "strategy_file": f"plan_{number}.json", "strategy": of.strategy.name,
-        "plan": None if plan is None else str(plan), "made_from": paths_of(dict(problem.made), path_text),
+        "plan": None if plan is None else str(plan), "made_from": paths_of(dict(problem.made_from), path_text),
         "model": problem.graph.name, "machine": problem.machine.name, "devices": len(problem.machine.processors),
-        "batch": samples(problem.graph), "dtype": problem.graph.dtype.name, "rule": problem.made["rule"],
+        "batch": samples(problem.graph), "dtype": problem.graph.dtype.name, "rule": problem.made_from["rule"],
         **({} if plan is not None else {"contents": as_content(of.strategy, problem.graph, problem.machine.name)}),
-        "program": problem.made.get("program"), "costs": problem.evaluator.costs.name,
+        "program": problem.made_from.get("program"), "costs": problem.evaluator.costs.name,
         "predicted_seconds": of.row["iteration_seconds"],
         "predicted_memory_bytes": of.row["peak_memory_bytes"] + of.found.more_bytes,
     }
@@ -196,24 +188,24 @@ def _write(problem: Problem, network: TriedNetwork, plans: Sequence[Candidate], 
         for name, text in one.found.files.items():
             assert isinstance(text, str), "modules for PyTorch are texts"
             files[name.replace("plan", f"plan_{number}", 1)] = text
-    said = {
+    trial = {
         "format": FORMAT, "taskflow": __version__, "ranks": ranks, "steps": steps, "network": network.as_json(),
         "plans": [_entry(problem, number, one) for number, one in enumerate(plans, 1)],
     }
-    files[PLANS] = json_text(said, 1) + "\n"
+    files[PLANS] = json_text(trial, 1) + "\n"
     for old in folder.glob("plan_*"):  # of plans that were tried before
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     for name, text in files.items():
         with replacing(folder / name) as file:
             file.write_text(text, encoding="utf-8")
     for number, one in enumerate(plans, 1):
-        save(one.strategy, problem.graph, problem.machine.name, folder / f"plan_{number}.json", problem.made)
+        save(one.strategy, problem.graph, problem.machine.name, folder / f"plan_{number}.json", problem.made_from)
     return [str(folder / name) for name in sorted([*files, *(f"plan_{number}.json" for number in range(1, len(plans) + 1))])]
 
 
 def _tell(problem: Problem, kept: Sequence[Candidate], refused: Sequence[Candidate], quiet: bool) -> None:
     if not quiet:
-        tell(problem.said)
+        tell(problem.heading)
         rows = [
             [one.name, seconds(one.row["iteration_seconds"]), nbytes(one.row["peak_memory_bytes"] + one.found.more_bytes)]
             for one in kept

@@ -10,6 +10,7 @@ import click
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost import ANALYTIC
 from taskflow.optimizer.trust import MeasuredRun, read_runs, state_of, trust
+from taskflow.option_types import kept
 
 if TYPE_CHECKING:
     from taskflow.cli.problem import Problem
@@ -21,12 +22,8 @@ RUNS_FOLDER = "TASKFLOW_RUNS"  # the environment's variable
 
 def runs_option(command: F) -> F:
     """Add --runs, the folder of measured steps that `trusted` looks at."""
-
-    def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        context.meta[RUNS] = value
-
     return click.option(
-        "--runs", type=click.Path(file_okay=False), envvar=RUNS_FOLDER, expose_value=False, callback=keep,
+        "--runs", type=click.Path(file_okay=False), envvar=RUNS_FOLDER, expose_value=False, callback=kept(RUNS),
         help=f"A folder of your own measured steps (`taskflow runs`), from which to say what to expect (also by {RUNS_FOLDER})."
     )(command)
 
@@ -34,7 +31,7 @@ def runs_option(command: F) -> F:
 def trusted(problem: Problem, strategy: Strategy, seconds: float) -> dict[str, Any]:
     """Return ``{"trust": ...}``: how far a prediction from analytic costs can be trusted; empty if nothing is known. Runs of --runs
     that another version or machine file predicted are ignored, and counted in ``old_runs``."""
-    if problem.made.get("costs", ANALYTIC) != ANALYTIC:
+    if problem.made_from.get("costs", ANALYTIC) != ANALYTIC:
         return {}
     runs = _own_runs(click.get_current_context(silent=True))
     machine = problem.machine
@@ -43,16 +40,16 @@ def trusted(problem: Problem, strategy: Strategy, seconds: float) -> dict[str, A
     found = trust(problem.graph, strategy, machine, seconds, fresh)
     row = {} if found is None else found.as_json()
     if old := len(runs) - len(fresh):
-        said = str(row.get("said", "trust: unknown"))
-        old_said = f"{old} of {len(runs)} runs were predicted with another version or machine file: `taskflow runs predict`"
-        row |= {"said": f"{said}; {old_said}", "old_runs": old}
+        text = str(row.get("text", "trust: unknown"))
+        old_text = f"{old} of {len(runs)} runs were predicted with another version or machine file: `taskflow runs predict`"
+        row |= {"text": f"{text}; {old_text}", "old_runs": old}
     return {"trust": row} if row else {}
 
 
 def _own_runs(context: click.Context | None) -> list[MeasuredRun]:
     """The runs of --runs, read once."""
-    if context is None or not (said := context.meta.get(RUNS)):
+    if context is None or not (runs := context.meta.get(RUNS)):
         return []
-    if not isinstance(said, list):
-        said = context.meta[RUNS] = read_runs(said)
-    return said
+    if not isinstance(runs, list):
+        runs = context.meta[RUNS] = read_runs(runs)
+    return runs

@@ -27,19 +27,19 @@ def accelerate_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[st
         raise ValueError(f"Accelerate's mixed precision is {', '.join(PRECISIONS)}; {graph.name} is in {graph.dtype.name}")
     data, micro = plan.data or 1, plan.micro_batch or 1
     many = samples(graph) // (data * micro)
-    said: dict[str, object] = {
+    config: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP" if plan.zero else "MULTI_GPU",
         "mixed_precision": PRECISIONS[graph.dtype.name], "machine_rank": 0, "num_machines": 1, "num_processes": hybrid.ranks,
     }
     if plan.zero:
-        said["fsdp_config"] = {
+        config["fsdp_config"] = {
             "fsdp_version": 2, "fsdp_reshard_after_forward": plan.zero == 3, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_activation_checkpointing": plan.recompute != "none", "fsdp_state_dict_type": "SHARDED_STATE_DICT",
             "fsdp_cpu_ram_efficient_loading": True, "fsdp_offload_params": False,
         }
     shares = plan.shard_group or data
     if plan.zero and (shares < data or plan.context > 1):
-        said["parallelism_config"] = {
+        config["parallelism_config"] = {
             "parallelism_config_dp_replicate_size": data // shares, "parallelism_config_dp_shard_size": shares,
             "parallelism_config_cp_size": plan.context,
         }
@@ -53,4 +53,4 @@ def accelerate_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[st
         notes.append(LATE)
     if graph.dtype.itemsize == 2 and plan.sharers > 1:
         notes.append("Accelerate sums gradients in the type of mixed_precision, the plan in float32")
-    return json_text(said, 2) + "\n", tuple(notes)
+    return json_text(config, 2) + "\n", tuple(notes)

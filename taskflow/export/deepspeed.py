@@ -44,19 +44,19 @@ def deepspeed_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[str
     if plan.gathers_late and plan.zero < 3:
         raise ValueError(f"DeepSpeed gathers new weights at the end of a step, and {LATE}; leave overlap=all out")
     data, micro, batch = plan.data or 1, plan.micro_batch or 1, samples(graph)
-    said: dict[str, object] = {
+    config: dict[str, object] = {
         "train_batch_size": batch, "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": batch // (data * micro), "zero_optimization": _zero(graph, plan),
     }
     if graph.dtype.itemsize == 2:
         kind = "bf16" if graph.dtype.name == "bfloat16" else "fp16"
-        said |= {kind: {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
+        config |= {kind: {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
     notes = [f"{hybrid.ranks} GPUs: deepspeed --num_gpus, or a hostfile"]
     if again := CHECKPOINTS[plan.recompute]:
         notes.append(f"recompute={plan.recompute} is no key of this file: {again}")
     if plan.sharers > 1 and not plan.zero and plan.sums_beside:
         notes.append("DeepSpeed sums gradients of stage 0 after the backward pass: a plan with overlap=none says so")
-    return json_text(said, 2) + "\n", tuple(notes)
+    return json_text(config, 2) + "\n", tuple(notes)
 
 
 def _zero(graph: OperatorGraph, plan: HybridPlan) -> dict[str, object]:

@@ -72,8 +72,8 @@ def mesh_of(graph: OperatorGraph, strategy: Strategy) -> Mesh:
     groups = _groups(graph, strategy)
     size = len(groups[0])
     if len({*map(len, groups)}) > 1 or len({p for group in groups for p in group}) < size * len(groups):
-        said = "; ".join(f"rank {i}: {list(group)}" for i, group in enumerate(groups))
-        raise ValueError(f"the pipeline's ranks must be equally many devices each, and share none; got {said}")
+        words = "; ".join(f"rank {i}: {list(group)}" for i, group in enumerate(groups))
+        raise ValueError(f"the pipeline's ranks must be equally many devices each, and share none; got {words}")
     nodes = {node.name: node for node in graph}
     configs: dict[str, OpConfig] = {}
     refused: dict[str, str] = {}
@@ -139,10 +139,10 @@ def sharing_of(graph: OperatorGraph, strategy: Strategy) -> Sync:
     """Return how most weights are synchronised, as far as plans say it."""
     counted, kinds = Counter[str](), dict[str, Sync]()
     for p in graph.parameters:
-        said = str(sync_words(sync := strategy.sync(p.layer)))
-        counted[said] += prod(p.shape)
-        kinds.setdefault(said, sync)
-    return kinds[max(counted, key=lambda said: counted[said])] if counted else CollectiveSync()
+        words = str(sync_words(sync := strategy.sync(p.layer)))
+        counted[words] += prod(p.shape)
+        kinds.setdefault(words, sync)
+    return kinds[max(counted, key=lambda words: counted[words])] if counted else CollectiveSync()
 
 
 def one_micro_batch(node: Node, config: OpConfig, pipeline: Pipeline | None) -> OpConfig:

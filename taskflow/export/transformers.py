@@ -30,12 +30,12 @@ def transformers_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[
         raise ValueError(f"transformers' mixed precision is bfloat16; {graph.name} is in {graph.dtype.name}")
     data, micro = plan.data or 1, plan.micro_batch or 1
     shares = (plan.shard_group or data) if plan.zero else 1
-    said: dict[str, object] = {"tp_size": plan.tensor, "fsdp_size": shares, "dp_replicate_size": data // shares}
+    config: dict[str, object] = {"tp_size": plan.tensor, "fsdp_size": shares, "dp_replicate_size": data // shares}
     if graph.dtype.name == "bfloat16" and data > 1:
-        said["fsdp_mixed_precision"] = True
+        config["fsdp_mixed_precision"] = True
     if plan.zero in (1, 2):
-        said["fsdp_plan"] = {f"{layers}.*": KEEPS for layers in _lists(graph)}
-    return json_text(said, 2) + "\n", tuple(_notes(graph, plan, samples(graph) // (data * micro)))
+        config["fsdp_plan"] = {f"{layers}.*": KEEPS for layers in _lists(graph)}
+    return json_text(config, 2) + "\n", tuple(_notes(graph, plan, samples(graph) // (data * micro)))
 
 
 def _notes(graph: OperatorGraph, plan: HybridPlan, many: int) -> list[str]:

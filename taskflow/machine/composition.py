@@ -53,13 +53,13 @@ def composed(content: Any, where: str, other: Callable[[str], Any]) -> Any:
         if key not in content:
             raise ValueError(f"{where}: {key!r} is missing")
     base = other(content["like"])
-    made = {**base, **{key: value for key, value in content.items() if key != "like"}}
+    result = {**base, **{key: value for key, value in content.items() if key != "like"}}
     if "collectives" in content:
-        made["collectives"] = {**base.get("collectives", {}), **content["collectives"]}
+        result["collectives"] = {**base.get("collectives", {}), **content["collectives"]}
     for key, name in (("devices", "kind"), ("nodes", "name")):
         there = {entry[name]: entry for entry in base[key]}
-        made[key] = [_entry(entry, there, f"{where}: {key}[{i}]") for i, entry in enumerate(made[key])]
-    return made
+        result[key] = [_entry(entry, there, f"{where}: {key}[{i}]") for i, entry in enumerate(result[key])]
+    return result
 
 
 def _entry(entry: dict[str, Any], there: dict[str, Any], where: str) -> dict[str, Any]:

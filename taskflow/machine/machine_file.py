@@ -16,7 +16,7 @@ from taskflow.machine.parts import AttentionRates, Device, ProductRates
 from taskflow.machine.template import NETWORK, Group, NodeTemplate, Wire
 from taskflow.machine.timed import Timed, TimedPoint
 from taskflow.machine.torus import Slice, Torus
-from taskflow.programs import ProgramEntry, program_of, said_program
+from taskflow.programs import ProgramEntry, program_entry, program_of
 from taskflow.reading import LEAST, Count, Entry, Name, NotNegative, Positive, Whole, read_as
 
 FORMAT = "taskflow-machine"
@@ -259,8 +259,8 @@ def _attention(entry: AttentionEntry) -> AttentionRates:
 
 
 def _rates(entry: ProductEntry) -> ProductRates:
-    said = {name: getattr(entry, name) for name in ProductEntry.__struct_fields__}
-    return ProductRates(**{**said, "source": entry.source or ""})
+    values = {name: getattr(entry, name) for name in ProductEntry.__struct_fields__}
+    return ProductRates(**{**values, "source": entry.source or ""})
 
 
 def _network(entry: NetworkEntry) -> Network:
@@ -318,7 +318,7 @@ def _of_device(device: Device) -> DeviceEntry:
         memory_bytes_per_second=device.memory_bytes_per_second, launch_seconds=device.launch_seconds,
         multiprocessors=device.multiprocessors, cache_bytes=device.cache_bytes, efficiency=efficiency or UNSET,
         source=device.source or UNSET, products=UNSET if products == "float32" else products,
-        program=UNSET if device.program is None else said_program(device.program, device.kind),
+        program=UNSET if device.program is None else program_entry(device.program, device.kind),
         matrix_products={dtype: _of_rates(rates) for dtype, rates in device.matrix_products} or UNSET,
         power=UNSET if device.power == 1 else device.power,
         attention={
@@ -333,8 +333,8 @@ def _of_device(device: Device) -> DeviceEntry:
 
 
 def _of_rates(rates: ProductRates) -> ProductEntry:
-    said = {name: getattr(rates, name) for name in ProductEntry.__struct_fields__}
-    return ProductEntry(**{**said, "source": rates.source or UNSET})
+    values = {name: getattr(rates, name) for name in ProductEntry.__struct_fields__}
+    return ProductEntry(**{**values, "source": rates.source or UNSET})
 
 
 def _of_network(network: Network) -> NetworkEntry:

@@ -61,7 +61,7 @@ def choose(name: str, graph: OperatorGraph, machine: Machine, *, seed: int = 0) 
         except ValueError:
             raise
         except Exception as error:  # the user's own code: any error of it is theirs to correct
-            raise ValueError(f"mapper {name}: raised {_said(error)}") from error
+            raise ValueError(f"mapper {name}: raised {_message(error)}") from error
     else:
         raise ValueError(
             f"no mapper {name!r}; use {', '.join(MAPPERS)}, a plan such as 't2 p2 mb1', a strategy file FILE.json, or "
@@ -95,10 +95,10 @@ def _import(name: str) -> Mapper:
     try:
         return found()
     except Exception as error:
-        raise ValueError(f"mapper {name}: {class_name}() raised {_said(error)}") from error
+        raise ValueError(f"mapper {name}: {class_name}() raised {_message(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Return an error of a user's code with its last line outside of taskflow."""
     own = os.path.dirname(os.path.dirname(__file__)) + os.sep
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]

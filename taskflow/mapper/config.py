@@ -125,8 +125,8 @@ def _proportions(weights: tuple[float, ...]) -> str:
     """``3:3:1:1``, or ``(3:1)*8`` of so many micro-batches."""
     count = len(weights)
     period = next(n for n in range(1, count + 1) if count % n == 0 and weights[:n] * (count // n) == weights)
-    said = ":".join(f"{x:g}" for x in weights[:period])
-    return f"({said})*{count // period}" if 1 < period < count else ":".join([said] * (count // period))
+    text = ":".join(f"{x:g}" for x in weights[:period])
+    return f"({text})*{count // period}" if 1 < period < count else ":".join([text] * (count // period))
 
 
 def copy_on_each(node: Node, processors: int) -> OpConfig:

@@ -60,8 +60,8 @@ MOST_SHARES = 16  # that an error writes down
 def _replicas(plan: HybridPlan, devices: int) -> int:
     """The number of replicas. ValueError if the degrees do not multiply to the devices."""
     group = plan.tensor * plan.context * plan.pipeline
-    said = plan.data or len(plan.shares)
-    data = said or max(1, devices // group)
+    replicas = plan.data or len(plan.shares)
+    data = replicas or max(1, devices // group)
     if group * data == devices:
         return data
     letters = f"t x {'c x ' * (plan.context > 1)}p"

@@ -204,12 +204,12 @@ class HybridParallel(Mapper):
 def _numbered(graph: OperatorGraph, plan: HybridPlan) -> dict[str, int]:
     """The number of the layer of each operator with weights, if the plan says something of single layers. Raises ValueError if it
     speaks of more or fewer layers than there are."""
-    said = [(name, values) for name, values in (("recompute", plan.recompute_layers), ("zero", plan.zero_layers)) if values]
-    if not said:
+    by_layer = [(name, values) for name, values in (("recompute", plan.recompute_layers), ("zero", plan.zero_layers)) if values]
+    if not by_layer:
         return {}
     numbers = layer_numbers(graph)
     many = max(numbers.values(), default=-1) + 1
-    for name, values in said:
+    for name, values in by_layer:
         if len(values) != many:
             raise ValueError(f"plan {plan}: {name}= by layer speaks of {len(values)} layers, {graph.name} has {many}")
     found: dict[str, int] = {}

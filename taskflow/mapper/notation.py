@@ -71,13 +71,13 @@ def parse_sync(text: str, who: str) -> Sync:
             f"after another collective bucketN, late (new weights are gathered in the next step) and after. ALGORITHM is one of "
             f"{', '.join(algorithms)} and PLACEMENT one of {', '.join(placements)}; got {text!r}"
         )
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         kind: int(match[2]) if match[2] else BLOCK for kind, match in zip(kinds, numbers) if match is not None
     }
-    said |= {"overlap": overlap, "late_gather": late}
+    options |= {"overlap": overlap, "late_gather": late}
     if words[1] in _STAGES:
-        return Sync.of(SyncAlgorithm(words[0]), UpdatePlacement.SHARDED, zero=_STAGES[words[1]], **said)
-    return Sync.of(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), **said)
+        return Sync.of(SyncAlgorithm(words[0]), UpdatePlacement.SHARDED, zero=_STAGES[words[1]], **options)
+    return Sync.of(SyncAlgorithm(words[0]), UpdatePlacement(words[1]), **options)
 
 
 def parse_ranges(text: str, who: str) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from taskflow.mapper.plan_of import checked, plan_of
 from taskflow.mapper.strategy import Strategy
 from taskflow.mapper.sync import SyncAlgorithm, SyncEntry, sync_entry, sync_of_entry
 from taskflow.reading import MOST, Count, Entry, Name, NotNegative, Whole, read_as, read_json
-from taskflow.saying import some
+from taskflow.wording import some
 from taskflow.writing import json_text, path_text, replacing
 
 FORMAT = "taskflow-strategy"

@@ -54,20 +54,20 @@ class Sync(ABC):
 
     @staticmethod
     def of(
-        algorithm: SyncAlgorithm = SyncAlgorithm.OWNER, placement: UpdatePlacement = UpdatePlacement.SHARDED, **said: Any
+        algorithm: SyncAlgorithm = SyncAlgorithm.OWNER, placement: UpdatePlacement = UpdatePlacement.SHARDED, **options: Any
     ) -> Sync:
-        """Return what strategy files and the notation say word by word: ``said`` are fields of any kind. One at the default of
+        """Return what strategy files and the notation say word by word: ``options`` are fields of any kind. One at the default of
         files may be said of every kind. Raises ValueError if another does not belong to the kind."""
-        given = _UNSAID | {"algorithm": algorithm, "placement": placement} | said
+        given = _UNSAID | {"algorithm": algorithm, "placement": placement} | options
         messages = algorithm is not SyncAlgorithm.COLLECTIVE
         kind = MessageSync if messages else CollectiveSync if given["zero"] == 1 else ShardedSync
         own = {f.name for f in fields(kind)}
         for name, value in given.items():
             if name not in own and value != _UNSAID[name] and name != "prefetch":  # which files have at 1 for any kind
                 homes = [home for other, home in _GOES_WITH.items() if name in {f.name for f in fields(other)}]
-                said_value = value.value if isinstance(value, Enum) else value
+                shown = value.value if isinstance(value, Enum) else value
                 raise ValueError(
-                    f"Sync: {name} {said_value!r} goes with {', or with '.join(homes)}; "
+                    f"Sync: {name} {shown!r} goes with {', or with '.join(homes)}; "
                     f"got {algorithm.value!r}, {placement.value!r} and zero {given['zero']}"
                 )
         return kind(**{name: value for name, value in given.items() if name in own})
@@ -274,8 +274,8 @@ class SyncEntry(Entry, frozen=True, kw_only=True):
 
 def sync_of_entry(entry: SyncEntry) -> Sync:
     """Return what an entry of a strategy file says. Raises ValueError if it does not go together."""
-    said = msgspec.structs.asdict(entry)
-    return Sync.of(said.pop("travel"), said.pop("place"), **said)
+    options = msgspec.structs.asdict(entry)
+    return Sync.of(options.pop("travel"), options.pop("place"), **options)
 
 
 def sync_entry(sync: Sync) -> dict[str, Any]:

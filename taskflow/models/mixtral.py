@@ -82,10 +82,10 @@ def _experts(c: MixtralConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
     scores = ops.linear(y, c.experts, False, name=f"{name}.gate")
     weights, chosen, loss, _, _ = ops.top_k_routing(scores, c.chosen, name=f"{name}.routing")
     gate, up = (ops.routed_linear(y, chosen, c.experts, inner, name=f"{name}.experts.{w}") for w in ("w1", "w3"))
-    made = ops.swiglu(gate, up, name=f"{name}.act")
-    made = ops.routed_linear(made, chosen, c.experts, c.hidden, name=f"{name}.experts.w2")
-    made = ops.einsum("ntkh,ntk->nth", made, weights, name=f"{name}.combine")
+    result = ops.swiglu(gate, up, name=f"{name}.act")
+    result = ops.routed_linear(result, chosen, c.experts, c.hidden, name=f"{name}.experts.w2")
+    result = ops.einsum("ntkh,ntk->nth", result, weights, name=f"{name}.combine")
     if c.shared:
-        made = ops.add(made, gated(y, c.shared * inner, c.hidden, f"{name}.shared"), name=f"{name}.joined")
+        result = ops.add(result, gated(y, c.shared * inner, c.hidden, f"{name}.shared"), name=f"{name}.joined")
     uneven = ops.mean(ops.scale(loss, c.balance * c.experts**2, name=f"{name}.balance"), name=f"{name}.mean")
-    return ops.add(x, made, name=f"{name}.add"), uneven
+    return ops.add(x, result, name=f"{name}.add"), uneven

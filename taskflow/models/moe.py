@@ -87,14 +87,14 @@ def moe(config: MoEConfig, dtype: str = "float32") -> OperatorGraph:
         x = _attend(c, x, name)
         y = ops.layer_norm(x, name=f"{name}.norm2")
         if i < (c.dense or 0) or (i - (c.dense or 0) + 1) % c.every:
-            made = _feed_forward(c, y, c.inner, f"{name}.ffn")
+            result = _feed_forward(c, y, c.inner, f"{name}.ffn")
         else:
-            made, loss = _experts(c, y, f"{name}.moe")
+            result, loss = _experts(c, y, f"{name}.moe")
             uneven.append(loss)
             if c.shared:
                 both = _feed_forward(c, y, c.shared * (c.expert_inner or c.inner), f"{name}.shared")
-                made = ops.add(made, both, name=f"{name}.joined")
-        x = ops.add(x, made, name=f"{name}.add")
+                result = ops.add(result, both, name=f"{name}.joined")
+        x = ops.add(x, result, name=f"{name}.add")
     x = ops.layer_norm(x, name="norm")
     scores = ops.linear(x, c.vocabulary, False, name="softmax", parameters=graph.parameters_of(words))
     graph.minimize(ops.cross_entropy(scores, targets, blocks=blocks_of(c.vocabulary), name="loss"))
@@ -105,8 +105,8 @@ def moe(config: MoEConfig, dtype: str = "float32") -> OperatorGraph:
 
 def _feed_forward(c: MoEConfig, y: Tensor, inner: int, name: str) -> Tensor:
     """Two linear layers of y (N, T, M)."""
-    made = ops.relu(ops.linear(y, inner, False, name=f"{name}.wi"), name=f"{name}.act")
-    return ops.linear(made, c.hidden, False, name=f"{name}.wo")
+    result = ops.relu(ops.linear(y, inner, False, name=f"{name}.wi"), name=f"{name}.act")
+    return ops.linear(result, c.hidden, False, name=f"{name}.wo")
 
 
 def _attend(c: MoEConfig, x: Tensor, name: str) -> Tensor:
@@ -130,14 +130,14 @@ def _experts(c: MoEConfig, x: Tensor, name: str) -> tuple[Tensor, Tensor]:
     scores = ops.linear(y, c.experts, False, name=f"{name}.wg")
     weights, slots, loss, _, _ = ops.top2_gating(scores, capacity, count_all=c.count_all, name=f"{name}.gating")
     if c.einsums:
-        made = _by_einsums(c, y, weights, slots, capacity, name)
+        result = _by_einsums(c, y, weights, slots, capacity, name)
     else:
         sent = ops.dispatch(y, slots, c.experts, capacity, name=f"{name}.dispatch")
-        made = ops.relu(ops.expert_linear(sent, inner, name=f"{name}.wi"), name=f"{name}.act")
-        made = ops.combine(ops.expert_linear(made, c.hidden, name=f"{name}.wo"), weights, slots, name=f"{name}.combine")
+        result = ops.relu(ops.expert_linear(sent, inner, name=f"{name}.wi"), name=f"{name}.act")
+        result = ops.combine(ops.expert_linear(result, c.hidden, name=f"{name}.wo"), weights, slots, name=f"{name}.combine")
     # lingvo's loss is E^2 times the printed one: 1 for an even load.
     uneven = ops.mean(ops.scale(loss, c.balance * c.experts**2, name=f"{name}.balance"), name=f"{name}.mean")
-    return (made if grouped == x.shape else ops.reshape(made, x.shape, name=f"{name}.rows")), uneven
+    return (result if grouped == x.shape else ops.reshape(result, x.shape, name=f"{name}.rows")), uneven
 
 
 def _by_einsums(c: MoEConfig, x: Tensor, weights: Tensor, slots: Tensor, capacity: int, name: str) -> Tensor:

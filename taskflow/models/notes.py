@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from taskflow.saying import some
+from taskflow.wording import some
 
 MOST_NAMED = 4
 

@@ -92,8 +92,8 @@ class _WithPlaces:
             inputs = [self.new[_key(tensor)] for tensor in node.inputs]
             self._keep(node, self.graph.apply(self._larger(node.operator), inputs, name=node.name, parameters=node.parameters))
 
-    def _keep(self, node: Node, made: tuple[Tensor, ...]) -> None:
-        self.new.update((_key(old), tensor) for old, tensor in zip(node.outputs, made))
+    def _keep(self, node: Node, result: tuple[Tensor, ...]) -> None:
+        self.new.update((_key(old), tensor) for old, tensor in zip(node.outputs, result))
 
     def _larger(self, operator: Operator) -> Operator:
         """An operator with more places, if it has any."""
@@ -110,8 +110,8 @@ class _WithPlaces:
                 raise self._cannot(node, f"reads {x.name}, a row for each choice of a token, which no layer of experts made")
             slots = self._slots_of(node, chosen, operator.experts)
             held = self._sent(node, x, chosen, slots), slots
-        (made,) = self.graph.apply(ExpertLinear(operator.out_features), (held[0],), name=node.name, parameters=node.parameters)
-        self.placed[_key(node.outputs[0])] = made, held[1]
+        (result,) = self.graph.apply(ExpertLinear(operator.out_features), (held[0],), name=node.name, parameters=node.parameters)
+        self.placed[_key(node.outputs[0])] = result, held[1]
 
     def _slots_of(self, node: Node, chosen: Tensor, experts: int) -> Tensor:
         if (key := _key(chosen)) not in self.slots:
@@ -156,10 +156,10 @@ class _WithPlaces:
             return
         if any(one is None or one[1] is not first[1] for one in held) or not _by_element(node):
             raise self._cannot(node, f"({node.operator.kind}) is not known to do the same with them where they are placed")
-        made = self.graph.apply(
+        result = self.graph.apply(
             node.operator, [one[0] for one in held if one is not None], name=node.name, parameters=node.parameters
         )
-        self.placed.update((_key(old), (tensor, first[1])) for old, tensor in zip(node.outputs, made))
+        self.placed.update((_key(old), (tensor, first[1])) for old, tensor in zip(node.outputs, result))
 
     def _bias(self, node: Node, table: Node, held: tuple[Tensor, Tensor]) -> None:
         """Add each expert's bias, a row of a table that tokens chose, at all of its places."""
@@ -168,8 +168,8 @@ class _WithPlaces:
         shape = parameter.shape
         whole = expand_weight(self.graph, shape, shape, init=parameter.init, name=table.name, parameters=table.parameters)
         each = reshape(whole, (1, shape[0], 1, shape[1]), name=self._called(node, f"{table.name}.each"))
-        (made,) = self.graph.apply(Add(), (rows, each), name=node.name)
-        self.placed[_key(node.outputs[0])] = made, slots
+        (result,) = self.graph.apply(Add(), (rows, each), name=node.name)
+        self.placed[_key(node.outputs[0])] = result, slots
 
     def _cannot(self, node: Node, why: str) -> ValueError:
         return ValueError(

@@ -90,9 +90,9 @@ class CombineExperts(Operator):
         """Outputs in each token's places, (G, S, k, M)."""
         x, slots = call.inputs[0], call.inputs[2]
         width = x.shape[-1]
-        said = call.kernels.xp.empty((*slots.shape, width), x.dtype)
-        call.kernels.embedding(x.reshape(-1, width), rows, 0, out=said.reshape(-1, width))
-        return said
+        result = call.kernels.xp.empty((*slots.shape, width), x.dtype)
+        call.kernels.embedding(x.reshape(-1, width), rows, 0, out=result.reshape(-1, width))
+        return result
 
     @classmethod
     def example(cls, random: Random) -> Example:

@@ -96,8 +96,9 @@ class LinearAttention(Operator):
         call.kernels.linear_attention_backward(*given, *_groups(call), call.grad, *found)
         dq, dk, dv, dg, dbeta = found
         dq *= self.scale
-        made = (self._before(dq, q, q_root), self._before(dk, k, k_root), dv, dg[:, dg.shape[1] - call.inputs[3].shape[1] :], dbeta)
-        for target, gradient in zip(call.grad_inputs, made):
+        dg = dg[:, dg.shape[1] - call.inputs[3].shape[1] :]
+        grads = self._before(dq, q, q_root), self._before(dk, k, k_root), dv, dg, dbeta
+        for target, gradient in zip(call.grad_inputs, grads):
             if target is not None and target.array.size:
                 target.put(gradient)
 
@@ -143,10 +144,10 @@ class LinearAttention(Operator):
 def _decays(call: Call) -> Array:
     """g of all steps and a last dimension of features, or 1: zeros for the first step, which is not read."""
     given, (samples, steps, heads, _) = call.inputs[3], call.inputs[2].shape
-    made = np.zeros_like(call.inputs[2], shape=(samples, steps, heads, *(given.shape[3:] or (1,))))
+    grads = np.zeros_like(call.inputs[2], shape=(samples, steps, heads, *(given.shape[3:] or (1,))))
     if steps > 1:
-        made[:, 1:] = given.reshape(samples, steps - 1, heads, -1)
-    return made if len(call.specs[3].shape) == 4 else made[..., 0]
+        grads[:, 1:] = given.reshape(samples, steps - 1, heads, -1)
+    return grads if len(call.specs[3].shape) == 4 else grads[..., 0]
 
 
 def _beta(call: Call) -> Array | None:

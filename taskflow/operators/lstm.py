@@ -60,7 +60,7 @@ class LSTM(Recurrent):
         # What comes from x, for all steps in one product; then what comes from h, step by step.
         call.kernels.matmul(steps_first(self.turned(x)), rows_of(w_ih).T, out=flat.reshape(steps * samples, 4 * hidden))
         flat += (b_ih + b_hh).reshape(4 * hidden)
-        add_product = call.kernels.multiplier(rows_of(w_hh).T, samples, steps, call.stamp(1), call.room(1))
+        add_product = call.kernels.multiplier(rows_of(w_hh).T, samples, steps, call.stamp(1), call.scratch(1))
         for t in range(steps):
             add_product(h_n if t else h0, flat[t])
             call.kernels.lstm_cell(gates[t], c, cells[t], h_n)

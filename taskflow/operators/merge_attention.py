@@ -99,8 +99,8 @@ class MergeAttention(Operator):
         if dx is not None:
             dx.put(weights[..., None] * dy[..., None, :])
         if dsums is not None:
-            said = (x * dy[..., None, :]).sum(axis=-1)
-            dsums.put(weights * (said - (weights * said).sum(axis=-1, keepdims=True)))
+            dweights = (x * dy[..., None, :]).sum(axis=-1)
+            dsums.put(weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True)))
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         scope, rows = self._scope(inputs), (piece.lo[1], piece.hi[1])

@@ -168,17 +168,17 @@ class Call:
     grad_inputs: tuple[Target | None, ...] = ()  # None: nobody needs this gradient
     grad_weights: tuple[Target | None, ...] = ()
     steady: tuple[bool, ...] = ()  # for each weight: nothing else comes to lie in its memory, before the update changes it
-    rooms: tuple[Array | None, ...] = ()  # for each weight: see `room`
+    scratches: tuple[Array | None, ...] = ()  # for each weight: see `scratch`
 
     def stamp(self, weight: int) -> object:
         """Return a version of this weight's memory, which is equal as long as its contents are the same; None if that is not
         known."""
         return (self.state.identity, self.state.run) if self.steady and self.steady[weight] else None
 
-    def room(self, weight: int) -> Array | None:
+    def scratch(self, weight: int) -> Array | None:
         """Return memory in which a kernel may prepack this weight, if the operator asks for it (`Operator.lays_out`) and the
         step has planned for it. Its contents last from the step's first forward task with this weight to the last."""
-        return self.rooms[weight] if self.rooms else None
+        return self.scratches[weight] if self.scratches else None
 
     @property
     def grad(self) -> Array:
@@ -278,7 +278,7 @@ class Operator(ABC):
         return ()
 
     def lays_out(self, inputs: Sequence[Spec], piece: Rect) -> tuple[int, ...]:
-        """Return the weights that `forward` multiplies by so often that prepacking pays; kernels get `Call.room` for them."""
+        """Return the weights that `forward` multiplies by so often that prepacking pays; kernels get `Call.scratch` for them."""
         return ()
 
     def picks(self, inputs: Sequence[Spec], piece: Rect) -> Mapping[int, int]:

@@ -61,8 +61,8 @@ class Recurrent(Operator):
             raise ValueError(f"{self.kind}: input must be a float tensor (N, T, features), got {x}")
         state = Spec((x.shape[0], self.hidden_size), x.dtype)
         if any(each != state for each in given):
-            said = " and ".join(map(str, given))
-            raise ValueError(f"{self.kind}: initial states must be {state} as the input is {x}, got {said}")
+            text = " and ".join(map(str, given))
+            raise ValueError(f"{self.kind}: initial states must be {state} as the input is {x}, got {text}")
         return (Spec((*x.shape[:2], self.hidden_size), x.dtype), *(state,) * self.states)
 
     def weights(self, inputs: Sequence[Spec]) -> tuple[WeightSpec, ...]:

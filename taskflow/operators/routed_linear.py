@@ -89,12 +89,12 @@ class RoutedLinear(Operator):
         result = y.reshape(-1, y.shape[-1])
         for e, rows in self._rows(call):
             some = _taken(x, rows, self._shared(call))
-            made = call.kernels.xp.empty((len(some), y.shape[-1]), y.dtype)
-            call.kernels.matmul(some, weight[e].T, out=made)
+            rows_out = call.kernels.xp.empty((len(some), y.shape[-1]), y.dtype)
+            call.kernels.matmul(some, weight[e].T, out=rows_out)
             if rows.dtype.kind == "f":
-                result += made
+                result += rows_out
             else:
-                result[rows] = made
+                result[rows] = rows_out
 
     def backward(self, call: Call) -> None:
         (x, _), (weight,), kernels = call.inputs, call.weights, call.kernels
@@ -107,13 +107,13 @@ class RoutedLinear(Operator):
             if dw is not None:
                 kernels.matmul(given.T, _taken(x, rows, shared), out=dw.array[e], accumulate=True)
             if dx is not None:
-                made = kernels.xp.empty((len(given), x.shape[-1]), x.dtype)
-                kernels.matmul(given, weight[e], out=made)
+                rows_out = kernels.xp.empty((len(given), x.shape[-1]), x.dtype)
+                kernels.matmul(given, weight[e], out=rows_out)
                 into = dx.array.reshape(-1, x.shape[-1])
                 if rows.dtype.kind == "f":
-                    into += made.reshape(len(into), shared, -1).sum(axis=1)
+                    into += rows_out.reshape(len(into), shared, -1).sum(axis=1)
                 else:  # a token may have chosen an expert twice
-                    kernels.embedding_backward(rows // shared, 0, made, out=into, accumulate=True)
+                    kernels.embedding_backward(rows // shared, 0, rows_out, out=into, accumulate=True)
 
     @staticmethod
     def _shared(call: Call) -> int:

@@ -70,7 +70,7 @@ def _in_float32(action: Callable[[Call], None], call: Call, backward: bool) -> N
             call, specs=tuple(replace(spec, dtype=sums_in(spec.dtype)) for spec in call.specs),
             inputs=read(call.inputs), weights=read(call.weights), outputs=results(call.outputs), saved=results(call.saved),
             grad_outputs=read(call.grad_outputs), grad_inputs=targets(call.grad_inputs), grad_weights=targets(call.grad_weights),
-            steady=(), rooms=(),
+            steady=(), scratches=(),
         ))  # fmt: skip
     for array, value in written.values():
         device.round_into(value, array)

@@ -76,11 +76,11 @@ class TopK(Operator):
         if target is None:
             return
         every = _numbers(call, target.array.shape[-1])
-        made = call.kernels.xp.zeros(target.array.shape, target.array.dtype)
+        result = call.kernels.xp.zeros(target.array.shape, target.array.dtype)
         if given is not None:
             for i in range(self.k):
-                made += (call.saved[0][..., i, None] == every) * given[..., i, None]
-        target.put(made)
+                result += (call.saved[0][..., i, None] == every) * given[..., i, None]
+        target.put(result)
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 2 * self.k * piece.volume  # a comparison, and leaving out what was found

@@ -41,13 +41,13 @@ def has_usual_plans(graph: OperatorGraph, machine: Machine, rule: UpdateRule | N
 
 
 def usual_plans(
-    graph: OperatorGraph, machine: Machine, room: MemoryCheck, rule: UpdateRule, over: Callable[[], bool] = lambda: False
+    graph: OperatorGraph, machine: Machine, check: MemoryCheck, rule: UpdateRule, over: Callable[[], bool] = lambda: False
 ) -> Iterator[UsualPlan]:
     """Return DDP, FSDP and Megatron-LM's way, each as the first of its plans that fits the memory, or the last one.
 
     DDP and FSDP (``zero3``) have as many samples in a micro-batch as fit, FSDP with layers recomputed only if nothing else fits.
     Megatron-LM shares layers among as few devices of a node as fit, then has as few stages, and its distributed update
-    (``zero1``). ``over``: whether to try no more. Of a plan at which BudgetExhausted is raised, from within ``room``, it is said
+    (``zero1``). ``over``: whether to try no more. Of a plan at which BudgetExhausted is raised, from within ``check``, it is said
     that there was no time.
     """
     count, samples = len(machine.processors), graph.nodes[0].space.shape[0]
@@ -58,7 +58,7 @@ def usual_plans(
 
     def first(name: str, plans: Sequence[tuple[str, float]]) -> UsualPlan:
         possible = [plan for plan, held in plans if held <= least] or [plan for plan, _ in plans[-1:]]
-        return _first(name, possible, graph, machine, room, over)
+        return _first(name, possible, graph, machine, check, over)
 
     yield first("DDP", [(f"d{count} mb{size}", kept) for size in sizes])
     yield first("FSDP", [(f"d{count} mb{size} zero3{again}", kept / count) for again in FULL for size in sizes])
@@ -84,7 +84,7 @@ def _shared(machine: Machine) -> list[tuple[int, int]]:
 
 
 def _first(
-    name: str, plans: list[str], graph: OperatorGraph, machine: Machine, room: MemoryCheck, over: Callable[[], bool]
+    name: str, plans: list[str], graph: OperatorGraph, machine: Machine, check: MemoryCheck, over: Callable[[], bool]
 ) -> UsualPlan:
     found = UsualPlan(name, "", why="the batch is not divided evenly by the devices")
     for plan in plans:
@@ -97,7 +97,7 @@ def _first(
                 found = UsualPlan(name, plan, why=str(error))
             continue
         try:
-            found = UsualPlan(name, plan, strategy, room(strategy))
+            found = UsualPlan(name, plan, strategy, check(strategy))
         except BudgetExhausted:
             return UsualPlan(name, plan, why=NO_TIME)
         if not found.lacks:

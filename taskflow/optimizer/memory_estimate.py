@@ -156,7 +156,7 @@ class MemoryEstimate:
         arriving: dict[str, dict[int, int]] = {}
         for (layer, processor), nbytes in weights.arriving.items():
             arriving.setdefault(layer, {})[processor] = nbytes
-        made: set[str] = set()
+        result: set[str] = set()
         used: dict[int, dict[int, int]] = {}  # node -> processor -> gradients of its outputs that readers have made
         for node in reversed(self.graph.nodes):
             self._evaluator.checkpoint()
@@ -169,9 +169,9 @@ class MemoryEstimate:
                     live[processor] += nbytes
                     ends[processor] = ends.get(processor, 0) + nbytes
             for layer in dict.fromkeys(parameter.layer for parameter in node.parameters):
-                for processor, nbytes in begun.get(layer, {}).items() if layer not in made else ():
+                for processor, nbytes in begun.get(layer, {}).items() if layer not in result else ():
                     live[processor] += nbytes
-                made.add(layer)
+                result.add(layer)
             outputs = held.outputs if node.number in self._active else {}
             for processor, nbytes in outputs.items():  # the sum of the readers' parts, and one that arrives
                 most[processor] = max(most[processor], live[processor] + nbytes)

@@ -319,7 +319,7 @@ def _repair(run: SearchRun) -> SearchResult | None:
     change = change_that_fits(
         evaluator.graph, evaluator.machine, evaluator.rule, over=lambda: late.expired, allowed=run.allowed.may_have
     )
-    said = change.said
+    advice = change.advice
     end = Deadline(run.deadline.left + max(LATE_PLAN, run.options.budget.seconds / 2))
     for plan in change.plans if run.may_repair else ():
         try:
@@ -328,18 +328,18 @@ def _repair(run: SearchRun) -> SearchResult | None:
                 seconds = evaluator.set(strategy)
                 lacks = run.lacks(strategy)
         except BudgetExhausted:
-            said += ", which there was no time to simulate"
+            advice += ", which there was no time to simulate"
             break
         except (ValueError, TooManyTasksError):
             continue
         if lacks:
-            said = f"plan '{plan}' needs less, and does not fit: {lacks}"
+            advice = f"plan '{plan}' needs less, and does not fit: {lacks}"
             continue
         return SearchResult(
             strategy, seconds, {}, (Improvement(1, run.deadline.elapsed, seconds),), 1, 0, run.deadline.elapsed,
             run.options.seed, "guided", "budget", left_out=("faster plans (no other that fits was found in time)",),
         )
-    raise NothingFits(error.said, said)
+    raise NothingFits(error.reason, advice)
 
 
 PHASES = (

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from taskflow.mapper import Strategy
-from taskflow.saying import listed, sentence
+from taskflow.wording import listed, sentence
 
 if TYPE_CHECKING:
     from taskflow.optimizer.grid import AnyGrid  # which gives results itself

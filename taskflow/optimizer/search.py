@@ -115,18 +115,18 @@ def search(
     grid_alone = not (no_plans or unordered) and len(machine.processors) > MOST_PROCESSORS
     operator_space = asked if target is None else target.space(asked)
     uneven = uneven_applies(machine, operator_space)
-    room = _room(evaluator, memory) if evaluator.rule is not None else None
+    check = _memory_check(evaluator, memory) if evaluator.rule is not None else None
     options = SearchOptions(
         limit, seed, operator_space, rivals=() if alone or grid_alone else (*known(graph, machine), *unordered),
         starts=starts if alone else (),
-        lacks=room, progress=progress, deadline=deadline,
+        lacks=check, progress=progress, deadline=deadline,
         bound=None if measures or not no_plans else partial(unordered_bound, evaluator, operator_space, uneven=uneven),
     )
 
     threads = workers if workers is not None or algorithm == "guided" else 1
     allowed = Allowed(graph, machine, asked, target, lambda: deadline.expired, products)
     run = SearchRun(
-        evaluator, options, in_threads(ALGORITHMS[algorithm], threads), allowed, asked.constraints, refusal(room, target),
+        evaluator, options, in_threads(ALGORITHMS[algorithm], threads), allowed, asked.constraints, refusal(check, target),
         target, ordered, no_plans, may_repair=algorithm == "guided" and not (alone or measures),
     )
     try:
@@ -160,7 +160,7 @@ def _why_no_plans(evaluator: Evaluator, all_of_guided: bool, memory: bool) -> st
     return no_grid(evaluator.graph, evaluator.machine, evaluator.rule)
 
 
-def _room(evaluator: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:
+def _memory_check(evaluator: Evaluator, memory: bool | MemoryCheck) -> MemoryCheck | None:
     if not memory:
         return None
     return (memory if isinstance(memory, MemoryCheck) else MemoryCheck(evaluator)).for_search()

@@ -24,9 +24,9 @@ OPERATORS_BOUND_SHARE = 0.1  # of the budget, at most, for the lower bound
 class NothingFits(ValueError):
     """Error: no plan was found that fits the memory (there may be some). ``change``: what would fit (`change_that_fits`)."""
 
-    def __init__(self, said: str, change: str = "") -> None:
-        super().__init__(f"{said}; {change}" if change else said)
-        self.said, self.change = said, change
+    def __init__(self, reason: str, change: str = "") -> None:
+        super().__init__(f"{reason}; {change}" if change else reason)
+        self.reason, self.change = reason, change
 
 
 class SearchSession:

@@ -68,5 +68,5 @@ def refusal(memory: MemoryCheck | None, target: PlanTarget | None) -> Callable[[
 def target_named(name: str, graph: OperatorGraph) -> PlanTarget:
     """Return a framework by its name, for a network. Raises ValueError if there is none, or if no plan of this network can be
     exported to it; ImportError without PyTorch, where that is needed."""
-    made: PlanTarget = import_module(_FRAMEWORKS).target(name, graph)
-    return made
+    result: PlanTarget = import_module(_FRAMEWORKS).target(name, graph)
+    return result

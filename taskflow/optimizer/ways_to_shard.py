@@ -52,7 +52,7 @@ class WayToShard:
 
 
 def ways_to_shard(
-    graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None, room: MemoryCheck, over: Callable[[], bool] = lambda: False
+    graph: OperatorGraph, machine: Cluster, rule: UpdateRule | None, check: MemoryCheck, over: Callable[[], bool] = lambda: False
 ) -> Iterator[WayToShard]:
     """Yield DDP, ZeRO's stages and tensor parallelism within a node, those that a network can be cut for. Once ``over`` answers
     true, no more steps are planned. The graph's batch should be several samples a device, as steps have `ACCUMULATED`
@@ -66,7 +66,7 @@ def ways_to_shard(
             continue
         plan = replace(kind, tensor=t, data=count // t, micro_batch=1)
         try:
-            yield _Way(sums, machine, room, plan, over).found(name)
+            yield _Way(sums, machine, check, plan, over).found(name)
         except ValueError:  # no layer can be shared by so many
             continue
 
@@ -75,9 +75,9 @@ class _Way:
     """One way. ``_planned``: bytes of the steps that were planned, by samples at a time."""
 
     def __init__(
-        self, sums: PlanSums, machine: Cluster, room: MemoryCheck, plan: HybridPlan, over: Callable[[], bool]
+        self, sums: PlanSums, machine: Cluster, check: MemoryCheck, plan: HybridPlan, over: Callable[[], bool]
     ) -> None:
-        self._sums, self._machine, self._room, self._plan, self._over = sums, machine, room, plan, over
+        self._sums, self._machine, self._room, self._plan, self._over = sums, machine, check, plan, over
         self._have = min(processor.memory_bytes for processor in machine.processors)
         self._planned: dict[int, float] = {}
         self._whole = plan.zero < 2  # weights and gradients lie there all the time
@@ -146,8 +146,8 @@ class _Way:
             surely = (self._planned or self._whole) and closed + more <= (1 - CLOSE) * self._have
             if surely or count <= len(self._machine.processors) or self._over() or samples(graph) % (count // t * ACCUMULATED):
                 return count
-            room = MemoryCheck(make_evaluator(graph, machine, rule=self._sums.rule))
-            more = max(room.peaks(map_graph(HybridParallel(plan), graph, machine))[0]) - closed
+            check = MemoryCheck(make_evaluator(graph, machine, rule=self._sums.rule))
+            more = max(check.peaks(map_graph(HybridParallel(plan), graph, machine))[0]) - closed
             if closed + more <= self._have:
                 return count
         return None

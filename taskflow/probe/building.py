@@ -132,13 +132,13 @@ def _timed(found: Measurements, result: Built) -> tuple[Timed, ...]:
             nbytes = 4.0 * ARRAYS[row["name"]] * row["elements"]
             point = TimedPoint(0.0, nbytes, row["seconds"], row.get("host_seconds", 0.0))
             table.setdefault((row["name"], "update", False, "float32"), []).append(point)
-    made = tuple(Timed(*key, tuple(_merged(points))) for key, points in table.items())
+    timed_rows = tuple(Timed(*key, tuple(_merged(points))) for key, points in table.items())
     by_group: dict[str, list[float]] = {}
-    for one in made:
+    for one in timed_rows:
         if len(one.points) >= LEAST_ERRORS:
             by_group.setdefault(one.group, []).extend(abs(error) for error in left_out_errors(one.points))
     result.errors |= {f"operators: {group}": fmean(errors) for group, errors in by_group.items()}
-    return made
+    return timed_rows
 
 
 def _merged(points: Sequence[TimedPoint]) -> list[TimedPoint]:

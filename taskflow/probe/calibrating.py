@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from math import sqrt
 from statistics import median
@@ -18,7 +18,7 @@ from taskflow.probe.joined import COMPUTE, by_kind, owner_of, predicted_parts
 from taskflow.probe.kineto import RankTrace, TimeOf
 from taskflow.programs import TrainingProgram
 from taskflow.rules import Adam
-from taskflow.tasks import Compute, Kind, Task
+from taskflow.tasks import Compute, Kind
 
 LEAST_PART = 0.005
 """Of a step: what is less is not known well enough."""
@@ -68,16 +68,16 @@ def calibrated(
     device = machine.processors[0].device
     machine = _of_device(machine, replace(device, timed=_with(device.timed, fresh, update, evaluator)))
     measured = step_seconds or median(max(steps) for steps in zip(*(trace.seconds for trace in traces)))
-    said = [f"{len(fresh)} kinds of operators", f"update: {update:.2f} of what was predicted"]
+    lines = [f"{len(fresh)} kinds of operators", f"update: {update:.2f} of what was predicted"]
     if blocks:
         now = make_evaluator(evaluator.graph, machine, rule=evaluator.rule).seconds_of(strategy)
         slower = (measured / now) ** OF_RUN
         machine = _all_slower(machine, slower)
-        said.append(f"everything: {slower:.2f}")
+        lines.append(f"everything: {slower:.2f}")
     else:
         machine, messages = _with_messages(machine, evaluator, strategy, measured)
-        said.append(f"messages and what comes with them: {messages:.2f}")
-    return replace(machine, source=f"{machine.source}; calibrated by a run"), said
+        lines.append(f"messages and what comes with them: {messages:.2f}")
+    return replace(machine, source=f"{machine.source}; calibrated by a run"), lines
 
 
 def _computing(parts: Mapping[TimeOf, float]) -> float:
@@ -95,10 +95,11 @@ def _with_messages(machine: Cluster, evaluator: Evaluator, strategy: Strategy, m
 
     def slower(factor: float) -> Cluster:
         device, library = machine.processors[0].device, machine.collectives
-        program = None if device.program is None else _program(device.program, tasks, factor)
+        used = {unit_message(task) if of_weights(task) else "change" for task in tasks}
+        program = None if device.program is None else _slower_program(device.program, factor, used)
         halves = {getattr(task.work, "halves", 0) or 0 for task in tasks}
-        made = _of_device(machine, replace(device, program=program))
-        return made if library is None else replace(made, collectives=_slower(library, halves, factor))
+        result = _of_device(machine, replace(device, program=program))
+        return result if library is None else replace(result, collectives=_slower(library, halves, factor))
 
     def seconds(factor: float) -> float:
         return make_evaluator(evaluator.graph, slower(factor), rule=evaluator.rule).seconds_of(strategy)
@@ -121,15 +122,9 @@ def _all_slower(machine: Cluster, factor: float) -> Cluster:
             point._replace(seconds=point.seconds * factor, host_seconds=point.host_seconds * factor) for point in one.points
         )) for one in device.timed
     )  # fmt: skip
-    program = device.program
-    if program is not None:
-        names = [one.name for one in fields(program)]
-        program = replace(
-            program, **{name: getattr(program, name) * factor for name in names if name.endswith("_seconds")},
-            **{name: getattr(program, name) / factor for name in names if name.endswith("_bytes_per_second")},
-        )  # fmt: skip
-    made = _of_device(machine, replace(device, timed=timed, program=program))
-    return made if library is None else replace(made, collectives=_slower(library, set(range(len(CURVES))), factor))
+    program = None if device.program is None else _slower_program(device.program, factor)
+    result = _of_device(machine, replace(device, timed=timed, program=program))
+    return result if library is None else replace(result, collectives=_slower(library, set(range(len(CURVES))), factor))
 
 
 def _points(
@@ -166,20 +161,23 @@ def _with(
     for key, sizes in fresh.items():
         before = table[key].points if key in table else ()
         kept = [point for point in before if (point.flops, point.nbytes) not in sizes]
-        made = [TimedPoint(*size, median(seconds)) for size, seconds in sizes.items()]
-        table[key] = Timed(*key, tuple([*kept, *made]))
+        result = [TimedPoint(*size, median(seconds)) for size, seconds in sizes.items()]
+        table[key] = Timed(*key, tuple([*kept, *result]))
     return tuple(
         replace(one, points=tuple(point._replace(seconds=point.seconds * update) for point in one.points))
         if one.group == "update" and one.name == rule else one for one in table.values()
     )
 
 
-def _program(program: TrainingProgram, tasks: Sequence[Task], factor: float) -> TrainingProgram:
-    """A program whose thread takes so many times as long beside the messages of ``tasks``."""
-    used = {unit_message(task) if of_weights(task) else "change" for task in tasks}
-    starts = {f"{what}_seconds": getattr(program, f"{what}_seconds") * factor for what in used}
-    rates = {f"{what}_bytes_per_second": getattr(program, f"{what}_bytes_per_second") / factor for what in used}
-    return replace(program, **starts, **rates)
+def _slower_program(program: TrainingProgram, factor: float, of: Collection[str] | None = None) -> TrainingProgram:
+    """A program whose thread takes so many times as long, for all that it does or beside messages ``of`` these kinds."""
+    changed: dict[str, float] = {}
+    for name in (one.name for one in fields(program)):
+        what = name.removesuffix("_bytes_per_second").removesuffix("_seconds")
+        if what != name and (of is None or what in of):
+            value = getattr(program, name)
+            changed[name] = value * factor if name.endswith("_seconds") else value / factor
+    return replace(program, **changed)  # type: ignore[arg-type]
 
 
 def _slower(library: Collectives, of: set[int], factor: float) -> Collectives:

@@ -59,12 +59,12 @@ def depthwise(samples: int, channels: int, height: int, width: int, kernel: int)
 def recurrent(name: str, gates: int) -> Callable[[int, int, int, int], Case]:
     """Return what makes cases of a recurrent layer, which has a product for each step."""
 
-    def made(samples: int, steps: int, taken: int, hidden: int) -> Case:
+    def make(samples: int, steps: int, taken: int, hidden: int) -> Case:
         shapes = ((samples, steps, taken), (gates * hidden, taken), (gates * hidden, hidden), *2 * ((gates * hidden,),))
         flops = samples * steps * gates * hidden * (2.0 * (taken + hidden) + CELL)
         return Case("recurrent", name, (samples, steps, taken, hidden), shapes, flops, samples * steps * hidden)
 
-    return made
+    return make
 
 
 def attention(samples: int, heads: int, queries: int, keys: int, width: int, causal: int) -> Case:
@@ -84,10 +84,10 @@ def layer_norm(rows: int, width: int) -> Case:
 def rms_norm(name: str) -> Callable[[int, int], Case]:
     """Return what makes cases of a normalisation by the root of the mean square: a framework's, or of elementary functions."""
 
-    def made(rows: int, width: int) -> Case:
+    def make(rows: int, width: int) -> Case:
         return Case("norm", name, (rows, width), ((rows, width), (width,)), 0.0, rows * width)
 
-    return made
+    return make
 
 
 def rotary(samples: int, steps: int, heads: int, width: int) -> Case:
@@ -105,11 +105,11 @@ def batch_norm(samples: int, channels: int, positions: int) -> Case:
 def passing(name: str, group: str, given: int = 1) -> Callable[[int], Case]:
     """Return what makes cases of an operator that works element by element."""
 
-    def made(elements: int) -> Case:
+    def make(elements: int) -> Case:
         shapes = ((elements // 64, 64),) * given
         return Case(group, name, (elements,), shapes, 0.0, elements // 64 * 64)
 
-    return made
+    return make
 
 
 def softmax(rows: int, width: int) -> Case:

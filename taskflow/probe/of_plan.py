@@ -68,10 +68,10 @@ def _product(node: Node, piece: Rect) -> tuple[int, ...]:
 
 def _convolution(node: Node, piece: Rect) -> tuple[int, ...]:
     given, weight = node.reads(piece).inputs[0].shape, node.reads(piece).weights[0].shape
-    made = node.writes(piece)[0].shape
+    result = node.writes(piece)[0].shape
     if len(given) != 4 or len(weight) != 4:
         return ()
-    return given[0], given[1], made[1], given[2], given[3], weight[-1], max(1, round(given[2] / made[2]))
+    return given[0], given[1], result[1], given[2], given[3], weight[-1], max(1, round(given[2] / result[2]))
 
 
 def _depthwise(node: Node, piece: Rect) -> tuple[int, ...]:

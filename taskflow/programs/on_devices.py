@@ -27,7 +27,7 @@ def program_of(entry: str | ProgramEntry, kind: str) -> TrainingProgram:
     return TrainingProgram(name=entry.name or "", source=entry.source or "", **figures(entry))
 
 
-def said_program(program: TrainingProgram, kind: str) -> str | ProgramEntry:
+def program_entry(program: TrainingProgram, kind: str) -> str | ProgramEntry:
     """Return how a machine file says what drives a device: its name, if that means this program."""
     if program.name in program_names() and load_program(program.name).on(kind) == program:
         return program.name

@@ -48,17 +48,18 @@ def report_data(
     *,
     search: Mapping[str, Any] | None = None,
     most_rows: int = MOST_ROWS,
-    room: MemoryCheck | None = None,
+    memory_check: MemoryCheck | None = None,
     beside_seconds: float = inf,
     say: Callable[[str], None] = lambda words: None,
 ) -> Report:
     """Return everything that the report's page shows.
 
     ``evaluator``: predicts the step, and is at ``strategy`` afterwards. ``search``: how the plan was found, as
-    `SearchResult.as_json` gives it. ``most_rows``: more tasks than this are joined in the timeline (totals stay). ``room``: says
-    whether plans fit the memory; by default one is made here. The devices' memory curves are of this step as the runtime plans
-    it, even where ``room`` estimates. ``beside_seconds``: after which no other plan is simulated to be beside it. ``say`` is told
-    about progress, since this may take seconds on many devices. Raises ValueError if the strategy does not suit the graph.
+    `SearchResult.as_json` gives it. ``most_rows``: more tasks than this are joined in the timeline (totals stay). ``memory_check``:
+    says whether plans fit the memory; by default one is made here. The devices' memory curves are of this step as the runtime
+    plans it, even where ``memory_check`` estimates. ``beside_seconds``: after which no other plan is simulated to be beside it.
+    ``say`` is told about progress, since this may take seconds on many devices. Raises ValueError if the strategy does not suit
+    the graph.
     """
     graph, machine = evaluator.graph, evaluator.machine
     say("simulate")
@@ -75,9 +76,9 @@ def report_data(
     pieces, micro = piece_of(tasks, graph, strategy)[spans.task], micro_batches_of(tasks)[spans.task]
     rows, joined = thin(_rows(spans, operator, pieces, micro, path, tick), most_rows)
     samples = samples_of(evaluator)
-    room = room or MemoryCheck(evaluator)
-    plan = plan_value(known_as(strategy), spans, machine, samples, room, strategy, evaluator.rule)
-    baselines, same = baseline_values(evaluator, samples, room, beside_seconds, lambda name: say(f"beside it: {name}"))
+    memory_check = memory_check or MemoryCheck(evaluator)
+    plan = plan_value(known_as(strategy), spans, machine, samples, memory_check, strategy, evaluator.rule)
+    baselines, same = baseline_values(evaluator, samples, memory_check, beside_seconds, lambda name: say(f"beside it: {name}"))
     value = {
         "format": "taskflow-report",
         "version": 1,

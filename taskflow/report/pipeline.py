@@ -123,8 +123,8 @@ def pipeline_chart(value: Mapping[str, Any]) -> str:
             title = f"{KINDS[kind]}{which}, stage {stage}: {seconds(stop - start)} from {seconds(start)}"
             x, words = LEFT + (start - begin) * scale, "" if kind == TOGETHER else str(micro)
             parts.append(box(x, y, (stop - start) * scale, ROW - 3, colour(micro, count, kind), title, words))
-    said = f"pipeline, {value['description']}: {len(value['lanes'])} lanes"
-    return svg(LEFT + WIDTH + 4, TOP + ROW * len(value["lanes"]) + 2, parts, said)
+    label = f"pipeline, {value['description']}: {len(value['lanes'])} lanes"
+    return svg(LEFT + WIDTH + 4, TOP + ROW * len(value["lanes"]) + 2, parts, label)
 
 
 def _name(lane: Mapping[str, Any]) -> str:

@@ -20,14 +20,14 @@ LABELS = {"data": "data parallel", "model": "model parallel", "expert": "expert"
 
 
 def plan_value(
-    name: str, spans: Spans, machine: Machine, samples: int, room: MemoryCheck, strategy: Strategy, rule: UpdateRule | None
+    name: str, spans: Spans, machine: Machine, samples: int, memory_check: MemoryCheck, strategy: Strategy, rule: UpdateRule | None
 ) -> dict[str, Any]:
     """Return one row of the comparison. ``split``: mean seconds of a device by `PARTS`. ``bytes``: moved, by category.
-    ``lacks``: what memory is missing by the judgement of ``room``, whose evaluator is at ``strategy``; searches and all
+    ``lacks``: what memory is missing by the judgement of ``memory_check``, whose evaluator is at ``strategy``; searches and all
     commands use the same rule. ``units``: as `StepUnits` has them."""
     seconds = spans.makespan
-    peaks, planned = room.peaks(strategy)
-    lacks = room(strategy)
+    peaks, planned = memory_check.peaks(strategy)
+    lacks = memory_check(strategy)
     return {
         "name": name,
         "seconds": seconds,
@@ -43,43 +43,44 @@ def plan_value(
         "peak_memory_is": "planned" if planned else "estimate",
         "fits_memory": not lacks,
         "lacks": lacks,
-        "units": step_units(room.graph, machine, rule, seconds).as_json(),
+        "units": step_units(memory_check.graph, machine, rule, seconds).as_json(),
     }
 
 
 def baseline_values(
-    evaluator: Evaluator, samples: int, room: MemoryCheck | None = None, seconds: float = inf,
+    evaluator: Evaluator, samples: int, memory_check: MemoryCheck | None = None, seconds: float = inf,
     say: Callable[[str], None] = lambda words: None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the rows of data, model and expert parallelism, and of the usual plans of networks with layers (`usual_plans`). Also
-    return the names of those that equal the plan and so have no row. ``room``, by default one of its own, judges their memory.
-    After so many ``seconds`` no other is begun. ``say`` is told which one is. Afterwards the evaluator is back at its strategy."""
-    here, room, deadline = evaluator.strategy, room or MemoryCheck(evaluator), Deadline(seconds)
+    return the names of those that equal the plan and so have no row. ``memory_check``, by default one of its own, judges their
+    memory. After so many ``seconds`` no other is begun. ``say`` is told which one is. Afterwards the evaluator is back at
+    its strategy."""
+    here, memory_check, deadline = evaluator.strategy, memory_check or MemoryCheck(evaluator), Deadline(seconds)
     rows, same = [], []
-    for name, strategy in _baselines(evaluator, room, lambda: deadline.expired):
+    for name, strategy in _baselines(evaluator, memory_check, lambda: deadline.expired):
         if replace(strategy, name=here.name) == here:
             same.append(name)
             continue
         say(name)
         evaluator.set(strategy)
-        rows.append(plan_value(name, spans_at(evaluator), evaluator.machine, samples, room, strategy, evaluator.rule))
+        rows.append(plan_value(name, spans_at(evaluator), evaluator.machine, samples, memory_check, strategy, evaluator.rule))
         if deadline.expired:
             break
     evaluator.set(here)
     return rows, same
 
 
-def _baselines(evaluator: Evaluator, room: MemoryCheck, over: Callable[[], bool]) -> Iterator[tuple[str, Strategy]]:
+def _baselines(evaluator: Evaluator, memory_check: MemoryCheck, over: Callable[[], bool]) -> Iterator[tuple[str, Strategy]]:
     for name in BASELINES:
         yield LABELS[name], choose(name, evaluator.graph, evaluator.machine)[0]
-    yield from _usual(evaluator, room, over)
+    yield from _usual(evaluator, memory_check, over)
 
 
-def _usual(evaluator: Evaluator, room: MemoryCheck, over: Callable[[], bool]) -> Iterator[tuple[str, Strategy]]:
+def _usual(evaluator: Evaluator, memory_check: MemoryCheck, over: Callable[[], bool]) -> Iterator[tuple[str, Strategy]]:
     graph, machine, rule = evaluator.graph, evaluator.machine, evaluator.rule
     if rule is None or evaluator.costs.measures or not has_usual_plans(graph, machine, rule):
         return
-    for plan in usual_plans(graph, machine, room.for_search(), rule, over):
+    for plan in usual_plans(graph, machine, memory_check.for_search(), rule, over):
         if plan.strategy is not None:
             yield f"{plan.name} ({plan.plan})", plan.strategy
 

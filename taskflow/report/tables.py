@@ -9,7 +9,7 @@ from typing import Any
 from taskflow.optimizer import RULE
 from taskflow.report.spans import BACKWARD, FORWARD, GRADIENTS, SUM, UPDATE, VALUES, WEIGHTS
 from taskflow.report.units import nbytes, percent, rate, seconds
-from taskflow.saying import listed
+from taskflow.wording import listed
 
 LINKS = 400  # rows of the table of links, the busiest ones; the page says how many there are
 

@@ -135,11 +135,11 @@ class Executor:
         (default: the machine's roofline). ``about``: further facts for the file. Raises ValueError and OSError.
         """
         first = self.state.step + 2
-        said = {
+        facts = {
             "model": self.graph.name, "strategy": self.strategy.name, "update_rule": repr(self.rule), "kernels": self.kernels.name,
             "plan": {node.name: self.strategy[node.name].describe(node) for node in self.graph}, **(about or {}),
         }
-        subject = Subject(self.machine, self.placement, cost, self._priority(), said)
+        subject = Subject(self.machine, self.placement, cost, self._priority(), facts)
         self._tracer = Tracer(self.transport, path, range(first, first + 3) if steps is None else steps, subject, clock)
         return self._tracer
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from taskflow.graph import Node, OperatorGraph
 from taskflow.operators.tensor import Tensor
-from taskflow.saying import some
 from taskflow.tasks.lower import needed_for
+from taskflow.wording import some
 
 if TYPE_CHECKING:
     from taskflow.runtime.executor import Executor

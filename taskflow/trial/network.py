@@ -46,32 +46,32 @@ def tried_network(graph: OperatorGraph, rule: str, function: str | None, values:
     target = given.pop(losses[0].inputs[-1].name, None)
     if target is None:
         raise ValueError(f"{graph.name}: the loss does not read its {losses[0].inputs[-1].name} from an input")
-    module, inputs = module_said(graph, function, values, [*given]), [_said(graph, node) for node in given.values()]
-    return TriedNetwork(module, inputs, _said(graph, target), loss, rule)
+    module, inputs = module_spec(graph, function, values, [*given]), [_input_spec(graph, node) for node in given.values()]
+    return TriedNetwork(module, inputs, _input_spec(graph, target), loss, rule)
 
 
-def _said(graph: OperatorGraph, node: Node) -> dict[str, Any]:
+def _input_spec(graph: OperatorGraph, node: Node) -> dict[str, Any]:
     """Shape and type of an input, and the number that its integers are below, as the operators that read it say."""
     (tensor,) = node.outputs
     below = [of for reader in graph if tensor in reader.inputs if (of := reader.operator.integers_below(reader.specs)) is not None]
     return {"name": node.name, "shape": list(tensor.shape), "dtype": tensor.dtype.name, "below": min(below, default=0)}
 
 
-def module_said(graph: OperatorGraph, function: str | None, values: Mapping[str, Any], inputs: Sequence[str]) -> dict[str, Any]:
+def module_spec(graph: OperatorGraph, function: str | None, values: Mapping[str, Any], inputs: Sequence[str]) -> dict[str, Any]:
     """Return how the module is made. Raises ValueError if nobody says it, or if forward's arguments cannot be told apart."""
     import torch
 
     origin = require_origin(graph)
     module, parameters = origin.module, [*origin.module.parameters()]
-    said: dict[str, Any] = {
+    spec: dict[str, Any] = {
         "bytes": sum(p.numel() * p.element_size() for p in parameters),
         "tied": len(parameters) != len([*module.named_parameters(remove_duplicate=False)]),
     }
     if function is not None:
-        said |= {"function": function, "values": dict(values)}
+        spec |= {"function": function, "values": dict(values)}
     elif type(module).__module__.startswith("transformers."):
         config = json.loads(module.config.to_json_string())
-        said |= {"class": type(module).__name__, "config": config, "dtype": str(module.dtype).removeprefix("torch.")}
+        spec |= {"class": type(module).__name__, "config": config, "dtype": str(module.dtype).removeprefix("torch.")}
     else:
         raise ValueError(
             f"{graph.name}: which function makes the module? give --module FILE.py:FUNCTION, which returns the torch.nn.Module"
@@ -82,5 +82,5 @@ def module_said(graph: OperatorGraph, function: str | None, values: Mapping[str,
             f"{graph.name}: forward is given {tensors} tensors, and the graph has the inputs {', '.join(inputs)}; export the "
             "plans and time your own steps"
         )
-    return said
+    return spec
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import taskflow
 from taskflow.cli import doctor_checks, doctor_checks_gpu
-from taskflow.cli.finding import MEND, NOTE, OK, WRONG, Finding
+from taskflow.cli.finding import MISSING, NOTE, OK, WRONG, Finding
 from taskflow.cli.main import main
 from taskflow.kernels.gpu.diagnostics import EXTRAS, INSTALL, install
 
@@ -36,7 +36,7 @@ def test_this_machine_can_run() -> None:
             "caches"} <= set(found)  # fmt: skip
     assert "loss" in found["training"]["found"] and found["MPI"]["state"] == OK
     for finding in value["findings"]:
-        assert finding["state"] in (OK, NOTE, MEND) and (finding["state"] != MEND or finding["mend"])
+        assert finding["state"] in (OK, NOTE, MISSING) and (finding["state"] != MISSING or finding["remedy"])
 
 
 def test_for_people() -> None:
@@ -66,11 +66,12 @@ def test_it_imports_nothing_that_may_be_missing() -> None:
 def test_no_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor_checks, "package", lambda name: None)
     mpi = found_by(doctor_checks._mpi)["MPI"]
-    assert mpi.state == MEND and "mpi4py is not installed" in mpi.found and mpi.mend.startswith("pip install 'soap-taskflow[mpi]'")
+    assert mpi.state == MISSING and "mpi4py is not installed" in mpi.found
+    assert mpi.remedy.startswith("pip install 'soap-taskflow[mpi]'")
     monkeypatch.setattr(doctor_checks, "package", lambda name: "4.0")
     monkeypatch.setattr(doctor_checks, "_LIBRARY", "raise RuntimeError('cannot load MPI library')")
     mpi = found_by(doctor_checks._mpi)["MPI"]
-    assert mpi.state == MEND and "cannot load MPI library" in mpi.found
+    assert mpi.state == MISSING and "cannot load MPI library" in mpi.found
 
 
 def test_an_mpirun_of_another_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_an_mpirun_of_another_mpi(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(doctor_checks, "_LIBRARY", "print('MPICH')")
     found = found_by(doctor_checks._mpi)
-    assert found["MPI"].state == OK and found["mpirun"].state == MEND
+    assert found["MPI"].state == OK and found["mpirun"].state == MISSING
     assert "of another MPI than mpi4py's" in found["mpirun"].found
 
 
@@ -104,16 +105,16 @@ def test_no_driver_and_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found_by(doctor_checks_gpu.gpu)["GPU"].state == NOTE
     monkeypatch.setattr(doctor_checks_gpu, "devices_found", lambda: ["NVIDIA H200, 143771 MiB, 580.1"])
     monkeypatch.setattr(doctor_checks_gpu, "package", lambda name: None)
-    assert found_by(doctor_checks_gpu.gpu)["CUDA driver"].state == MEND
+    assert found_by(doctor_checks_gpu.gpu)["CUDA driver"].state == MISSING
     for driver, extra in ((13000, "gpu"), (14010, "gpu"), (12040, "gpu-cuda12")):
         monkeypatch.setattr(doctor_checks_gpu, "driver_version", lambda driver=driver: driver)
         found = found_by(doctor_checks_gpu.gpu)
         assert found["GPU"].found == "NVIDIA H200, 143771 MiB, 580.1" and found["CUDA driver"].state == OK
-        assert {found[name].mend for name in ("CuPy", "cuDNN", "cuDNN frontend", "NCCL")} == {install(driver // 1000)}
+        assert {found[name].remedy for name in ("CuPy", "cuDNN", "cuDNN frontend", "NCCL")} == {install(driver // 1000)}
         assert extra_of(install(driver // 1000)) == extra
     monkeypatch.setattr(doctor_checks_gpu, "driver_version", lambda: 11080)
     assert found_by(doctor_checks_gpu.gpu)["CUDA driver"].found == "CUDA 11.8 is too old"
-    monkeypatch.setattr(doctor_checks_gpu, "works", lambda mend: iter(()))
+    monkeypatch.setattr(doctor_checks_gpu, "works", lambda remedy: iter(()))
     monkeypatch.setattr(doctor_checks_gpu, "package", lambda name: "14.0" if name == "cupy-cuda12x" else None)
     assert found_by(doctor_checks_gpu.gpu)["CuPy"] == Finding("CuPy", OK, "cupy-cuda12x 14.0")
 
@@ -147,10 +148,10 @@ def test_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_blas_that_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_checks, "instruction_set", lambda: ["avx2", "avx512f"])
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    said = [f for f in doctor_checks._kernels() if f.state == MEND and f.about == "BLAS"]
-    assert said and said[0].mend == "unset OPENBLAS_CORETYPE"
+    said = [f for f in doctor_checks._kernels() if f.state == MISSING and f.about == "BLAS"]
+    assert said and said[0].remedy == "unset OPENBLAS_CORETYPE"
     monkeypatch.delenv("OPENBLAS_CORETYPE")
-    assert not [f for f in doctor_checks._kernels() if f.state == MEND and f.about == "BLAS"]
+    assert not [f for f in doctor_checks._kernels() if f.state == MISSING and f.about == "BLAS"]
 
 
 def test_what_keeps_a_card_from_working(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,17 +162,17 @@ def test_what_keeps_a_card_from_working(monkeypatch: pytest.MonkeyPatch) -> None
     found = answers(0, "NVIDIA H200")
     assert found == {"GPU kernels": Finding("GPU kernels", OK, "a kernel and a product ran on NVIDIA H200")}
     found = answers(0, "NVIDIA H200\nImportError: no libcudnn")
-    assert found["cuDNN at work"].state == MEND and "no libcudnn" in found["cuDNN at work"].found
+    assert found["cuDNN at work"].state == MISSING and "no libcudnn" in found["cuDNN at work"].found
     found = answers(1, "Traceback\ntaskflow.DeviceMissing: GPU 0 cannot be used: memory is full")
-    assert found["GPU kernels"].state == MEND and found["GPU kernels"].found.endswith("memory is full")
+    assert found["GPU kernels"].state == MISSING and found["GPU kernels"].found.endswith("memory is full")
     rows = [("A", "Default", "Disabled"), ("B", "Exclusive_Process", "[N/A]"), ("C", "Prohibited", "Enabled")]
     said = [(one.about, one.state) for one in doctor_checks_gpu.modes(rows)]
-    assert said == [("GPU sharing", NOTE), ("GPU sharing", MEND), ("MIG", NOTE)]
+    assert said == [("GPU sharing", NOTE), ("GPU sharing", MISSING), ("MIG", NOTE)]
 
 
 def test_the_doctor_really_tries_a_gpu() -> None:
     (found,) = [one for one in doctor_checks_gpu.works() if one.about == "GPU kernels"]
-    if found.state == MEND:
+    if found.state == MISSING:
         assert "GPU" in found.found and "\n" not in found.found
     else:
         assert found.found.startswith("a kernel and a product ran on ")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from taskflow.cli.main import main
 from taskflow.cli.model import build_model
-from taskflow.cli.problem import RULES
+from taskflow.cli.options import RULES
 from taskflow.cli.search import more_time
 from taskflow.machine import load_machine
 from taskflow.mapper import HybridParallel, map_graph, parse_plan

@@ -41,7 +41,7 @@ def test_the_next_plans_are_of_other_kinds_and_no_faster(tmp_path: Path) -> None
 def test_the_grid_that_was_searched_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """And its plans are those of a grid that is made anew."""
     made = make_problem("gpt-2", "h100", 4, 16, "paper", "adam", settings={"layers": "4"})
-    found = search(made.graph, made.machine, budget="60p", use=made.evaluator, memory=made.room)
+    found = search(made.graph, made.machine, budget="60p", use=made.evaluator, memory=made.memory_check)
 
     def plans(found: SearchResult) -> list[tuple[str, float]]:
         plans = next_best(made, found, [], 3, SpaceOptions(), None, Deadline())

@@ -14,7 +14,8 @@ import pytest
 from fast_and_slow import fast_among
 
 import taskflow
-from taskflow.cli.problem import RULES, Problem, describe, make_evaluator
+from taskflow.cli.options import RULES
+from taskflow.cli.problem import Problem, describe, make_evaluator
 from taskflow.models.llama import LlamaConfig, llama
 from taskflow.operators.constant import ConstantArray
 

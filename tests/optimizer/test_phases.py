@@ -201,7 +201,7 @@ def test_an_interrupted_search_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch
 def test_plans_in_notation_have_one_bound_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of plans with an order holds for all, so none is computed for plans without one."""
     module, asked = import_module("taskflow.optimizer.search"), list[str]()
-    monkeypatch.setattr(module, "lower_bound", lambda *_, **__: asked.append("operators") or 0.0)
+    monkeypatch.setattr(module, "unordered_bound", lambda *_, **__: asked.append("operators") or 0.0)
     assert searched().lower_bound > 0 and not asked
     searched(memory=False)
     assert asked == ["operators"]

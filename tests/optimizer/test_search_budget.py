@@ -22,7 +22,7 @@ from taskflow.optimizer.algorithms.guided import guided
 from taskflow.optimizer.algorithms.initial import known
 from taskflow.optimizer.algorithms.mcmc import mcmc
 from taskflow.optimizer.algorithms.moves import SYNCS
-from taskflow.optimizer.algorithms.optcnn import MOST_PROCESSORS, additive_plan
+from taskflow.optimizer.algorithms.optcnn import MOST_PAIRED, additive_plan
 from taskflow.optimizer.bounds.work_and_path import lower_bound
 from taskflow.optimizer.budget import Budget, Deadline
 from taskflow.optimizer.cost.task_costs import Roofline
@@ -171,8 +171,8 @@ def test_a_bound_that_is_cut_short_still_holds() -> None:
 
 
 def test_dynamic_programming_says_what_it_leaves_out() -> None:
-    evaluator = make_evaluator(build("mlp", preset="small"), load_machine("h100", 2 * MOST_PROCESSORS))
-    with pytest.raises(TimeoutError, match=f"more than {MOST_PROCESSORS} processors"):
+    evaluator = make_evaluator(build("mlp", preset="small"), load_machine("h100", 2 * MOST_PAIRED))
+    with pytest.raises(TimeoutError, match=f"more than {MOST_PAIRED} processors"):
         additive_plan(evaluator, over=lambda: False)
     small = make_evaluator(build("mlp", preset="small"), load_machine("h100", 8))
     with pytest.raises(TimeoutError, match="no time"):

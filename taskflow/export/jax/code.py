@@ -58,11 +58,11 @@ def _tables(plan: JaxPlan) -> str:
         f"SAMPLES = {_names(plan.samples)}  # the axes that cut the batch",
         f"MICRO_BATCHES = {plan.micro_batches}",
         "PARAMETERS = {  # name (# is any number): shape, as it is read, as its optimiser state lies, ZeRO's stage",
-        *(f'    "{name}": Kept({said}),' for name, said in parameters.items()), "}",
+        *(f'    "{name}": Kept({value}),' for name, value in parameters.items()), "}",
         "ACTIVATIONS = {  # operator: where what it makes lies, one after the other; (): as its inputs bring it",
-        *(f'    "{name}": {said},' for name, said in activations.items()), "}",
+        *(f'    "{name}": {value},' for name, value in activations.items()), "}",
         "RECOMPUTED = (  # operators that are computed again in the backward pass",
-        *(f'    "{name}",' for name, said in again.items() if said == "True"), ")",
+        *(f'    "{name}",' for name, value in again.items() if value == "True"), ")",
     ]
     return "\n".join(lines) + "\n"
 
@@ -70,10 +70,10 @@ def _tables(plan: JaxPlan) -> str:
 def by_pattern(table: Mapping[str, str]) -> dict[str, str]:
     """Return the table with # for the numbers in names; all names of a pattern share one entry."""
     found: dict[str, set[str]] = {}
-    for name, said in table.items():
-        found.setdefault(NUMBER.sub("#", name), set()).add(said)
+    for name, value in table.items():
+        found.setdefault(NUMBER.sub("#", name), set()).add(value)
     return {
-        (pattern if len(found[pattern := NUMBER.sub("#", name)]) == 1 else name): said for name, said in table.items()
+        (pattern if len(found[pattern := NUMBER.sub("#", name)]) == 1 else name): value for name, value in table.items()
     }
 
 

@@ -193,7 +193,7 @@ class _Expression:
     # ---- activations -------------------------------------------------------------------------------------------------
 
     def _activations(self) -> dict[str, tuple[Spec, ...]]:
-        made: dict[tuple[int, int], list[Lies]] = {}
+        result: dict[tuple[int, int], list[Lies]] = {}
         found: dict[str, tuple[Spec, ...]] = {}
         readers: dict[tuple[int, int], list[tuple[Node, int]]] = {}
         for node in self.graph:
@@ -210,21 +210,21 @@ class _Expression:
                 read = self._read(readers.get(key, []))
                 summed = any(lies.partial for lies in lying)
                 kept = read if summed and read is not None else [WHOLE if lies.partial else lies for lies in lying]
-                made[key] = kept
+                result[key] = kept
                 specs = [self._spec(kept, rank)]
                 # Before a product with a weight the compiler gathers by itself, and adds gradients up in pieces.
                 if read is not None and read != kept and not any(n.parameters for n, _ in readers[key]):
                     specs.append(self._spec(read, rank))
-                says = summed or len(specs) > 1 or self._changes(node, made)
+                says = summed or len(specs) > 1 or self._changes(node, result)
                 found[tensor.name] = tuple(specs) if says else ()
         return found
 
-    def _changes(self, node: Node, made: Mapping[tuple[int, int], list[Lies]]) -> bool:
+    def _changes(self, node: Node, result: Mapping[tuple[int, int], list[Lies]]) -> bool:
         """True if an operator's cut differs from the one that its inputs imply."""
         if node.parameters or node.operator.work in HEAVY:
             return True
         for k, tensor in enumerate(node.inputs):
-            if (tensor.node, tensor.index) not in made or made[tensor.node, tensor.index] != self._input(node, k):
+            if (tensor.node, tensor.index) not in result or result[tensor.node, tensor.index] != self._input(node, k):
                 return True
         return False
 

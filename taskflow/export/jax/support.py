@@ -88,13 +88,13 @@ def _keys(path: Any) -> tuple[str, ...]:
 
 def _known(path: Any, leaf: Any, names: Names) -> Kept:
     """The plan's entry of a leaf, with specs in the order of the leaf's axes. ValueError if shapes differ."""
-    said = names(_keys(path))
-    given = said if isinstance(said, Leaf) else Leaf(said)
+    named = names(_keys(path))
+    given = named if isinstance(named, Leaf) else Leaf(named)
     kept: Kept = _found(PARAMETERS, given.name)
     axes = given.axes if given.axes is not None else tuple(range(len(kept.shape)))
     wanted = tuple(size if axis is None else kept.shape[axis] for axis, size in zip(axes, leaf.shape))
-    said_all = sorted(axis for axis in axes if axis is not None) == [*range(len(kept.shape))]
-    if len(axes) != len(leaf.shape) or wanted != tuple(leaf.shape) or not said_all:
+    named_all = sorted(axis for axis in axes if axis is not None) == [*range(len(kept.shape))]
+    if len(axes) != len(leaf.shape) or wanted != tuple(leaf.shape) or not named_all:
         raise ValueError(
             f"{'.'.join(_keys(path))} has the shape {tuple(leaf.shape)}, but the plan's {given.name} is {kept.shape}, read with "
             f"axes {axes}; let `names` return Leaf(name, axes)"
@@ -186,12 +186,12 @@ def constrained_flax(names: Callable[[tuple[str, ...]], Any] = dotted) -> Any:
     import flax.linen as nn
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        made = call(*args, **kwargs)
+        result = call(*args, **kwargs)
         if context.method_name != "__call__" or not context.module.path:
-            return made
+            return result
         name = names(context.module.path)
         name = name.name if isinstance(name, Leaf) else name
-        return constrain(made, name) if name in ACTIVATIONS or _pattern(name) in ACTIVATIONS else made
+        return constrain(result, name) if name in ACTIVATIONS or _pattern(name) in ACTIVATIONS else result
 
     return nn.intercept_methods(intercept)
 

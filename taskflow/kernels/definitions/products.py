@@ -25,13 +25,13 @@ class ProductKernels:
             np.matmul(a, b, out=out)
 
     def multiplier(
-        self, b: Array, rows: int, uses: int, stamp: object = None, room: Array | None = None
+        self, b: Array, rows: int, uses: int, stamp: object = None, scratch: Array | None = None
     ) -> Callable[[Array, Array], None]:
         """Return a function (a, out) that adds a (rows, K) @ b (K, N) to out (rows, N), both contiguous.
 
         It is called ``uses`` times, so a kernel set may first pack b into a faster layout. ``stamp``: a version of b's
         contents; with the same memory and an equal stamp, the packing of an earlier call is used again. With None the function
-        is valid only until the next one is asked for. ``room``: memory to pack b into, used if it is large enough; the same
+        is valid only until the next one is asked for. ``scratch``: memory to pack b into, used if it is large enough; the same
         memory with an equal stamp."""
 
         def multiply(a: Array, out: Array) -> None:

@@ -259,7 +259,7 @@ class Convolutions:
 
     def _decline(self, sliding: Sliding, error: Exception) -> None:
         """Say the first time that cuDNN does not do something, and note it every time."""
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        message = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if not self.declined:
-            print(f"taskflow: cuDNN declines {sliding} ({said}); this goes by patches and products", file=sys.stderr)
-        self.declined[str(sliding)] = said
+            print(f"taskflow: cuDNN declines {sliding} ({message}); this goes by patches and products", file=sys.stderr)
+        self.declined[str(sliding)] = message

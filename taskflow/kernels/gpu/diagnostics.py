@@ -40,10 +40,10 @@ REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
 
 def remedy(error: BaseException) -> str:
     """Return one clause on how to mend an error, or on where to look if the error is not known."""
-    said = f"{type(error).__name__} {error}".lower()
-    for signs, mend in REMEDIES:
-        if any(sign in said or sign in said.replace(" ", "") for sign in signs):
-            return mend
+    message = f"{type(error).__name__} {error}".lower()
+    for signs, hint in REMEDIES:
+        if any(sign in message or sign in message.replace(" ", "") for sign in signs):
+            return hint
     return "see nvidia-smi and `taskflow doctor`"
 
 

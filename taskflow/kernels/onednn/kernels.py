@@ -64,7 +64,7 @@ class OneDNNKernels(NativeKernels):
         super().matmul(a, b, out, accumulate)
 
     def multiplier(
-        self, b: Array, rows: int, uses: int, stamp: object = None, room: Array | None = None
+        self, b: Array, rows: int, uses: int, stamp: object = None, scratch: Array | None = None
     ) -> Callable[[Array, Array], None]:
         # Only a transposed b is worth it: the library packs another one about as fast as it multiplies by it.
         inner, columns = b.shape
@@ -73,9 +73,9 @@ class OneDNNKernels(NativeKernels):
             not transposed or not 16 < rows <= MIDDLING_ROWS or rows * b.size < ONE_THREAD
             or (stamp is None and uses < 3)
         ):
-            return super().multiplier(b, rows, uses, stamp, room)
+            return super().multiplier(b, rows, uses, stamp, scratch)
         product = self._product(rows, inner, columns, True, True)
-        packed = self._pack(product, b, stamp, room)
+        packed = self._pack(product, b, stamp, scratch)
 
         def multiply(a: Array, out: Array) -> None:
             product(a, packed, out)
@@ -88,12 +88,12 @@ class OneDNNKernels(NativeKernels):
             self._made[key] = self._library.Product(*key, self.threads)
         return self._made[key]
 
-    def _pack(self, product: Any, b: Array, stamp: object, room: Array | None) -> Array:
-        given = room is not None and room.nbytes >= product.nbytes
-        key = (b.ctypes.data if stamp is not None else 0, product, room.ctypes.data if given and room is not None else 0)
+    def _pack(self, product: Any, b: Array, stamp: object, scratch: Array | None) -> Array:
+        given = scratch is not None and scratch.nbytes >= product.nbytes
+        key = (b.ctypes.data if stamp is not None else 0, product, scratch.ctypes.data if given and scratch is not None else 0)
         known, block = self._packed.get(key, (None, None))
         if block is None:
-            block = room[: product.nbytes] if given and room is not None else np.empty(product.nbytes, np.uint8)
+            block = scratch[: product.nbytes] if given and scratch is not None else np.empty(product.nbytes, np.uint8)
         if stamp is None or known != stamp:
             product.pack(b, block)
             self._packed[key] = (stamp, block)

@@ -62,7 +62,7 @@ def greedy(speaker: Speaker, source: Array, *, alpha: float = 0.0) -> list[Trans
     """Translate by always taking the likeliest word, up to the end word: one translation for each row of source (batch, steps)."""
     speaker.hear(source)
     words, parents = _first(speaker)
-    said: list[list[int]] = [[] for _ in range(speaker.batch)]
+    spoken: list[list[int]] = [[] for _ in range(speaker.batch)]
     totals, open_rows = [0.0] * speaker.batch, set(range(speaker.batch))
     for _ in range(speaker.steps):
         scores = speaker.scores(words, parents)
@@ -70,7 +70,7 @@ def greedy(speaker: Speaker, source: Array, *, alpha: float = 0.0) -> list[Trans
             logs = log_softmax(scores[:, 0])
             words[:] = logs.argmax(axis=1)[:, None]
             for n in sorted(open_rows):
-                said[n].append(int(words[n, 0]))
+                spoken[n].append(int(words[n, 0]))
                 totals[n] += float(logs[n, words[n, 0]])
                 if words[n, 0] == speaker.end:
                     open_rows.remove(n)
@@ -78,7 +78,7 @@ def greedy(speaker: Speaker, source: Array, *, alpha: float = 0.0) -> list[Trans
         if not more:
             break
     found = [
-        Translation(tuple(s), total, total / length_penalty(len(s), alpha) if s else 0.0) for s, total in zip(said, totals)
+        Translation(tuple(s), total, total / length_penalty(len(s), alpha) if s else 0.0) for s, total in zip(spoken, totals)
     ]
     return list(speaker.transport.broadcast(found))
 
@@ -124,12 +124,12 @@ class _Beams:
         flat, before, self.alive = totals.ravel(), self.alive, []
         for at in _largest(flat, self.width - len(self.ended)):
             parent, word = divmod(int(at), totals.shape[1])
-            said = ((*before[parent][0], word), float(flat[at]))
+            spoken = ((*before[parent][0], word), float(flat[at]))
             if word == self.end or last:
-                self.ended.append(said)
+                self.ended.append(spoken)
             else:
                 words[len(self.alive)], parents[len(self.alive)] = word, parent
-                self.alive.append(said)
+                self.alive.append(spoken)
         return words, parents
 
     def ranked(self, alpha: float) -> list[Translation]:

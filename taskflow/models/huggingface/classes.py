@@ -25,8 +25,8 @@ def class_of(transformers: Any, config: Any) -> Any:
                 f"{config.model_type} has no such head"
             )
         if found.__name__ != name:
-            said = f"{found.__name__}, by its model_type, is planned"
-            note(f"hf: transformers {transformers.__version__} has no class {name}; {said}")
+            given = f"{found.__name__}, by its model_type, is planned"
+            note(f"hf: transformers {transformers.__version__} has no class {name}; {given}")
         if len(names) > 1:
             note(f"hf: the config names {', '.join(names)}; {found.__name__} is planned")
         return found
@@ -68,8 +68,8 @@ def why_not_built(config: Any, error: Exception) -> str:
     if not isinstance(error, KeyError) or not error.args:
         plain = isinstance(error, (ValueError, RuntimeError, NotImplementedError))
         return one_line(error) if plain else "its entries do not go together, or one has a value that it cannot have"
-    said = {**config.to_dict(), **(config.to_dict().get("rope_scaling") or {}), **(config.to_dict().get("rope_parameters") or {})}
-    entry = next((key for key, value in said.items() if isinstance(value, str) and value == error.args[0]), None)
+    given = {**config.to_dict(), **(config.to_dict().get("rope_scaling") or {}), **(config.to_dict().get("rope_parameters") or {})}
+    entry = next((key for key, value in given.items() if isinstance(value, str) and value == error.args[0]), None)
     if entry is None:
         return one_line(error)
     close: list[str] = []

@@ -105,15 +105,15 @@ def from_config(
     return graph
 
 
-def _whatever_is_missing(module: Any, made: Callable[[], OperatorGraph]) -> OperatorGraph:
+def _whatever_is_missing(module: Any, result: Callable[[], OperatorGraph]) -> OperatorGraph:
     """The graph that is made of a module. None stands for a result that its forward asks for and a part of it does not return."""
     try:
-        return made()
+        return result()
     except ValueError as error:
         if (name := missing_result(error)) is None:
             raise
     with returning_none(name):
-        graph = made()
+        graph = result()
     asks = f"its forward asks for {name}, which a part of it does not return in transformers {_transformers().__version__}"
     note(f"hf: {type(module).__name__}: {asks}; planned as if that were None")
     return graph
@@ -126,36 +126,36 @@ def module_of(
     parameters are on the meta device; its buffers (tables of positions) are real."""
     plain = _read(config)
     transformers = _transformers()
-    said = plain | changes
-    kind = said.get("model_type")
+    entries = plain | changes
+    kind = entries.get("model_type")
     if kind is None:
         raise ValueError('hf: the config has no "model_type"; it must be a config.json of Hugging Face\'s transformers')
     known = _known(transformers, kind, plain)
     unknown = [key for key in changes if key not in known]
     if unknown:
         raise ValueError(f"hf: the config of {kind} has no entry {', '.join(unknown)}")
-    said = without_choices_of_a_run(said)
+    entries = without_choices_of_a_run(entries)
     try:
         with _silent(transformers):
-            made = transformers.AutoConfig.for_model(**said)
+            result = transformers.AutoConfig.for_model(**entries)
     except Exception as error:  # whatever its checks raise
-        why = _blamed(transformers, said) or f"the config: {one_line(error)}"
+        why = _blamed(transformers, entries) or f"the config: {one_line(error)}"
         raise ValueError(f"hf: transformers {transformers.__version__} does not take {why}") from error
-    for each in (made, made.get_text_config()):
+    for each in (result, result.get_text_config()):
         each.use_cache = False  # caches are for generating; training has none
         each.output_router_logits = False  # they are for a loss that the graph has not, which `say_what_is_replaced` says
         if isinstance(layers := getattr(each, "num_hidden_layers", 0), int) and layers > MOST_LAYERS:
             raise ValueError(f"hf: num_hidden_layers must be at most {MOST_LAYERS:,}, got {short(layers)}")
-    cls = class_of(transformers, made)
+    cls = class_of(transformers, result)
     import torch
 
     from taskflow.models.pytorch import on_meta
 
     try:
         with _silent(transformers), nullcontext() if weights else on_meta():
-            module = cls._from_config(made, dtype=getattr(torch, dtype_of(said) if dtype is None else str(float_type(dtype))))
+            module = cls._from_config(result, dtype=getattr(torch, dtype_of(entries) if dtype is None else str(float_type(dtype))))
     except Exception as error:  # whatever building it raises, such as for an activation that there is not
-        raise ValueError(f"hf: {cls.__name__} cannot be built: {why_not_built(made, error)}") from error
+        raise ValueError(f"hf: {cls.__name__} cannot be built: {why_not_built(result, error)}") from error
     return _with_tables(module).train()
 
 
@@ -222,19 +222,19 @@ def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"hf: there is no file {path}; give a config.json, or the folder of a model")
     try:
-        said = json.loads(path.read_text("utf-8"))
+        entries = json.loads(path.read_text("utf-8"))
     except UnicodeDecodeError as error:
         raise ValueError(f"hf: {path} is not JSON: byte {error.start} is no text in UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"hf: {path} is not JSON: {error}") from error
-    if not isinstance(said, dict):
-        raise ValueError(f"hf: {path} must hold an object, got {type(said).__name__}")
-    names = said.get("architectures") or []
+    if not isinstance(entries, dict):
+        raise ValueError(f"hf: {path} must hold an object, got {type(entries).__name__}")
+    names = entries.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"hf: {path}: architectures must be a list of names of classes, got {short(names)}")
-    if not isinstance(said.get("model_type", ""), str):
-        raise ValueError(f"hf: {path}: model_type must be a name, got {short(said['model_type'])}")
-    return said
+    if not isinstance(entries.get("model_type", ""), str):
+        raise ValueError(f"hf: {path}: model_type must be a name, got {short(entries['model_type'])}")
+    return entries
 
 
 def _transformers() -> Any:
@@ -246,12 +246,12 @@ def _transformers() -> Any:
     return transformers
 
 
-def _blamed(transformers: Any, said: Mapping[str, Any]) -> str:
+def _blamed(transformers: Any, entries: Mapping[str, Any]) -> str:
     """The entry of a config without which transformers takes it; empty if there is no single one."""
-    for key in said.keys() - {"model_type"}:
+    for key in entries.keys() - {"model_type"}:
         with suppress(Exception), _silent(transformers):  # whatever its checks raise
-            transformers.AutoConfig.for_model(**{other: value for other, value in said.items() if other != key})
-            return f"{key} = {short(said[key])} in the config"
+            transformers.AutoConfig.for_model(**{other: value for other, value in entries.items() if other != key})
+            return f"{key} = {short(entries[key])} in the config"
     return ""
 
 
@@ -274,10 +274,10 @@ def _quiet(transformers: Any) -> Iterator[None]:
         transformers.logging.set_verbosity(level)
 
 
-def _known(transformers: Any, kind: str, said: Mapping[str, Any]) -> set[str]:
+def _known(transformers: Any, kind: str, entries: Mapping[str, Any]) -> set[str]:
     """Entries that a config of this kind has."""
     try:
         plain = transformers.AutoConfig.for_model(kind)
     except Exception as error:
         raise ValueError(f"hf: transformers {transformers.__version__} has no model_type {kind!r}") from error
-    return {*plain.to_dict(), *plain.attribute_map, *said} - {"use_cache"} | {"architectures"}
+    return {*plain.to_dict(), *plain.attribute_map, *entries} - {"use_cache"} | {"architectures"}

@@ -44,10 +44,10 @@ def images_beside(module: Any, batch: int) -> dict[str, Any]:
     if patches := patches_beside(module, batch):
         return dict(patches)
     own = getattr(module.config, "vision_config", None)
-    said = [getattr(own, name, None) for name in ("num_channels", "image_size")]
-    if "pixel_values" not in inspect.signature(type(module).forward).parameters or not all(isinstance(one, int) for one in said):
+    sizes = [getattr(own, name, None) for name in ("num_channels", "image_size")]
+    if "pixel_values" not in inspect.signature(type(module).forward).parameters or not all(isinstance(one, int) for one in sizes):
         return {}
-    channels, side = said
+    channels, side = sizes
     return {"pixel_values": torch.empty(batch, channels, side, side, dtype=module.dtype, device="meta")}
 
 
@@ -80,7 +80,7 @@ def require_no_other_part(module: Any, fed: set[str]) -> None:
     """Raise ValueError if a tower would be left out; it offers the text part by name."""
     if parts := other_parts(module, fed):
         raise ValueError(
-            f"hf: {type(module).__name__} reads more than tokens: {_said(parts)} would be left out. hf:CONFIG.json#text "
+            f"hf: {type(module).__name__} reads more than tokens: {_message(parts)} would be left out. hf:CONFIG.json#text "
             f'(part="text") plans its text part alone, {_text_class(module)}'
         )
 
@@ -101,10 +101,10 @@ def take_part(module: Any, part: str, fed: set[str]) -> None:
     for _, path, _ in (*parts, *joining):
         parent, _, name = path.rpartition(".")
         module.get_submodule(parent)._modules[name] = None
-    note(f"hf: {type(module).__name__}: its text part alone is planned, {_text_class(module)}, without {_said(parts + joining)}")
+    note(f"hf: {type(module).__name__}: its text part alone is planned, {_text_class(module)}, without {_message(parts + joining)}")
 
 
-def _said(parts: list[tuple[str, str, Any]]) -> str:
+def _message(parts: list[tuple[str, str, Any]]) -> str:
     return ", ".join(
         f"{path} ({sum(p.numel() for p in part.parameters()):,} parameters{f', of its {key}' if key else ''})"
         for key, path, part in parts

@@ -26,9 +26,9 @@ class PatchGrid(NamedTuple):
 
 def grid_of(module: Any) -> PatchGrid | None:
     """Return the patches of an image of about the usual size, for a network that reads them beside a grid; None for another one."""
-    own, said = getattr(module.config, "vision_config", None), inspect.signature(type(module).forward).parameters
+    own, accepts = getattr(module.config, "vision_config", None), inspect.signature(type(module).forward).parameters
     patch, merged = (getattr(own, name, None) for name in ("patch_size", "spatial_merge_size"))
-    if GRID not in said or "pixel_values" not in said or not all(isinstance(one, int) and one > 0 for one in (patch, merged)):
+    if GRID not in accepts or "pixel_values" not in accepts or not all(isinstance(one, int) and one > 0 for one in (patch, merged)):
         return None
     least, window = patch * merged, getattr(own, "window_size", None)  # type: ignore[operator]
     if isinstance(window, int) and window >= least:
@@ -96,5 +96,5 @@ def attention_by_spans(
         raise ValueError(f"{type(module).__name__} divides its patches into spans of {sorted(lengths)}; all must be equally long")
     (length,), heads = lengths, query.shape[1]
     q, k, v = (x.transpose(1, 2).reshape(-1, length, x.shape[1], x.shape[-1]).transpose(1, 2) for x in (query, key, value))
-    made = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=bool(is_causal), scale=scaling)
-    return made.transpose(1, 2).reshape(1, -1, heads, value.shape[-1]), None
+    result = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=bool(is_causal), scale=scaling)
+    return result.transpose(1, 2).reshape(1, -1, heads, value.shape[-1]), None

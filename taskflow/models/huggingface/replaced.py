@@ -26,10 +26,10 @@ GENERATING = {
 ATTENTION = ("_attn_implementation", "attn_implementation")
 
 
-def without_choices_of_a_run(said: Mapping[str, Any]) -> dict[str, Any]:
+def without_choices_of_a_run(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config's entries without kernels of attention that only run on GPUs, and without recomputation: which kernel
     computes the same, and what is computed twice, are not the network's. `say_what_is_replaced` says it."""
-    kept = dict(said)
+    kept = dict(entries)
     kept.pop("gradient_checkpointing", None)
     for key in ATTENTION:
         if str(kept.get(key, "")).startswith(("flash", "kernels-", "paged")):
@@ -51,32 +51,32 @@ RANDOM = {
 def without_random_parts(module: Any) -> list[str]:
     """Turn off what forward draws by itself, layers that it leaves out or masks of the data, and what it does to weights. Returns
     what is said of it."""
-    said: list[str] = []
+    entries: list[str] = []
     configs = {id(each): each for each in (module.config, module.config.get_text_config())}.values()
     for config, (key, text) in product(configs, RANDOM.items()):
         value = getattr(config, key, None)
         if value:
             none = None if key.startswith(("pos_", "altup_")) else type(value)(0)
             object.__setattr__(config, key, none)  # which not every config would take
-            said.append(text.format(key, value))
+            entries.append(text.format(key, value))
     for part in module.modules():
-        if said and isinstance(getattr(part, "layerdrop", None), float):
+        if entries and isinstance(getattr(part, "layerdrop", None), float):
             part.layerdrop = 0.0
-    return said
+    return entries
 
 
 TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-def dtype_of(said: Mapping[str, Any]) -> str:
+def dtype_of(entries: Mapping[str, Any]) -> str:
     """Return the float type that a config says its weights have; float32 if it says none that is computed in."""
-    text = said.get("text_config")
-    wanted = _said_type({**text, **said} if isinstance(text, Mapping) else said)
+    text = entries.get("text_config")
+    wanted = _type_entry({**text, **entries} if isinstance(text, Mapping) else entries)
     return wanted if wanted in TYPES else "float32"
 
 
-def _said_type(said: Mapping[str, Any]) -> str | None:
-    wanted = said.get("dtype") or said.get("torch_dtype")
+def _type_entry(entries: Mapping[str, Any]) -> str | None:
+    wanted = entries.get("dtype") or entries.get("torch_dtype")
     return None if wanted in (None, "auto") else str(wanted).removeprefix("torch.")
 
 
@@ -97,13 +97,13 @@ def require_cross_entropy(module: Any) -> None:
         )
 
 
-def say_what_is_replaced(module: Any, said: Mapping[str, Any]) -> None:
+def say_what_is_replaced(module: Any, entries: Mapping[str, Any]) -> None:
     """Say, each in one line, what a config says and the graph of its module has not."""
-    kind, text = type(module).__name__, said.get("text_config") or {}
+    kind, text = type(module).__name__, entries.get("text_config") or {}
     for each in without_random_parts(module):
         note(f"hf: {kind}: {each}")
-    both = {**text, **said} if isinstance(text, Mapping) else dict(said)
-    if (wanted := _said_type(both)) not in (None, *TYPES):
+    both = {**text, **entries} if isinstance(text, Mapping) else dict(entries)
+    if (wanted := _type_entry(both)) not in (None, *TYPES):
         note(f"hf: {kind}: the config says {wanted}; the network is planned in {dtype_of(both)}")
     quantised = both.get("quantization_config")
     if quantised:
@@ -122,17 +122,17 @@ def say_what_is_replaced(module: Any, said: Mapping[str, Any]) -> None:
     further = both.get("num_nextn_predict_layers")
     if further and not _reads(module, "num_nextn_predict_layers"):
         note(f"hf: {kind}: its {further} layers that predict further tokens are left out, as in transformers")
-    if unknown := _unknown(module, said):
+    if unknown := _unknown(module, entries):
         note(f"hf: {kind}: nothing in transformers' code of it reads the config's {listed(unknown)}: left out")
 
 
-def _unknown(module: Any, said: Mapping[str, Any]) -> list[str]:
+def _unknown(module: Any, entries: Mapping[str, Any]) -> list[str]:
     """Entries of a config that its class does not have and its code does not mention."""
     known = FREE | GENERATING
     for config in (module.config, module.config.get_text_config()):
         kind = type(config)
         known |= {*kind().to_dict(), *getattr(config, "attribute_map", {}), *inspect.signature(kind).parameters}
-    return [key for key in said if key not in known and not _reads(module, key)]
+    return [key for key in entries if key not in known and not _reads(module, key)]
 
 
 def _reads(module: Any, key: str) -> bool:

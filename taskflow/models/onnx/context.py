@@ -107,11 +107,11 @@ class Context:
 
     def attributes(self, node: Any, **defaults: Any) -> dict[str, Any]:
         """Return a node's attributes, with defaults for those that are absent. Raises Unknown for any other attribute."""
-        said = {a.name: self.onnx.helper.get_attribute_value(a) for a in node.attribute}
-        said = {k: v.decode(errors="backslashreplace") if isinstance(v, bytes) else v for k, v in said.items()}
-        if other := sorted(said.keys() - defaults.keys()):
-            raise Unknown(f"attribute {other[0]}={said[other[0]]!r} is not understood")
-        return defaults | said
+        given = {a.name: self.onnx.helper.get_attribute_value(a) for a in node.attribute}
+        given = {k: v.decode(errors="backslashreplace") if isinstance(v, bytes) else v for k, v in given.items()}
+        if other := sorted(given.keys() - defaults.keys()):
+            raise Unknown(f"attribute {other[0]}={given[other[0]]!r} is not understood")
+        return defaults | given
 
     @staticmethod
     def has(node: Any, number: int) -> bool:
@@ -166,8 +166,8 @@ class Context:
             raise Unknown(f"input {number} ({name}) is {array.dtype}; one float type in the whole network, please")
         if array.dtype.kind not in "fiu":
             raise Unknown(f"input {number} ({name}) is {array.dtype}, which no operator here reads")
-        made = ops.constant(self.graph, array.reshape(array.shape or (1,)), name=f"{name_of(node)}.constant")
-        return made if array.shape else ops.reshape(made, ())
+        result = ops.constant(self.graph, array.reshape(array.shape or (1,)), name=f"{name_of(node)}.constant")
+        return result if array.shape else ops.reshape(result, ())
 
     def is_truth(self, node: Any, number: int) -> bool:
         """True if an input is truth values."""
@@ -234,9 +234,9 @@ class Context:
             raise Unknown(f"shares {weights[0].name} with a node that has other weights beside it, or reads it transposed")
         return self.together[key]
 
-    def own(self, made: Tensor, *weights: LayerWeight) -> Tensor:
+    def own(self, result: Tensor, *weights: LayerWeight) -> Tensor:
         """Enter a layer's parameters, in the order of ``weights``, into the account."""
-        parameters = self.graph.parameters_of(made)
+        parameters = self.graph.parameters_of(result)
         if [p.shape for p in parameters] != [w.array.shape for w in weights]:
             shapes = ", ".join(f"{w.name} {list(w.array.shape)}" for w in weights)
             raise Unknown(f"its weights are {shapes}, but {', '.join(str(list(p.shape)) for p in parameters)} are needed")
@@ -246,25 +246,25 @@ class Context:
             there = self.owned.get(weight.name, ())
             if all(parameter != other for other, _ in there):
                 self.owned[weight.name] = (*there, (parameter, weight.turned))
-        return made
+        return result
 
     def parameter(self, weight: LayerWeight) -> Tensor:
         """Return a trained array as a tensor by itself."""
         held = self.tied(weight)
         kept = weight.turned if held is None else held[1]
         own = weight if kept == weight.turned else LayerWeight(weight.name, weight.array.T, kept)
-        made = ops.expand_weight(
+        result = ops.expand_weight(
             self.graph, own.array.shape, own.array.shape, init=started(own.array), name=own.name, parameters=self.owners(own)
         )
-        self.own(made, own)
-        return made if own is weight else ops.transpose(made, 0, 1, name=f"{own.name}.turned")
+        self.own(result, own)
+        return result if own is weight else ops.transpose(result, 0, 1, name=f"{own.name}.turned")
 
     def with_parameter(self, build: Callable[..., Tensor], x: Tensor, weight: LayerWeight, name: str = "") -> Tensor:
         """Combine a tensor and a trained array that is broadcast to its shape, as one operator."""
-        made = build(
+        result = build(
             x, weight.array.shape, init=started(weight.array), name=name or weight.name, parameters=self.owners(weight)
         )
-        return self.own(made, weight)
+        return self.own(result, weight)
 
     def hold(self, tensor: Tensor, weight: LayerWeight) -> None:
         """Enter a lasting state, which begins with an array of the file, into the account."""

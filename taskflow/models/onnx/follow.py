@@ -67,8 +67,8 @@ def follow(onnx: Any, model: Any, title: str, batch: int | None) -> FollowedMode
     for value in model.graph.output:
         if value.name not in context.values and value.name not in context.arrays and value.name not in context.also:
             why = context.left_out.get(value.name)
-            said = f"{why} have no counterpart here" if why else "no node makes it"
-            raise ValueError(f"from_onnx: {title}: output {value.name}: {said}")
+            reason = f"{why} have no counterpart here" if why else "no node makes it"
+            raise ValueError(f"from_onnx: {title}: output {value.name}: {reason}")
     account = context.account()
     if both := sorted(name for name in account.parameters.keys() & account.constants if context.arrays[name].ndim > 1):
         raise ValueError(f"from_onnx: {title}: initializer {both[0]} is trained by one node and is a fixed number of another")
@@ -165,14 +165,14 @@ def _follow(context: Context, node: Any, missing: Sequence[str]) -> None:
             )
         truths = [name in context.truth for name in node.input]
         context.moving = _key(node) in MOVES and truths[0] and (_key(node) != "Concat" or all(truths))
-        made = HANDLERS[_key(node)](context, node)
+        result = HANDLERS[_key(node)](context, node)
         if unread := [name for name in node.input if name and name not in context.read]:
             what = "initializer" if context.weight_at(unread[0]) is not None else "input"
             raise Unknown(f"{what} {unread[0]} would be left out")
     except (Unknown, ValueError, TypeError, KeyError, IndexError, OverflowError, ZeroDivisionError, AttributeError) as error:
         why = str(error) if isinstance(error, ValueError) else _unfit(context, node)
         raise ValueError(f"{where}: {why}") from error
-    for name, tensor in zip(node.output, made if isinstance(made, tuple) else (made,)):
+    for name, tensor in zip(node.output, result if isinstance(result, tuple) else (result,)):
         if context.moving or isinstance(tensor, Truth):
             context.truth.add(name)
         context.values[name] = tensor.tensor if isinstance(tensor, Truth) else tensor
@@ -213,8 +213,8 @@ def _is_known(context: Context, node: Any) -> bool:
     if kind == "Shape" and given[0] not in context.arrays:
         known = context.weight_at(given[0])
         whole = context.values[given[0]].shape if known is None else known.array.shape
-        said = context.attributes(node, start=0, end=None)
-        context.arrays[node.output[0]] = np.asarray(whole[said["start"] : said["end"]], np.int64)
+        reason = context.attributes(node, start=0, end=None)
+        context.arrays[node.output[0]] = np.asarray(whole[reason["start"] : reason["end"]], np.int64)
         return True
     trained = any(context.is_parameter(name) for name in given)
     original = context.weight_at(given[0]) if given else None

@@ -12,11 +12,11 @@ from taskflow.operators.tensor import Tensor
 
 
 def _unary(kind: str, build: Callable[..., Tensor]) -> None:
-    def made(c: Context, node: Any) -> Tensor:
+    def make(c: Context, node: Any) -> Tensor:
         c.attributes(node)
         return build(c.tensor(node, 0), name=name_of(node))
 
-    HANDLERS[kind] = made
+    HANDLERS[kind] = make
 
 
 for _kind, _build in {
@@ -36,10 +36,10 @@ def same(c: Context, node: Any) -> Tensor:
 @says("Dropout")
 def dropout(c: Context, node: Any) -> Tensor:
     """Dropout where training has it; evaluation and prediction pass everything on."""
-    said, ratio = c.attributes(node, ratio=0.5, seed=0), c.number(node, 1)
+    attrs, ratio = c.attributes(node, ratio=0.5, seed=0), c.number(node, 1)
     c.constant(node, 2)  # training_mode: a graph trains in training, and only then
     c.left_out |= {name: "which values a Dropout keeps" for name in node.output[1:] if name}
-    p = said["ratio"] if ratio is None else ratio
+    p = attrs["ratio"] if ratio is None else ratio
     return ops.dropout(c.tensor(node, 0), p, name=name_of(node)) if p else c.tensor(node, 0)
 
 
@@ -94,8 +94,8 @@ def elu(c: Context, node: Any) -> Tensor:
     """Exponential below 0."""
     kind, x, name = node.op_type, c.tensor(node, 0), name_of(node)
     if kind == "Selu":
-        said = c.attributes(node, alpha=1.6732632423543772, gamma=1.0507009873554805)
-        return ops.elu(x, said["alpha"], said["gamma"], name=name)
+        attrs = c.attributes(node, alpha=1.6732632423543772, gamma=1.0507009873554805)
+        return ops.elu(x, attrs["alpha"], attrs["gamma"], name=name)
     alpha = c.attributes(node, alpha=1.0)["alpha"]
     return ops.elu(x, alpha, 1.0, 1.0 if kind == "Elu" else 1 / alpha, name=name)
 
@@ -103,18 +103,18 @@ def elu(c: Context, node: Any) -> Tensor:
 @says("HardSigmoid")
 def hardsigmoid(c: Context, node: Any) -> Tensor:
     """Clamp alpha x + beta between 0 and 1."""
-    said, x, name = c.attributes(node, alpha=0.2, beta=0.5), c.tensor(node, 0), name_of(node)
-    if abs(said["alpha"] - 1 / 6) < 1e-6 and said["beta"] == 0.5:
+    attrs, x, name = c.attributes(node, alpha=0.2, beta=0.5), c.tensor(node, 0), name_of(node)
+    if abs(attrs["alpha"] - 1 / 6) < 1e-6 and attrs["beta"] == 0.5:
         return ops.hardsigmoid(x, name=name)
-    rise = ops.shift(ops.scale(x, said["alpha"], name=f"{name}.scaled"), said["beta"], name=f"{name}.rise")
+    rise = ops.shift(ops.scale(x, attrs["alpha"], name=f"{name}.scaled"), attrs["beta"], name=f"{name}.rise")
     return ops.hardtanh(rise, 0.0, 1.0, name=name)
 
 
 @says("Clip")
 def clip(c: Context, node: Any) -> Tensor:
     """Clamp to two bounds, each of which may be missing."""
-    said, x = c.attributes(node, min=None, max=None), c.tensor(node, 0)
-    low, high = (said[key] if not c.has(node, i) else c.number(node, i) for i, key in ((1, "min"), (2, "max")))
+    attrs, x = c.attributes(node, min=None, max=None), c.tensor(node, 0)
+    low, high = (attrs[key] if not c.has(node, i) else c.number(node, i) for i, key in ((1, "min"), (2, "max")))
     if (c.has(node, 1) and low is None) or (c.has(node, 2) and high is None):
         raise Unknown("bounds must be constants")
     return x if low is None and high is None else ops.clamp(x, low, high, name=name_of(node))
@@ -242,21 +242,21 @@ REDUCTIONS: dict[str, Callable[..., Tensor]] = {
 @says(*REDUCTIONS)
 def reduced(c: Context, node: Any) -> Tensor:
     """One number of all those along some dimensions."""
-    said = c.attributes(node, axes=None, keepdims=1, noop_with_empty_axes=0)
-    axes = c.constant(node, 1) if c.has(node, 1) else said["axes"]
+    attrs = c.attributes(node, axes=None, keepdims=1, noop_with_empty_axes=0)
+    axes = c.constant(node, 1) if c.has(node, 1) else attrs["axes"]
     over = None if axes is None or len(axes) == 0 else tuple(int(a) for a in axes)
-    if over is None and said["noop_with_empty_axes"]:
+    if over is None and attrs["noop_with_empty_axes"]:
         if node.op_type in ("ReduceL1", "ReduceL2", "ReduceSumSquare"):
             raise Unknown("over no dimensions")
         return c.tensor(node, 0)
-    return REDUCTIONS[node.op_type](c.tensor(node, 0), over, bool(said["keepdims"]), name=name_of(node))
+    return REDUCTIONS[node.op_type](c.tensor(node, 0), over, bool(attrs["keepdims"]), name=name_of(node))
 
 
 @says("CumSum")
 def cumsum(c: Context, node: Any) -> Tensor:
     """Sums of all elements up to each one."""
-    said, axis = c.attributes(node, exclusive=0, reverse=0), c.number(node, 1)
-    if axis is None or said["exclusive"] or said["reverse"]:
+    attrs, axis = c.attributes(node, exclusive=0, reverse=0), c.number(node, 1)
+    if axis is None or attrs["exclusive"] or attrs["reverse"]:
         raise Unknown("exclusive and reverse are not understood, and the axis must be a constant")
     return ops.cumsum(c.tensor(node, 0), int(axis), name=name_of(node))
 
@@ -264,10 +264,10 @@ def cumsum(c: Context, node: Any) -> Tensor:
 @says("TopK")
 def top_k(c: Context, node: Any) -> tuple[Tensor, ...]:
     """The largest numbers of a dimension, and their positions."""
-    said, k, x, name = c.attributes(node, axis=-1, largest=1, sorted=1), c.number(node, 1), c.tensor(node, 0), name_of(node)
-    if k is None or not said["largest"] or x.ndim < 2:
+    attrs, k, x, name = c.attributes(node, axis=-1, largest=1, sorted=1), c.number(node, 1), c.tensor(node, 0), name_of(node)
+    if k is None or not attrs["largest"] or x.ndim < 2:
         raise Unknown("only the largest, how many must be a constant, and there must be samples")
-    axis = said["axis"] % x.ndim
+    axis = attrs["axis"] % x.ndim
     last = axis == x.ndim - 1
     values, places = ops.top_k(x if last else ops.transpose(x, axis, -1, name=f"{name}.last"), int(k), name=name)
     if last:

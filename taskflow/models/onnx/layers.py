@@ -48,12 +48,12 @@ def matmul(c: Context, node: Any) -> Tensor:
 @says("Gemm")
 def gemm(c: Context, node: Any) -> Tensor:
     """Linear layer: x W^T + b, where W and b are initializers."""
-    said, name = c.attributes(node, alpha=1.0, beta=1.0, transA=0, transB=0), name_of(node)
-    if not (said["alpha"] == said["beta"] == 1.0) or said["transA"]:
+    attrs, name = c.attributes(node, alpha=1.0, beta=1.0, transA=0, transB=0), name_of(node)
+    if not (attrs["alpha"] == attrs["beta"] == 1.0) or attrs["transA"]:
         raise Unknown("needs alpha, beta and transA by default")
     x, weight = c.tensor(node, 0), c.weight(node, 1)
     bias = c.weight(node, 2) if c.has(node, 2) else None
-    if said["transB"]:
+    if attrs["transB"]:
         own = (weight,) if bias is None else (weight, bias)
         shared = c.tied(weight) is not None and tuple((w.name, w.turned) for w in own) not in c.together
         if not shared and (bias is None or bias.array.shape == weight.array.shape[:1]):
@@ -68,21 +68,21 @@ def gemm(c: Context, node: Any) -> Tensor:
 # ---- convolutions and windows ------------------------------------------------------------------------------------------------
 
 
-def _pads(said: dict[str, Any], sizes: tuple[int, ...]) -> list[tuple[int, int]]:
+def _pads(attrs: dict[str, Any], sizes: tuple[int, ...]) -> list[tuple[int, int]]:
     """Padding before and behind each of an image's dimensions."""
-    kernel, strides, apart = said["kernel_shape"], said["strides"], said["dilations"]
-    if said["auto_pad"] == "NOTSET":
-        count = len(said["pads"]) // 2
-        return list(zip(said["pads"][:count], said["pads"][count:]))
-    if said["auto_pad"] == "VALID":
+    kernel, strides, apart = attrs["kernel_shape"], attrs["strides"], attrs["dilations"]
+    if attrs["auto_pad"] == "NOTSET":
+        count = len(attrs["pads"]) // 2
+        return list(zip(attrs["pads"][:count], attrs["pads"][count:]))
+    if attrs["auto_pad"] == "VALID":
         return [(0, 0)] * len(kernel)
-    if said["auto_pad"] not in ("SAME_UPPER", "SAME_LOWER"):
-        raise Unknown(f"auto_pad={said['auto_pad']!r} is not understood")
+    if attrs["auto_pad"] not in ("SAME_UPPER", "SAME_LOWER"):
+        raise Unknown(f"auto_pad={attrs['auto_pad']!r} is not understood")
     found = []
     for size, k, stride, d in zip(sizes, kernel, strides, apart):
         whole = max(0, (-(-size // stride) - 1) * stride + (k - 1) * d + 1 - size)
         less, more = whole // 2, whole - whole // 2
-        found.append((less, more) if said["auto_pad"] == "SAME_UPPER" else (more, less))
+        found.append((less, more) if attrs["auto_pad"] == "SAME_UPPER" else (more, less))
     return found
 
 
@@ -93,19 +93,19 @@ def conv(c: Context, node: Any) -> Tensor:
     dims = weight.array.ndim - 2
     if dims not in (1, 2) or x.ndim != dims + 2:
         raise Unknown(f"only of images (N, C, H, W) and rows (N, C, L), got a weight {list(weight.array.shape)}")
-    said = c.attributes(
+    attrs = c.attributes(
         node, auto_pad="NOTSET", dilations=[1] * dims, group=1, kernel_shape=list(weight.array.shape[2:]), pads=[0] * 2 * dims,
         strides=[1] * dims,
     )
-    pads = _pads(said, x.shape[2:])
+    pads = _pads(attrs, x.shape[2:])
     if dims == 1:  # as images of one row
         x = ops.reshape(x, (*x.shape[:2], 1, x.shape[2]), name=f"{name}.rows")
         weight, pads = weight.part(ArrayPart((*weight.array.shape[:2], 1, weight.array.shape[2]))), [(0, 0), *pads]
-        said |= {key: [1, *said[key]] for key in ("dilations", "kernel_shape", "strides")}
+        attrs |= {key: [1, *attrs[key]] for key in ("dilations", "kernel_shape", "strides")}
     own = (weight, c.weight(node, 2)) if c.has(node, 2) else (weight,)
     y = ops.conv2d(
-        x, weight.array.shape[0], tuple(said["kernel_shape"]), tuple(said["strides"]), tuple(pads), tuple(said["dilations"]),
-        said["group"], len(own) > 1, name=name, parameters=c.owners(*own),
+        x, weight.array.shape[0], tuple(attrs["kernel_shape"]), tuple(attrs["strides"]), tuple(pads), tuple(attrs["dilations"]),
+        attrs["group"], len(own) > 1, name=name, parameters=c.owners(*own),
     )
     c.own(y, *own)
     return y if dims == 2 else ops.reshape(y, (*y.shape[:2], y.shape[3]), name=f"{name}.line")
@@ -115,18 +115,19 @@ def conv(c: Context, node: Any) -> Tensor:
 def pooled(c: Context, node: Any) -> Tensor:
     """Maximum or mean of windows of images."""
     x, name, most = c.tensor(node, 0), name_of(node), node.op_type == "MaxPool"
-    said = c.attributes(
+    attrs = c.attributes(
         node, auto_pad="NOTSET", ceil_mode=0, dilations=[1, 1], kernel_shape=None, pads=[0, 0, 0, 0], strides=[1, 1],
         **({"storage_order": 0} if most else {"count_include_pad": 0}),
     )
     c.left_out |= {output: "where a MaxPool found its largest" for output in node.output[1:] if output}
-    if x.ndim != 4 or len(said["kernel_shape"]) != 2:
+    if x.ndim != 4 or len(attrs["kernel_shape"]) != 2:
         raise Unknown("only of images (N, C, H, W)")
-    if said["auto_pad"] != "NOTSET" and (said["ceil_mode"] or said["auto_pad"] == "SAME_LOWER"):
-        raise Unknown(f"auto_pad={said['auto_pad']!r}: onnx's own tools read SAME_LOWER, or ceil_mode beside it, in two ways")
-    (top, bottom), (left, right) = _pads(said, x.shape[2:])
-    kernel, strides, apart, ceil = tuple(said["kernel_shape"]), tuple(said["strides"]), tuple(said["dilations"]), said["ceil_mode"]
-    if (top, left) != (bottom, right) and (ceil or not (most or said["count_include_pad"])):
+    if attrs["auto_pad"] != "NOTSET" and (attrs["ceil_mode"] or attrs["auto_pad"] == "SAME_LOWER"):
+        raise Unknown(f"auto_pad={attrs['auto_pad']!r}: onnx's own tools read SAME_LOWER, or ceil_mode beside it, in two ways")
+    (top, bottom), (left, right) = _pads(attrs, x.shape[2:])
+    kernel, strides, apart = (tuple(attrs[name]) for name in ("kernel_shape", "strides", "dilations"))
+    ceil = attrs["ceil_mode"]
+    if (top, left) != (bottom, right) and (ceil or not (most or attrs["count_include_pad"])):
         raise Unknown("only with as much padding before as behind")
     if (top, left) != (bottom, right):
         x = ops.pad(x, (left, right, top, bottom), float(np.finfo(x.dtype).min) if most else 0.0, name=f"{name}.padded")
@@ -136,7 +137,7 @@ def pooled(c: Context, node: Any) -> Tensor:
     if apart != (1, 1):
         raise Unknown(f"dilations={list(apart)} is not understood")
     return ops.avg_pool2d(
-        x, kernel, strides, (top, left), ceil_mode=bool(ceil), count_include_pad=bool(said["count_include_pad"]), name=name
+        x, kernel, strides, (top, left), ceil_mode=bool(ceil), count_include_pad=bool(attrs["count_include_pad"]), name=name
     )
 
 
@@ -155,12 +156,12 @@ def global_pool(c: Context, node: Any) -> Tensor:
 def batch_norm(c: Context, node: Any) -> Tensor:
     """Normalisation over the batch. A graph trains with the batch's statistics, and predicts with the running ones, which begin
     with the file's mean and variance."""
-    said = c.attributes(node, epsilon=1e-5, momentum=0.9, training_mode=0, spatial=1)
-    if not said["spatial"]:
+    attrs = c.attributes(node, epsilon=1e-5, momentum=0.9, training_mode=0, spatial=1)
+    if not attrs["spatial"]:
         raise Unknown("spatial=0 is not understood")
     scale, bias, mean, variance = (c.weight(node, number) for number in (1, 2, 3, 4))
     own = scale, bias
-    y = ops.batch_norm(c.tensor(node, 0), said["epsilon"], 1.0 - said["momentum"], name=name_of(node), parameters=c.owners(*own))
+    y = ops.batch_norm(c.tensor(node, 0), attrs["epsilon"], 1.0 - attrs["momentum"], name=name_of(node), parameters=c.owners(*own))
     c.own(y, *own)
     for tensor, weight in zip(c.graph.nodes[y.node].inputs[2:], (mean, variance)):
         c.hold(tensor, weight)
@@ -171,22 +172,22 @@ def batch_norm(c: Context, node: Any) -> Tensor:
 @says("LayerNormalization")
 def layer_norm(c: Context, node: Any) -> Tensor:
     """Normalisation over the last dimension."""
-    said, x = c.attributes(node, axis=-1, epsilon=1e-5, stash_type=1), c.tensor(node, 0)
-    if said["axis"] % x.ndim != x.ndim - 1 or not c.has(node, 2):
+    attrs, x = c.attributes(node, axis=-1, epsilon=1e-5, stash_type=1), c.tensor(node, 0)
+    if attrs["axis"] % x.ndim != x.ndim - 1 or not c.has(node, 2):
         raise Unknown("only over the last dimension, with scale and bias")
     own = c.weight(node, 1), c.weight(node, 2)
     c.left_out |= {name: "statistics that a LayerNormalization returns" for name in node.output[1:] if name}
-    return c.own(ops.layer_norm(x, said["epsilon"], name=name_of(node), parameters=c.owners(*own)), *own)
+    return c.own(ops.layer_norm(x, attrs["epsilon"], name=name_of(node), parameters=c.owners(*own)), *own)
 
 
 @says("InstanceNormalization", "GroupNormalization")
 def group_norm(c: Context, node: Any) -> Tensor:
     """Normalisation of each group of channels; of each channel by itself without groups."""
-    said, x, name = c.attributes(node, epsilon=1e-5, num_groups=None, stash_type=1), c.tensor(node, 0), name_of(node)
+    attrs, x, name = c.attributes(node, epsilon=1e-5, num_groups=None, stash_type=1), c.tensor(node, 0), name_of(node)
     own = c.weight(node, 1), c.weight(node, 2)
     if own[0].array.shape != x.shape[1:2]:
         raise Unknown("a scale for each group, as before opset 21; export with that")
-    y = ops.group_norm(x, said["num_groups"] or x.shape[1], said["epsilon"], name=name, parameters=c.owners(*own))
+    y = ops.group_norm(x, attrs["num_groups"] or x.shape[1], attrs["epsilon"], name=name, parameters=c.owners(*own))
     return c.own(y, *own)
 
 

@@ -76,8 +76,8 @@ def with_layer_norm(
     def only(node: Any, kind: str) -> Any:
         return next(iter(followed(node, kind)), None)
 
-    def other(node: Any, made: Any) -> str:
-        return str(node.input[1] if node.input[0] == made.output[0] else node.input[0])
+    def other(node: Any, result: Any) -> str:
+        return str(node.input[1] if node.input[0] == result.output[0] else node.input[0])
 
     for mean in (node for node in nodes if node.op_type == "ReduceMean" and _last(onnx, node)):
         centred = only(mean, "Sub")
@@ -109,8 +109,8 @@ def with_layer_norm(
 
 def _last(onnx: Any, node: Any) -> bool:
     """True for a mean over the last dimension that keeps it."""
-    said = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    return list(said.get("axes", ())) == [-1] and said.get("keepdims", 1) == 1
+    attrs = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return list(attrs.get("axes", ())) == [-1] and attrs.get("keepdims", 1) == 1
 
 
 def _factors(

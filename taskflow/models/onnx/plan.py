@@ -61,8 +61,8 @@ def read_onnx_plan(model: Any, graph: OperatorGraph) -> Strategy:
     onnx = onnx_package()
     where = str(model) if isinstance(model, (str, Path)) else "ONNX model"
     model = onnx.load(str(model)) if isinstance(model, (str, Path)) else model
-    said = next((dict(json.loads(entry.value)) for entry in model.metadata_props if entry.key == STRATEGY), {})
-    if said.get("graph", graph.fingerprint()) != graph.fingerprint():
+    stored = next((dict(json.loads(entry.value)) for entry in model.metadata_props if entry.key == STRATEGY), {})
+    if stored.get("graph", graph.fingerprint()) != graph.fingerprint():
         raise ValueError(f"{where}: the plan is of another graph than {graph.name}; make the model as it was for the plan")
     found = next((c for c in model.configuration if c.name == CONFIGURATION), None) or next(iter(model.configuration), None)
     if found is None:
@@ -80,7 +80,7 @@ def read_onnx_plan(model: Any, graph: OperatorGraph) -> Strategy:
         if entry is None:
             raise ValueError(f"{where}: node {node.name}: {NOT_SAID}")
         operators[node.name] = entry
-    strategy = from_content({**said, "processors": found.num_devices, "operators": operators}, graph, where)
+    strategy = from_content({**stored, "processors": found.num_devices, "operators": operators}, graph, where)
     for node in graph:
         if list(specs_of(node, strategy[node.name])) != wanted[node.name]:
             raise ValueError(f"{where}: node {node.name}: {NOT_SAID}")
@@ -185,11 +185,11 @@ def _axes_of(node: Node, of_dims: dict[int, CutLinks]) -> Iterator[dict[int, int
 
 def _node(onnx: Any, node: Node, strategy: Strategy) -> Any:
     inputs = [*(t.name for t in node.inputs), *(p.name for p in node.parameters)]
-    made = onnx.helper.make_node(
+    result = onnx.helper.make_node(
         node.operator.kind, inputs, [t.name for t in node.outputs], name=node.name, domain=DOMAIN
     )
     config = strategy[node.name]
-    theirs = made.device_configurations.add(configuration_id=CONFIGURATION)
+    theirs = result.device_configurations.add(configuration_id=CONFIGURATION)
     if strategy.pipeline is not None:
         theirs.pipeline_stage = strategy.pipeline.stages.get(node.name, 0)
     for name, degrees, devices in specs_of(node, config):
@@ -207,8 +207,8 @@ def _node(onnx: Any, node: Node, strategy: Strategy) -> Any:
         for axis, degree in enumerate(degrees):
             if degree > 1:
                 spec.sharded_dim.add(axis=axis).simple_sharding.add(dim_value=shapes[name][axis], num_shards=degree)
-    made.metadata_props.add(key=CONFIG, value=json_text(config_entry(node, config)))
-    return made
+    result.metadata_props.add(key=CONFIG, value=json_text(config_entry(node, config)))
+    return result
 
 
 def _shapes(node: Node) -> dict[str, tuple[int, ...]]:

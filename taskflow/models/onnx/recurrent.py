@@ -19,13 +19,13 @@ GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
 def recurrent(c: Context, node: Any) -> tuple[Tensor, ...]:
     """A layer over (T, N, I), in one direction or in both: y (T, directions, N, H), and its last states (directions, N, H)."""
     kind, name, order = node.op_type, name_of(node), GATES[node.op_type]
-    said = c.attributes(
+    attrs = c.attributes(
         node, direction="forward", hidden_size=None, layout=0, activations=None, **(
             {"input_forget": 0} if kind == "LSTM" else {"linear_before_reset": 0}
         ),
     )
-    _require_usual(c, node, said)
-    ways = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[said["direction"]]
+    _require_usual(c, node, attrs)
+    ways = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[attrs["direction"]]
     x, w, r, b = c.tensor(node, 0), c.weight(node, 1), c.weight(node, 2), c.weight(node, 3)
     hidden, gates = r.array.shape[2], len(order)
     x = ops.transpose(x, 0, 1, name=f"{name}.samples")
@@ -73,13 +73,13 @@ def _first(c: Context, node: Any, number: int, ways: int) -> Tensor | None:
     return c.tensor(node, number)
 
 
-def _require_usual(c: Context, node: Any, said: dict[str, Any]) -> None:
+def _require_usual(c: Context, node: Any, attrs: dict[str, Any]) -> None:
     """Raise Unknown for what PyTorch's exporter does not write."""
     usual = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}[node.op_type]
-    given = [text.decode(errors="backslashreplace") if isinstance(text, bytes) else text for text in said["activations"] or ()]
+    given = [text.decode(errors="backslashreplace") if isinstance(text, bytes) else text for text in attrs["activations"] or ()]
     if given not in ([], usual, usual * 2):
         raise Unknown(f"activations {given}; only {usual}")
-    if said["layout"] or said.get("input_forget") or said.get("linear_before_reset") == 0:
+    if attrs["layout"] or attrs.get("input_forget") or attrs.get("linear_before_reset") == 0:
         raise Unknown("layout and input_forget must be 0, and linear_before_reset 1")
     if c.has(node, 4):
         lengths = c.arrays.get(node.input[4])

@@ -18,8 +18,8 @@ MOST_CHOSEN = 4_000_000  # zeros and ones of an index by several fixed numbers
 def _along(c: Context, x: Tensor, dim: int, matrix: Any, name: str) -> Tensor:
     """Each result along a dimension as a weighted sum of what is there: ``matrix`` (elements, results)."""
     letters = ascii_lowercase[: x.ndim]
-    made = ops.constant(c.graph, np.ascontiguousarray(matrix.T).astype(x.dtype), name=f"{name}.weights")
-    return ops.einsum(f"{letters},z{letters[dim]}->{letters.replace(letters[dim], 'z')}", x, made, name=name)
+    result = ops.constant(c.graph, np.ascontiguousarray(matrix.T).astype(x.dtype), name=f"{name}.weights")
+    return ops.einsum(f"{letters},z{letters[dim]}->{letters.replace(letters[dim], 'z')}", x, result, name=name)
 
 
 def chosen(c: Context, x: Tensor, dim: int, at: Any, name: str) -> Tensor:
@@ -36,9 +36,9 @@ def _of_units(c: Context, node: Any, size: int, *rest: Any) -> Any:
     helper = c.onnx.helper
     arrays = {f"i{k}": array for k, array in enumerate((np.eye(size, dtype=np.float32), *rest)) if array is not None}
     inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in arrays.items()]
-    made = helper.make_node(node.op_type, [f"i{k}" if a is not None else "" for k, a in enumerate((0, *rest))], ["y"])
-    made.attribute.extend(a for a in node.attribute if a.name != "axes")
-    graph = helper.make_graph([made], "units", inputs, [helper.make_empty_tensor_value_info("y")])
+    result = helper.make_node(node.op_type, [f"i{k}" if a is not None else "" for k, a in enumerate((0, *rest))], ["y"])
+    result.attribute.extend(a for a in node.attribute if a.name != "axes")
+    graph = helper.make_graph([result], "units", inputs, [helper.make_empty_tensor_value_info("y")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", c.opset)])
     try:
         return evaluator_of(model).run(None, arrays)[0]
@@ -50,16 +50,16 @@ def _of_units(c: Context, node: Any, size: int, *rest: Any) -> Any:
 def resize(c: Context, node: Any) -> Tensor:
     """Resample, along one dimension after the other, as a product with what the node makes of unit vectors."""
     x, name, old = c.tensor(node, 0), name_of(node), node.op_type == "Upsample" or c.opset < 11
-    said = c.attributes(
+    attrs = c.attributes(
         node, mode="nearest", coordinate_transformation_mode="half_pixel", nearest_mode="round_prefer_floor", cubic_coeff_a=-0.75,
         antialias=0, axes=None, exclude_outside=0, extrapolation_value=0.0, keep_aspect_ratio_policy="stretch",
     )
-    if said["coordinate_transformation_mode"] == "tf_crop_and_resize" or said["keep_aspect_ratio_policy"] != "stretch":
+    if attrs["coordinate_transformation_mode"] == "tf_crop_and_resize" or attrs["keep_aspect_ratio_policy"] != "stretch":
         raise Unknown("tf_crop_and_resize and keep_aspect_ratio_policy are not understood")
     c.constant(node, 1)  # of no meaning then, or the scales of old
     scales = c.constant(node, 1 if old else 2)
     sizes = None if old else c.constant(node, 3)
-    axes = list(range(x.ndim)) if said["axes"] is None else [int(a) % x.ndim for a in said["axes"]]
+    axes = list(range(x.ndim)) if attrs["axes"] is None else [int(a) % x.ndim for a in attrs["axes"]]
     for i, dim in enumerate(axes):
         scale = None if scales is None or not scales.size else np.array([1, scales[i]], np.float32)
         size = None if sizes is None else np.array([x.shape[dim], sizes[i]], np.int64)
@@ -74,16 +74,16 @@ def resize(c: Context, node: Any) -> Tensor:
 def pad(c: Context, node: Any) -> Tensor:
     """Pad with a number, or with what is there (reflect, edge, wrap)."""
     x, name = c.tensor(node, 0), name_of(node)
-    said = c.attributes(node, mode="constant", pads=None, value=0.0)
-    pads, value = c.constant(node, 1) if c.has(node, 1) else said["pads"], c.number(node, 2)
+    attrs = c.attributes(node, mode="constant", pads=None, value=0.0)
+    pads, value = c.constant(node, 1) if c.has(node, 1) else attrs["pads"], c.number(node, 2)
     axes = [int(a) % x.ndim for a in c.constant(node, 3)] if c.has(node, 3) else list(range(x.ndim))
     widths = [int(w) for w in pads]
     edges = {dim: (widths[i], widths[i + len(axes)]) for i, dim in enumerate(axes)}
     if min(widths) < 0:
         raise Unknown("negative widths: use Slice")
-    if said["mode"] == "constant":
+    if attrs["mode"] == "constant":
         flat = [w for dim in reversed(range(x.ndim)) for w in edges.get(dim, (0, 0))]
-        return ops.pad(x, flat, said["value"] if value is None else value, name=name)
+        return ops.pad(x, flat, attrs["value"] if value is None else value, name=name)
     for dim, edge in edges.items():
         if any(edge):
             both = np.array([0, edge[0], 0, edge[1]], np.int64)
@@ -94,12 +94,12 @@ def pad(c: Context, node: Any) -> Tensor:
 @says("DepthToSpace", "SpaceToDepth")
 def pixels(c: Context, node: Any) -> Tensor:
     """Channels become pixels of blocks, or the other way round."""
-    said, x, name = c.attributes(node, blocksize=None, mode="DCR"), c.tensor(node, 0), name_of(node)
-    if said["mode"] not in ("DCR", "CRD"):
-        raise Unknown(f"mode={said['mode']!r}; only DCR and CRD")
-    (n, channels, rows, columns), b = x.shape, said["blocksize"]
+    attrs, x, name = c.attributes(node, blocksize=None, mode="DCR"), c.tensor(node, 0), name_of(node)
+    if attrs["mode"] not in ("DCR", "CRD"):
+        raise Unknown(f"mode={attrs['mode']!r}; only DCR and CRD")
+    (n, channels, rows, columns), b = x.shape, attrs["blocksize"]
     if node.op_type == "DepthToSpace":
-        first, shape = (said["mode"] == "DCR"), (n, channels // b**2, rows * b, columns * b)
+        first, shape = (attrs["mode"] == "DCR"), (n, channels // b**2, rows * b, columns * b)
         x = ops.reshape(x, (n, b, b, channels // b**2, rows, columns) if first else (n, channels // b**2, b, b, rows, columns))
         order = (0, 3, 4, 1, 5, 2) if first else (0, 1, 4, 2, 5, 3)
     else:
@@ -136,19 +136,19 @@ def conv_transpose(c: Context, node: Any) -> Tensor:
     x, weight = c.tensor(node, 0), c.weight(node, 1)
     if weight.array.ndim != 4 or x.ndim != 4:
         raise Unknown(f"only of images (N, C, H, W), got a weight {list(weight.array.shape)}")
-    said = c.attributes(
+    attrs = c.attributes(
         node, auto_pad="NOTSET", dilations=[1, 1], group=1, kernel_shape=list(weight.array.shape[2:]), output_padding=[0, 0],
         output_shape=None, pads=[0, 0, 0, 0], strides=[1, 1],
     )
-    (top, left, bottom, right), more = said["pads"], said["output_padding"]
-    if said["auto_pad"] not in ("NOTSET", "VALID") or said["output_shape"] is not None:
+    (top, left, bottom, right), more = attrs["pads"], attrs["output_padding"]
+    if attrs["auto_pad"] not in ("NOTSET", "VALID") or attrs["output_shape"] is not None:
         raise Unknown("auto_pad and output_shape are not understood; give pads")
     more = [more[0] + top - bottom, more[1] + left - right]  # less is cut off behind than before
     if min(more) < 0:
         raise Unknown("pads must not be larger behind than before")
     own = (weight, c.weight(node, 2)) if c.has(node, 2) else (weight,)
     y = ops.conv_transpose2d(
-        x, weight.array.shape[1] * said["group"], tuple(said["kernel_shape"]), tuple(said["strides"]), (top, left), tuple(more),
-        said["group"], len(own) > 1, tuple(said["dilations"]), name=name_of(node), parameters=c.owners(*own),
+        x, weight.array.shape[1] * attrs["group"], tuple(attrs["kernel_shape"]), tuple(attrs["strides"]), (top, left), tuple(more),
+        attrs["group"], len(own) > 1, tuple(attrs["dilations"]), name=name_of(node), parameters=c.owners(*own),
     )
     return c.own(y, *own)

@@ -15,9 +15,9 @@ from taskflow.operators.tensor import Tensor
 @says("Reshape")
 def reshape(c: Context, node: Any) -> Tensor:
     """Reshape; a size of 0 keeps the input's."""
-    said, x = c.attributes(node, allowzero=0), c.tensor(node, 0)
+    attrs, x = c.attributes(node, allowzero=0), c.tensor(node, 0)
     shape = [int(s) for s in c.constant(node, 1)]
-    if said["allowzero"]:
+    if attrs["allowzero"]:
         raise Unknown("allowzero")
     return ops.reshape(x, [x.shape[i] if s == 0 else s for i, s in enumerate(shape)], name=name_of(node))
 
@@ -25,8 +25,8 @@ def reshape(c: Context, node: Any) -> Tensor:
 @says("Squeeze", "Unsqueeze")
 def squeezed(c: Context, node: Any) -> Tensor:
     """Remove or add dimensions of size 1."""
-    said, x = c.attributes(node, axes=None), c.tensor(node, 0)
-    given = c.constant(node, 1) if c.has(node, 1) else said["axes"]
+    attrs, x = c.attributes(node, axes=None), c.tensor(node, 0)
+    given = c.constant(node, 1) if c.has(node, 1) else attrs["axes"]
     axes = [i for i, n in enumerate(x.shape) if n == 1] if given is None else [int(a) for a in given]
     if node.op_type == "Squeeze":
         gone = {a % x.ndim for a in axes}
@@ -54,10 +54,10 @@ def concat(c: Context, node: Any) -> Tensor:
 @says("Split")
 def split(c: Context, node: Any) -> tuple[Tensor, ...]:
     """Split into parts of given sizes, or of one size."""
-    said, x = c.attributes(node, axis=0, num_outputs=len(node.output), split=None), c.tensor(node, 0)
-    sizes = c.constant(node, 1) if c.has(node, 1) else said["split"]
-    axis = said["axis"] % x.ndim
-    parts = -(-x.shape[axis] // said["num_outputs"]) if sizes is None else [int(s) for s in sizes]
+    attrs, x = c.attributes(node, axis=0, num_outputs=len(node.output), split=None), c.tensor(node, 0)
+    sizes = c.constant(node, 1) if c.has(node, 1) else attrs["split"]
+    axis = attrs["axis"] % x.ndim
+    parts = -(-x.shape[axis] // attrs["num_outputs"]) if sizes is None else [int(s) for s in sizes]
     return tuple(ops.split(x, parts, axis, name=name_of(node)))
 
 
@@ -71,9 +71,9 @@ def expand(c: Context, node: Any) -> Tensor:
 @says("Slice")
 def sliced(c: Context, node: Any) -> Tensor:
     """Slice ranges of dimensions."""
-    said, x = c.attributes(node, starts=None, ends=None, axes=None), c.tensor(node, 0)  # attributes before opset 10
-    starts, ends = (said[key] if not c.has(node, i) else c.constant(node, i) for i, key in ((1, "starts"), (2, "ends")))
-    axes = c.constant(node, 3) if c.has(node, 3) else said["axes"] or range(len(starts))
+    attrs, x = c.attributes(node, starts=None, ends=None, axes=None), c.tensor(node, 0)  # attributes before opset 10
+    starts, ends = (attrs[key] if not c.has(node, i) else c.constant(node, i) for i, key in ((1, "starts"), (2, "ends")))
+    axes = c.constant(node, 3) if c.has(node, 3) else attrs["axes"] or range(len(starts))
     steps = c.constant(node, 4) if c.has(node, 4) else [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps):
         low, high, by = slice(int(start), int(end), int(step)).indices(x.shape[int(axis)])

@@ -100,11 +100,11 @@ def _near(followed: FollowedModel, numbers: np.random.Generator) -> Numbers:
 
 def _for_prediction(onnx: Any, model: Any, arrays: Numbers) -> Any:
     """A copy of the model with these arrays, and with what only training does left out."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for initializer in made.graph.initializer:
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for initializer in result.graph.initializer:
         initializer.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(arrays[initializer.name]), initializer.name))
-    for node in made.graph.node:
+    for node in result.graph.node:
         if node.op_type == "BatchNormalization":
             kept = [a for a in node.attribute if a.name == "epsilon"]
             del node.attribute[:], node.output[1:]
@@ -112,10 +112,10 @@ def _for_prediction(onnx: Any, model: Any, arrays: Numbers) -> Any:
         elif node.op_type == "Dropout":
             del node.input[2:]
         elif node.op_type == "MaxPool":  # the evaluator pads twice for ceil_mode, which changes nothing in steps of 1
-            said = {a.name: a for a in node.attribute}
-            if "ceil_mode" in said and set(said["strides"].ints if "strides" in said else [1]) == {1}:
-                said["ceil_mode"].i = 0
-    return made
+            attrs = {a.name: a for a in node.attribute}
+            if "ceil_mode" in attrs and set(attrs["strides"].ints if "strides" in attrs else [1]) == {1}:
+                attrs["ceil_mode"].i = 0
+    return result
 
 
 def _feeds(context: Context, numbers: np.random.Generator) -> Numbers:

@@ -39,8 +39,8 @@ def _with_parameter(build: Callable[..., Tensor], a: Any, b: Any) -> Tensor | No
     if any(mine not in (1, other) for mine, other in zip(held.shape, x.shape[x.ndim - len(held.shape) :])):
         return None
     at = held.site
-    made = build(x, held.shape, init=started(held.tensor), name=at.name, parameters=at.shared(held.tensor))
-    return at.own(made, held.tensor)
+    result = build(x, held.shape, init=started(held.tensor), name=at.name, parameters=at.shared(held.tensor))
+    return at.own(result, held.tensor)
 
 
 def _two(name: str, a: Any, b: Any) -> tuple[Any, Any]:
@@ -97,18 +97,18 @@ def _by_samples(build: Callable[..., Any], name: str, a: Any, b: Any) -> Tensor 
     for x, fixed in ((a, b), (b, a)):
         found = once_for_samples(name, x, fixed)
         if found is not None:
-            made = build(f"{name}.each", *found)
-            return ops.reshape(made, (x.shape[0], *made.shape[2:]), name=name)
+            result = build(f"{name}.each", *found)
+            return ops.reshape(result, (x.shape[0], *result.shape[2:]), name=name)
     return None
 
 
 @stands_for("add", "add_", "__radd__", raw=True)
 def add(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
     """input + alpha other."""
-    made = _with_parameter(ops.add_weight, input, other) or _of_integers(ops.add, name, input, other) if alpha == 1 else None
-    made = made or (_by_samples(add, name, input, other) if alpha == 1 else None)
-    if made is not None:
-        return made
+    result = _with_parameter(ops.add_weight, input, other) or _of_integers(ops.add, name, input, other) if alpha == 1 else None
+    result = result or (_by_samples(add, name, input, other) if alpha == 1 else None)
+    if result is not None:
+        return result
     a, b = _two(name, input, other)
     if alpha != 1:
         b = b * alpha if isinstance(b, float) else ops.scale(b, alpha, name=f"{name}.alpha")
@@ -119,9 +119,9 @@ def add(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
 @stands_for("sub", "sub_", "subtract", "subtract_", raw=True)
 def sub(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
     """input - alpha other."""
-    made = _of_integers(ops.sub, name, input, other) if alpha == 1 else None
-    if made is not None:
-        return made
+    result = _of_integers(ops.sub, name, input, other) if alpha == 1 else None
+    if result is not None:
+        return result
     a, b = _two(name, input, other)
     if alpha != 1:
         b = b * alpha if isinstance(b, float) else ops.scale(b, alpha, name=f"{name}.alpha")
@@ -142,18 +142,18 @@ def rsub(name: str, input: Any, other: Any, *, alpha: float = 1) -> Any:
 @stands_for("mul", "mul_", "multiply", "multiply_", "__rmul__", raw=True)
 def mul(name: str, input: Any, other: Any) -> Any:
     """input times other."""
-    made = _with_parameter(ops.mul_weight, input, other)
-    if made is not None:
-        return made
+    result = _with_parameter(ops.mul_weight, input, other)
+    if result is not None:
+        return result
     for x, one in ((input, other), (other, input)):  # integers, repeated for each sample
         whole = isinstance(x, Tensor) and x.dtype.kind in "iu" and isinstance(one, Fixed) and one.tensor.numel() > 0
         if whole and bool((array_of(one) == 1).all()):
             shape = np.broadcast_shapes(x.shape, tuple(one.tensor.shape))
             require(shape == x.shape, f"integers {list(x.shape)} repeated to {list(shape)}; give one for each sample")
             return x
-    made = _of_integers(ops.mul, name, input, other) or _by_samples(mul, name, input, other)
-    if made is not None:
-        return made
+    result = _of_integers(ops.mul, name, input, other) or _by_samples(mul, name, input, other)
+    if result is not None:
+        return result
     a, b = _two(name, input, other)
     a, b = (b, a) if isinstance(a, float) else (a, b)
     return ops.scale(a, b, name=name) if isinstance(b, float) else ops.mul(a, b, name=name)
@@ -318,8 +318,8 @@ def matmul(name: str, input: Tensor, other: Tensor) -> Any:
     tail = (*a.shape[a.ndim - len(a_end) :][:-1], *b.shape[b.ndim - len(b_end) :][1:])
     (a, of_a), (b, of_b) = _led(f"{name}.first", a, len(a_end)), _led(f"{name}.second", b, len(b_end))
     out = "".join(sorted({*of_a, *of_b}, reverse=True))
-    made = ops.einsum(f"{of_a}{a_end},{of_b}{b_end}->{out}{a_end[:-1]}{b_end[1:]}", a, b, name=name)
-    return made if made.shape == (*lead, *tail) else ops.reshape(made, (*lead, *tail), name=f"{name}.led")
+    result = ops.einsum(f"{of_a}{a_end},{of_b}{b_end}->{out}{a_end[:-1]}{b_end[1:]}", a, b, name=name)
+    return result if result.shape == (*lead, *tail) else ops.reshape(result, (*lead, *tail), name=f"{name}.led")
 
 
 def _led(name: str, x: Tensor, own: int) -> tuple[Tensor, str]:
@@ -378,8 +378,8 @@ def var(
     require(count > lost, "needs more elements than its correction")
     middle = ops.mean(input, tuple(over), True, name=f"{name}.mean")
     squares = ops.pow(ops.sub(input, middle, name=f"{name}.centred"), 2.0, name=f"{name}.squares")
-    made = ops.mean(squares, tuple(over), keepdim, name=name)
-    return ops.scale(made, count / (count - lost), name=f"{name}.unbiased") if lost else made
+    result = ops.mean(squares, tuple(over), keepdim, name=name)
+    return ops.scale(result, count / (count - lost), name=f"{name}.unbiased") if lost else result
 
 
 @stands_for("std")

@@ -26,8 +26,8 @@ def assigned(name: str, input: Any, index: Any, value: Any) -> Any:
         require(isinstance(input, Unset) or bool(known) or not input.parts, "parts along different dimensions are written")
         apart = all(start >= high or start + other.shape[dim] <= low for start, other in known.items() if start != low)
         require(apart, "parts that overlap are written")
-        made = Patches(shape, dim, {**known, low: new}, name)
-        return made.tensor() if part == shape else made
+        result = Patches(shape, dim, {**known, low: new}, name)
+        return result.tensor() if part == shape else result
     x = in_order(input)
     require(isinstance(x, Tensor), "writes into what is not computed in this step")
     number = number_of(value)

@@ -102,13 +102,13 @@ class LayerBuffers:
         for value in kept:
             if id(value) not in self.statistics:
                 raise Unsupported(
-                    f"batch_norm in {where} changes {self.recorder.said(value)}; derive the module from nn.BatchNorm2d, and keep "
-                    "running_mean and running_var there"
+                    f"batch_norm in {where} changes {self.recorder.named(value)}; derive the module from nn.BatchNorm2d, and "
+                    "keep running_mean and running_var there"
                 )
             if id(value) in self.owned:
                 raise Unsupported(f"batch_norm in {where} is called twice; its running statistics would follow both")
             if id(value) in self.recorder.fixed or self.recorder.recipes.reads(value):
-                raise Unsupported(f"{where} reads {self.recorder.said(value)} beside its batch_norm")
+                raise Unsupported(f"{where} reads {self.recorder.named(value)} beside its batch_norm")
             self.owned.add(id(value))
         return lambda *_, **__: BATCH_NORM(**call | {key: call[key].clone() for key in ("running_mean", "running_var")})
 
@@ -117,11 +117,11 @@ class LayerBuffers:
         for value in given:
             if id(value) in self.owned:
                 raise Unsupported(
-                    f"{self.recorder.inside or 'forward'} reads {self.recorder.said(value)}, which belongs to a layer"
+                    f"{self.recorder.inside or 'forward'} reads {self.recorder.named(value)}, which belongs to a layer"
                 )
 
 
-def said_of_evaluation(args: Any, kwargs: Any) -> dict[str, Any]:
+def evaluation_arguments(args: Any, kwargs: Any) -> dict[str, Any]:
     """Return the arguments of a call of batch normalisation that decide what evaluation computes."""
     call = arguments_of(*args, **kwargs)
     kept = call["running_mean"] is not None

@@ -45,8 +45,8 @@ def _with_its_zeros(module: nn.Module, copied: nn.Module) -> nn.Module | None:
     normalisation: without a bias it makes zeros that are rounded in another way in each implementation."""
     if isinstance(module, ExportedModule):
         return None
-    made, found = copy.deepcopy(copied), False
-    parameters = dict(made.named_parameters())
+    result, found = copy.deepcopy(copied), False
+    parameters = dict(result.named_parameters())
     for path, part in module.named_modules():
         if "norm" in type(part).__name__.lower():
             continue
@@ -55,4 +55,4 @@ def _with_its_zeros(module: nn.Module, copied: nn.Module) -> nn.Module | None:
                 found = True
                 with torch.no_grad():
                     parameters[name].zero_()
-    return made if found else None
+    return result if found else None

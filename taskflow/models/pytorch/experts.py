@@ -44,8 +44,8 @@ class ExpertPart:
 
 def is_experts(module: nn.Module) -> bool:
     """True for classes decorated with ``use_experts_implementation``, which gives one layer several algorithms."""
-    said = ("has_gate", "has_bias", "is_transposed", "is_concatenated", "num_experts")
-    return type(module).__module__.startswith("transformers.models.") and all(hasattr(module, name) for name in said)
+    stated = ("has_gate", "has_bias", "is_transposed", "is_concatenated", "num_experts")
+    return type(module).__module__.startswith("transformers.models.") and all(hasattr(module, name) for name in stated)
 
 
 def layout_of(module: Any) -> ExpertLayout | None:
@@ -95,17 +95,17 @@ def experts(site: Site, m: Any, hidden_states: Tensor, top_k_index: Tensor, top_
     weights = ops.reshape(top_k_weights, (groups, tokens // groups, choices), name=f"{site.name}.weights")
 
     def layer(x: Tensor, width: int, part: str) -> Tensor:
-        made = ops.routed_linear(x, chosen, count, width, name=f"{site.name}.{part}")
+        result = ops.routed_linear(x, chosen, count, width, name=f"{site.name}.{part}")
         if not layout.biases:
-            return made
+            return result
         bias = ops.embedding(chosen, count, width, std=STD, name=f"{site.name}.{part}.bias")
-        return ops.add(made, bias, name=f"{site.name}.{part}.biased")
+        return ops.add(result, bias, name=f"{site.name}.{part}.biased")
 
-    made = gate(site, layer(x, inner, PARTS[0]), layer(x, inner, PARTS[1]))
-    made = layer(made, features, PARTS[2])
-    weights = ops.cast(weights, made.dtype, name=f"{site.name}.weights_type")  # of routers, which may be in float32
-    made = ops.einsum("ntkh,ntk->nth", made, weights, name=f"{site.name}.combine")
-    return ops.reshape(made, (tokens, features), name=site.name)
+    result = gate(site, layer(x, inner, PARTS[0]), layer(x, inner, PARTS[1]))
+    result = layer(result, features, PARTS[2])
+    weights = ops.cast(weights, result.dtype, name=f"{site.name}.weights_type")  # of routers, which may be in float32
+    result = ops.einsum("ntkh,ntk->nth", result, weights, name=f"{site.name}.combine")
+    return ops.reshape(result, (tokens, features), name=site.name)
 
 
 def scaled_experts(site: Site, m: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,12 +138,12 @@ def scaled_experts(site: Site, m: Any, hidden_states: Tensor) -> tuple[Tensor, T
     gate, up = (
         ops.routed_linear(x, chosen, m.num_experts, inner.expert_dim, name=f"{site.name}.experts.{part}") for part in PARTS[:2]
     )
-    made = ops.swiglu(gate, up, name=f"{site.name}.experts.act")
-    made = ops.routed_linear(made, chosen, m.num_experts, features, name=f"{site.name}.experts.{PARTS[2]}")
-    made = ops.sum(made, 2, name=f"{site.name}.experts.combine")
+    result = ops.swiglu(gate, up, name=f"{site.name}.experts.act")
+    result = ops.routed_linear(result, chosen, m.num_experts, features, name=f"{site.name}.experts.{PARTS[2]}")
+    result = ops.sum(result, 2, name=f"{site.name}.experts.combine")
     gate, up = (linear(rows, part, f"shared_expert.{name}") for name, part in zip(PARTS, (shared.gate_proj, shared.up_proj)))
     both = linear(ops.swiglu(gate, up, name=f"{site.name}.shared_expert.act"), shared.down_proj, "shared_expert.down_proj")
-    joined = ops.add(both, made, name=f"{site.name}.joined")
+    joined = ops.add(both, result, name=f"{site.name}.joined")
     return (
         ops.reshape(joined, (samples * tokens, features), name=site.name),
         ops.reshape(scores, (samples * tokens, m.num_experts), name=f"{site.name}.scores"),
@@ -160,10 +160,10 @@ def _gate_of(m: Any) -> Callable[[Site, Tensor, Tensor], Tensor]:
     if getattr(own, "__module__", "transformers.integrations.moe") == "transformers.integrations.moe":
         require(_is_silu(m.act_fn), f"the activation {m.act_fn}; only SiLU")
         return lambda site, gate, up: ops.swiglu(gate, up, name=f"{site.name}.act")
-    said = _clamped_gate(m, own)
-    if said is None:
+    stated = _clamped_gate(m, own)
+    if stated is None:
         raise Unsupported("combines gate and up by a function of its own (_apply_gate)")
-    alpha, limit = said
+    alpha, limit = stated
 
     def clamped(site: Site, gate: Tensor, up: Tensor) -> Tensor:
         gate = clamp(f"{site.name}.gate_clamp", gate, None, limit)
@@ -204,5 +204,5 @@ def _groups(site: Site, tokens: int) -> int:
 def without_numbers(m: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the result's shape that depends on everything that the result depends on. (Which algorithm computes
     it, and how many tokens an expert has, is known only with numbers.)"""
-    made: torch.Tensor = hidden_states * (top_k_weights.sum() * sum(p.sum() for p in m.parameters()))
-    return made
+    result: torch.Tensor = hidden_states * (top_k_weights.sum() * sum(p.sum() for p in m.parameters()))
+    return result

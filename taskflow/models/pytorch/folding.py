@@ -25,7 +25,7 @@ def folded(name: str, x: Tensor, size: Any, kernel: Any, dilation: Any = 1, padd
     ]
     samples, channels = x.shape[0], x.shape[1] // places
     x = ops.reshape(x, (samples, channels, places, *counts), name=f"{name}.windows")
-    made: Tensor | None = None
+    result: Tensor | None = None
     for number in range(places):
         at = f"{name}.{number}"
         part = ops.narrow(x, 2, number, 1, name=f"{at}.of_each") if places > 1 else x
@@ -33,9 +33,9 @@ def folded(name: str, x: Tensor, size: Any, kernel: Any, dilation: Any = 1, padd
         offsets = divmod(number, kernel[1])
         for i in (0, 1):
             part = _placed(f"{at}.dim{i}", part, 2 + i, stride[i], offsets[i] * dilation[i] - padding[i], size[i])
-        made = part if made is None else ops.add(made, part, name=f"{at}.sum")
-    assert made is not None, "a window has elements"
-    return made
+        result = part if result is None else ops.add(result, part, name=f"{at}.sum")
+    assert result is not None, "a window has elements"
+    return result
 
 
 def _both(value: Any) -> tuple[int, int]:

@@ -53,7 +53,7 @@ from taskflow.models.pytorch.types import computed_in, narrowed, type_of, widene
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Parameter, Tensor
-from taskflow.saying import some
+from taskflow.wording import some
 
 MOST_NAMED = 8  # of what has no counterpart
 WATCHING = "verify."  # names of what verification adds begin so
@@ -183,9 +183,9 @@ class _Following:
         name = self._free(f"{step.where}.{step.name}" if step.where else step.name)
         keep = Lazy if fusion.takes_later else ()
         given = [value if isinstance(value, keep) else in_order(value) for value in map(self._given, fusion.needs)]
-        made = fusion.build(name, *given)
-        if made is not None:
-            self._settle(step, narrowed(made, step.values, name))
+        output = fusion.build(name, *given)
+        if output is not None:
+            self._settle(step, narrowed(output, step.values, name))
             return
         self._require_counterparts(set())
         for number in sorted(fusion.inside):
@@ -252,10 +252,10 @@ class _Following:
         own = (Fixed, Mask, *swapped)  # what a layer looks at itself
         kwargs = {key: value if isinstance(value, own) else mapped(convert, value) for key, value in kwargs.items()}
         name, before = self._home(step.target, part), len(self.graph.parameters)
-        made = build(Site(name, self.graph, self.known, step.training, self.names), part, *args, **kwargs)
+        output = build(Site(name, self.graph, self.known, step.training, self.names), part, *args, **kwargs)
         if fixed:
             self.frozen.update(p.name for p in self.graph.parameters[before:])
-        return narrowed(made, step.values, name)
+        return narrowed(output, step.values, name)
 
     def _home(self, path: str, part: nn.Module) -> str:
         """The module that a layer is named by: the first of those that have its parameters (another if they are shared)."""

@@ -27,10 +27,10 @@ def fusions_of(recording: TorchRecording, module: Any) -> dict[int, Fusion]:
     look = Look(recording, module)
     for step in recording.steps:
         for match in MATCHES:
-            made = match(look, step)
-            if made is not None and look.closed(made):
-                found[max(made.inside)] = made
-                look.taken |= made.inside
+            result = match(look, step)
+            if result is not None and look.closed(result):
+                found[max(result.inside)] = result
+                look.taken |= result.inside
                 break
     return found
 
@@ -99,8 +99,8 @@ def _weighted(look: Look, last: TorchStep, x: Ref, eps: float, inside: set[int])
         if not held.site.name.endswith(".weight"):
             return None
         site = held.layer
-        made = ops.rms_norm(value, eps, offset=offset, name=site.name, parameters=site.shared(held.tensor))
-        return site.own(made, held.tensor)
+        result = ops.rms_norm(value, eps, offset=offset, name=site.name, parameters=site.shared(held.tensor))
+        return site.own(result, held.tensor)
 
     return Fusion(frozenset(inside), (x, weight), build)
 
@@ -118,10 +118,10 @@ def _weight(look: Look, value: Any, inside: set[int]) -> tuple[Ref | None, float
 
 
 def _over_last(mean: TorchStep) -> bool:
-    said = dict(zip(("input", "dim", "keepdim"), mean.args)) | mean.kwargs
-    dim = said.get("dim")
+    bound = dict(zip(("input", "dim", "keepdim"), mean.args)) | mean.kwargs
+    dim = bound.get("dim")
     last = mean.values[0].ndim - 1
-    return said.get("keepdim") is True and (dim in (-1, last) or (isinstance(dim, (tuple, list)) and list(dim) in ([-1], [last])))
+    return bound.get("keepdim") is True and (dim in (-1, last) or (isinstance(dim, (tuple, list)) and list(dim) in ([-1], [last])))
 
 
 def _squares(step: TorchStep) -> bool:
@@ -137,17 +137,17 @@ def _swiglu(look: Look, step: TorchStep) -> Fusion | None:
     if step.kind != "function" or step.name != "mul" or len(step.args) != 2 or step.kwargs:
         return None
     for gate, x in (step.args, step.args[::-1]):
-        made = look.steps[gate.step] if isinstance(gate, Ref) and isinstance(x, Ref) else None
-        if made is None or not _is_silu(look, made) or not made.args or not isinstance(made.args[0], Ref):
+        result = look.steps[gate.step] if isinstance(gate, Ref) and isinstance(x, Ref) else None
+        if result is None or not _is_silu(look, result) or not result.args or not isinstance(result.args[0], Ref):
             continue
-        if look.readers[made.number] != [step.number] or made.values[0].shape != look.steps[x.step].values[x.index].shape:
+        if look.readers[result.number] != [step.number] or result.values[0].shape != look.steps[x.step].values[x.index].shape:
             continue
 
         def build(name: str, gate: Any, x: Any) -> Any:
             fits = isinstance(gate, Tensor) and isinstance(x, Tensor) and gate.spec == x.spec
             return ops.swiglu(gate, x, name=name) if fits else None
 
-        return Fusion(frozenset({step.number, made.number}), (made.args[0], x), build)
+        return Fusion(frozenset({step.number, result.number}), (result.args[0], x), build)
     return None
 
 

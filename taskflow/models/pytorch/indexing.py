@@ -47,8 +47,8 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     size = x.shape[dim]
     if dim == 0 and numbers.ndim == 1 and (rows := _rows_within(x, numbers)) is not None:
         each = ops.reshape(x, (size // rows.shape[1], rows.shape[1], *x.shape[1:]), name=f"{name}.samples")
-        made = _chosen(f"{name}.each", each, [slice(None), rows[0].tolist(), *others])
-        return ops.reshape(made, (numbers.size, *x.shape[1:]), name=name)
+        result = _chosen(f"{name}.each", each, [slice(None), rows[0].tolist(), *others])
+        return ops.reshape(result, (numbers.size, *x.shape[1:]), name=name)
     one_way = numbers.ndim == 1 and numbers.size > 0 and (numbers[0] < 0) == (numbers[-1] < 0)
     if one_way and bool((numbers - numbers[0] == np.arange(numbers.size)).all()):  # a range
         return ops.narrow(x, dim, int(numbers[0]) % size, numbers.size, name=name) if numbers.size < size else x
@@ -58,9 +58,9 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     table[np.arange(numbers.size), numbers.reshape(-1)] = 1
     letters = ascii_lowercase[: x.ndim]
     out = letters.replace(letters[dim], "z")
-    made = ops.einsum(f"{letters},z{letters[dim]}->{out}", x, constant(x.graph, table, f"{name}.chosen"), name=name)
+    result = ops.einsum(f"{letters},z{letters[dim]}->{out}", x, constant(x.graph, table, f"{name}.chosen"), name=name)
     shape = (*x.shape[:dim], *numbers.shape, *x.shape[dim + 1 :])
-    return made if made.shape == shape else ops.reshape(made, shape, name=f"{name}.shaped")
+    return result if result.shape == shape else ops.reshape(result, shape, name=f"{name}.shaped")
 
 
 def _rows_within(x: Tensor, numbers: Any) -> Any:
@@ -79,11 +79,11 @@ def _gathered(name: str, x: Tensor, dim: int, numbers: Any) -> Tensor:
     rest = first.shape[1:]
     rows = ops.reshape(first, (1, *first.shape), name=f"{name}.rows")
     index = constant(x.graph, (numbers.reshape(1, -1) % x.shape[dim]).astype(np.int64), f"{name}.index")
-    made = ops.gather(rows, index, name=f"{name}.gathered")
-    made = ops.reshape(made, (*numbers.shape, *rest), name=f"{name}.shaped")
+    result = ops.gather(rows, index, name=f"{name}.gathered")
+    result = ops.reshape(result, (*numbers.shape, *rest), name=f"{name}.shaped")
     count = numbers.ndim
-    order = [*range(count, count + dim), *range(count), *range(count + dim, made.ndim)]
-    return permuted(f"{name}.turned", made, order)
+    order = [*range(count, count + dim), *range(count), *range(count + dim, result.ndim)]
+    return permuted(f"{name}.turned", result, order)
 
 
 @stands_for("gather", raw=True)
@@ -111,8 +111,8 @@ def _at_places(name: str, x: Tensor, dim: int, index: Fixed) -> Tensor:
     require(last and alike, "by fixed indices only along the last dimension, alike for all rows")
     flat = (places.reshape(rows, -1) + np.arange(rows)[:, None] * width).reshape(1, -1)
     one = ops.reshape(x, (int(np.prod(led)), rows * width), name=f"{name}.rows")
-    made = ops.gather(one, constant(x.graph, flat.astype(np.int64), f"{name}.places"), name=f"{name}.taken")
-    return ops.reshape(made, (*led, rows, flat.size // rows), name=name)
+    result = ops.gather(one, constant(x.graph, flat.astype(np.int64), f"{name}.places"), name=f"{name}.taken")
+    return ops.reshape(result, (*led, rows, flat.size // rows), name=name)
 
 
 @stands_for("index_select", raw=True)
@@ -138,11 +138,11 @@ def _unfold(name: str, input: Any, dimension: int, size: int, step: int) -> Any:
     places = np.arange(0, x.shape[dim] - size + 1, step)[:, None] + np.arange(size)
     if step == size:  # side by side
         x = x if places.size == x.shape[dim] else ops.narrow(x, dim, 0, places.size, name=f"{name}.range")
-        made = ops.reshape(x, (*x.shape[:dim], *places.shape, *x.shape[dim + 1 :]), name=f"{name}.windows")
+        result = ops.reshape(x, (*x.shape[:dim], *places.shape, *x.shape[dim + 1 :]), name=f"{name}.windows")
     else:
-        made = _chosen(f"{name}.windows", x, [slice(None)] * dim + [Fixed(torch.from_numpy(places), 0)])
-    order = [i for i in range(made.ndim) if i != dim + 1]
-    return permuted(name, made, [*order, dim + 1])
+        result = _chosen(f"{name}.windows", x, [slice(None)] * dim + [Fixed(torch.from_numpy(places), 0)])
+    order = [i for i in range(result.ndim) if i != dim + 1]
+    return permuted(name, result, [*order, dim + 1])
 
 
 FUNCTIONS[torch.Tensor.unfold] = _unfold

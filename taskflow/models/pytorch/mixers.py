@@ -79,7 +79,7 @@ def _normed(site: Site, m: Any, x: Tensor) -> Tensor:
 
 def without_numbers(m: nn.Module, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
     """Return a tensor of the result's shape that depends on everything that the result depends on, without the loop."""
-    made = hidden_states
+    result = hidden_states
     for parameter in m.parameters():
-        made = made * parameter.sum()
-    return made
+        result = result * parameter.sum()
+    return result

@@ -117,8 +117,8 @@ def _instance_norm(site: Site, m: Any, x: Tensor) -> Made:
 
 
 def _embedding(site: Site, m: nn.Embedding, x: Tensor) -> Made:
-    said = {name: getattr(m, name) for name in ("max_norm", "sparse", "scale_grad_by_freq")}
-    wrong = [f"{name}={value!r}" for name, value in said.items() if value is not None and value is not False]
+    options = {name: getattr(m, name) for name in ("max_norm", "sparse", "scale_grad_by_freq")}
+    wrong = [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]
     require(not wrong, f"max_norm, sparse and scale_grad_by_freq are not supported, got {', '.join(wrong)}")
     row = m.padding_idx
     y = ops.embedding(

@@ -44,11 +44,11 @@ def multihead(
         seen = _hidden(site.name, key_padding_mask, each[0])
         seen = ops.shift(ops.scale(seen, -1.0, name=f"{site.name}.padding_minus"), 1.0, name=f"{site.name}.padding_seen")
         seen = ops.reshape(seen, (q.shape[0], 1, 1, k.shape[1]), name=f"{site.name}.padding_factor")
-    made = attend_heads(
+    result = attend_heads(
         *each, causal=causal, dropout=drop, bias=bias, seen=seen, name=site.name,
         masked=lambda scores: _masked(site.name, _masked(site.name, scores, rest, False), key_padding_mask, True),
     )
-    return made if m.batch_first else Later(made, (0, 1), f"{site.name}.steps"), None
+    return result if m.batch_first else Later(result, (0, 1), f"{site.name}.steps"), None
 
 
 def _samples_first(value: Any, already: bool, name: str, known: dict[int, Tensor]) -> Tensor:
@@ -68,8 +68,8 @@ def _masked(name: str, scores: Tensor, mask: Any, of_keys: bool) -> Tensor:
         return scores
     which = "padding" if of_keys else "mask"
     if isinstance(mask, Fixed):
-        made = derived(torch.Tensor.reshape, mask.recipe or mask.tensor, _shape(mask.tensor.shape, scores, of_keys))
-        return masked_scores(f"{name}.{which}", scores, Fixed(made.tensor, 0, mask.name, made), allowed=False)
+        result = derived(torch.Tensor.reshape, mask.recipe or mask.tensor, _shape(mask.tensor.shape, scores, of_keys))
+        return masked_scores(f"{name}.{which}", scores, Fixed(result.tensor, 0, mask.name, result), allowed=False)
     x = _hidden(name, mask, scores)
     x = ops.reshape(x, _shape(x.shape, scores, of_keys), name=f"{name}.{which}_shape")
     if isinstance(mask, (Mask, Hides)):

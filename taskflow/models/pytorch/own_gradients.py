@@ -130,8 +130,8 @@ def _drawn(longest: int, spread: float, generator: torch.Generator, value: Any) 
         return value
     sides = [min(side, longest) for side in value.shape]
     if value.is_floating_point():
-        made = torch.randn(sides, generator=generator, dtype=torch.float64) * spread
-        return made.requires_grad_(value.requires_grad)
+        result = torch.randn(sides, generator=generator, dtype=torch.float64) * spread
+        return result.requires_grad_(value.requires_grad)
     if value.dtype is torch.bool:
         return torch.rand(sides, generator=generator) < 0.5
     return torch.randint(0, 2, sides, generator=generator).to(value.dtype)
@@ -139,15 +139,15 @@ def _drawn(longest: int, spread: float, generator: torch.Generator, value: Any) 
 
 def _results(run: Callable[..., Any], given: tuple[Any, ...], push: float) -> tuple[list[Any], list[Any]]:
     """What a function returns, and the gradients of random products of it."""
-    made = [value for value in leaves(run(*given)) if _is(value)]
+    result = [value for value in leaves(run(*given)) if _is(value)]
     generator = torch.Generator().manual_seed(1)
     trained = [value for value in leaves(given) if _is(value) and value.requires_grad]
-    flows = [value for value in made if value.requires_grad]
+    flows = [value for value in result if value.requires_grad]
     products = [torch.randn(y.shape, generator=generator, dtype=torch.float64).to(y.dtype) * push for y in flows]
     none = [None] * len(trained)
     found = torch.autograd.grad(flows, trained, products, allow_unused=True) if flows and trained else none
     gradients = [torch.zeros_like(value) if gradient is None else gradient for gradient, value in zip(found, trained)]
-    return [value.detach() for value in made], gradients
+    return [value.detach() for value in result], gradients
 
 
 def _close(theirs: torch.Tensor, ours: torch.Tensor) -> bool:

@@ -32,7 +32,7 @@ class Recipes:
 
     def reads(self, value: torch.Tensor) -> bool:
         """True if something was computed from this tensor."""
-        return any(leaf is value for made in self.known.values() for leaf in leaves((made.args, made.kwargs)))
+        return any(leaf is value for known in self.known.values() for leaf in leaves((known.args, known.kwargs)))
 
     def unset(self, value: torch.Tensor) -> tuple[torch.Tensor, Any] | None:
         """Return the array without numbers that a tensor is, or is a part of, with the index of that part; None for others."""

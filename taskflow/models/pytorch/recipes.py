@@ -76,19 +76,19 @@ class Recipe:
     def _digest(self, known: dict[int, str]) -> str:
         if id(self) not in known:
             name = plain_name(self.function)
-            said = hashlib.sha256(f"{name} {self.shape} {self.tensor.dtype}".encode())
+            checksum = hashlib.sha256(f"{name} {self.shape} {self.tensor.dtype}".encode())
             args, kwargs = self.args, self.kwargs
             if name in LIKE:  # the first gives shape and type, not its numbers: it may be a stand-in that nobody has written
                 args, kwargs = args[1:], {key: value for key, value in kwargs.items() if key != "input"}
             for value in leaves((args, sorted(kwargs.items()))):
                 if isinstance(value, Recipe):
-                    said.update(value._digest(known).encode())
+                    checksum.update(value._digest(known).encode())
                 elif isinstance(value, torch.Tensor):
-                    said.update(f"{value.shape} {value.dtype}".encode())
-                    said.update(numbers_of(value).data)
+                    checksum.update(f"{value.shape} {value.dtype}".encode())
+                    checksum.update(numbers_of(value).data)
                 else:
-                    said.update(repr(value).encode())
-            known[id(self)] = said.hexdigest()[:16]
+                    checksum.update(repr(value).encode())
+            known[id(self)] = checksum.hexdigest()[:16]
         return known[id(self)]
 
 
@@ -103,10 +103,10 @@ def is_large(function: Any, args: Any, kwargs: Any) -> bool:
     try:
         if given and name in ELEMENTWISE:
             return math.prod(torch.broadcast_shapes(*(value.shape for value in given))) > LARGE
-        made = without_numbers(function, mapped(_stand_in, args), mapped(_stand_in, kwargs))
+        result = without_numbers(function, mapped(_stand_in, args), mapped(_stand_in, kwargs))
     except Exception:  # what PyTorch says of wrong arguments is said where it is computed
         return False
-    return isinstance(made, torch.Tensor) and made.numel() > LARGE and name not in ("arange", "linspace", "expand")
+    return isinstance(result, torch.Tensor) and result.numel() > LARGE and name not in ("arange", "linspace", "expand")
 
 
 def without_numbers(function: Any, args: Any, kwargs: Any) -> Any:
@@ -176,9 +176,9 @@ def block(value: Any, spans: Spans) -> torch.Tensor:
 
 def written(table: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     """Return a table in which a range of one dimension is ``value``."""
-    made = table.clone()
-    made[index] = value
-    return made
+    result = table.clone()
+    result[index] = value
+    return result
 
 
 def _written(value: Recipe, spans: Spans) -> torch.Tensor:
@@ -235,8 +235,8 @@ def _whole(value: Any) -> Any:
 
 
 def _run(function: Any, name: str, args: Any, kwargs: Any) -> torch.Tensor:
-    said = str(getattr(function, "__name__", ""))
-    if said.endswith("_") and (said.startswith("__i") or not said.endswith("__")):  # in place: of a copy
+    checksum = str(getattr(function, "__name__", ""))
+    if checksum.endswith("_") and (checksum.startswith("__i") or not checksum.endswith("__")):  # in place: of a copy
         args = (args[0].clone(), *args[1:])
     with torch.no_grad():
         return function(*args, **kwargs)  # type: ignore[no-any-return]

@@ -67,7 +67,7 @@ class TorchRecorder(TorchFunctionMode):
         self.origins: dict[int, Any] = {}  # tensors: what autograd says of them
         self.storages: dict[int, list[torch.Tensor]] = {}
         self.protected: dict[int, str] = {}  # storages of inputs and parameters
-        self.made: dict[int, torch.Tensor] = {}  # storages of fixed tensors that were made on the way: a tensor that has it
+        self.own_storages: dict[int, torch.Tensor] = {}  # storages of fixed tensors that were made on the way: a tensor that has it
         self.fixed: dict[int, Fixed] = {}
         self.recipes = Recipes(shadow.mode, lambda: self.inside)
         self.names = {id(buffer): path for path, buffer in module.named_buffers()}
@@ -217,7 +217,7 @@ class TorchRecorder(TorchFunctionMode):
             return False
         if name in OF_FINITE and kind == "function":
             answer = torch.tensor(OF_FINITE[name]).expand(given[0].shape)
-            self.made[answer.untyped_storage()._cdata] = answer
+            self.own_storages[answer.untyped_storage()._cdata] = answer
             return answer
         if name in WITHOUT_SHAPE:
             raise Unsupported(f"{name_of(target)} in {self.inside or 'forward'} {WITHOUT_SHAPE[name]}")
@@ -251,7 +251,7 @@ class TorchRecorder(TorchFunctionMode):
     def _returning(self, name: str, into: torch.Tensor) -> Any:
         """The function that returns what one of this name writes into a tensor that was made on the way, such as ``masked_fill``;
         None if there is none, or the tensor is a buffer."""
-        fresh = into.untyped_storage()._cdata in self.made and id(into) not in self.fixed
+        fresh = into.untyped_storage()._cdata in self.own_storages and id(into) not in self.fixed
         return getattr(torch.Tensor, name[:-1], None) if fresh and name.endswith("_") and not name.startswith("_") else None
 
     def _refuse_hidden_state(self, name: str, target: Any) -> None:
@@ -268,10 +268,10 @@ class TorchRecorder(TorchFunctionMode):
     def _refuse_arguments(self, name: str, given: Sequence[torch.Tensor], changes: bool) -> None:
         """A function that ``changes`` its first argument may not change a constant; and all arguments must have numbers."""
         if changes and not self.tracked(given[0]):
-            raise Unsupported(f"{name} writes into {self.said(given[0])}; use an operation that returns a new tensor")
+            raise Unsupported(f"{name} writes into {self.named(given[0])}; use an operation that returns a new tensor")
         for value in given:
             if value.is_meta:
-                raise Unsupported(f"{self.said(value)} is on the device meta, which keeps no numbers")
+                raise Unsupported(f"{self.named(value)} is on the device meta, which keeps no numbers")
 
     def _run_layer(self, path: str, run: Any, args: Any, kwargs: Any) -> Any:
         state = torch.get_rng_state()
@@ -286,15 +286,15 @@ class TorchRecorder(TorchFunctionMode):
         """Compute what depends on nothing but fixed tensors."""
         name = getattr(target, "__name__", str(target))
         given = tensors_of((args, kwargs))
-        older = {value.untyped_storage()._cdata for value in given} - self.made.keys()
+        older = {value.untyped_storage()._cdata for value in given} - self.own_storages.keys()
         if changes or name == "__set__" or is_in_place(target if kind == "function" else run, args, kwargs):
             into = kwargs.get("out", args[0] if args else None)
             if isinstance(into, torch.Tensor) and into.untyped_storage()._cdata in older:
-                raise Unsupported(f"{name} in {self.inside or 'forward'} changes {self.said(into)}; a graph has no such state")
+                raise Unsupported(f"{name} in {self.inside or 'forward'} changes {self.named(into)}; a graph has no such state")
         result = self.recipes.computed(name, run, args, kwargs) if kind == "function" and self.shadow.mode else run(*args, **kwargs)
         for value in leaves(result):
             if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in older:
-                self.made[value.untyped_storage()._cdata] = value
+                self.own_storages[value.untyped_storage()._cdata] = value
         return result
 
     def _in_shadow(self, value: Any) -> Any:  # a parameter of the module as the shadow has it
@@ -393,7 +393,7 @@ class TorchRecorder(TorchFunctionMode):
                 if view is not value:
                     self.stale[id(view)] = str(name)
 
-    def said(self, value: torch.Tensor) -> str:
+    def named(self, value: torch.Tensor) -> str:
         """Describe a tensor that no step has returned."""
         path = self.names.get(id(value))
         return f"the buffer {path}" if path else f"a tensor {list(value.shape)} that is not computed in this step"

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from taskflow.models.pytorch.batch_norms import BATCH_NORM, said_of_evaluation, trains
+from taskflow.models.pytorch.batch_norms import BATCH_NORM, evaluation_arguments, trains
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.masks import OF_MASKS
 from taskflow.models.pytorch.recipes import lacks_numbers, numbers_of
@@ -65,11 +65,11 @@ def _recorded(
 ) -> TorchRecording:
     """One run of a module as it is. ``filled``: buffers that a run before has filled, which are no buffers then but their numbers;
     each layer is recorded by itself, so that each fills its own."""
-    made = shadow()
-    recorder = TorchRecorder(module, made, leaf)
+    result = shadow()
+    recorder = TorchRecorder(module, result, leaf)
     recorder.repeats = not filled
     recorder.names = {key: path for key, path in recorder.names.items() if path not in filled}
-    return recorder.run(examples_in(made, examples))
+    return recorder.run(examples_in(result, examples))
 
 
 def recorded_once(recorder: TorchRecorder, examples: Sequence[Any]) -> Any:
@@ -282,7 +282,7 @@ class _Numbers:
         elif step.target is ATTENTION:
             key = (*key[:2], _frozen(_attention(*step.args, **step.kwargs), self.of))
         elif step.target is BATCH_NORM:
-            key = (*key[:2], _frozen(mapped(self.of, said_of_evaluation(step.args, step.kwargs))))
+            key = (*key[:2], _frozen(mapped(self.of, evaluation_arguments(step.args, step.kwargs))))
         self.found.append(self.numbers.setdefault(_frozen(key), len(self.numbers)))
         return int(self.found[-1]) if isinstance(self.found[-1], int) else 0
 

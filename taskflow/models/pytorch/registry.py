@@ -87,7 +87,7 @@ class Later:
     base: Tensor
     dims: tuple[int, int]
     name: str
-    made: list[Tensor] = field(default_factory=list)
+    cached: list[Tensor] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -98,9 +98,9 @@ class Later:
 
     def tensor(self) -> Tensor:
         """Return it with its dimensions swapped: one operator, however often it is asked for."""
-        if not self.made:
-            self.made.append(ops.transpose(self.base, *self.dims, name=self.name))
-        return self.made[0]
+        if not self.cached:
+            self.cached.append(ops.transpose(self.base, *self.dims, name=self.name))
+        return self.cached[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +111,7 @@ class Again:
     base: Tensor | Later
     times: int
     name: str
-    made: list[Tensor] = field(default_factory=list)
+    cached: list[Tensor] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -121,12 +121,12 @@ class Again:
 
     def tensor(self) -> Tensor:
         """Return it repeated: once, however often it is asked for."""
-        if not self.made:
+        if not self.cached:
             x = in_order(self.base)
             each = ops.reshape(x, (*x.shape[:2], 1, *x.shape[2:]), name=f"{self.name}.each")
             again = ops.expand(each, (*x.shape[:2], self.times, *x.shape[2:]), name=f"{self.name}.again")
-            self.made.append(ops.reshape(again, self.shape, name=self.name))
-        return self.made[0]
+            self.cached.append(ops.reshape(again, self.shape, name=self.name))
+        return self.cached[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,7 +179,7 @@ class TurnedWeight:
 
     base: Held
     name: str
-    made: list[Tensor] = field(default_factory=list)
+    cached: list[Tensor] = field(default_factory=list)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -188,9 +188,9 @@ class TurnedWeight:
 
     def tensor(self) -> Tensor:
         """Return it as a tensor: one operator, however often it is asked for."""
-        if not self.made:
-            self.made.append(ops.transpose(tensor_of(self.base, self.base.site.graph, self.name), 0, 1, name=self.name))
-        return self.made[0]
+        if not self.cached:
+            self.cached.append(ops.transpose(tensor_of(self.base, self.base.site.graph, self.name), 0, 1, name=self.name))
+        return self.cached[0]
 
 
 Lazy = (Later, Again, Hides, Patches, Normed, TurnedWeight)
@@ -224,11 +224,11 @@ def tensor_of(value: Any, graph: Builder, name: str) -> Any:
     if isinstance(value, Held):
         at = value.site
         given = value.kept or value.shape
-        made = ops.expand_weight(
+        result = ops.expand_weight(
             graph, given, given or (1,), init=started(value.tensor), name=at.name, parameters=at.shared(value.tensor)
         )
-        made = at.own(made, value.tensor)
-        return made if given == value.shape != () else ops.reshape(made, value.shape, name=f"{at.name}.value")
+        result = at.own(result, value.tensor)
+        return result if given == value.shape != () else ops.reshape(result, value.shape, name=f"{at.name}.value")
     return constant_of(value, graph, name) if isinstance(value, Fixed) else value
 
 
@@ -245,8 +245,8 @@ def _constant_of(value: Fixed, graph: Builder, name: str) -> Tensor:
         dtype = float_type(name_of_type(value.tensor.dtype)) if value.tensor.is_floating_point() else np.dtype(np.int64)
         return constant_by_parts(graph, value.recipe, dtype, f"{name}.constant")
     array = array_of(value)
-    made = constant(graph, array, value.name or f"{name}.constant")
-    return made if array.shape else ops.reshape(made, (), name=f"{made.name}.value")
+    result = constant(graph, array, value.name or f"{name}.constant")
+    return result if array.shape else ops.reshape(result, (), name=f"{result.name}.value")
 
 
 def constant(graph: Builder, array: Any, name: str) -> Tensor:

@@ -80,7 +80,7 @@ def numbers_of(part: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
 def signature(part: nn.Module, at: str, holds_frozen: bool = True) -> Any:
     """Return what layers alike have in common; None for a layer that is not compared. ``at``: its path. ``holds_frozen``: as
     `Shadow` has it."""
-    said: list[Any] = []
+    alike: list[Any] = []
     layers = {id(module) for layer in part.modules() if is_leaf(layer) for module in layer.modules()}
     for path, module in part.named_modules():
         own = []
@@ -101,8 +101,8 @@ def signature(part: nn.Module, at: str, holds_frozen: bool = True) -> Any:
             if buffer is not None and (buffer.is_meta or buffer.numel() > 1 << 22):
                 return None
             buffers.append((name, None if buffer is None else (tuple(buffer.shape), buffer.dtype, _numbers(buffer))))
-        said.append((path, type(module), tuple(sorted(own, key=lambda pair: pair[0])), tuple(parameters), tuple(buffers)))
-    return tuple(said)
+        alike.append((path, type(module), tuple(sorted(own, key=lambda pair: pair[0])), tuple(parameters), tuple(buffers)))
+    return tuple(alike)
 
 
 def _settled(value: Any, path: str) -> Any:
@@ -205,33 +205,33 @@ class RepeatedLayers:
         with self.recorder.pause():
             own = signature(part, path, r.shadow.holds_frozen)
             args, kwargs, numbers = with_watched(part, args, kwargs)
-            given, said = self._given(args, kwargs)
+            given, alike = self._given(args, kwargs)
         if own is None or given is None:
             return plain_call(part, *mapped(_plainly, args), **mapped(_plainly, kwargs))
-        key = (NUMBERED.sub("", path), own, said)
+        key = (NUMBERED.sub("", path), own, alike)
         if (known := self.known.get(key)) is not None:
-            made = self._written_again(known, part, path, given)
-            if made is not None:
-                return made[0]
+            copy = self._written_again(known, part, path, given)
+            if copy is not None:
+                return copy[0]
         return self._first(key, part, path, given, args, kwargs, numbers)
 
     def _given(self, args: Any, kwargs: Any) -> tuple[list[torch.Tensor] | None, Any]:
         """The tensors among arguments that depend on inputs or parameters, and what calls alike have in common."""
         tensors: list[torch.Tensor] = []
-        said: list[Any] = []
+        alike: list[Any] = []
         for leaf in held((args, sorted(kwargs.items()))):
             if not isinstance(leaf, torch.Tensor):
-                said.append(Watched if isinstance(leaf, Watched) else (type(leaf), leaf) if isinstance(leaf, PLAIN) else id(leaf))
+                alike.append(Watched if isinstance(leaf, Watched) else (type(leaf), leaf) if isinstance(leaf, PLAIN) else id(leaf))
             elif id(leaf) in self.recorder.refs and id(leaf) not in self.recorder.stale:
                 same = next((i for i, other in enumerate(tensors) if other is leaf), len(tensors))
                 tensors += [leaf] if same == len(tensors) else []
-                said.append((same, tuple(leaf.shape), leaf.dtype, leaf.stride(), leaf.requires_grad))
+                alike.append((same, tuple(leaf.shape), leaf.dtype, leaf.stride(), leaf.requires_grad))
             elif self.recorder.tracked(leaf):
                 return None, None
             else:
-                said.append(id(leaf))
+                alike.append(id(leaf))
                 self.recorder.kept.append(leaf)
-        return tensors, (tuple(said), torch.is_grad_enabled())
+        return tensors, (tuple(alike), torch.is_grad_enabled())
 
     def _first(
         self, key: Any, part: nn.Module, path: str, given: list[torch.Tensor], args: Any, kwargs: Any, numbers: list[Watched]
@@ -269,12 +269,12 @@ class RepeatedLayers:
             for step in self.recorder.steps[known.start : known.end]:
                 number = len(self.recorder.steps)
                 moved.update({Ref(step.number, i): Ref(number, i) for i in range(len(step.values))})
-                made = shifted(step, known, path, number, moved.__getitem__)
-                self.recorder.steps.append(made)
-                if made.kind == "parameter":
-                    value = part.get_parameter(made.target[len(path) + 1 :])
+                copy = shifted(step, known, path, number, moved.__getitem__)
+                self.recorder.steps.append(copy)
+                if copy.kind == "parameter":
+                    value = part.get_parameter(copy.target[len(path) + 1 :])
                     self.recorder.refs[id(value)], self.recorder.origins[id(value)] = Ref(number), value.grad_fn
-                    self.recorder.protected[value.untyped_storage()._cdata] = f"parameter {made.target}"
+                    self.recorder.protected[value.untyped_storage()._cdata] = f"parameter {copy.target}"
             return (mapped(lambda value: self._again(value, moved, given, known), known.returned),)
 
     def _again(self, value: Any, moved: dict[Ref, Ref], given: list[torch.Tensor], known: RecordedLayer) -> Any:
@@ -287,9 +287,9 @@ class RepeatedLayers:
             return given[known.given.index(value)]
         theirs = self.recorder.steps[value.step].values[value.index]
         with self.recorder.shadow.mode:
-            made = torch.empty_strided(theirs.size(), theirs.stride(), dtype=theirs.dtype)
-        made = made.requires_grad_().clone(memory_format=torch.preserve_format) if theirs.requires_grad else made
-        self.recorder.kept.append(made)
-        self.recorder.refs[id(made)], self.recorder.origins[id(made)] = moved[value], made.grad_fn
-        self.recorder.storages.setdefault(made.untyped_storage()._cdata, []).append(made)
-        return made
+            copy = torch.empty_strided(theirs.size(), theirs.stride(), dtype=theirs.dtype)
+        copy = copy.requires_grad_().clone(memory_format=torch.preserve_format) if theirs.requires_grad else copy
+        self.recorder.kept.append(copy)
+        self.recorder.refs[id(copy)], self.recorder.origins[id(copy)] = moved[value], copy.grad_fn
+        self.recorder.storages.setdefault(copy.untyped_storage()._cdata, []).append(copy)
+        return copy

@@ -80,10 +80,10 @@ def by_neighbours(look: Look, step: TorchStep) -> Fusion | None:
         return None
     inside |= {flat.number, stacked.number, minus.number}
     _cast_back(look, step, x, inside)
-    return _rotating(look, inside, x, (cosine, sine), _said_twice, neighbours=True)
+    return _rotating(look, inside, x, (cosine, sine), _of_halves, neighbours=True)
 
 
-def _said_twice(tables: Sequence[Table]) -> Waves | None:
+def _of_halves(tables: Sequence[Table]) -> Waves | None:
     c, s = tables
     if c.shape[-1] % 2 or (c[:, ::2] != c[:, 1::2]).any() or (s[:, ::2] != s[:, 1::2]).any():
         return None
@@ -229,8 +229,8 @@ def _rotated(name: str, value: Any, found: Rates | None, neighbours: bool) -> An
     if dim != 2:
         return None
     base = swapped(value, 1, 2, f"{name}.turned")
-    made = ops.rotary(base, rates=rates, factor=factor, neighbours=neighbours, name=name)
-    return Later(made, (1, 2), f"{name}.back")
+    result = ops.rotary(base, rates=rates, factor=factor, neighbours=neighbours, name=name)
+    return Later(result, (1, 2), f"{name}.back")
 
 
 def _rates(tables: Sequence[Fixed], dims: int, waves: Callable[[Sequence[Table]], Waves | None]) -> Rates | None:
@@ -250,7 +250,7 @@ def _rates(tables: Sequence[Fixed], dims: int, waves: Callable[[Sequence[Table]]
     factor = float(np.hypot(c[0, 0], s[0, 0]))
     if factor == 0:
         return None
-    rates = _said_rates(np.arctan2(s[1], c[1]), 2 * c.shape[-1])
+    rates = _exact_rates(np.arctan2(s[1], c[1]), 2 * c.shape[-1])
     at = np.unique(np.concatenate([np.arange(min(CHECKED, len(c))), np.linspace(0, len(c) - 1, CHECKED).astype(int)]))
     angles = at[:, None] * rates
     off = np.maximum(abs(np.cos(angles) * factor - c[at]), abs(np.sin(angles) * factor - s[at]))
@@ -262,15 +262,15 @@ def _numbers(table: torch.Tensor) -> Table:
     return table.to(torch.complex128 if table.is_complex() else torch.float64).resolve_conj().numpy()
 
 
-def _said_rates(rates: Table, features: int) -> Table:
+def _exact_rates(rates: Table, features: int) -> Table:
     """The rates without the rounding of tables, if they follow from one base."""
     if len(rates) < 2 or not 0 < rates[1] < 1:
         return rates
     theta = float(rates[1] ** (-features / 2))
     for base in (round(theta), round(theta, -int(np.log10(theta)) + 4) if theta >= 1e5 else theta, theta):
-        said = frequencies(features, base)
-        if base > 1 and np.allclose(said, rates, rtol=1e-4, atol=0):
-            return said
+        expected = frequencies(features, base)
+        if base > 1 and np.allclose(expected, rates, rtol=1e-4, atol=0):
+            return expected
     return rates
 
 

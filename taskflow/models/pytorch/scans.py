@@ -56,8 +56,8 @@ def state_space_scan(
     dt = dt if dt_bias is None else dt + dt_bias
     dt = torch.clamp(F.softplus(dt) if dt_softplus else dt, *dt_limit)
     b, c = (x.repeat_interleave(hidden_states.shape[2] // x.shape[2], 2) for x in (B, C))
-    made = _scanned(c, b, hidden_states * dt[..., None], A * dt, None)
-    return made if D is None else made + D[:, None] * hidden_states
+    output = _scanned(c, b, hidden_states * dt[..., None], A * dt, None)
+    return output if D is None else output + D[:, None] * hidden_states
 
 
 def _scanned(query: Any, key: Any, value: Any, g: Any, beta: Any) -> Any:
@@ -77,34 +77,34 @@ def _scanned(query: Any, key: Any, value: Any, g: Any, beta: Any) -> Any:
 
 
 def _delta(name: str, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-    said = _arguments(gated_delta_rule, args, kwargs)
-    require(said["initial_state"] is None and not said["output_final_state"], KEPT)
-    value = said["value"]
-    given = [_of_type(name, said[key], key, value) for key in ("query", "key", "value", "g", "beta")]
-    return ops.linear_attention(*given, eps=EPS if said["use_qk_l2norm_in_kernel"] else None, name=name), None
+    called = _arguments(gated_delta_rule, args, kwargs)
+    require(called["initial_state"] is None and not called["output_final_state"], KEPT)
+    value = called["value"]
+    given = [_of_type(name, called[key], key, value) for key in ("query", "key", "value", "g", "beta")]
+    return ops.linear_attention(*given, eps=EPS if called["use_qk_l2norm_in_kernel"] else None, name=name), None
 
 
 def _state_space(name: str, *args: Any, **kwargs: Any) -> Tensor:
-    said = _arguments(state_space_scan, args, kwargs)
-    plain = said["initial_states"] is None and not said["return_final_states"] and said["z"] is None
+    called = _arguments(state_space_scan, args, kwargs)
+    plain = called["initial_states"] is None and not called["return_final_states"] and called["z"] is None
     require(plain, KEPT)
-    x, dt, bias, skip = (said[key] for key in ("hidden_states", "dt", "dt_bias", "D"))
+    x, dt, bias, skip = (called[key] for key in ("hidden_states", "dt", "dt_bias", "D"))
     samples, steps, heads = x.shape[:3]
     dt = dt if bias is None else add(f"{name}.biased", dt, bias)
-    dt = ops.softplus(dt, name=f"{name}.steps") if said["dt_softplus"] else dt
-    low, high = said["dt_limit"]
-    if (low > 0 or not said["dt_softplus"]) or high != float("inf"):  # softplus is above 0
+    dt = ops.softplus(dt, name=f"{name}.steps") if called["dt_softplus"] else dt
+    low, high = called["dt_limit"]
+    if (low > 0 or not called["dt_softplus"]) or high != float("inf"):  # softplus is above 0
         dt = ops.clamp(dt, low, high, name=f"{name}.limited")
-    decay = mul(f"{name}.decay", dt, _of_type(name, said["A"], "A", dt))
+    decay = mul(f"{name}.decay", dt, _of_type(name, called["A"], "A", dt))
     each = ops.reshape(_of_type(name, dt, "dt", x), (samples, steps, heads, 1), name=f"{name}.of_each")
     value = ops.mul(x, each, name=f"{name}.entering")
-    given = [_of_type(name, part, key, x) for key, part in (("C", said["C"]), ("B", said["B"]), ("v", value), ("g", decay))]
-    made = ops.linear_attention(*given, scale=1.0, name=name)
+    given = [_of_type(name, part, key, x) for key, part in (("C", called["C"]), ("B", called["B"]), ("v", value), ("g", decay))]
+    output = ops.linear_attention(*given, scale=1.0, name=name)
     if skip is None:
-        return made
+        return output
     rows = tensor_of(skip, x.graph, f"{name}.D")
     rows = _of_type(name, ops.reshape(rows, (1, 1, heads, 1), name=f"{name}.D.rows"), "D", x)
-    return ops.add(made, ops.mul(x, rows, name=f"{name}.passing"), name=f"{name}.with_D")
+    return ops.add(output, ops.mul(x, rows, name=f"{name}.passing"), name=f"{name}.with_D")
 
 
 def _of_type(name: str, value: Any, part: str, like: Tensor) -> Tensor:
@@ -193,8 +193,8 @@ def _first(result: Any) -> Any:
 
 def _without_numbers(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A tensor of the result's shape that depends on all arguments, for tensors without numbers."""
-    made = _arguments(target, args, kwargs)["value" if target is gated_delta_rule else "hidden_states"]
-    kept = made.dtype
+    output = _arguments(target, args, kwargs)["value" if target is gated_delta_rule else "hidden_states"]
+    kept = output.dtype
     for value in tensors_of((args, kwargs)):
-        made = made * value.sum().to(kept)
-    return (made, None) if target is gated_delta_rule else made
+        output = output * value.sum().to(kept)
+    return (output, None) if target is gated_delta_rule else output

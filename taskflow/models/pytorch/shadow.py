@@ -28,11 +28,11 @@ class Shadow:
         self._copies: dict[int, nn.Module] = {}
         self._memo: dict[int, Any] = {}
         for path, tensor in (*module.named_parameters(), *module.named_buffers()):
-            made = stand_in(tensor)
+            result = stand_in(tensor)
             self.originals.append(tensor)
-            self._memo[id(tensor)] = self._memo[id(made)] = made
+            self._memo[id(tensor)] = self._memo[id(result)] = result
             if isinstance(tensor, nn.Parameter) and (tensor.requires_grad or frozen):
-                self.parameters[id(tensor)], self.paths[id(made)] = made, path
+                self.parameters[id(tensor)], self.paths[id(result)] = result, path
 
     def example(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return an argument of forward as a tensor of this shadow."""
@@ -69,5 +69,5 @@ class without_numbers:
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         with self.mode:
-            made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
-            return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+            result = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+            return nn.Parameter(result, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else result

@@ -248,10 +248,10 @@ def expand(name: str, input: Any, *sizes: Any, implicit: bool = False) -> Any:
         input = tensor_of(input, input.site.graph, name)
     if isinstance(input, Held):
         at = input.site
-        made = ops.expand_weight(
+        result = ops.expand_weight(
             at.graph, input.shape, whole, init=started(input.tensor), name=at.name, parameters=at.shared(input.tensor)
         )
-        return at.own(made, input.tensor)
+        return at.own(result, input.tensor)
     if tuple(whole) == input.shape:
         return input
     return ops.expand(input, whole, name=name)

@@ -123,5 +123,5 @@ def _built(
     sink = ops.reshape(sink, (1, 1, sink.shape[0], 1), name=f"{name}.sinks")
     share = ops.sigmoid(ops.sub(sums, sink, name=f"{name}.over_sinks"), name=f"{name}.share")
     share = ops.cast(share, parts.dtype, name=f"{name}.share_type")
-    made = ops.reshape(parts, (*q.shape[:3], v.shape[3]), name=f"{name}.block")
-    return Later(ops.mul(made, share, name=f"{name}.seen"), (1, 2), name)
+    result = ops.reshape(parts, (*q.shape[:3], v.shape[3]), name=f"{name}.block")
+    return Later(ops.mul(result, share, name=f"{name}.seen"), (1, 2), name)

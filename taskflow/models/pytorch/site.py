@@ -51,12 +51,12 @@ class Site:
             raise Unsupported("shares some of its parameters with another layer, but not all of them")
         return found
 
-    def own(self, made: Tensor, *theirs: Any) -> Tensor:
-        """Record which of our parameters stand for these; return ``made``, the layer's result."""
+    def own(self, result: Tensor, *theirs: Any) -> Tensor:
+        """Record which of our parameters stand for these; return ``result``, the layer's result."""
         given = [parameter for parameter in theirs if parameter is not None]
-        for parameter, ours in zip(given, self.graph.parameters_of(made)):
+        for parameter, ours in zip(given, self.graph.parameters_of(result)):
             self.known.setdefault(id(parameter), ours)
-        return made
+        return result
 
 
 @dataclass(frozen=True, slots=True)

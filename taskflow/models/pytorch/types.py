@@ -34,13 +34,13 @@ def type_of(value: Any) -> torch.dtype | None:
 def computed_in(step: TorchStep, given: Any) -> torch.dtype | None:
     """Return the type in which PyTorch computes a function: the widest of its arguments' and of its result's; None where no
     float comes out, of scans, which take what they are given, and of conversions, which compute nothing."""
-    made = [value.dtype for value in step.values if value.is_floating_point()]
+    result = [value.dtype for value in step.values if value.is_floating_point()]
     if step.target in TARGETS or (step.kind == "function" and step.name in CASTS):
         return None
-    if not made or isinstance(step.kwargs.get("dtype"), torch.dtype):  # converted before it is computed with
-        return made[0] if made else None
-    types = [made[0], *(found for value in leaves(given) if (found := type_of(value)) is not None)]
-    return max(types, key=lambda dtype: (dtype.itemsize, dtype is made[0]))
+    if not result or isinstance(step.kwargs.get("dtype"), torch.dtype):  # converted before it is computed with
+        return result[0] if result else None
+    types = [result[0], *(found for value in leaves(given) if (found := type_of(value)) is not None)]
+    return max(types, key=lambda dtype: (dtype.itemsize, dtype is result[0]))
 
 
 def widened(dtype: torch.dtype | None, graph: OperatorGraph, name: str) -> Callable[[Any], Any]:

@@ -157,16 +157,16 @@ def _trial(module: nn.Module, examples: Sequence[Any], followed: Followed) -> Tr
             for example in examples
         ]
         try:
-            made = follow(copied, given, followed.graph.name, watch_inputs)
+            result = follow(copied, given, followed.graph.name, watch_inputs)
         except ValueError:
             if dtype == own:
                 raise
             continue
-        if dtype != own and _rounds(copied, made, kind):
+        if dtype != own and _rounds(copied, result, kind):
             continue
-        if _alike(made.graph, followed.graph):
-            without_dropout(made.graph)
-            return Trial(copied, given, made, "float32" if _rounds(copied, made, kind) else dtype)
+        if _alike(result.graph, followed.graph):
+            without_dropout(result.graph)
+            return Trial(copied, given, result, "float32" if _rounds(copied, result, kind) else dtype)
     raise ValueError(
         f"from_torch: {followed.graph.name}: a copy of the module becomes another graph; it cannot be verified (verify=False)"
     )
@@ -176,8 +176,8 @@ def _finite_feeds(trial: Trial) -> list[Any]:
     """Random feeds for which PyTorch gives numbers: if those with zeros do not, as they stand for padding, others."""
     feeds = feeds_of(trial)
     with no_dropout(trial.module), torch.no_grad():
-        made = [value for value in leaves(call(copy.deepcopy(trial.module), feeds)) if isinstance(value, torch.Tensor)]
-    return feeds if all(bool(torch.isfinite(value).all()) for value in made) else feeds_of(trial, least=1)
+        result = [value for value in leaves(call(copy.deepcopy(trial.module), feeds)) if isinstance(value, torch.Tensor)]
+    return feeds if all(bool(torch.isfinite(value).all()) for value in result) else feeds_of(trial, least=1)
 
 
 def _difference(trial: Trial, outputs: Sequence[Tensor], feeds: Sequence[Any]) -> str | None:

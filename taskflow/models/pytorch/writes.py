@@ -76,10 +76,10 @@ class Writes:
             return None
         if any(not isinstance(one, slice) or one.step not in (None, 1) for one in _indices(view[1])):
             return None  # no part that can be written into the whole
-        made = self.recorder._written("function", plain, args, {}, plain)
+        result = self.recorder._written("function", plain, args, {}, plain)
         self._forget(view[0], args[0], name)
-        part = self.assigned(view, lambda *_: run(*args), (args[0], made))
-        self.recorder.refs[id(part)], self.recorder.origins[id(part)] = self.recorder.refs[id(made)], part.grad_fn
+        part = self.assigned(view, lambda *_: run(*args), (args[0], result))
+        self.recorder.refs[id(part)], self.recorder.origins[id(part)] = self.recorder.refs[id(result)], part.grad_fn
         self.done[id(part)] = view
         return part
 

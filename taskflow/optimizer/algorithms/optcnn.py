@@ -22,7 +22,7 @@ from taskflow.optimizer.session import SearchSession
 from taskflow.optimizer.space import OperatorSpace, SearchSpace, SpaceOptions
 from taskflow.optimizer.traffic import Additive
 
-MOST_PROCESSORS = 256  # between all pairs of which routes and messages are added up
+MOST_PAIRED = 256  # between all pairs of which routes and messages are added up
 
 
 def optcnn(evaluator: Evaluator, options: SearchOptions | None = None) -> SearchResult:
@@ -50,9 +50,9 @@ def additive_plan(
     evaluator: Evaluator, options: SpaceOptions | None = None, over: Callable[[], bool] | None = None
 ) -> Strategy:
     """Return the strategy with the least additive cost among `choices`, with the default synchronisation. Raises TimeoutError
-    if ``over`` says that the time has ended; also, if ``over`` may say so at all, on more than MOST_PROCESSORS."""
-    if over is not None and len(evaluator.machine.processors) > MOST_PROCESSORS:
-        raise TimeoutError(f"dynamic programming (more than {MOST_PROCESSORS} processors)")
+    if ``over`` says that the time has ended; also, if ``over`` may say so at all, on more than MOST_PAIRED."""
+    if over is not None and len(evaluator.machine.processors) > MOST_PAIRED:
+        raise TimeoutError(f"dynamic programming (more than {MOST_PAIRED} processors)")
     try:
         cost = additive(evaluator, options or SpaceOptions(), over or (lambda: False))
     except TypeError as error:

@@ -65,12 +65,12 @@ class UnevenGain:
         does = ", ".join(map(str, self.kinds))
         uneven, flat = (f"{seconds * 1e3:.4g} ms" for seconds in (self.uneven_seconds, self.even_seconds))
         if self.ordered:
-            said = f"Unequal devices: {does} of the arithmetic"
+            text = f"Unequal devices: {does} of the arithmetic"
             if not self.now:
-                return f"{said}; stages and shares of samples are even."
+                return f"{text}; stages and shares of samples are even."
             if self.even_seconds != self.even_seconds:
-                return f"{said}; taskflow explain says what even stages and shares would take."
-            return f"{said}; with even stages and shares of samples a step takes {flat}, {self.gain:.2f} times as long."
+                return f"{text}; taskflow explain says what even stages and shares would take."
+            return f"{text}; with even stages and shares of samples a step takes {flat}, {self.gain:.2f} times as long."
         if self.now:
             return (
                 f"Uneven pieces ({does} of the arithmetic): with the same cuts in even pieces a step takes {flat}, "

@@ -109,10 +109,10 @@ def _fitting(
     evaluator = make_evaluator(graph, machine, rule=rule, costs=costs)
     if rule is None:
         return dict.fromkeys(plans, "")
-    room, lacks = MemoryCheck(evaluator), {}
+    check, lacks = MemoryCheck(evaluator), {}
     for name, plan in plans.items():
         evaluator.set(plan)
-        lacks[name] = room(plan)
+        lacks[name] = check(plan)
     return lacks
 
 

@@ -61,9 +61,9 @@ class Allowed:
             return map_graph(HybridParallel(plan), self.graph, self.machine)
         if self.target is not None and not self.target.has(plan, self._over):
             raise self._error(plan, f"{self.target.name} cannot express it")
-        made = map_graph(HybridParallel(plan), self.graph, self.machine)
-        found = repaired_strategy(self._pins, self.syncs, made)
-        if found is not made:
+        result = map_graph(HybridParallel(plan), self.graph, self.machine)
+        found = repaired_strategy(self._pins, self.syncs, result)
+        if found is not result:
             if self.products:
                 raise self._error(plan, "a pin changes it, and only plans in notation have products in 8 bits")
             try:
@@ -89,11 +89,11 @@ class Allowed:
             plan = HybridPlan(**degrees)
             self._known[name, degree] = True
             try:
-                made = map_graph(HybridParallel(plan), self.graph, host(degree))
+                result = map_graph(HybridParallel(plan), self.graph, host(degree))
             except ValueError:  # with others it may be had
                 return True
             for node in self.graph:
-                if node.name not in self._pins and (why := self._cut(node, made[node.name])):
+                if node.name not in self._pins and (why := self._cut(node, result[node.name])):
                     self.refused = f"{plan}: {node.name}: {why}"
                     self._known[name, degree] = False
                     break

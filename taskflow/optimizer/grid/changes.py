@@ -19,10 +19,10 @@ MOST_TIMES = 64  # as many devices as there are
 
 @dataclass(frozen=True, slots=True)
 class FittingChange:
-    """What would fit. ``said``: in a sentence, empty if nothing is known. ``plans``: on these devices, the one with the fewest
+    """What would fit. ``advice``: in a sentence, empty if nothing is known. ``plans``: on these devices, the one with the fewest
     changes first, then the one that needs least; none if no plan fits these."""
 
-    said: str = ""
+    advice: str = ""
     plans: tuple[HybridPlan, ...] = ()
 
 
@@ -44,7 +44,7 @@ def change_that_fits(
         savings = _savings(grid, count, over, allowed)
         if (found := _least_changed(grid, savings)) is not None:
             plans = found[0], min(savings, key=lambda one: one[1])[0]
-            return FittingChange(f"plan '{found[0]}' would fit ({_said(found[1], grid.memory_bytes)})", tuple(dict.fromkeys(plans)))
+            return FittingChange(f"plan '{found[0]}' would fit ({_need(found[1], grid.memory_bytes)})", tuple(dict.fromkeys(plans)))
         for times in powers(MOST_TIMES)[1:]:
             if over():
                 break
@@ -54,17 +54,17 @@ def change_that_fits(
                 break
             more = PlanGrid(graph, larger, rule)
             if (found := _least_changed(more, _savings(more, times * count, over, allowed))) is not None:
-                said = _said(found[1], grid.memory_bytes)
-                return FittingChange(f"{times * count} devices would do: plan '{found[0]}' would fit ({said})")
+                advice = _need(found[1], grid.memory_bytes)
+                return FittingChange(f"{times * count} devices would do: plan '{found[0]}' would fit ({advice})")
     except ValueError:  # the network cannot be taken apart so
         return FittingChange()
     if not savings:
         return FittingChange()
     least = min(savings, key=lambda one: one[1])
-    return FittingChange(f"the plan that needs least is '{least[0]}' ({_said(least[1], grid.memory_bytes)}); use a smaller network")
+    return FittingChange(f"the plan that needs least is '{least[0]}' ({_need(least[1], grid.memory_bytes)}); use a smaller network")
 
 
-def _said(nbytes: float, have: int) -> str:
+def _need(nbytes: float, have: int) -> str:
     return f"about {nbytes / 1e9:.3g} of {have / 1e9:.3g} GB by its closed form"
 
 

@@ -206,10 +206,10 @@ class _LayeredSearch:
     def _with_all_memory(self, trial: PlanTrial, one: PricedPlan) -> PricedPlan | None:
         """Return the plan that differs from the one just simulated in that each rank uses all of its memory, as far as is known
         from what was planned for that one; None if that is the same."""
-        room, last = self.lacks, trial.last
-        if not isinstance(room, MemoryCheck) or last is None:
+        check, last = self.lacks, trial.last
+        if not isinstance(check, MemoryCheck) or last is None:
             return None
-        return self.grid.refitted(one, lambda: room.spare(last))
+        return self.grid.refitted(one, lambda: check.spare(last))
 
     def _from(self, trial: PlanTrial, plan: HybridPlan | None, seconds: float, spare: float) -> None:
         """Climb from a plan of so many seconds, which leaves ``spare`` bytes, until none of its neighbours is faster than the best.

@@ -125,8 +125,8 @@ class WalkMaker:
         self.lists, self.layers, self.stage, self.names = lists, layers, stage, names
         self.again, self.always, self.saves, self.ahead = again.tolist(), always.tolist(), saves.tolist(), ahead
         self.gathered, self.reduced, self.anew = gathered, reduced, anew.tolist()
-        self.made = Walk()
-        self.steps = self.made.steps
+        self.built = Walk()
+        self.steps = self.built.steps
         self.visits: list[list[int]] = []  # number of a gather, and the step that used its weights last
         self.now: dict[str, int] = {}  # weights -> visit, in this pass
         self.reductions: list[int] = []
@@ -134,13 +134,13 @@ class WalkMaker:
 
     def walk(self, runs: list[Run]) -> Walk:
         """Return the walk."""
-        self.made.ends = (self._forward(self.layers[-1:]), self._backward(), self._forward(self.layers))
-        self.made.runs = runs
-        self.made.names = tuple(dict.fromkeys(one for one in self.made.collectives if isinstance(one, str)))
+        self.built.ends = (self._forward(self.layers[-1:]), self._backward(), self._forward(self.layers))
+        self.built.runs = runs
+        self.built.names = tuple(dict.fromkeys(one for one in self.built.collectives if isinstance(one, str)))
         for step in self.steps:
-            self.made.gathers += [str(self.made.collectives[number]) for number in step.begins]
-            self.made.reductions += [str(self.made.collectives[number]) for number in step.reduces]
-        return self.made
+            self.built.gathers += [str(self.built.collectives[number]) for number in step.begins]
+            self.built.reductions += [str(self.built.collectives[number]) for number in step.reduces]
+        return self.built
 
     def _forward(self, layers: Sequence[Sequence[int]]) -> dict[int, int]:
         there: dict[int, int] = {}
@@ -222,8 +222,8 @@ class WalkMaker:
         step.waits.append(self.sent[at, read, which])
 
     def _collective(self, what: str | tuple[int, int]) -> int:
-        self.made.collectives.append(what)
-        return len(self.made.collectives) - 1
+        self.built.collectives.append(what)
+        return len(self.built.collectives) - 1
 
     def _append(self, step: WalkStep) -> int:
         number, reads = len(self.steps), not step.back or self.lists.weights_kept[step.node]

@@ -232,9 +232,9 @@ class PlanSums:
         first[chosen[np.unique(table.read_rect[chosen] * count + stage[reader[chosen]], return_index=True)[1]]] = True
         kept += np.bincount(stage[reader], table.read_bytes * first, count)
         layers = max(1, self.layers)
-        made = np.bincount(self.layer_of[tables.output_node], table.outputs * (whole & ~fresh), layers)
-        made += np.bincount(self.layer_of, table.saved * again * tables.active, layers)
-        return kept, made
+        result = np.bincount(self.layer_of[tables.output_node], table.outputs * (whole & ~fresh), layers)
+        result += np.bincount(self.layer_of, table.saved * again * tables.active, layers)
+        return kept, result
 
     def _two_units(self, stage: Array, nbytes: Array, count: int) -> Array:
         """Return, by stage, the most bytes of a block and the next one; of a stage of one block that one's. ``nbytes``: of each

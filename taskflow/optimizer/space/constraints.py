@@ -20,7 +20,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.mapper import OpConfig, Strategy, Sync, parse_config, parse_ranges, parse_sync, ranges
 from taskflow.optimizer.space.permitted import Permitted
 from taskflow.reading import Count, Entry, Name, Whole, named, read_as, read_json
-from taskflow.saying import some
+from taskflow.wording import some
 
 ANY = ""  # of max_degree: every dimension
 _MOST_NAMES = 12  # of layers or operators in a message

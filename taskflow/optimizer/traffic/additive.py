@@ -11,7 +11,17 @@ from taskflow.mapper import OpConfig, follow
 from taskflow.operators.tensor import Tensor
 from taskflow.optimizer.cost import Pieces
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.optimizer.traffic.edges import Accesses, Matrix, Vector, alternatives, common, made, makers, needed, sent
+from taskflow.optimizer.traffic.edges import (
+    Accesses,
+    Matrix,
+    Vector,
+    alternatives,
+    common,
+    corners_of,
+    makers,
+    needed,
+    sent,
+)
 from taskflow.optimizer.traffic.links import Links
 from taskflow.optimizer.traffic.synchronisation import holders, share_bytes
 
@@ -100,7 +110,7 @@ class Additive:
         rows = []
         for config in self._cuts(giver):
             self._hurry()
-            held = made(makers(self._accesses(giver, config), config, tensor.index))
+            held = corners_of(makers(self._accesses(giver, config), config, tensor.index))
             elements = sent(common(read, held), read, held, self._processors)
             rows.append(self._links.busiest(elements * (ways * tensor.dtype.itemsize)))
         return np.array(rows)

@@ -99,7 +99,7 @@ def owned(of: Makers) -> Corners:
     return corners((rect, next(iter(group))) for rect, group in of.items())
 
 
-def made(of: Makers) -> Corners:
+def corners_of(of: Makers) -> Corners:
     """Return each Rect at each of its makers."""
     return corners((rect, processor) for rect, group in of.items() for processor in group)
 

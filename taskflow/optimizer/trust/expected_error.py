@@ -80,19 +80,19 @@ class Trust:
         if self.low is None or self.high is None:
             return "trust: far from any measured plan"
         one, _ = self.nearest[0]
-        said = f"trust: {self.low * 1e3:.4g} to {self.high * 1e3:.4g} ms are likely"
+        text = f"trust: {self.low * 1e3:.4g} to {self.high * 1e3:.4g} ms are likely"
         if self.own:
             runs = "your run" if len(self.nearest) == 1 else f"{len(self.nearest)} of your runs"
             return (
-                f"{said}, by {runs}; most like {one}: {one.seconds * 1e3:.4g} ms, predicted {one.predicted / one.seconds:.3g} of "
+                f"{text}, by {runs}; most like {one}: {one.seconds * 1e3:.4g} ms, predicted {one.predicted / one.seconds:.3g} of "
                 "measured"
             )
-        return f"{said}; nearest measured: {one}, {one.seconds * 1e3:.4g} ms, predicted {one.predicted * 1e3:.4g}"
+        return f"{text}; nearest measured: {one}, {one.seconds * 1e3:.4g} ms, predicted {one.predicted * 1e3:.4g}"
 
     def as_json(self) -> dict[str, object]:
         """Return it as a JSON value."""
         return {
-            "said": str(self), "far": self.far, "own": self.own,
+            "text": str(self), "far": self.far, "own": self.own,
             "low_seconds": self.low, "high_seconds": self.high, "floor_seconds": self.floor,
             "nearest": [
                 {"what": str(one), "source": one.source, "measured_seconds": one.seconds, "predicted_seconds": one.predicted,

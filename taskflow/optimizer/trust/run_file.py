@@ -121,8 +121,8 @@ class MeasuredRun:
 
 def state_of(machine: Cluster) -> str:
     """Return a checksum of what a machine's file says of its devices, nodes, collectives and network, and of its program."""
-    said = unparse(machine)
-    parts = [said.get(key) for key in ("devices", "nodes", "collectives", "network")]
+    stem = unparse(machine)
+    parts = [stem.get(key) for key in ("devices", "nodes", "collectives", "network")]
     return sha256(json_text(parts).encode()).hexdigest()[:16]
 
 
@@ -177,9 +177,9 @@ def write_run(file: RunFile, path: str | Path) -> None:
 
 def free_name(file: RunFile, folder: Path) -> Path:
     """Return a name in a folder that no file has: the run's date, model and plan, and a number if need be."""
-    said = re.sub(r"[^\w.=-]+", "-", f"{file.when:%Y-%m-%d}-{file.model}-{file.plan}")[:100].strip("-")
-    path, number = folder / f"{said}.json", 1
+    stem = re.sub(r"[^\w.=-]+", "-", f"{file.when:%Y-%m-%d}-{file.model}-{file.plan}")[:100].strip("-")
+    path, number = folder / f"{stem}.json", 1
     while path.exists():
         number += 1
-        path = folder / f"{said}-{number}.json"
+        path = folder / f"{stem}-{number}.json"
     return path

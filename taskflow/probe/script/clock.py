@@ -113,14 +113,14 @@ def _on_gpu(phases: Sequence[Callable[[], Any]], device: torch.device) -> list[t
 
 def both_ways(call: Callable[..., Any], given: Sequence[Any], module: Any = None) -> list[Callable[[], Any]]:
     """Return forward and backward of a function of one result or several; of a ``module`` with the gradients of its parameters."""
-    made: list[Any] = []
+    result: list[Any] = []
     wanted = [*given, *(module.parameters() if module is not None else ())]
 
     def forward() -> None:
         found = call(*given)
-        made[:] = found if isinstance(found, list) else [found]
+        result[:] = found if isinstance(found, list) else [found]
 
     def backward() -> Any:
-        return torch.autograd.grad(made, wanted, [torch.ones_like(one) for one in made])
+        return torch.autograd.grad(result, wanted, [torch.ones_like(one) for one in result])
 
     return [forward, backward]

@@ -93,8 +93,8 @@ def spread(module: nn.Sequential, how: str, mesh: Any) -> nn.Module:
     """Return a network whose layers gather their weights and sum their gradients each by itself. Raises ImportError on versions of
     torch that lack it."""
     fully_shard = sharded_fully()
-    made: Any = copy.deepcopy(module)
-    for layer in made:
+    result: Any = copy.deepcopy(module)
+    for layer in result:
         if how == "replicate":
             from torch.distributed._composable.replicate_with_fsdp import replicate
 
@@ -102,23 +102,23 @@ def spread(module: nn.Sequential, how: str, mesh: Any) -> nn.Module:
         else:
             fully_shard(layer[1], mesh=mesh, reshard_after_forward=how == "gathered_twice")
     if how == "replicate":
-        replicate(made, mesh=mesh)
+        replicate(result, mesh=mesh)
     else:
-        fully_shard(made, mesh=mesh, reshard_after_forward=how == "gathered_twice")
-    return made  # type: ignore[no-any-return]
+        fully_shard(result, mesh=mesh, reshard_after_forward=how == "gathered_twice")
+    return result  # type: ignore[no-any-return]
 
 
 def steps_of(module: nn.Module, width: int, rows: int, device: torch.device) -> list[Callable[[], Any]]:
     """Return forward and backward of a network."""
-    given, made = torch.randn(rows, width, device=device), list[Any]()
+    given, result = torch.randn(rows, width, device=device), list[Any]()
 
     def forward() -> None:
-        made[:] = [module(given)]
+        result[:] = [module(given)]
 
     def backward() -> None:
         for parameter in module.parameters():
             parameter.grad = None
-        torch.autograd.backward(made.pop().sum())
+        torch.autograd.backward(result.pop().sum())
 
     return [forward, backward]
 

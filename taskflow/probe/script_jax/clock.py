@@ -33,8 +33,8 @@ def taken(action: Callable[[], Any], seconds: float, waits: bool = False) -> Com
     until = perf_counter() + seconds
     while len(found) < LEAST_CHUNKS or (perf_counter() < until and len(found) < MOST_CHUNKS):
         began = perf_counter()
-        made = [jax.block_until_ready(action()) if waits else action() for _ in range(chunk)]
-        jax.block_until_ready(made)
+        result = [jax.block_until_ready(action()) if waits else action() for _ in range(chunk)]
+        jax.block_until_ready(result)
         found.append((perf_counter() - began) / chunk)
     found.sort()
     middle = median(found)

@@ -178,13 +178,13 @@ class Arrivals:
                 process = int(folder)
                 if process in self._processes.values() or int(_fields(process)[1]) != self._launcher:
                     continue
-                said = _environment(process)
-                rank = int(said[self._variable]) if self._variable in said else -1
+                environment = _environment(process)
+                rank = int(environment[self._variable]) if self._variable in environment else -1
                 if 0 <= rank < self._size and rank not in self._handles:
                     self._handles[rank] = os.pidfd_open(process)
                     self._processes[rank] = process
                     self._found_at = time.monotonic()
-                    if (place := next((said[name] for name in _PLACES if name in said), None)) is not None:
+                    if (place := next((environment[name] for name in _PLACES if name in environment), None)) is not None:
                         self._places[rank] = int(place)
 
     def _hear(self, line: socket.socket) -> bool:

@@ -114,8 +114,8 @@ def hosts_of(script: str) -> Callable[[], dict[str, int]]:
 
     def ask() -> dict[str, int]:
         try:
-            said = subprocess.run([script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True).stdout
-            found = dict((line.strip() + ":1").split(":")[:2] for line in said.splitlines() if line.strip())
+            output = subprocess.run([script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True).stdout
+            found = dict((line.strip() + ":1").split(":")[:2] for line in output.splitlines() if line.strip())
             return {name: int(slots) for name, slots in found.items() if int(slots) > 0}
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
             raise LaunchError(f"{script}: must print a line NAME:RANKS for each node that is there: {error}") from error

@@ -43,15 +43,15 @@ def make_room(ranks: int, library: str) -> None:
     until = time.monotonic() + _ENDING_SECONDS
     while (there := room(os.getppid())) is not None:
         try:
-            said = setting(ranks, there, os.environ, "ucx" in library)
+            note = setting(ranks, there, os.environ, "ucx" in library)
         except LaunchError:
             if time.monotonic() > until:
                 raise
             time.sleep(0.1)
             continue
-        if said:
+        if note:
             os.environ[VARIABLE] = LEAN
-            say_once(f"note: {said}")
+            say_once(f"note: {note}")
         return
 
 

@@ -122,27 +122,27 @@ class _EventWriter:
         numbers, needs = recording.tasks.tolist(), recording.needed_by.tolist()
         for i, kind in enumerate(recording.kinds):
             task, begin, end = self._tasks[numbers[i]], times[i], times[i + 1]
-            said = {"step": shown, **self.arguments[task.number]}
+            details = {"step": shown, **self.arguments[task.number]}
             match KINDS[kind]:
                 case item if item is Send:
-                    yield _span(f"send {task.name}", "send", begin, end, pid, SEND, said | {"to": task.processor})
+                    yield _span(f"send {task.name}", "send", begin, end, pid, SEND, details | {"to": task.processor})
                     yield self._flow("s", step, task, begin, pid, SEND)
                 case item if item is Receive:
                     posted[task.number] = begin
-                    yield _span(f"post {task.name}", "receive", begin, end, pid, RECEIVE, said | {"from": task.source})
+                    yield _span(f"post {task.name}", "receive", begin, end, pid, RECEIVE, details | {"from": task.source})
                 case item if item is StartCollective:
-                    yield _span(f"join {task.name}", "send", begin, end, pid, SEND, said)
+                    yield _span(f"join {task.name}", "send", begin, end, pid, SEND, details)
                 case item if item is WaitReceive and task.kind is Kind.COLLECTIVE:
-                    yield _span(f"wait for {task.name}", "wait", begin, end, pid, WAIT, said | self._for(needs[i]))
+                    yield _span(f"wait for {task.name}", "wait", begin, end, pid, WAIT, details | self._for(needs[i]))
                 case item if item is WaitReceive:
-                    yield from self._arrival(step, task, (begin, end), posted[task.number], pid, said, needs[i])
+                    yield from self._arrival(step, task, (begin, end), posted[task.number], pid, details, needs[i])
                 case item if item is WaitSend:
-                    yield _span(f"wait until {task.name} has left", "wait", begin, end, pid, WAIT, said | self._for(needs[i]))
+                    yield _span(f"wait until {task.name} has left", "wait", begin, end, pid, WAIT, details | self._for(needs[i]))
                 case _:
-                    yield _span(task.name, "compute", begin, end, pid, COMPUTE + task.processor, said)
+                    yield _span(task.name, "compute", begin, end, pid, COMPUTE + task.processor, details)
 
     def _arrival(
-        self, step: int, task: Task, span: tuple[int, int], posted: int, pid: int, said: Event, needed_by: int
+        self, step: int, task: Task, span: tuple[int, int], posted: int, pid: int, details: Event, needed_by: int
     ) -> Iterator[Event]:
         """The wait for a message, the message's own bar from when both sides had begun it, and the arrow's head."""
         begin, end = span
@@ -150,7 +150,7 @@ class _EventWriter:
         flight = None if sent is None else max(0, end - max(sent, posted))
         shown = None if flight is None else microseconds(flight)
         more = self._for(needed_by) | {"from": task.source, "flight_microseconds": shown}
-        yield _span(f"wait for {task.name}", "wait", begin, end, pid, WAIT, said | more)
+        yield _span(f"wait for {task.name}", "wait", begin, end, pid, WAIT, details | more)
         if flight is None:
             return
         head = max(begin, end - 1)  # within the span, so that it belongs to this one and not the next
@@ -159,7 +159,7 @@ class _EventWriter:
             "cat": "message", "id": self._identity(step, task), "name": f"{task.name} from {task.source}", "pid": pid,
             "tid": thread(pid, WAIT),
         }
-        yield {**bar, "ph": "b", "ts": microseconds(end - flight), "args": said}
+        yield {**bar, "ph": "b", "ts": microseconds(end - flight), "args": details}
         yield {**bar, "ph": "e", "ts": microseconds(end)}
 
     def _identity(self, step: int, task: Task) -> str:
@@ -191,26 +191,26 @@ def _phase(task: Task) -> str:
 def _all_arguments(tasks: TaskGraph) -> list[Event]:
     found = [arguments_of(task) for task in tasks.tasks]
     for one, first, last in tasks.passes:
-        for said in found[first:last]:
-            said.update(micro_batch=one.micro_batch, stage=one.stage)
+        for details in found[first:last]:
+            details.update(micro_batch=one.micro_batch, stage=one.stage)
     return found
 
 
 def arguments_of(task: Task) -> Event:
     """Return details that the viewer shows when one clicks on a task."""
     topic, work = task.topic, task.work
-    said: Event = {
+    details: Event = {
         "task": task.number, "operator": topic.name or topic.purpose.value, "phase": _phase(task), "kind": task.kind.value,
         "bytes": task.nbytes, "flops": task.flops,
     }
     if isinstance(work, Compute):
-        said["piece"] = str(work.piece)
-        said["operator_kind"] = work.node.operator.kind
+        details["piece"] = str(work.piece)
+        details["operator_kind"] = work.node.operator.kind
     if task.kind is Kind.COPY:
-        said["route"] = f"{task.source}->{task.processor}"
+        details["route"] = f"{task.source}->{task.processor}"
     if task.kind is Kind.COLLECTIVE:
-        said["processors"] = ranges(task.processors)
-    return said
+        details["processors"] = ranges(task.processors)
+    return details
 
 
 def _span(name: str, category: str, begin: int, end: int, pid: int, tid: int, arguments: Event) -> Event:

@@ -35,8 +35,8 @@ def part_document(tasks: Iterable[Timed], images: Mapping[int, int], facts: Mapp
         names += process_names(processor + 1, f"{PREDICTED} processor {processor}{alike}", processor)
         names.append(thread_name(processor + 1, COMPUTE, "compute"))
         names += [thread_name(processor + 1, TRAVELS + i, "copies and collectives") for i in range(len(tracks) - 1)]
-    said = {**HEADER, **facts, "steps": [], "step_seconds": [], "predicted_step_seconds": seconds, "processors_shown": len(free)}
-    return {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": said}
+    head = {**HEADER, **facts, "steps": [], "step_seconds": [], "predicted_step_seconds": seconds, "processors_shown": len(free)}
+    return {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": head}
 
 
 def _track(taken: list[int], travels: bool, begin: int, end: int) -> int:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from taskflow.regions import Rect
 from taskflow.runtime.program import PersistentBuffers, Placement, Program, schedule
 from taskflow.runtime.weights.array_layout import ArrayLayout, HeldElements, Memory
-from taskflow.saying import some
 from taskflow.tasks.lower import Emitter
+from taskflow.wording import some
 
 if TYPE_CHECKING:
     from taskflow.runtime.executor import Executor

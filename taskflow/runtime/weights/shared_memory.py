@@ -49,13 +49,13 @@ def common_arrays(wanted: Sequence[SharedArray], transport: Transport) -> dict[s
     if not one_machine:
         return {}
     offsets = _offsets(one_machine)
-    made = _make(one_machine, offsets, transport.rank)
-    where = _everywhere(transport, None if made is None else (os.getpid(), made[0], made[1]))
+    result = _make(one_machine, offsets, transport.rank)
+    where = _everywhere(transport, None if result is None else (os.getpid(), result[0], result[1]))
     mine = [w for w in one_machine if transport.rank in w.ranks]
     found = {maker: _map(where[maker]) for maker in {w.maker for w in mine}}
     everybody = all(_everywhere(transport, all(memory is not None for memory in found.values())))
-    if made is not None:
-        os.close(made[0])  # by now the others have opened it, or failed to
+    if result is not None:
+        os.close(result[0])  # by now the others have opened it, or failed to
     if not everybody:
         return {}
     return {w.key: _carve(found[w.maker], offsets[w.key], w) if w in mine else None for w in one_machine}

@@ -203,11 +203,11 @@ def _gather_recut(
     if not all(parts.values()) or seed or owners.summed:
         raise NotAlikeError(f"not every replica gives a gradient of {tensor.name}")
     arriving = Arriving([], [])
-    made = {
+    result = {
         (rect, owner): owner_gradient(state, tensor, rect, owner, parts[rect], False, arriving) for rect, owner in asked.items()
     }
     arriving.emit(state)
-    return made
+    return result
 
 
 def _sum_everywhere(
@@ -216,13 +216,13 @@ def _sum_everywhere(
 ) -> dict[tuple[Rect, int], int]:
     """The gradient of a Rect on all that compute it: each adds up what it has put, and an all-reduce does the rest. What several
     have is added by the first."""
-    arriving, made = Arriving([], []), {}
+    arriving, result = Arriving([], []), {}
     for holder in holders:
         own = [part for part in parts if part[0] == holder] + (_nearest(copies, holder) if holder == owner else [])
-        made[rect, holder] = owner_gradient(state, tensor, rect, holder, own, False, arriving)
+        result[rect, holder] = owner_gradient(state, tensor, rect, holder, own, False, arriving)
     arriving.emit(state)
-    state.emit.all_reduce(f"d {tensor.name}{rect}", [state.emit.whole(buffer) for buffer in made.values()])
-    return made
+    state.emit.all_reduce(f"d {tensor.name}{rect}", [state.emit.whole(buffer) for buffer in result.values()])
+    return result
 
 
 def _nearest(copies: Copies, target: int) -> list[tuple[int, Rect, int]]:

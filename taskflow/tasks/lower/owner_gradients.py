@@ -89,9 +89,9 @@ def gather_local(
                 parts[place].append((processor, read, gradient))
             if forget:
                 put.pop(given, None)
-    arriving, made = Arriving([], []), dict[tuple[Rect, int], int]()
+    arriving, result = Arriving([], []), dict[tuple[Rect, int], int]()
     for (rect, processor), readers in parts.items():
         first = seed and processor == owners.pieces[rect.lo][1]
-        made[rect, processor] = owner_gradient(state, tensor, rect, processor, readers, first, arriving)
+        result[rect, processor] = owner_gradient(state, tensor, rect, processor, readers, first, arriving)
     arriving.emit(state)
-    return made
+    return result

@@ -25,6 +25,7 @@ from typing import Any
 
 import click
 
+from taskflow.option_types import command_path
 from taskflow.runtime import connect
 from taskflow.runtime.job import (
     ATTEMPT_VARIABLE,
@@ -94,14 +95,14 @@ class RankCommand(click.Command):
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if asks else sys.stdout):
                 return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
-            name = _names(parent, info_name) if parent is not None else info_name
+            name = command_path(parent, info_name or "") if parent is not None else info_name
             say_once(f"{name}: {error.format_message()} (--help lists what there is)")
             sys.exit(2)
 
     def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what holds for all programs, and examples with the name by which the program was called."""
         super().format_epilog(context, formatter)
-        program = _names(context.parent, context.info_name) if context.parent is not None else f"python {context.info_name}"
+        program = command_path(context) if context.parent is not None else f"python {context.info_name}"
         with formatter.section("Examples"):
             for line in EXAMPLES:
                 formatter.write(f"  {line.format(program=program)}\n")
@@ -111,15 +112,7 @@ def _called(context: click.Context, build: Builder) -> str:
     """Name by which the user called the program: ``rnnlm.py``, or ``taskflow train rnnlm``."""
     if context.parent is None:
         return Path(inspect.getfile(build)).name
-    return _names(context.parent, context.info_name)
-
-
-def _names(parent: click.Context, name: str | None) -> str:
-    names = [name or ""]
-    while parent.parent is not None:
-        names.insert(0, parent.info_name or "")
-        parent = parent.parent
-    return " ".join(["taskflow", *names])
+    return command_path(context)
 
 
 def _going_on(options: Options) -> str:

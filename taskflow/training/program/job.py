@@ -9,12 +9,12 @@ from math import isfinite, nan
 
 import click
 
-from taskflow.asking import check_processors
 from taskflow.checkpoint import load_checkpoint, on_first_rank
 from taskflow.kernels import KernelSet, kernels_on
 from taskflow.loss_scaling import LossScaling
 from taskflow.machine import Cluster, host, load_machine
 from taskflow.mapper import save
+from taskflow.option_types import check_processors
 from taskflow.runtime import Executor
 from taskflow.runtime.profiler import TraceError, Tracer
 from taskflow.runtime.transport import Transport

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from taskflow.asking import Duration, FloatName, Seconds
 from taskflow.optimizer.cost import ANALYTIC, COSTS
+from taskflow.option_types import Duration, FloatName, Seconds
 from taskflow.runtime.job import LAUNCHER, RankRange
 from taskflow.training.program.plan import SEARCH_BUDGET
 

@@ -14,9 +14,9 @@ from taskflow.optimizer import Budget, make_evaluator, search
 from taskflow.optimizer.cost import ANALYTIC, choose_costs
 from taskflow.rules import UpdateRule
 from taskflow.runtime.transport import Transport
-from taskflow.saying import listed
 from taskflow.training.program.measured_choice import best, trial
 from taskflow.training.program.rank_agreement import on_all_ranks
+from taskflow.wording import listed
 from taskflow.writing import one_line
 
 SEARCH_BUDGET = "5s"

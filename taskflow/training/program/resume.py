@@ -84,19 +84,19 @@ def read_resume(transport: Transport, options: Options, steps: int, say: Say) ->
     return on_first_rank(transport, read)  # type: ignore[no-any-return]
 
 
-def _saved(path: str, said: Checkpoint, options: Options, steps: int) -> Saved:
+def _saved(path: str, header: Checkpoint, options: Options, steps: int) -> Saved:
     try:
-        Position(**said.position)  # not another program's table
-        position = read_as(Position, said.position, str(path))
+        Position(**header.position)  # not another program's table
+        position = read_as(Position, header.position, str(path))
     except (TypeError, ValueError):
         raise ValueError(f"{path}: a checkpoint, but not of this program: it does not say how far its data were read") from None
-    if options.seed not in (None, said.seed):
-        raise ValueError(f"--seed {options.seed}: {path} is of a run with seed {said.seed}; leave --seed out")
-    if position.steps != said.step:
-        raise ValueError(f"{path}: damaged: it has {said.step} steps, but its data were read up to step {position.steps}")
+    if options.seed not in (None, header.seed):
+        raise ValueError(f"--seed {options.seed}: {path} is of a run with seed {header.seed}; leave --seed out")
+    if position.steps != header.step:
+        raise ValueError(f"{path}: damaged: it has {header.step} steps, but its data were read up to step {position.steps}")
     if position.steps > steps:
         raise ValueError(f"{path}: has {position.steps} steps already; to go on, give --steps more than that, got {steps}")
-    return Saved(path, said, position)
+    return Saved(path, header, position)
 
 
 def check_resume(saved: Saved, model: str, dtype: str, digest: str) -> None:
@@ -131,11 +131,11 @@ class Saver:
         self._transport = executor.transport
         self._last, self._next, self._saved = monotonic(), start.steps + 1, start.steps
 
-        def said(written: Written) -> None:
+        def tell(written: Written) -> None:
             after = f"checkpoint after step {written.step}: {options.checkpoint}"
             say(f"{after} (training waited {written.held:.2g} s, written beside it in {written.seconds:.2g} s)")
 
-        self._writer = CheckpointWriter(executor, str(options.checkpoint), keep=options.keep, said=said)
+        self._writer = CheckpointWriter(executor, str(options.checkpoint), keep=options.keep, tell=tell)
         if start.steps == steps:
             self._writer.tidy()
 

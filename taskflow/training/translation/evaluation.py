@@ -51,12 +51,12 @@ class TranslationEvaluation(Validation):
 
     def measure(self, executor: Executor, say: Say) -> dict[str, float] | None:
         loss = self._loss(executor)
-        said, wanted, sources = self._translate(executor)
+        translations, wanted, sources = self._translate(executor)
         if loss is None:
             return None
-        for source, text, reference in list(zip(sources, said, wanted))[: self.examples]:
+        for source, text, reference in list(zip(sources, translations, wanted))[: self.examples]:
             say(f"  source:    {source}\n  reference: {reference}\n  said:      {text}\n")
-        return {"loss": loss, "perplexity": perplexity(loss), "bleu": bleu(said, wanted)}
+        return {"loss": loss, "perplexity": perplexity(loss), "bleu": bleu(translations, wanted)}
 
     def _loss(self, executor: Executor) -> float | None:
         """The mean over labels, known on rank 0."""
@@ -82,17 +82,17 @@ class TranslationEvaluation(Validation):
             self.config, self.beams, lambda graph: alike(executor.strategy, executor.graph, graph), executor, begin=BEGIN,
             end=END,
         )
-        said: list[str] = []
+        translations: list[str] = []
         wanted: list[str] = []
         sources: list[str] = []
         for batch in self.batches:
             found = beam_search(speaker, batch.source)
-            for row in range(min(len(batch.pairs), self.sentences - len(said))):
-                said.append(self.subwords.decode(found[row][0].words))
+            for row in range(min(len(batch.pairs), self.sentences - len(translations))):
+                translations.append(self.subwords.decode(found[row][0].words))
                 wanted.append(self.subwords.decode(n for n in batch.labels[row] if n != IGNORED))
                 sources.append(self.subwords.decode(batch.source[row]))
-            if len(said) == self.sentences:
+            if len(translations) == self.sentences:
                 break
         speaker.close()
-        return said, wanted, sources
+        return translations, wanted, sources
 

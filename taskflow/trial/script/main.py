@@ -36,20 +36,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.visit:
         visit(json.loads(options.visit))
         return
-    said = json.loads(here.joinpath("plans.json").read_text())
+    trial = json.loads(here.joinpath("plans.json").read_text())
     if options.module:
-        said["network"]["module"].pop("config", None)
-        said["network"]["module"].update(function=options.module, values={})
-    steps = options.steps or said["steps"]
+        trial["network"]["module"].pop("config", None)
+        trial["network"]["module"].update(function=options.module, values={})
+    steps = options.steps or trial["steps"]
     if min(steps, options.rounds) < 1:
         parser.error("--steps and --rounds must be 1 or more")
     ranks = TrialRanks(options.limit)
-    if ranks.count != said["ranks"]:
+    if ranks.count != trial["ranks"]:
         sys.exit(
-            f"try.py: these plans are for {said['ranks']} ranks, there {'is' if ranks.count == 1 else 'are'} {ranks.count}; start "
-            f"torchrun with {said['ranks']} in all (--nnodes times --nproc-per-node), or try plans for as many as there are"
+            f"try.py: these plans are for {trial['ranks']} ranks, there {'is' if ranks.count == 1 else 'are'} {ranks.count}; start "
+            f"torchrun with {trial['ranks']} in all (--nnodes times --nproc-per-node), or try plans for as many as there are"
         )
-    rows, about = tried(said, ranks, options, steps, here)
+    rows, about = tried(trial, ranks, options, steps, here)
     failed = all(row["error"] is not None for row in rows)
     if ranks.rank == 0:
         with open(options.out, "w") as file:
@@ -60,24 +60,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(failed)
 
 
-def tried(said: Mapping[str, Any], ranks: TrialRanks, options: Any, steps: int, here: Path) -> tuple[list[Any], dict[str, Any]]:
+def tried(trial: Mapping[str, Any], ranks: TrialRanks, options: Any, steps: int, here: Path) -> tuple[list[Any], dict[str, Any]]:
     """Return an entry for each plan, and what they were tried on. The plans of a round follow each other, every second round in
     the opposite order; a plan that fails is not tried again."""
-    plans, visits = said["plans"], [list[Any]() for _ in said["plans"]]
+    plans, visits = trial["plans"], [list[Any]() for _ in trial["plans"]]
     for number in range(options.rounds):
         count = steps * (number + 1) // options.rounds - steps * number // options.rounds
         order = range(len(plans))
         for i in order if number % 2 == 0 else reversed(order):
             if count == 0 or any("error" in one for one in visits[i]):
                 continue
-            told = {"network": said["network"], "file": str(here / plans[i]["file"]), "steps": count, "device": options.device}
+            told = {"network": trial["network"], "file": str(here / plans[i]["file"]), "steps": count, "device": options.device}
             found = ranks.visit(told)
             visits[i].append(found)
             if ranks.rank == 0:
                 _say(plans[i]["name"], found)
     about = {
         "when": strftime("%Y-%m-%dT%H:%M:%S"), "python": platform.python_version(), "torch": torch.__version__,
-        "cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None), "taskflow": said["taskflow"],
+        "cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None), "taskflow": trial["taskflow"],
         "system": f"{platform.system()} {platform.machine()}", "kind": options.device, "ranks": ranks.count,
         "hosts": list(dict.fromkeys(ranks.together("hosts", socket.gethostname()))), "threads": torch.get_num_threads(),
         "steps": steps, "rounds": options.rounds, "warm_up": WARM_UP,

@@ -20,35 +20,35 @@ LARGE = 4e9  # bytes of weights from which ranks make the module without numbers
 SPREAD = 0.02  # of such numbers
 
 
-def module_of(said: Mapping[str, Any]) -> nn.Module:
+def module_of(spec: Mapping[str, Any]) -> nn.Module:
     """Return the module that is described: of transformers by its config, or what a user's function makes. One of many weights is
     without numbers. Raises ValueError or ImportError that says what to do."""
-    empty = said["bytes"] > LARGE and not said["tied"]
+    empty = spec["bytes"] > LARGE and not spec["tied"]
     with on_meta() if empty else nullcontext():
-        return _of_transformers(said) if "config" in said else _of_function(said)
+        return _of_transformers(spec) if "config" in spec else _of_function(spec)
 
 
-def _of_transformers(said: Mapping[str, Any]) -> nn.Module:
+def _of_transformers(spec: Mapping[str, Any]) -> nn.Module:
     try:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
-        raise ImportError(f"{said['class']} is a class of transformers: pip install transformers ({error})") from error
-    config = transformers.AutoConfig.for_model(**said["config"])
+        raise ImportError(f"{spec['class']} is a class of transformers: pip install transformers ({error})") from error
+    config = transformers.AutoConfig.for_model(**spec["config"])
     for each in (config, config.get_text_config()):
         each.use_cache = each.output_router_logits = False
-    make = getattr(transformers, said["class"])._from_config
-    dtype = getattr(torch, said["dtype"])
+    make = getattr(transformers, spec["class"])._from_config
+    dtype = getattr(torch, spec["dtype"])
     try:
         return make(config, dtype=dtype).train()  # type: ignore[no-any-return]
     except TypeError:  # its name before transformers 4.56
         return make(config, torch_dtype=dtype).train()  # type: ignore[no-any-return]
 
 
-def _of_function(said: Mapping[str, Any]) -> nn.Module:
-    made = function_at(said["function"])(**said["values"])
-    module = made[0] if isinstance(made, tuple) else made
+def _of_function(spec: Mapping[str, Any]) -> nn.Module:
+    result = function_at(spec["function"])(**spec["values"])
+    module = result[0] if isinstance(result, tuple) else result
     if not isinstance(module, nn.Module):
-        raise ValueError(f"--module {said['function']}: must return a torch.nn.Module, got {type(module).__name__}")
+        raise ValueError(f"--module {spec['function']}: must return a torch.nn.Module, got {type(module).__name__}")
     return module.train()
 
 
@@ -95,12 +95,12 @@ def with_numbers(model: Any) -> None:
 
 
 # ---- what each step is given -----------------------------------------------------------------------------------------
-def drawn(said: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
+def drawn(spec: Mapping[str, Any], generator: torch.Generator) -> torch.Tensor:
     """Return a random tensor of a described shape and type: integers below ``below`` (0: ones), or normal numbers."""
-    shape, dtype = tuple(said["shape"]), getattr(torch, said["dtype"])
+    shape, dtype = tuple(spec["shape"]), getattr(torch, spec["dtype"])
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(dtype)
-    return torch.randint(said["below"], shape, generator=generator).to(dtype) if said["below"] else torch.ones(shape, dtype=dtype)
+    return torch.randint(spec["below"], shape, generator=generator).to(dtype) if spec["below"] else torch.ones(shape, dtype=dtype)
 
 
 def first_tensor(output: Any) -> torch.Tensor:

@@ -33,7 +33,7 @@ def visit(told: Mapping[str, Any]) -> None:
         found = run(told, store, rank, ranks)
     except BaseException as error:  # whatever a plan, PyTorch or the user's module raises
         kind = "memory" if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "allocate" in str(error) else "error"
-        out.write_text(json.dumps({"error": said_of(error), "kind": kind, "when": time.time()}))
+        out.write_text(json.dumps({"error": message_of(error), "kind": kind, "when": time.time()}))
         store.set("failed", b"1")
         raise
     out.write_text(json.dumps(found))
@@ -55,7 +55,7 @@ def store_of(serves: bool, seconds: float) -> Any:
     return dist.TCPStore(address, port, is_master=serves, wait_for_workers=False, timeout=timedelta(seconds=seconds))
 
 
-def said_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return an error's kind and its first line."""
     text = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {text}"[:MOST_TEXT]

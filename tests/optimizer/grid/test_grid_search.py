@@ -358,8 +358,8 @@ def test_the_smallest_change_that_fits_is_said() -> None:
     data, sharded = _needs(HybridPlan(data=2, micro_batch=2), 2), _needs(HybridPlan(data=2, micro_batch=2, zero=1), 2)
     assert sharded < data
     change = change_that_fits(network(), machine(2, int((sharded + data) / 2 / 0.9)), RULE)
-    assert "zero1" in change.said and "would fit" in change.said and "p2" not in change.said
-    assert str(change.plans[0]) in change.said
+    assert "zero1" in change.advice and "would fit" in change.advice and "p2" not in change.advice
+    assert str(change.plans[0]) in change.advice
 
 
 def test_more_devices_are_the_change_where_no_plan_fits() -> None:

@@ -21,7 +21,7 @@ from taskflow.optimizer.evaluate import evaluator as new_evaluator
 from taskflow.optimizer.space.decisions import Nearest
 from taskflow.optimizer.space.space import SearchSpace, SpaceOptions
 from taskflow.optimizer.traffic.additive import Additive
-from taskflow.optimizer.traffic.edges import Accesses, common, made, makers, needed, owned, sent
+from taskflow.optimizer.traffic.edges import Accesses, common, corners_of, makers, needed, owned, sent
 from taskflow.optimizer.traffic.links import Links
 from taskflow.optimizer.traffic.loads import Loads
 from taskflow.optimizer.traffic.messages import LOOKS, Messages
@@ -177,7 +177,7 @@ def test_loads_are_the_seconds_of_all_elements(seed: int, sums: SyncAlgorithm) -
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_additive_costs_are_the_busiest_links_seconds(seed: int) -> None:
-    """Of tensors without partial values; these are sent by all who have one, as `made` says."""
+    """Of tensors without partial values; these are sent by all who have one, as `corners_of` says."""
     graph, random = network(seed)[0], Random(seed)
     evaluator = new_evaluator(graph, shared(N), Odd(2), SGD())
     choices = [[drawn(node, graph, random) for _ in range(3)] for node in graph]
@@ -290,4 +290,4 @@ def test_partial_values_have_an_owner_and_other_makers() -> None:
     config = OpConfig(tuple(3 if d.soap.value == "reduction" else 1 for d in node.dims), (2, 0, 1))
     of = makers(Accesses(graph)(node, config), config, 0)
     assert [list(group) for group in of.values()] == [[2, 0, 1]]
-    assert list(owned(of).processor) == [2] and list(made(of).processor) == [2, 0, 1]
+    assert list(owned(of).processor) == [2] and list(corners_of(of).processor) == [2, 0, 1]

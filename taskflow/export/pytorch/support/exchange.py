@@ -56,14 +56,14 @@ def brought(value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
     if value.placements == placements:
         return value
     changed = [j for j, (here, there) in enumerate(zip(value.placements, placements)) if here != there]
-    made = _by_one_message(value, changed[0], placements) if len(changed) == 1 else None
-    return value.redistribute(placements=placements) if made is None else _of_piece(made, value, placements)
+    result = _by_one_message(value, changed[0], placements) if len(changed) == 1 else None
+    return value.redistribute(placements=placements) if result is None else _of_piece(result, value, placements)
 
 
-def _of_piece(made: torch.Tensor, value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
+def _of_piece(result: torch.Tensor, value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
     """This rank's piece as a DTensor with the shape of ``value``."""
     steps = torch.empty(value.shape, device="meta").stride()  # pieces are contiguous, whatever the value was
-    return DTensor.from_local(made, value.device_mesh, placements, run_check=False, shape=value.shape, stride=steps)
+    return DTensor.from_local(result, value.device_mesh, placements, run_check=False, shape=value.shape, stride=steps)
 
 
 def _by_one_message(value: DTensor, j: int, placements: tuple[Placement, ...]) -> torch.Tensor | None:
@@ -83,9 +83,9 @@ def _by_one_message(value: DTensor, j: int, placements: tuple[Placement, ...]) -
         case Partial(reduce_op="sum"), Shard() if axes:
             return scattered(local, group, axes[0])
         case Partial(reduce_op="sum"), Replicate():
-            made = local.clone(memory_format=torch.contiguous_format)
-            dist.all_reduce(made, group=group)
-            return made
+            result = local.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(result, group=group)
+            return result
         case Replicate(), Shard() if axes:
             each = local.shape[axes[0]] // count
             piece = local.narrow(axes[0], mesh.get_local_rank(j) * each, each)
@@ -95,18 +95,18 @@ def _by_one_message(value: DTensor, j: int, placements: tuple[Placement, ...]) -
 
 def gathered(value: torch.Tensor, group: Any, axis: int) -> torch.Tensor:
     """Return the pieces of all ranks of a group along an axis, in the order of ranks."""
-    made = value.new_empty((dist.get_world_size(group), *value.shape))
-    gather(made.flatten(0, 1), value.contiguous(), group=group)
-    return made.movedim(0, axis).flatten(axis, axis + 1)
+    result = value.new_empty((dist.get_world_size(group), *value.shape))
+    gather(result.flatten(0, 1), value.contiguous(), group=group)
+    return result.movedim(0, axis).flatten(axis, axis + 1)
 
 
 def scattered(value: torch.Tensor, group: Any, axis: int) -> torch.Tensor:
     """Return this rank's piece along an axis of the sum over a group."""
     count = dist.get_world_size(group)
     given = value.unflatten(axis, (count, value.shape[axis] // count)).movedim(axis, 0).contiguous()
-    made = given.new_empty(given.shape[1:])
-    reduce_scatter(made, given.flatten(0, 1), group=group)
-    return made
+    result = given.new_empty(given.shape[1:])
+    reduce_scatter(result, given.flatten(0, 1), group=group)
+    return result
 
 
 def brought_together(
@@ -125,8 +125,8 @@ def brought_together(
             pieces = [values[number].to_local() for number in slab]
             flat = torch.cat([piece.flatten() for piece in pieces])
             dist.all_reduce(flat, group=mesh.get_group(j))
-            for number, piece, made in zip(slab, pieces, flat.split([piece.numel() for piece in pieces])):
-                found[number] = _of_piece(made.view(piece.shape), values[number], layouts[number])
+            for number, piece, result in zip(slab, pieces, flat.split([piece.numel() for piece in pieces])):
+                found[number] = _of_piece(result.view(piece.shape), values[number], layouts[number])
     for number, value in enumerate(values):
         yield found[number] if number in found else brought(value, layouts[number])
 
@@ -152,9 +152,9 @@ def exchanged(value: torch.Tensor, group: Any, gathered: int, cut: int) -> torch
     each = value.shape[cut] // count
     sizes = list(value.shape)
     sizes[gathered], sizes[cut] = count * sizes[gathered], each
-    made = value.new_empty(sizes)
+    result = value.new_empty(sizes)
     given = value.unflatten(cut, (count, each)).movedim(cut, 0)
-    taken = made.unflatten(gathered, (count, value.shape[gathered])).movedim(gathered, 0)
+    taken = result.unflatten(gathered, (count, value.shape[gathered])).movedim(gathered, 0)
     width = max(1, min(each, each * SLAB // max(1, value.nbytes)))
     for begin in range(0, each, width):
         part = min(width, each - begin)
@@ -162,4 +162,4 @@ def exchanged(value: torch.Tensor, group: Any, gathered: int, cut: int) -> torch
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=group)
         taken.narrow(cut + 1, begin, part).copy_(received)
-    return made
+    return result

@@ -21,18 +21,18 @@ from taskflow.export.pytorch.support.plan import LayerPlan, Placements
 from taskflow.export.pytorch.support.statistics import SharedStatistics
 
 
-def cut_layers(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceMesh, made: dict[int, nn.Parameter]) -> None:
-    """Make every parameter a DTensor, and let the named layers compute on their pieces. ``made``: those of other parts."""
+def cut_layers(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceMesh, result: dict[int, nn.Parameter]) -> None:
+    """Make every parameter a DTensor, and let the named layers compute on their pieces. ``result``: those of other parts."""
     for path, part in list(module.named_modules()):
         layer = named_layer(layers, path)
         for name, parameter in list(part._parameters.items()):
             if parameter is None:
                 continue
-            if id(parameter) not in made:
+            if id(parameter) not in result:
                 whole = (Replicate(),) * mesh.ndim
                 piece = _piece(parameter.detach(), mesh, layer.weights.get(name, whole) if layer else whole)
-                made[id(parameter)] = nn.Parameter(piece, requires_grad=parameter.requires_grad)
-            part._parameters[name] = made[id(parameter)]
+                result[id(parameter)] = nn.Parameter(piece, requires_grad=parameter.requires_grad)
+            part._parameters[name] = result[id(parameter)]
         if layer is not None:
             _compute_locally(part, layer, mesh)
 
@@ -86,14 +86,14 @@ def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> Non
             name: weight(name, p) if isinstance(p, DTensor) else p for name, p in part._parameters.items()
         }
         if layer.rows:
-            made = _look_up(given[0], weights["weight"], layer.weights["weight"], mesh, part.padding_idx)
+            result = _look_up(given[0], weights["weight"], layer.weights["weight"], mesh, part.padding_idx)
         else:
             bare.__dict__["_parameters"] = weights
             bare.__dict__["training"] = part.training
             if type(bare).__name__ == "Conv1D":  # Hugging Face's, which says how many outputs it has
                 bare.__dict__["nf"] = weights["weight"].shape[1]
-            made = compute(*given, **kwargs)
-        return mapped_leaves(lambda value: _wrapped(value, mesh, layer), made)
+            result = compute(*given, **kwargs)
+        return mapped_leaves(lambda value: _wrapped(value, mesh, layer), result)
 
     part.forward = forward
 
@@ -101,8 +101,8 @@ def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> Non
 def _wrapped(value: Any, mesh: DeviceMesh, layer: LayerPlan) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    made = DTensor.from_local(value, mesh, layer.makes, run_check=False)
-    return placed(made, layer.output)
+    result = DTensor.from_local(value, mesh, layer.makes, run_check=False)
+    return placed(result, layer.output)
 
 
 def _look_up(words: torch.Tensor, table: torch.Tensor, placements: Placements, mesh: DeviceMesh, padding: Any) -> torch.Tensor:
@@ -172,8 +172,8 @@ class OnPieces(TorchFunctionMode):
             parts = tuple(Partial() if isinstance(p, Replicate) and isinstance(q, Shard) else p for p, q in zip(lies, placements))
             return as_placed(value, mesh, lies).to_local(grad_placements=parts)
 
-        made = func(*map(local, args), **{key: local(value) for key, value in kwargs.items()})
-        return mapped_leaves(lambda value: DTensor.from_local(value, mesh, placements, run_check=False), made)
+        result = func(*map(local, args), **{key: local(value) for key, value in kwargs.items()})
+        return mapped_leaves(lambda value: DTensor.from_local(value, mesh, placements, run_check=False), result)
 
 
 def _cut_behind_the_first(value: DTensor) -> bool:

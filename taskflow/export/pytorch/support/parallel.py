@@ -171,10 +171,10 @@ class Parallel:
             count, rank = plan.mesh["pipeline"], self.mesh.get_local_rank("pipeline")
             mine = range(rank, len(plan.stages), count)
             parts = [StagePart(module, plan, number, self.tensor) for number in mine]
-        made: dict[int, nn.Parameter] = {}
+        result: dict[int, nn.Parameter] = {}
         for part in parts:
             if self.tensor is not None:
-                cut_layers(part, plan.layers, self.tensor, made)
+                cut_layers(part, plan.layers, self.tensor, result)
             if self.data is not None:
                 spread: Any = fully_shard if plan.zero else replicate
                 options: dict[str, Any] = {"reshard_after_forward": plan.zero == 3} if plan.zero else {}

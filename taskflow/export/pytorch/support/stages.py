@@ -40,11 +40,11 @@ class StagePart(nn.Module):
         whole = (Replicate(),) * self.stage_mesh.ndim
         given = [DTensor.from_local(v, self.stage_mesh, p, run_check=False) for v, p in zip(values, self.stage_plan.arrives)]
         with divided():
-            made = self.stage_plan.run(self, *given, *(as_placed(v, self.stage_mesh, whole) for v in named))
-            several = made if isinstance(made, tuple) else (made,)
+            result = self.stage_plan.run(self, *given, *(as_placed(v, self.stage_mesh, whole) for v in named))
+            several = result if isinstance(result, tuple) else (result,)
             pieces = (local_piece(value, self.stage_mesh, lie) for value, lie in zip(several, self.stage_leaves))
             local = tuple(_sendable(piece) for piece in pieces)
-        return local if isinstance(made, tuple) else local[0]
+        return local if isinstance(result, tuple) else local[0]
 
 
 def _sendable(value: Any) -> Any:

@@ -183,11 +183,11 @@ def _made(exported: ExportedProgram) -> ExportedModule:
             "module.train()", stacklevel=5,
         )
     sizes = {name: shape_of(tensor) for name, tensor in inputs.items()}
-    made = _with_arguments(inputs)(program, held, sizes, _examples(exported, inputs), exported.call_spec.out_spec)
-    _fill(made, tensors, reader.layers, [call.path for call in _all_calls(program)])
+    module = _with_arguments(inputs)(program, held, sizes, _examples(exported, inputs), exported.call_spec.out_spec)
+    _fill(module, tensors, reader.layers, [call.path for call in _all_calls(program)])
     for spec in reader.layers.values():
-        made.get_submodule(spec.path).train(spec.trains)
-    return made
+        module.get_submodule(spec.path).train(spec.trains)
+    return module
 
 
 def _all_calls(program: AtenProgram) -> list[ProgramCall]:
@@ -244,14 +244,14 @@ def _with_arguments(inputs: Mapping[str, Any]) -> type[ExportedModule]:
     return type("ExportedModule", (ExportedModule,), {"forward": forward, "__module__": __name__})
 
 
-def _fill(made: ExportedModule, tensors: Mapping[str, Any], layers: Mapping[str, LayerSpec], paths: Sequence[str]) -> None:
+def _fill(module: ExportedModule, tensors: Mapping[str, Any], layers: Mapping[str, LayerSpec], paths: Sequence[str]) -> None:
     """Give a module its submodules, with their layers, parameters and buffers. Names that share memory get one parameter."""
     whole: dict[Any, torch.Tensor] = {}
     for path in (*(name.rpartition(".")[0] for name in tensors), *layers, *paths):
-        _part(made, path, layers)
+        _part(module, path, layers)
     for name, tensor in tensors.items():
         where, _, last = name.rpartition(".")
-        part = made.get_submodule(where)
+        part = module.get_submodule(where)
         key = id(tensor) if tensor.is_meta else (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         tensor = whole.setdefault(key, tensor) if tensor.numel() else tensor
         if isinstance(tensor, nn.Parameter) or last in part._buffers:
@@ -260,8 +260,8 @@ def _fill(made: ExportedModule, tensors: Mapping[str, Any], layers: Mapping[str,
             part.register_buffer(last, tensor)
 
 
-def _part(made: ExportedModule, path: str, layers: Mapping[str, LayerSpec]) -> None:
-    at: nn.Module = made
+def _part(module: ExportedModule, path: str, layers: Mapping[str, LayerSpec]) -> None:
+    at: nn.Module = module
     walked = ""
     for name in path.split(".") if path else ():
         walked = f"{walked}.{name}" if walked else name

@@ -24,7 +24,7 @@ from taskflow.models.pytorch.exported.layers import (
 from taskflow.models.pytorch.places import CodePlace, is_theirs, said
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import mapped
-from taskflow.saying import some
+from taskflow.wording import some
 
 MOST_NAMED = 8  # of what is not known
 FRAMES = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in .*(?:\n +(?P<code>.+))?')

@@ -176,8 +176,8 @@ def _prepare_backward(
 
 def integers_below(operator: Operator, inputs: Sequence[Spec]) -> int:
     """Return the upper bound of random integer inputs: the operator's own, else the last dimension of the floats beside them."""
-    if (said := operator.integers_below(inputs)) is not None:
-        return said
+    if (given := operator.integers_below(inputs)) is not None:
+        return given
     return next((s.shape[-1] for s in inputs if s.differentiable and s.shape), 2)
 
 

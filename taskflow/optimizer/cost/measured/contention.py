@@ -131,17 +131,17 @@ def _work(kernels: KernelSet, request: bytes, out: int) -> None:
     """Run what is asked for until the next message."""
     try:
         function, arguments, keywords = pickle.loads(request)
-        made = [
+        result = [
             function(*(kernels if isinstance(a, OwnKernels) else a for a in arguments), **keywords)[0] for _ in range(COPIES)
         ]
-        for action in made:
+        for action in result:
             action()
     except Exception:  # whatever the operator raises: the measuring process raises it too
         os.write(out, CANNOT)
         return
     os.write(out, RUNNING)
     runs = 0
-    for action in cycle(made):
+    for action in cycle(result):
         action()
         runs += 1
         if select.select([0], [], [], 0)[0]:

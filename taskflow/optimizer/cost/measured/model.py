@@ -253,7 +253,7 @@ class MeasuredCosts(RememberedCosts):
         self._patience += PATIENCE * (perf_counter() - began)
         self.disturbed += slow
         assert value is not None
-        return min([value, *tries], key=lambda made: made.seconds) if slow else value
+        return min([value, *tries], key=lambda result: result.seconds) if slow else value
 
     def _slow(self) -> bool:
         return self._yardstick is not None and self._yardstick.slow()

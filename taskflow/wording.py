@@ -20,8 +20,8 @@ def some(names: Sequence[str], most: int, between: str = ", ", of: str = "") -> 
 
 def sentence(head: str, aside: Iterable[str] = (), more: Iterable[str] = ()) -> str:
     """Return ``head (aside, aside); more; more``. A part that is empty is left out, with its comma, brackets or semicolon."""
-    said = listed(aside)
-    return listed((listed((head, f"({said})" if said else ""), " "), *more), "; ")
+    text = listed(aside)
+    return listed((listed((head, f"({text})" if text else ""), " "), *more), "; ")
 
 
 def duration(seconds: float) -> str:

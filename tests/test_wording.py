@@ -12,7 +12,7 @@ import pytest
 import taskflow
 from taskflow.mapper import Strategy
 from taskflow.optimizer import SearchResult, search
-from taskflow.saying import listed, sentence, some
+from taskflow.wording import listed, sentence, some
 
 LEFT_OVER = re.compile(r"\(\s*[,;)]|[,;(]\s*[,;)]|\s[,;]|[,;(]\s*$|^\s*[,;)]|  ")
 

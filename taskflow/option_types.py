@@ -1,8 +1,9 @@
-"""Command-line options that several commands share, with the errors for values that cannot be."""
+"""Types of command-line options, with the errors for values that cannot be; what callbacks and errors of commands need."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import inf, isfinite
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import click
 
 from taskflow.floats import FLOATS, float_type
 
-MOST_PROCESSORS = 4096
+MOST_VIRTUAL = 4096
 """Virtual processors of a run: as many as compiled simulation takes. A step of the MLP compiles in seconds then, in minutes for a
 million."""
 
@@ -62,10 +63,30 @@ class FloatName(click.ParamType):  # type: ignore[type-arg]
 
 def check_processors(processors: int | None, ranks: int) -> int:
     """Return the number of processors of a run with this many ranks. Raises ValueError if there are too many virtual ones."""
-    if processors is not None and processors > max(ranks, MOST_PROCESSORS):
+    if processors is not None and processors > max(ranks, MOST_VIRTUAL):
         raise ValueError(
-            f"--processors {processors}: must be at most {MOST_PROCESSORS}. Virtual processors take turns on the cores of "
+            f"--processors {processors}: must be at most {MOST_VIRTUAL}. Virtual processors take turns on the cores of "
             f"{ranks} rank{'s' * (ranks != 1)}, so more of them make nothing faster, while compiling takes time and memory "
             "for each; give as many as the machine has that you plan for"
         )
     return ranks if processors is None else processors
+
+
+def kept(key: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return a callback that keeps an option's value in the context's meta, where all that run under it find it."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        context.meta[key] = value
+        return value
+
+    return keep
+
+
+def command_path(context: click.Context, *names: str) -> str:
+    """Return a command as it is typed, such as ``taskflow machine show``; ``names``: of commands below it."""
+    path = list(names)
+    here: click.Context | None = context
+    while here is not None and here.parent is not None:
+        path.insert(0, here.info_name or "")
+        here = here.parent
+    return " ".join(["taskflow", *path])
