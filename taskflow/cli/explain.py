@@ -161,7 +161,7 @@ def as_value(found: Explanation) -> dict[str, Any]:
             {"name": b.name, "is": "link" if b.link else "device", "seconds": b.seconds, "share": b.seconds / found.seconds}
             for b in found.busy
         ],
-        "limit": found.limit.name,
+        "limit": found.limit.name, "devices_explained": found.explained,
         "bubble": None if found.bubble is None else {
             "schedule": found.bubble.pipeline.schedule.value, "micro_batches": found.bubble.pipeline.micro_batches,
             "stages": found.bubble.pipeline.count, "ranks": found.bubble.pipeline.ranks, "seconds": found.bubble.seconds,

@@ -33,6 +33,9 @@ def _limits(found: Explanation) -> str:
         lines[-1] += " Nothing is in use longer: in the rest, tasks wait for each other, in the order of the critical path."
     if found.bubble is not None:
         lines.append(_bubble(found.bubble))
+    if found.explained < found.devices:
+        shown, every = f"{found.explained:,}", f"{found.devices:,}"
+        lines.append(f"All this, and the path below, is of {shown} devices, which stand for all {every}: replicas do the same.")
     return "\n".join(lines)
 
 
@@ -69,14 +72,19 @@ def _first(busy: Sequence[Busy], most: str, whole: float) -> str:
 
 def _path(found: Explanation, top: int) -> str:
     rows = []
-    shown = found.stretches
-    if len(shown) > top:  # the longest, in their order
-        least = sorted((s.seconds for s in shown), reverse=True)[top - 1]
-        shown = tuple(s for s in shown if s.seconds >= least)
-    for stretch in shown:
+    alike: dict[tuple[str, ...], list[Stretch]] = {}  # as of micro-batches, in the order of the first ones
+    for stretch in found.stretches:
+        alike.setdefault((stretch.kind, _named(stretch), _where(stretch)), []).append(stretch)
+    groups = sorted(alike.values(), key=lambda group: -sum(s.seconds for s in group))[:top]
+    shown = [s for group in groups for s in group]
+    for texts, group in alike.items():
+        if group not in groups:
+            continue
+        takes, moved = sum(s.seconds for s in group), sum(s.nbytes for s in group)
+        often = f"{len(group)} x " if len(group) > 1 else ""
         rows.append([
-            stretch.kind, _named(stretch), _where(stretch), seconds(stretch.start), seconds(stretch.seconds),
-            percent(stretch.seconds, found.seconds), nbytes(stretch.nbytes) if stretch.nbytes else "",
+            *texts, seconds(group[0].start), f"{often}{seconds(takes / len(group))}", percent(takes, found.seconds),
+            nbytes(moved) if moved else "",
         ])
     left = len(found.stretches) - len(shown)
     rest = f"\n{left} shorter stretch{'es are' if left > 1 else ' is'} left out (--top)." if left else ""
@@ -119,7 +127,7 @@ def _operators(found: Explanation, top: int) -> str:
     rest = f"\n{len(ranked) - top} operators with less on the path are left out (--top)." if len(ranked) > top else ""
     if len(ranked) < len(found.operators):
         rest = f" Layers that are alike are one row, added up.{rest}"
-    devices = sum(not b.link for b in found.busy)
+    devices = sum(not b.link for b in found.busy) if found.explained == found.devices else found.devices
     return (
         f"{render(headings, rows, spare=(8, 7, 2, 6, 4))}\nFrom the fourth column on: sums over all tasks, of {devices} "
         f"device{'s' * (devices != 1)} and the links between them, which work at the same time.\n"

@@ -138,7 +138,7 @@ def repeated_seconds(of: Repetition, strategy: Strategy, costs: Costs, rule: Upd
     seconds = np.array([on_grid(costs.task(task)) for task in tasks])
     offset = np.cumsum([0, *(len(task.after) for task in tasks)])
     after = np.array([before for task in tasks for before in task.after], np.int64)
-    _, end, _ = simulate_arrays(
+    _, _, end, _ = simulate_arrays(
         of.size, [place for place, _ in numbers], [at_once for _, at_once in numbers], seconds,
         np.array([numbers[place] for place in places]), offset, after, lambda: None,
     )  # fmt: skip

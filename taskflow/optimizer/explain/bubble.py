@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
 
 from taskflow.mapper import Pipeline
-from taskflow.tasks import Compute, TaskGraph, Timeline
+from taskflow.tasks import Compute, Task, TaskGraph, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,18 @@ def closed_form(pipeline: Pipeline) -> float:
 
 def bubble(pipeline: Pipeline | None, tasks: TaskGraph, timeline: Timeline) -> Bubble | None:
     """Return the bubble of a simulated step; None unless it has several stages."""
+    return bubble_of(pipeline, tasks.tasks, [span.start for span in timeline.spans], [span.end for span in timeline.spans])
+
+
+def bubble_of(
+    pipeline: Pipeline | None, tasks: Sequence[Task], starts: Sequence[float], ends: Sequence[float]
+) -> Bubble | None:
+    """Return the `bubble` of tasks that start and end at these times."""
     if pipeline is None or pipeline.count == 1:
         return None
     busy: dict[int, float] = {}
-    own = [task for task in tasks if isinstance(task.work, Compute)]
-    spans = [timeline.spans[task.number] for task in own]
-    for task, span in zip(own, spans):
-        busy[task.processor] = busy.get(task.processor, 0.0) + span.end - span.start
-    seconds = max(span.end for span in spans) - min(span.start for span in spans)
+    own = [(task.processor, start, end) for task, start, end in zip(tasks, starts, ends) if isinstance(task.work, Compute)]
+    for processor, start, end in own:
+        busy[processor] = busy.get(processor, 0.0) + end - start
+    seconds = max(end for _, _, end in own) - min(start for _, start, _ in own)
     return Bubble(pipeline, seconds, {p: max(0.0, seconds - busy[p]) for p in sorted(busy)}, closed_form(pipeline))

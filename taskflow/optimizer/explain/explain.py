@@ -5,15 +5,21 @@ Everything is derived from the simulated timeline of the task graph that the run
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import fsum, isclose
 
+import numpy as np
+from numpy.typing import NDArray
+
 from taskflow.machine import Machine
-from taskflow.optimizer.evaluate import Evaluator, PathSegment, critical_path
-from taskflow.optimizer.explain.bubble import Bubble, bubble
+from taskflow.optimizer.evaluate import Evaluator, PathSegment, critical_path, has_no_timeline
+from taskflow.optimizer.evaluate.folded import FoldedStep, replica_course, replica_operators, replica_path
+from taskflow.optimizer.explain.bubble import Bubble, bubble_of
 from taskflow.optimizer.explain.labels import Label, TaskPurpose, labels
-from taskflow.tasks import TaskGraph, Timeline, link_names, resources
+from taskflow.tasks import Task, link_names, resources
+
+Times = NDArray[np.float64]
 
 SHORT = 0.01  # of a step: what is shorter, and stands between two stretches of one kind, does not part them
 
@@ -79,7 +85,8 @@ class Busy:
 class Explanation:
     """Explanation of a plan. ``steps``: the critical path. ``stretches``: the same, condensed. ``shares``: its seconds by
     purpose. All three add up to ``seconds``, the step's time. ``busy``: every processor and link in use, the busiest first.
-    ``bubble``: of a plan with several stages."""
+    ``bubble``: of a plan with several stages. ``devices``: how many the machine has. ``explained``: of how many the path, ``busy``
+    and ``bubble`` are: all, or the first replica's, which stand for all others."""
 
     seconds: float
     steps: tuple[Step, ...]
@@ -88,6 +95,8 @@ class Explanation:
     operators: tuple[OperatorCost, ...]
     busy: tuple[Busy, ...]
     bubble: Bubble | None = None
+    devices: int = 0
+    explained: int = 0
 
     @property
     def limit(self) -> Busy:
@@ -96,27 +105,58 @@ class Explanation:
 
 
 def explain(evaluator: Evaluator) -> Explanation:
-    """Explain the evaluator's current strategy."""
+    """Explain the evaluator's current strategy. One of too many pieces for a timeline of all tasks (`has_no_timeline`) is explained
+    by its first replica, if replicas do the same. Raises ValueError if they do not."""
+    step = evaluator.folded(evaluator.strategy) if has_no_timeline(evaluator.strategy) else None
+    if step is not None:
+        return _of_replica(evaluator, step)
     (tasks, timeline), machine = evaluator.current(), evaluator.machine
-    found = labels(tasks)
-    path = critical_path(tasks, timeline, machine)
-    verify(path, timeline)
-    steps = contract(path, tasks, machine, found)
-    return Explanation(
-        timeline.makespan, steps, stretches(steps, timeline.makespan), shares(path, found),
-        operator_costs([node.name for node in evaluator.graph], tasks, timeline, found, path),
-        busiest(tasks, timeline, machine), bubble(evaluator.strategy.pipeline, tasks, timeline),
+    return _explained(
+        evaluator, tasks.tasks, labels(tasks), critical_path(tasks, timeline, machine), timeline.makespan,
+        np.array([(span.ready, span.start, span.end) for span in timeline.spans]).reshape(-1, 3).T,
+        busiest(tasks.tasks, [span.end - span.start for span in timeline.spans], machine),
     )
 
 
-def verify(path: Sequence[PathSegment], timeline: Timeline) -> None:
-    """Raise AssertionError unless the path fills the step without a gap, so that its seconds add up to the step's."""
-    whole = timeline.makespan
+def _of_replica(evaluator: Evaluator, step: FoldedStep) -> Explanation:
+    machine, lowered, origin = evaluator.machine, step.lowered, step.whole.origin.tolist()
+    on, every = replica_course(step, machine), labels(lowered)
+    names = replica_operators(step, [label.operator for label in every])
+    tasks = [lowered.tasks[of] for of in origin]
+    known: dict[Label, Label] = {}
+    found = []
+    for of, name in zip(origin, names):
+        label = every[of] if name == every[of].operator else replace(every[of], operator=name)
+        found.append(known.setdefault(label, label))
+    return _explained(
+        evaluator, tasks, found, replica_path(step, on), step.makespan, np.array([on.ready, on.start, on.end]),
+        busiest(tasks, step.seconds.tolist(), machine, step.occupies.of), step.alike[step.whole.origin].tolist(),
+        len(step.replicas.images),
+    )
+
+
+def _explained(
+    evaluator: Evaluator, tasks: Sequence[Task], found: Sequence[Label], path: Sequence[PathSegment], makespan: float,
+    times: Times, busy: tuple[Busy, ...], alike: Sequence[int] | None = None, shown: int | None = None,
+) -> Explanation:
+    """``times``: when each task is ready, starts and ends, in a row each. ``alike``: how many tasks each stands for."""
+    verify(path, makespan)
+    steps, devices = contract(path, tasks, evaluator.machine, found), len(evaluator.machine.processors)
+    return Explanation(
+        makespan, steps, stretches(steps, makespan), shares(path, found),
+        operator_costs([node.name for node in evaluator.graph], tasks, times, found, path, alike or [1] * len(tasks)), busy,
+        bubble_of(evaluator.strategy.pipeline, tasks, times[1].tolist(), times[2].tolist()),
+        devices, devices if shown is None else shown,
+    )
+
+
+def verify(path: Sequence[PathSegment], whole: float) -> None:
+    """Raise AssertionError unless the path fills the step of so many seconds without a gap, so that its own add up to these."""
     assert not path or (path[0].start == 0.0 and isclose(path[-1].end, whole)), "the path must be as long as the step"
     for before, after in zip(path, path[1:]):  # of a copy that left a link before it arrived, the end is rounded
         assert isclose(before.end, after.start, rel_tol=1e-12), f"gap between tasks {before.task} and {after.task}"
     total = fsum(lap.seconds for lap in path)
-    assert isclose(total, timeline.makespan, rel_tol=1e-9), f"the path takes {total} s, the step {timeline.makespan}"
+    assert isclose(total, whole, rel_tol=1e-9), f"the path takes {total} s, the step {whole}"
 
 
 def shares(path: Sequence[PathSegment], found: Sequence[Label]) -> dict[TaskPurpose, float]:
@@ -125,7 +165,7 @@ def shares(path: Sequence[PathSegment], found: Sequence[Label]) -> dict[TaskPurp
 
 
 def contract(
-    path: Sequence[PathSegment], tasks: TaskGraph, machine: Machine, found: Sequence[Label]
+    path: Sequence[PathSegment], tasks: Sequence[Task], machine: Machine, found: Sequence[Label]
 ) -> tuple[Step, ...]:
     """Return the path with consecutive tasks of the same label joined into one step."""
     groups: list[list[PathSegment]] = []
@@ -137,13 +177,13 @@ def contract(
     return tuple(_step(group, tasks, machine, found) for group in groups)
 
 
-def _step(group: Sequence[PathSegment], tasks: TaskGraph, machine: Machine, found: Sequence[Label]) -> Step:
-    chosen = [tasks.tasks[lap.task] for lap in group]
+def _step(group: Sequence[PathSegment], tasks: Sequence[Task], machine: Machine, found: Sequence[Label]) -> Step:
+    chosen = [tasks[lap.task] for lap in group]
     copies = [task for task in chosen if task.kind.travels]
     links = dict.fromkeys(name for task in copies for name in link_names(task, machine).values())
     processors = dict.fromkeys(p for task in chosen for p in task.processors)
     return Step(
-        found[chosen[0].number], group[0].start, fsum(lap.seconds for lap in group), len(chosen),
+        found[group[0].task], group[0].start, fsum(lap.seconds for lap in group), len(chosen),
         sum(task.nbytes for task in copies), tuple(processors), tuple(links), fsum(lap.waited for lap in group),
     )
 
@@ -195,45 +235,54 @@ def _ranked(amounts: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ..
 
 
 def operator_costs(
-    names: Sequence[str], tasks: TaskGraph, timeline: Timeline, found: Sequence[Label], path: Sequence[PathSegment]
+    names: Sequence[str], tasks: Sequence[Task], times: Times, found: Sequence[Label], path: Sequence[PathSegment],
+    alike: Sequence[int],
 ) -> tuple[OperatorCost, ...]:
-    """Return what each operator costs, in the order of ``names``; what belongs to none comes last, under the name ``(step)``."""
+    """Return what each operator costs, in the order of ``names``, then buckets of gradients and weights; what belongs to none comes
+    last, under the name ``(step)``. ``alike``: how many tasks each task stands for."""
     seconds: dict[str, dict[TaskPurpose, float]] = {}
     waiting: dict[str, float] = {}
     sent: dict[tuple[str, TaskPurpose], int] = {}
     count: dict[str, int] = {}
-    for task in tasks:
-        label, span = found[task.number], timeline.spans[task.number]
+    for task, label, many, (ready, start, end) in zip(tasks, found, alike, times.T.tolist()):
         of = seconds.setdefault(label.operator, dict.fromkeys(TaskPurpose, 0.0))
-        of[label.work] += span.end - span.start
-        waiting[label.operator] = waiting.get(label.operator, 0.0) + span.start - span.ready
-        count[label.operator] = count.get(label.operator, 0) + 1
+        of[label.work] += (end - start) * many
+        waiting[label.operator] = waiting.get(label.operator, 0.0) + (start - ready) * many
+        count[label.operator] = count.get(label.operator, 0) + many
         if task.kind.travels:
             key = (label.operator, label.work)
-            sent[key] = sent.get(key, 0) + task.nbytes
+            sent[key] = sent.get(key, 0) + task.nbytes * many
     critical_seconds: dict[str, float] = {}
     for lap in path:
         operator = found[lap.task].operator
         critical_seconds[operator] = critical_seconds.get(operator, 0.0) + lap.seconds
+    of_graph = set(names)
+    every = [name for name in names if name in seconds] + [name for name in seconds if name and name not in of_graph]
+    every += [""] * ("" in seconds)
     return tuple(
         OperatorCost(
             name or "(step)", seconds[name], waiting[name], sent.get((name, TaskPurpose.TRANSFER), 0),
             sent.get((name, TaskPurpose.SYNC), 0), count[name], critical_seconds.get(name, 0.0),
         )
-        for name in (*names, "") if name in seconds
+        for name in every
     )
 
 
-def busiest(tasks: TaskGraph, timeline: Timeline, machine: Machine) -> tuple[Busy, ...]:
+def busiest(
+    tasks: Sequence[Task], seconds: Sequence[float], machine: Machine, occupied: Callable[[Task], tuple[int, ...]] | None = None
+) -> tuple[Busy, ...]:
     """Return every processor and link in use with its busy seconds, the busiest first. They include messages that a processor
-    copies by itself."""
+    copies by itself. ``seconds``: of each task; ``occupied``: by default `resources`."""
     count = len(machine.processors)
     used: dict[int, float] = {}
     names = {p.number: f"device {p.number}" for p in machine.processors}
-    for task in tasks:
-        span = timeline.spans[task.number]
-        names.update(link_names(task, machine))
-        for resource in resources(task, machine):
-            used[resource] = used.get(resource, 0.0) + span.end - span.start
+    known: dict[object, tuple[int, ...]] = {}
+    for task, takes in zip(tasks, seconds):
+        key = task.kind, task.source, task.processors, type(task.work)
+        if key not in known:
+            names.update(link_names(task, machine))
+            known[key] = resources(task, machine) if occupied is None else occupied(task)
+        for resource in known[key]:
+            used[resource] = used.get(resource, 0.0) + takes
     ranked = sorted(used.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Busy(names[r], seconds, r >= count) for r, seconds in ranked)

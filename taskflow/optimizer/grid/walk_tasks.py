@@ -88,7 +88,7 @@ class WalkTasks:
         not of weights; ``travels``: `listed` gathers and reductions."""
         source, place, offset, after, own = self._arrays
         seconds = np.ceil(np.array([*steps, *reads, *travels])[source] * TICKS) / TICKS
-        _, ends, _ = simulate_arrays(1, OCCUPIED, TOGETHER, seconds, place, offset, after, _go_on)
+        _, _, ends, _ = simulate_arrays(1, OCCUPIED, TOGETHER, seconds, place, offset, after, _go_on)
         return _added_up(self.walk, ends[own].tolist())
 
     def _step(self, step: WalkStep) -> None:

@@ -94,11 +94,11 @@ def test_a_path_with_a_gap_is_refused() -> None:
     evaluator = evaluator_at("rnnlm", "data")
     timeline = evaluator.timeline()
     path = critical_path(evaluator.lowered(), timeline, evaluator.machine)
-    verify(path, timeline)
+    verify(path, timeline.makespan)
     with pytest.raises(AssertionError, match="gap"):
-        verify((*path[:2], *path[3:]), timeline)
+        verify((*path[:2], *path[3:]), timeline.makespan)
     with pytest.raises(AssertionError, match="as long as the step"):
-        verify(path[:-1], timeline)
+        verify(path[:-1], timeline.makespan)
 
 
 def test_tasks_that_take_no_time_are_on_the_path_in_their_order() -> None:

@@ -86,5 +86,13 @@ def simulate_arrays(int processors, list occupied, list together, const double[:
         if asker.error is not None:
             raise asker.error from None
         raise
-    first = np.minimum.reduceat(times.starts, np.array(times.place, np.int64)) if n else np.zeros(0)
-    return first, np.array(times.end), np.array(times.busy)
+    cdef double[::1] starts = np.empty(times.starts.size()), end = np.empty(n), busy = np.empty(times.busy.size())
+    cdef int64_t[::1] offset = np.empty(n + 1, np.int64)
+    for i in range(<Py_ssize_t>times.starts.size()):
+        starts[i] = times.starts[i]
+    for i in range(n):
+        offset[i], end[i] = times.place[i], times.end[i]
+    offset[n] = times.starts.size()
+    for i in range(<Py_ssize_t>times.busy.size()):
+        busy[i] = times.busy[i]
+    return np.asarray(starts), np.asarray(offset), np.asarray(end), np.asarray(busy)

@@ -16,9 +16,10 @@ Array = np.ndarray[Any, Any]
 def simulate_arrays(
     processors: int, occupied: Sequence[tuple[int, ...]], together: Sequence[bool], seconds: Array, place: Array,
     after_offset: Array, after: Array, checkpoint: Callable[[], object],
-) -> tuple[Array, Array, Array]:
-    """Return when each task begins (to occupy something) and ends, and the busy seconds of each resource. Task t takes
-    ``seconds[t]`` (`tasks.simulate.on_grid`) and occupies ``occupied[place[t]]``: processors by number, and links, whose
+) -> tuple[Array, Array, Array, Array]:
+    """Return when each task begins to occupy each thing that it does, where its entries of these are, when it ends, and the busy
+    seconds of each resource. Task t begins at ``starts[offset[t]:offset[t + 1]]``, of which there is one if it occupies nothing. It
+    takes ``seconds[t]`` (`tasks.simulate.on_grid`) and occupies ``occupied[place[t]]``: processors by number, and links, whose
     numbers follow those of the ``processors``. With ``together[place[t]]`` it reaches all of them when it is ready. It waits for
     ``after[after_offset[t]:after_offset[t + 1]]``."""
     count = len(seconds)
@@ -28,7 +29,9 @@ def simulate_arrays(
         for before in after[low:high].tolist():
             followers[before].append(task)
     most = max((r + 1 for one in occupied for r in one), default=0)
-    ready, began, end = np.zeros(count), np.zeros(count), np.zeros(count)
+    ready, end = np.zeros(count), np.zeros(count)
+    offset = np.concatenate([[0], np.cumsum([max(1, len(occupied[of])) for of in place], dtype=np.int64)])
+    starts = np.zeros(int(offset[-1]))
     free, busy = np.zeros(max(most, processors)), np.zeros(max(most, processors))
     going: dict[int, int] = {}  # tasks that have begun -> how many things they have got hold of
     queue = [(0.0, task) for task, waiting in enumerate(waits) if not waiting]
@@ -39,17 +42,16 @@ def simulate_arrays(
         if not done % 256:
             checkpoint()
         stops, cost = occupied[place[task]], float(seconds[task])
-        begun, at_once, starts = going.get(task, 0), together[place[task]], [at]
-        first = begun == 0
-        while begun < len(stops) and (at_once or starts[-1] == at):
+        begun, at_once, begins, first = going.get(task, 0), together[place[task]], at, int(offset[task])
+        if not stops:
+            starts[first] = at
+        while begun < len(stops) and (at_once or begins == at):
             r = stops[begun]
-            starts.append(max(at, float(free[r])))
-            free[r] = starts[-1] + cost
+            starts[first + begun] = own = max(at, float(free[r]))
+            free[r] = own + cost
             busy[r] += cost
+            begins = max(begins, own)
             begun += 1
-        begins = max(starts)
-        if first:
-            began[task] = min(starts[1:], default=at)
         if begun < len(stops):
             going[task] = begun
             heapq.heappush(queue, (begins, task))
@@ -61,4 +63,4 @@ def simulate_arrays(
             waits[follower] -= 1
             if not waits[follower]:
                 heapq.heappush(queue, (float(ready[follower]), follower))
-    return began, end, busy
+    return starts, offset, end, busy

@@ -25,13 +25,15 @@ class FewerLayers:
     """``graph`` and ``strategy`` without the layers that equal others. ``labels``: for the remaining operators in a group of
     layers, for the layers of weights that they declare, and for what these are gathered with, their group and which kept layer they
     are in. ``copies``: by group,
-    the number of layers that its third one stands for. ``whole``: for each node, the node in the whole graph."""
+    the number of layers that its third one stands for. ``whole``: for each node, the node in the whole graph. ``stands_for``: of
+    operators of these third layers, the operators that they stand for, the own one first."""
 
     graph: OperatorGraph
     strategy: Strategy
     labels: Mapping[str, Label]
     copies: tuple[int, ...]
     whole: tuple[Node, ...]
+    stands_for: Mapping[str, tuple[str, ...]]
 
 
 def fewer_layers(graph: OperatorGraph, strategy: Strategy) -> FewerLayers | None:
@@ -82,7 +84,7 @@ def _groups(
 
 def every_layer(graph: OperatorGraph, strategy: Strategy) -> FewerLayers:
     """Return the whole network."""
-    return FewerLayers(graph, strategy, {}, (), tuple(graph))
+    return FewerLayers(graph, strategy, {}, (), tuple(graph), {})
 
 
 def _constants_of_others(graph: OperatorGraph) -> set[int]:
@@ -227,4 +229,5 @@ def _without(
         labels,
         tuple(len(group.layers) - KEPT + 1 for group in groups),
         tuple(whole),
+        {nodes[0].name: tuple(node.name for node in nodes) for group in groups for nodes in zip(*group.layers[KEPT - 2 : -1])},
     )

@@ -6,7 +6,7 @@ waits for in the previous layer, and the second what it waits for in the next on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,9 +41,17 @@ class TaskPlaces:
     @property
     def origin(self) -> Array:
         """Return the entry at each place."""
+        return self._at_places(lambda which, copy: which)
+
+    @property
+    def copy(self) -> Array:
+        """Return which copy of its entry is at each place: of a third layer's, how many layers it comes after that."""
+        return self._at_places(lambda which, copy: copy)
+
+    def _at_places(self, of: Callable[[Array, Array], Array]) -> Array:
         found = np.empty(self.count, np.int64)
         which, copy = every_copy(np.arange(len(self.at)), self.copies)
-        found[self.place(which, copy)] = which
+        found[self.place(which, copy)] = of(which, copy)
         return found
 
 

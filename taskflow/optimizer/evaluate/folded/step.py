@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from heapq import merge
@@ -34,18 +34,26 @@ except ImportError:  # not built: no compiler
 @dataclass(frozen=True, eq=False)
 class FoldedStep:
     """A step of ``replicas`` that do the same. ``lowered``: the tasks that were lowered. ``whole``: all tasks of the first
-    replica, each with the number of the lowered task that it is like; ``began``, ``end`` and ``seconds`` are their times and
-    durations. ``busy``: seconds of the first replica by resource, numbered as in `resources`."""
+    replica, each with the number of the lowered task that it is like; ``end`` and ``seconds`` are their times and durations.
+    ``starts`` and ``place``: when task t begins to occupy each thing, from ``starts[place[t]]`` on. ``busy``: seconds of the first
+    replica by resource, numbered as in `resources`. ``stands_for``: as of `FewerLayers`."""
 
     replicas: Replicas
     lowered: TaskGraph
     template: StepTemplate
     whole: WholeStep
     seconds: np.ndarray  # type: ignore[type-arg]
-    began: np.ndarray  # type: ignore[type-arg]
+    starts: np.ndarray  # type: ignore[type-arg]
+    place: np.ndarray  # type: ignore[type-arg]
     end: np.ndarray  # type: ignore[type-arg]
     busy: np.ndarray  # type: ignore[type-arg]
     occupies: FoldedResources
+    stands_for: Mapping[str, tuple[str, ...]]
+
+    @cached_property
+    def began(self) -> np.ndarray:  # type: ignore[type-arg]
+        """Return when each task of the first replica begins."""
+        return np.minimum.reduceat(self.starts, self.place[:-1]) if len(self.starts) else self.starts
 
     @property
     def makespan(self) -> float:
@@ -53,7 +61,8 @@ class FoldedStep:
         return float(self.end.max(initial=0.0))
 
     def first_replica(self) -> list[tuple[Task, float, float]]:
-        """Return the tasks of the first replica, and when each begins and ends. Layers that were lowered as one have its names."""
+        """Return the tasks of the first replica, and when each begins and ends. Layers that were lowered as one have the name of
+        the first of them."""
         lowered = self.lowered.tasks
         each = zip(self.whole.origin.tolist(), self.began.tolist(), self.end.tolist())
         return [(lowered[origin], began, end) for origin, began, end in each]
@@ -61,13 +70,13 @@ class FoldedStep:
     @property
     def tasks(self) -> int:
         """Number of tasks of the step on all replicas."""
-        return int(self._times_done[self.whole.origin].sum())
+        return int(self.alike[self.whole.origin].sum())
 
     @property
     def transfer_bytes(self) -> int:
         """Bytes that the step moves between processors."""
         nbytes = np.array([task.nbytes if task.kind.travels else 0 for task in self.lowered], np.int64)
-        return int((self._times_done * nbytes)[self.whole.origin].sum())
+        return int((self.alike * nbytes)[self.whole.origin].sum())
 
     def usage(self, machine: Machine) -> Usage:
         """Return where the time goes; ``critical`` stays empty."""
@@ -83,8 +92,8 @@ class FoldedStep:
         return Usage(self.makespan, tuple(processors), links, self.transfer_bytes, ())
 
     @cached_property
-    def _times_done(self) -> np.ndarray:  # type: ignore[type-arg]
-        """For each lowered task, the number of tasks like it: one for each replica, except for collectives among several
+    def alike(self) -> np.ndarray:  # type: ignore[type-arg]
+        """Return for each lowered task the number of tasks like it: one for each replica, except for collectives among several
         replicas and for tasks that bring the loss to one processor."""
         brought, count, images = set(self.lowered.fetched.values()), self.replicas.count, self.replicas.images
         groups: dict[tuple[int, ...], int] = {}
@@ -187,7 +196,7 @@ def _folded(
         place[i] = routes.setdefault((stops, together(task.kind, stops, machine)), len(routes))
         seconds[i] = on_grid(paced(task))
     cost = seconds[whole.origin]
-    began, end, busy = simulate_arrays(
+    starts, at, end, busy = simulate_arrays(
         count, [stops for stops, _ in routes], [at_once for _, at_once in routes], cost, place[whole.origin],
         whole.after_offset, whole.after, checkpoint,
     )  # fmt: skip
@@ -195,7 +204,7 @@ def _folded(
     by_number[:count] = busy[:count]
     for r, dense in numbers.items():
         by_number[r] = busy[count + dense]
-    return FoldedStep(found, tasks, template, whole, cost, began, end, by_number, occupies)
+    return FoldedStep(found, tasks, template, whole, cost, starts, at, end, by_number, occupies, fewer.stands_for)
 
 
 _TASK, _COMPUTE = ([one.name for one in fields(of)] for of in (Task, Compute))

@@ -1,0 +1,49 @@
+"""Large plans are explained by their first replica; for plans of which all tasks can be simulated, that says the same."""
+
+from __future__ import annotations
+
+from math import fsum
+
+import pytest
+from modules import module_of
+
+from taskflow.machine import load_machine
+from taskflow.mapper import HybridParallel, map_graph
+from taskflow.models import build
+from taskflow.optimizer.evaluate import make_evaluator
+from taskflow.optimizer.explain import explain
+from taskflow.optimizer.explain.labels import TaskPurpose
+from taskflow.rules import Adam
+
+PLANS = ("p2 d4 mb1", "t2 d4 mb2", "t2 p2 d2 mb1 zero1", "p2 d4 mb1 v2", "d8 mb2 recompute=full")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_first_replica_says_what_all_tasks_say(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = build("llama", preset="small", batch=32, layers=12, dtype="bfloat16")
+    machine = load_machine("h100", 8)
+    evaluator = make_evaluator(graph, machine, rule=Adam())
+    strategy = map_graph(HybridParallel(plan), graph, machine)
+    evaluator.set(strategy)
+    every = explain(evaluator)
+    monkeypatch.setattr(module_of(explain), "has_no_timeline", lambda strategy: True)
+    monkeypatch.setattr("taskflow.optimizer.evaluate.ordered.MOST_WHOLE", 0)
+    few = make_evaluator(graph, machine, rule=Adam())
+    few.set(strategy)
+    found = explain(few)
+    assert found.seconds == pytest.approx(every.seconds, rel=1e-12)
+    assert (every.explained, every.devices, found.devices) == (8, 8, 8) and found.explained < 8
+    for parts in ([s.seconds for s in found.steps], [o.critical for o in found.operators], list(found.shares.values())):
+        assert fsum(parts) == pytest.approx(found.seconds, rel=1e-9)
+    for ours, theirs in zip(found.operators, every.operators, strict=True):
+        assert (ours.operator, ours.tasks) == (theirs.operator, theirs.tasks)
+        assert (ours.transfer_bytes, ours.sync_bytes) == (theirs.transfer_bytes, theirs.sync_bytes)
+        for work in TaskPurpose:
+            assert ours.seconds[work] == pytest.approx(theirs.seconds[work], rel=1e-9, abs=1e-12)
+    for work in TaskPurpose:  # ties may be broken otherwise
+        assert found.shares[work] == pytest.approx(every.shares[work], abs=0.02 * every.seconds)
+    busy = {b.name: b.seconds for b in every.busy}
+    assert {b.name: pytest.approx(b.seconds, rel=1e-9) for b in found.busy} == {b.name: busy[b.name] for b in found.busy}
+    if every.bubble is not None:
+        assert found.bubble is not None and found.bubble.seconds == pytest.approx(every.bubble.seconds, rel=1e-9)
+        assert found.bubble.idle == pytest.approx({p: every.bubble.idle[p] for p in found.bubble.idle}, rel=1e-9)
