@@ -50,6 +50,8 @@ class Working:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, KeyboardInterrupt) and not hasattr(error, "said"):  # the innermost line comes first
+            error.said = self._text  # type: ignore[attr-defined]
         if self in _SHOWN:
             _SHOWN.remove(self)
         if self._live is not None:
@@ -85,6 +87,11 @@ def note(text: str) -> None:
     """Show a note from deep inside the work (tasks are being measured) after the innermost line that is shown."""
     if _SHOWN:
         _SHOWN[-1].note(text)
+
+
+def interruption(error: KeyboardInterrupt) -> str:
+    """Return that Ctrl-C ended the work, and at what: what the innermost line had said last."""
+    return f"interrupted ({error.said})" if hasattr(error, "said") else "interrupted"
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -10,13 +10,15 @@ from taskflow.optimizer import Budget
 
 LEAST_SECONDS = 10.0  # of a search, so that there is a good plan even if reading the network has taken all the time
 KEPT = 0.15  # of a budget, for what is said about the plan
+NEXT_SHARE = 0.2  # of a budget, for the plans next to it, where these are asked for
 
 
 class CommandBudget:
-    """A budget whose time runs from the creation of this object on."""
+    """A budget whose time runs from the creation of this object on. ``more``: a share that is kept for what follows a search,
+    beside `KEPT`."""
 
-    def __init__(self, text: str) -> None:
-        self.whole, self._began = Budget.parse(text), time.perf_counter()
+    def __init__(self, text: str, more: float = 0.0) -> None:
+        self.whole, self._more, self._began = Budget.parse(text), more, time.perf_counter()
 
     @property
     def left(self) -> float:
@@ -26,8 +28,18 @@ class CommandBudget:
         return max(min(LEAST_SECONDS, self.whole.seconds / 2), self.whole.seconds - (time.perf_counter() - self._began))
 
     @property
+    def rest(self) -> float:
+        """Seconds that are left; perhaps none."""
+        return max(0.0, self.whole.seconds - (time.perf_counter() - self._began))
+
+    @property
+    def beside(self) -> float:
+        """Seconds that are left for the plans beside the one that was found; perhaps none."""
+        return inf if self.whole.seconds == inf else max(0.0, self.rest - self._more * self.whole.seconds)
+
+    @property
     def search(self) -> Budget:
         """What a search may take now: not what has been spent, nor what is kept for what follows."""
         if self.whole.seconds == inf:
             return self.whole
-        return replace(self.whole, seconds=max(min(LEAST_SECONDS, self.left), self.left - KEPT * self.whole.seconds))
+        return replace(self.whole, seconds=max(min(LEAST_SECONDS, self.left), self.left - (KEPT + self._more) * self.whole.seconds))

@@ -67,7 +67,7 @@ def explain_command(
 
     PLAN is a strategy file, which knows its model and machine, or with --model a mapper's name or a plan such as 't2 p2 mb1'.
     With --constraints, --pin, --pin-sync, --forbid or --limit the plan is first repaired to respect them, and its name says so;
-    alternatives and --search respect them too.
+    alternatives and --search respect them too. Ctrl-C after the step has been explained leaves out what would follow.
 
     \b
     Examples:
@@ -88,28 +88,34 @@ def explain_command(
         problem.evaluator.set(strategy)
         found = explain(problem.evaluator)
         result = {**problem.header(), "plan": plan, "strategy": strategy.name, **as_value(found)}
-        result["constraints"] = [str(rule) for rule in constraints.rules]
-        uneven = uneven_pieces(problem.evaluator)
-        result["uneven_pieces"] = uneven.as_json() if uneven is not None else None
-        split = split_gain(problem.evaluator)
-        result["split"] = split.as_json() if split is not None else None
+        result |= {"constraints": [str(rule) for rule in constraints.rules], "uneven_pieces": None, "split": None}
         result["beyond_grid"] = beyond = beyond_grid(plan_of(problem.graph, strategy))
         result |= trusted(problem, strategy, found.seconds)
-        if operator is not None:
-            result["operator"] = _operator(problem, operator, display, constraints, result["operators"])
-        if parsed:
-            outcomes = what_if(
-                problem.graph, problem.machine, strategy, parsed, rule=problem.evaluator.rule,
-                budget=spending.search if again else None, seed=seed, say=display.say, constraints=constraints,
-                costs=problem.made_from["costs"],
-            )
-            result["what_if"] = [_outcome(outcome) for outcome in outcomes]
+        uneven, split, outcomes, interrupted = None, None, list[Outcome](), False
+        try:
+            uneven = uneven_pieces(problem.evaluator)
+            result["uneven_pieces"] = uneven.as_json() if uneven is not None else None
+            split = split_gain(problem.evaluator)
+            result["split"] = split.as_json() if split is not None else None
+            if operator is not None:
+                result["operator"] = _operator(problem, operator, display, constraints, result["operators"])
+            if parsed:
+                outcomes += what_if(
+                    problem.graph, problem.machine, strategy, parsed, rule=problem.evaluator.rule,
+                    budget=spending.search if again else None, seed=seed, say=display.say, constraints=constraints,
+                    costs=problem.made_from["costs"],
+                )
+                result["what_if"] = [_outcome(outcome) for outcome in outcomes]
+                interrupted = outcomes[-1].interrupted
+        except KeyboardInterrupt:
+            interrupted = True
+        result["interrupted"] = interrupted
     if as_json:
         emit(result)
     else:
         if not quiet:
             tell(f"{problem.heading}; plan: {strategy.name}")
-        tell(in_words(found, top) if operator is None else operator_in_words(result["operator"], top))
+        tell(operator_in_words(result["operator"], top) if "operator" in result else in_words(found, top))
         if uneven is not None:
             tell(f"\n{uneven}")
         if split is not None:
@@ -118,9 +124,11 @@ def explain_command(
             tell(f"\n{beyond}")
         if "trust" in result:
             tell("\n" + result["trust"]["text"])
-        if parsed:
+        if outcomes:
             tell("\n" + what_if_in_words(result["what_if"], found.seconds))
-    if parsed and outcomes[-1].interrupted:
+        if interrupted:
+            tell("\ninterrupted: what else was asked for is not there")
+    if interrupted:
         sys.exit(INTERRUPTED)
 
 

@@ -15,7 +15,7 @@ from taskflow.optimizer.evaluate import TooManyTasksError
 from taskflow.optimizer.grid import Allowed, AnyGrid, make_grid
 from taskflow.optimizer.space import SpaceOptions
 
-LEAST_SECONDS, BUDGET_SHARE = 5.0, 0.5  # to look for them: this share of a budget in seconds, and at least so many
+LEAST_SECONDS = 5.0  # to look for them, at least
 SAME = 1e-9
 TRIED = 4  # plans of the grid that are simulated for each plan wanted
 BY_RULE = ("data", "model", "expert")
@@ -23,12 +23,12 @@ DISTINGUISHING = ("tensor", "context", "pipeline", "virtual", "data", "experts",
 
 
 def write_next_best(
-    problem: Problem, found: SearchResult, rows: Sequence[dict[str, Any]], count: int, out: str, budget: float, space: SpaceOptions,
+    problem: Problem, found: SearchResult, rows: Sequence[dict[str, Any]], count: int, out: str, left: float, space: SpaceOptions,
     target: str | None, quiet: bool,
 ) -> list[dict[str, Any]]:
     """Write the ``count`` best plans after ``found`` beside ``out``, as PLAN-2.json, PLAN-3.json and so on; return a row for each.
-    ``rows``: usual plans (`beside`). ``budget``: seconds of the search."""
-    deadline = Deadline(max(LEAST_SECONDS, BUDGET_SHARE * budget))
+    ``rows``: usual plans (`beside`). ``left``: seconds to look for them, if that is more than `LEAST_SECONDS`."""
+    deadline = Deadline(max(LEAST_SECONDS, left))
     with working("the plans next to it", not quiet):
         plans = next_best(problem, found, rows, count, space, target, deadline)
     written = []

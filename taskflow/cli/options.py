@@ -17,6 +17,7 @@ from taskflow.optimizer.cost import ANALYTIC, COSTS
 from taskflow.option_types import FloatName, command_path, kept
 from taskflow.rules import SGD, Adam, AdamW, AdamWInBfloat16, UpdateRule
 from taskflow.runtime.job import INTERRUPTED, LaunchError, say_once
+from taskflow.working import interruption
 from taskflow.writing import json_text, one_line, unwritable
 
 FAILED, MISTAKE = 1, 2  # exit codes beside 0 and INTERRUPTED
@@ -113,8 +114,8 @@ def output_options(command: F) -> F:
             return None
         try:
             return command(*args, **options)
-        except KeyboardInterrupt:
-            say_once(f"{path}: interrupted")
+        except KeyboardInterrupt as error:
+            say_once(f"{path}: {interruption(error)}")
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
             raise  # the reader has seen enough: click ends quietly

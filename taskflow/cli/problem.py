@@ -190,6 +190,7 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     memory is missing. Afterwards the evaluator is at ``strategy``."""
     evaluator = problem.evaluator
     seconds = evaluator.seconds if evaluator.at(strategy) else evaluator.set(strategy)
+    evaluator.keep()
     usage = where_time_goes(evaluator, path=False)
     row: dict[str, Any] = {
         "name": strategy.name,
@@ -203,10 +204,8 @@ def describe(problem: Problem, strategy: Strategy) -> dict[str, Any]:
         **step_units(problem.graph, problem.machine, evaluator.rule, seconds).as_json(),
     }
     peaks, planned = problem.memory_check.peaks(strategy)
-    lacks = problem.memory_check(strategy)
-    row["peak_memory_bytes"] = max(peaks)
-    row["peak_memory_is"] = "planned" if planned else "estimate"
-    row["fits_memory"], row["lacks"] = not lacks, lacks
+    row |= {"peak_memory_bytes": max(peaks), "peak_memory_is": "planned" if planned else "estimate"}
+    row |= {"fits_memory": not (lacks := problem.memory_check(strategy)), "lacks": lacks}
     return row | experts_row(problem.graph, strategy) | trusted(problem, strategy, seconds)
 
 

@@ -12,7 +12,7 @@ import click
 
 from taskflow.cli import completing
 from taskflow.cli.beside import beside, beside_table, better
-from taskflow.cli.budgets import CommandBudget
+from taskflow.cli.budgets import NEXT_SHARE, CommandBudget
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
 from taskflow.cli.experts import experts_sentence
 from taskflow.cli.next_best import write_next_best
@@ -91,7 +91,7 @@ def search_command(
       taskflow search minigpt.py:graph -m a100 -n 8 --for torch --out plan.json
       taskflow search alexnet -m k80 -n 4 --pin 'classifier.6=c/4 @ 0-3' --limit '*: degree<=4' --pin-sync 'features.*=ring/every'
     """
-    spending, constraints = CommandBudget(budget), taken_from(asked)
+    spending, constraints = CommandBudget(budget, NEXT_SHARE if top > 1 else 0.0), taken_from(asked)
     writable(out)
     if also_for and out is None:
         raise ValueError("--also-for: say with --out where to write")
@@ -111,7 +111,7 @@ def search_command(
     )
     found = searched(problem, budget=limit, starts=[named_strategy(problem, name, seed) for name in dict.fromkeys(starts)])
     unsaved = _saved(problem, found, out)
-    beside_it = beside(problem, spending.left, silent)
+    beside_it = beside(problem, spending.beside, silent)
     if algorithm == "guided" and target is None and memory and space == SpaceOptions():
         before, found = found, better(problem, found, beside_it)
         unsaved = _saved(problem, found, out) if found is not before else unsaved
@@ -121,7 +121,7 @@ def search_command(
     row["advice"] = more_time(found, spending.whole)
     interrupted = found.stopped == "interrupted"
     row["next_best"] = after = write_next_best(
-        problem, found, beside_it, top - 1, str(out), spending.whole.seconds, space, target, silent
+        problem, found, beside_it, top - 1, str(out), spending.rest, space, target, silent
     ) if top > 1 and not interrupted else []
     row["constraints"] = [str(rule) for rule in constraints.rules]
     row["also_for"] = smaller = [] if interrupted else [

@@ -56,6 +56,10 @@ class Strategy:
     def __getitem__(self, operator: str) -> OpConfig:
         return self.configs[operator]
 
+    def same(self, other: Strategy) -> bool:
+        """True if this is ``other``, or equal to it with the same plan. Most that differ have other names, which come first."""
+        return self is other or (self.name == other.name and self.plan == other.plan and self == other)
+
     def sync(self, layer: str) -> Sync:
         """Return how the weights of a layer are synchronised."""
         return self.syncs.get(layer, _DEFAULT_SYNC)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from taskflow.mapper import ShardedSync, Strategy
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.optimizer.evaluate.folded import folded_use
-from taskflow.optimizer.memory import MemoryUse, explain, memory_use
+from taskflow.optimizer.memory import MemoryUse, explain, fits, memory_use
 from taskflow.optimizer.memory_estimate import MemoryEstimate
 
 MOST_TASKS = 2000  # of a step that takes little time to plan (about 0.2 s)
@@ -23,6 +23,7 @@ FITS, LACKS, LACKS_SMALL = 0.8, 1.15, 2.5
 OTHER_ORDER = 0.03
 """Share of the arrays that is added where a folded step's order is not quite the whole one's (docs/decisions/55-folded-steps.md):
 with weights by shares in tensor-parallel groups, and with what is gathered again."""
+MOST_KEPT = 8  # strategies whose needs are kept
 SPARE = 0.1  # share of the memory that an estimate leaves free where nothing can be planned
 RULE = (
     f"a plan of more than {MOST_PLANNED:,} pieces whose devices do not do the same is estimated, and {SPARE:.0%} of the memory is "
@@ -39,6 +40,24 @@ class Needs:
     uses: tuple[MemoryUse, ...] | None
 
 
+class _KnownNeeds:
+    """What checks of one problem know: the last strategy's needs, and those of the last `MOST_KEPT` that have an order and fit, of
+    which a search returns one."""
+
+    def __init__(self) -> None:
+        self.last: tuple[Strategy, Needs] | None = None
+        self.fitting: list[tuple[Strategy, Needs]] = []
+
+    def of(self, strategy: Strategy) -> Needs | None:
+        """Return the needs of a strategy, or of one with an order that is equal."""
+        pairs = self.fitting if self.last is None else [self.last, *self.fitting]
+        return next((needs for one, needs in pairs if one is strategy or (strategy.ordered and one.same(strategy))), None)
+
+    def keep(self, strategy: Strategy, needs: Needs) -> None:
+        """Keep the needs of a strategy that fits."""
+        self.fitting = [*(pair for pair in self.fitting if pair[0] is not strategy), (strategy, needs)][-MOST_KEPT:]
+
+
 class MemoryCheck:
     """Check of plans: a call with a strategy returns what memory it lacks, empty if it fits. Search, commands and reports all
     use it, so that they agree on which plans fit.
@@ -50,7 +69,7 @@ class MemoryCheck:
 
     def __init__(
         self, evaluator: Evaluator, quick: bool = False, estimate: MemoryEstimate | None = None,
-        refuses: Callable[[Strategy], str] | None = None,
+        refuses: Callable[[Strategy], str] | None = None, known: _KnownNeeds | None = None,
     ) -> None:
         self.graph = evaluator.graph
         self.machine = evaluator.machine
@@ -58,16 +77,16 @@ class MemoryCheck:
         self._evaluator = evaluator
         self._quick, self._refuses = quick, refuses
         self._scale: float | None = None  # planned bytes over estimated ones, of the last step for which both are known
-        self._last: tuple[Strategy, Needs] | None = None
+        self._known, self._shared = _KnownNeeds(), known or _KnownNeeds()  # of strategies without an order, and with one
         self._repeats = evaluator.repetition is not None  # whose plans are not lowered
 
     def for_search(self) -> MemoryCheck:
         """Return the check that a search uses."""
-        return MemoryCheck(self._evaluator, True, self.estimate)
+        return MemoryCheck(self._evaluator, True, self.estimate, known=self._shared)
 
     def refusing(self, refuses: Callable[[Strategy], str]) -> MemoryCheck:
         """Return the check that also asks a function why a strategy that fits is refused all the same."""
-        return MemoryCheck(self._evaluator, self._quick, self.estimate, refuses)
+        return MemoryCheck(self._evaluator, self._quick, self.estimate, refuses, self._shared)
 
     def surely(self, strategy: Strategy) -> str:
         """Return what memory a strategy lacks, of those that this check has let pass: planned, if it has been estimated and the
@@ -83,7 +102,7 @@ class MemoryCheck:
         return self._refuses(strategy) if self._refuses is not None else ""
 
     def _lacks(self, strategy: Strategy) -> str:
-        if self._quick and not strategy.ordered and self._known(strategy) is None and self._surely_fits(strategy):
+        if self._quick and not strategy.ordered and self._known.of(strategy) is None and self._surely_fits(strategy):
             return ""
         needs = self.needs(strategy)
         if needs.uses is not None:
@@ -111,15 +130,15 @@ class MemoryCheck:
 
     def needs(self, strategy: Strategy) -> Needs:
         """Return what a strategy needs."""
-        found = self._known(strategy)
+        known = self._shared if strategy.ordered and not self._repeats else self._known  # checks agree on what is planned
+        found = known.of(strategy)
         if found is None:
             uses = None if self._repeats else self._planned(strategy)
             found = self._estimated(strategy) if uses is None else Needs([use.nbytes for use in uses], uses)
-            self._last = strategy, found
+            known.last = strategy, found
+            if known is self._shared and uses is not None and fits(self.machine, uses):
+                known.keep(strategy, found)
         return found
-
-    def _known(self, strategy: Strategy) -> Needs | None:
-        return self._last[1] if self._last is not None and self._last[0] is strategy else None
 
     # ---- what decides ------------------------------------------------------------------------------------------------
     def _surely_fits(self, strategy: Strategy) -> bool:

@@ -41,7 +41,7 @@ TIME_SHARE, LEAST_SHARE = 0.6, 0.1
 """Of a budget in seconds: for plans in notation, and for those without an order if data parallelism cannot fit."""
 SEARCH_SHARE = 0.7  # of the time that operators have, for their search; the rest for plans that a framework can express
 LATE_CHANGE = 0.5  # seconds beyond the budget to look for what would fit where nothing does
-LATE_PLAN = 5.0  # seconds beyond the budget to simulate it, or half the budget if that is more
+LATE_PLAN = 5.0  # seconds beyond the budget to simulate it, or a quarter of the budget if that is more
 CHANGE_SHARE = 0.3  # of the time that is left where no plan in notation fits, for what would fit
 LATE_BOUND = 0.2  # seconds beyond the budget for a bound
 PLANS_BOUND_SHARE = 0.5  # of the time that is left after plans in notation, at most, for their bound
@@ -180,6 +180,7 @@ def _starts(run: SearchRun) -> SearchResult | None:
             run.begun.append(Begun(plan, strategy, seconds, spare_of(run.lacks, strategy)))
         if best is None or seconds < best[1]:
             best = strategy, seconds
+            evaluator.keep()
             history.append(Improvement(0, run.deadline.elapsed, seconds))
     if best is None:
         return None
@@ -320,7 +321,7 @@ def _repair(run: SearchRun) -> SearchResult | None:
         evaluator.graph, evaluator.machine, evaluator.rule, over=lambda: late.expired, allowed=run.allowed.may_have
     )
     advice = change.advice
-    end = Deadline(run.deadline.left + max(LATE_PLAN, run.options.budget.seconds / 2))
+    end = Deadline(run.deadline.left + max(LATE_PLAN, run.options.budget.seconds / 4))
     for plan in change.plans if run.may_repair else ():
         try:
             with evaluator.interruptible(end.check):
@@ -335,6 +336,7 @@ def _repair(run: SearchRun) -> SearchResult | None:
         if lacks:
             advice = f"plan '{plan}' needs less, and does not fit: {lacks}"
             continue
+        evaluator.keep()
         return SearchResult(
             strategy, seconds, {}, (Improvement(1, run.deadline.elapsed, seconds),), 1, 0, run.deadline.elapsed,
             run.options.seed, "guided", "budget", left_out=("faster plans (no other that fits was found in time)",),

@@ -5,8 +5,6 @@ import numpy as np
 
 from libc.stdint cimport int64_t
 from libc.string cimport memmove
-from libcpp.pair cimport pair
-from libcpp.queue cimport priority_queue
 from libcpp.vector cimport vector
 
 cdef struct Placed:
@@ -120,13 +118,15 @@ def places_by_time(sizes, first, last):
     cdef Py_ssize_t count = len(size), i
     cdef int64_t[::1] found = np.empty(count, np.int64)
     cdef _Holes holes = _Holes()
-    cdef priority_queue[pair[int64_t, int64_t]] ends  # (-last, number): what ends first is on top
+    # In the order in which they end. None ends before it begins, so those that end before another begins have been placed.
+    cdef const int64_t[::1] ends = np.argsort(end, kind="stable")
     cdef int64_t top = 0, live = 0, most = 0, place, tail
+    cdef Py_ssize_t over = 0
     with nogil:
         for i in range(count):
-            while not ends.empty() and -ends.top().first < begin[i]:
-                place = -ends.top().second
-                ends.pop()
+            while over < i and end[ends[over]] < begin[i]:
+                place = ends[over]
+                over += 1
                 live -= size[place]
                 holes.free(found[place], size[place])
             place = holes.take(size[i])
@@ -135,7 +135,6 @@ def places_by_time(sizes, first, last):
                 place = top if tail < 0 else tail
                 top = place + size[i]
             found[i] = place
-            ends.push(pair[int64_t, int64_t](-end[i], -i))
             live += size[i]
             most = max(most, live)
     return np.asarray(found).tolist(), top, most

@@ -36,7 +36,8 @@ def places(sizes: Integers, first: Integers, last: Integers, most: int) -> list[
 
 def places_by_time(sizes: Integers, first: Integers, last: Integers) -> tuple[list[int], int, int]:
     """Return the byte offset of each buffer of ``sizes`` bytes that lives from position ``first`` (ascending) to ``last``, the
-    arena's size, and the most bytes that live at once. Each takes the smallest hole that holds it, else the arena grows."""
+    arena's size, and the most bytes that live at once. Each takes the smallest hole that holds it, else the arena grows. None ends
+    before it begins."""
     found: list[int] = []
     sizes, first, last = map(_ints, (sizes, first, last))
     holes = _Holes()

@@ -53,6 +53,25 @@ def test_a_plan_file_knows_what_it_is_for(plan: str) -> None:
     assert slower["iteration_seconds"] != value["iteration_seconds"] and slower["parameters"] == value["parameters"]
 
 
+def pressed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_leaves_what_is_explained_already(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = read("explain", plan)
+    monkeypatch.setattr("taskflow.cli.explain.split_gain", pressed)
+    value = read("explain", plan, "--what-if", "links=2x", code=130)
+    assert value["interrupted"] and "what_if" not in value
+    assert {**value, "interrupted": False} == whole
+    assert run("explain", plan, code=130).endswith("interrupted: what else was asked for is not there\n")
+
+
+def test_ctrl_c_says_what_it_ended(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskflow.cli.explain.explain", pressed)
+    result = CliRunner().invoke(main, ["explain", plan])
+    assert result.exit_code == 130 and result.stderr == "taskflow explain: interrupted (simulating)\n"
+
+
 def test_explain_says_where_the_time_goes(plan: str) -> None:
     value = read("explain", plan)
     for key in ("critical_path", "stretches"):

@@ -18,7 +18,7 @@ from taskflow.optimizer.evaluate.equivalence import alike
 from taskflow.optimizer.evaluate.evaluator import NO_SYNCS, Evaluator, TooManyTasksError, Usage, same_processors
 from taskflow.optimizer.evaluate.evaluator import usage as usage_of
 from taskflow.optimizer.evaluate.folded import FoldedStep
-from taskflow.optimizer.evaluate.ordered import OrderedEvaluator
+from taskflow.optimizer.evaluate.ordered import KnownTotals, OrderedEvaluator
 from taskflow.optimizer.evaluate.repetition import Repetition
 from taskflow.optimizer.evaluate.support import unsupported
 from taskflow.regions import Rect
@@ -78,6 +78,7 @@ class CompiledEvaluator(Evaluator):
         self._configs: dict[str, OpConfig] = {}  # the current ones; accepted changes come here first
         self._syncs: dict[str, Sync] = {}
         self._sums = SyncAlgorithm.OWNER
+        self._known_totals = KnownTotals()  # of strategies that the core does not support
         self._pieces, self._most = 0, len(machine.processors)
         self._proposed = self._stale = False
         self._describe_machine()
@@ -225,6 +226,10 @@ class CompiledEvaluator(Evaluator):
         self._pieces = super().pieces
         return self._seconds
 
+    def keep(self) -> None:
+        if self.reference is not None:
+            self.reference.keep()
+
     def seconds_of(self, strategy: Strategy) -> float:
         if not self._beyond(strategy):
             return super().seconds_of(strategy)
@@ -360,7 +365,7 @@ class CompiledEvaluator(Evaluator):
         return strategy.ordered or any(name in self._nodes and not self._nodes[name].of_weights for name in copied)
 
     def _ordered(self) -> OrderedEvaluator:
-        return OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm)
+        return OrderedEvaluator(self.graph, self.machine, self.costs, self.rule, self.clip_norm, self._known_totals)
 
     def _node(self, name: str) -> Node:
         return self._nodes[name] if name in self._nodes else self.graph.node(name)

@@ -117,6 +117,10 @@ class Evaluator(ABC):
         """Make ``strategy`` the current one, and return its seconds. Raises ValueError if it does not fit the graph or the
         machine."""
 
+    def keep(self) -> None:
+        """Keep what `seconds`, `tasks` and `usage` say of the current strategy if that took long to find out, so that an equal one
+        need not be evaluated again. A few are kept, the last ones."""
+
     @abstractmethod
     def propose(
         self, changes: Mapping[str, OpConfig], limit: float = inf, syncs: Mapping[str, Sync] = NO_SYNCS,

@@ -4,10 +4,14 @@ support."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
 
 from taskflow.collector import paused_collector
+from taskflow.graph import OperatorGraph
+from taskflow.machine import Machine
 from taskflow.mapper import OpConfig, Strategy, Sync, SyncAlgorithm
+from taskflow.optimizer.cost import Costs
 from taskflow.optimizer.evaluate.evaluator import (
     NO_SYNCS,
     Evaluator,
@@ -17,6 +21,7 @@ from taskflow.optimizer.evaluate.evaluator import (
     same_processors,
 )
 from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step
+from taskflow.rules import UpdateRule
 from taskflow.tasks import TaskGraph, Timeline
 from taskflow.tasks.lower import NotAlikeError
 
@@ -26,6 +31,33 @@ MOST_LOWERED = 2_000_000
 """Pieces of a strategy that cannot be folded, at most: with more, lowering it would take tens of gigabytes."""
 MOST_TIMELINE = 500_000
 """Pieces of a strategy of which there may be a timeline of all tasks: about a gigabyte."""
+MOST_KEPT = 8  # folded steps whose totals are kept: some megabytes each on ten thousand devices
+
+
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """What is kept of a strategy's folded step without the step itself, which may take a gigabyte."""
+
+    strategy: Strategy
+    usage: Usage
+    tasks: int
+
+
+class KnownTotals:
+    """Totals of the step that was folded last without being set, and of those that are to be kept."""
+
+    def __init__(self) -> None:
+        self.last: StepTotals | None = None
+        self._kept: list[StepTotals] = []
+
+    def of(self, strategy: Strategy) -> StepTotals | None:
+        """Return the totals of a strategy, or of one that is equal; None if they are not known."""
+        every = self._kept if self.last is None else [self.last, *self._kept]
+        return next((one for one in every if one.strategy.same(strategy)), None)
+
+    def keep(self, totals: StepTotals) -> None:
+        """Keep the totals, and no more than the last `MOST_KEPT`."""
+        self._kept = [*(one for one in self._kept if one.strategy is not totals.strategy), totals][-MOST_KEPT:]
 
 
 class OrderedEvaluator(PythonEvaluator):
@@ -34,26 +66,46 @@ class OrderedEvaluator(PythonEvaluator):
     where collectives wait for links (docs/decisions/55-folded-steps.md)."""
 
     step: FoldedStep | None = None
-    """The current strategy's step, if it is folded."""
+    """The current strategy's step, if it is folded and not only its totals are there."""
+    totals: StepTotals | None = None
+    """The current strategy's totals, if its step is folded."""
     _folded: tuple[Strategy, FoldedStep] | None = None  # the last proposal
     _timed: Strategy | None = None  # the folded strategy that has a timeline of all tasks
 
+    def __init__(
+        self, graph: OperatorGraph, machine: Machine, costs: Costs, rule: UpdateRule | None, clip_norm: float | None,
+        known: KnownTotals | None = None,
+    ) -> None:
+        """``known``: totals that several evaluators of one problem share."""
+        super().__init__(graph, machine, costs, rule, clip_norm)
+        self._known = known or KnownTotals()
+
     @property
     def seconds(self) -> float:
-        return super().seconds if self.step is None else self.step.makespan
+        return super().seconds if self.totals is None else self.totals.usage.seconds
 
     @property
     def tasks(self) -> int:
-        return super().tasks if self.step is None else self.step.tasks
+        return super().tasks if self.totals is None else self.totals.tasks
 
     def set(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
-        step = self._fold(strategy)
-        if step is None:
+        step, totals = None, self._known.of(strategy)
+        if totals is None and (step := self._fold(strategy)) is not None:
+            totals = self._totals(strategy, step)
+        if totals is None:
             _admit(strategy)
             super().set(strategy)
-        self.step, self._strategy, self._folded, self._proposed = step, strategy, None, None
+            self._timed = None
+        self.step, self.totals, self._strategy, self._folded, self._proposed = step, totals, strategy, None, None
         return self.seconds
+
+    def keep(self) -> None:
+        if self.totals is not None:
+            self._known.keep(self.totals)
+
+    def _totals(self, strategy: Strategy, step: FoldedStep) -> StepTotals:
+        return StepTotals(strategy, step.usage(self.machine), step.tasks)
 
     def seconds_of(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)
@@ -80,20 +132,19 @@ class OrderedEvaluator(PythonEvaluator):
     def accept(self) -> None:
         if self._folded is None:
             super().accept()
-            self.step = None
+            self.step = self.totals = self._timed = None
             return
         (self._strategy, self.step), self._folded = self._folded, None
+        self.totals = self._totals(self._strategy, self.step)
 
     def timeline(self) -> Timeline:
-        if self.step is not None and self._timed is not self.strategy:
+        if self.totals is not None and self._timed is not self.strategy:
             self._tasks, self._timeline = Evaluator.evaluated(self, self.strategy)
             self._timed = self.strategy
         return super().timeline()
 
     def usage(self) -> Usage:
-        if self.step is None:
-            return super().usage()
-        return self.step.usage(self.machine)
+        return super().usage() if self.totals is None else self.totals.usage
 
     def lowered(self, strategy: Strategy | None = None) -> TaskGraph:
         strategy = strategy or self.strategy
@@ -107,7 +158,14 @@ class OrderedEvaluator(PythonEvaluator):
         return super().lowered(strategy)
 
     def folded(self, strategy: Strategy) -> FoldedStep | None:
-        return self.step if self.at(strategy) else self._fold(strategy)
+        if not self.at(strategy):
+            step = self._fold(strategy)
+            if step is not None:
+                self._known.last = self._totals(strategy, step)
+            return step
+        if self.totals is not None and self.step is None:
+            self.step = self._fold(strategy)
+        return self.step
 
     def _fold(self, strategy: Strategy) -> FoldedStep | None:
         if is_small(_pieces(strategy)) or self.rule is None:

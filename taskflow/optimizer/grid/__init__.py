@@ -19,7 +19,6 @@ from taskflow.optimizer.grid.grid import (
     best_of_grid,
     kendall,
     spare_of,
-    varied,
 )
 from taskflow.optimizer.grid.layered_search import Begun, LayeredFound, joined, layered_search, may_be_whole
 from taskflow.optimizer.grid.make_grid import make_grid
@@ -29,7 +28,7 @@ from taskflow.optimizer.grid.neighbours import layers_of_stages, neighbours, qui
 from taskflow.optimizer.grid.passes import passes_seconds
 from taskflow.optimizer.grid.plans import grid_plans, has_no_order, held_bytes, no_grid
 from taskflow.optimizer.grid.price import PlanPrices
-from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, varied
 from taskflow.optimizer.grid.recompute_to_fit import fit, fitted
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -23,7 +22,7 @@ from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
 from taskflow.optimizer.grid.plans import has_no_order, runs_after_micro_batches
 from taskflow.optimizer.grid.price import PlanPrices
-from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, unusual
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, unusual, varied
 from taskflow.optimizer.grid.recompute_to_fit import fitted, refitted
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
@@ -51,8 +50,8 @@ LATE_SHARE = 0.5  # of the budget, beyond it, to simulate further plans where no
 LACKING = 4  # times as many plans are simulated, at most, as long as none of them fits the memory
 MUCH_FASTER = 0.9  # times the best seconds so far: a plan with such a price may take longer to simulate than its share of the time
 LONGEST = 0.8  # of the time that is left, at most, for that
+SOON = 0.5  # of the time that is left, at most, for a plan that is simulated while none fits, unless there is no other
 DEAR = 1.1  # times the best seconds so far: a plan with such a price is not simulated in a search, which has better to do
-ALIKE = 2  # plans of one t, c, p and e, with or without stage 3, that are simulated before others
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +197,8 @@ def best_of_grid(
     left_out: list[str] = []
     pairs: list[tuple[float, float]] = []
     own_end = end
-    for one in _order(grid, trial, counts, end, deadline, isfinite(end), must):
+    order = _order(grid, trial, counts, end, deadline, isfinite(end), must)
+    for one in soon_first(order, trial, lambda: SOON * deadline.left) if must else order:
         end = own_end  # at which `trial` ends a simulation
         if len(pairs) >= (most if trial.best is not None else LACKING * most):
             break
@@ -267,34 +267,19 @@ def _order(
     yield from varied([one for one in plans if one.plan != first], lambda: trial.simulated, lambda: trial.refused)
 
 
-def varied(
-    plans: Sequence[PricedPlan], simulated: Callable[[], int], refused: Callable[[], int] = lambda: 0
-) -> Iterator[PricedPlan]:
-    """The plans by price, but only the first `ALIKE` for each choice of t, c, p and e, with and without ZeRO's stage 3, then the
-    others. Prices of plans that differ only in micro-batches or other sharding are soon too close to tell apart. ``simulated``:
-    how many plans have been so far; one for which there is no time does not count as one of its kind, so that others, of fewer
-    stages or micro-batches, have their turn. ``refused``: how many have not fitted the memory; such a plan does not count either,
-    and those that need as much in closed form come last."""
-    seen: Counter[object] = Counter()
-    left, lacking = [(one, _arrangement(one.plan)) for one in plans], inf
-    for small, fresh in ((True, True), (True, False), (False, True), (False, False)):
-        later = []  # what comes in none of these turns will not come in it later either
-        for one, kind in left:
-            if (small and one.memory.nbytes >= lacking) or (fresh and seen[kind] >= ALIKE):
-                later.append((one, kind))
-                continue
-            before = simulated(), refused()
-            yield one
-            if refused() == before[1]:
-                seen[kind] += simulated() - before[0]
-            else:
-                lacking = min(lacking, one.memory.nbytes)
-        left = later
-
-
-def _arrangement(plan: HybridPlan) -> object:
-    """How a plan arranges devices; those of `varied` that do so alike are of one kind."""
-    return plan.tensor, plan.context, plan.pipeline, plan.experts, plan.devices, plan.zero == 3
+def soon_first(plans: Iterator[PricedPlan], trial: PlanTrial, left: Callable[[], float]) -> Iterator[PricedPlan]:
+    """The plans as they come, but until one fits only those that are likely to be simulated in the time that is ``left``; then the
+    others, and where none fits, those first that take least."""
+    late: list[PricedPlan] = []
+    for one in plans:
+        if trial.best is None and not trial.room_for(one.plan, one.micro_batches, left()):
+            late.append(one)
+            continue
+        yield one
+        if trial.best is not None:
+            yield from late
+            late = []
+    yield from sorted(late, key=lambda one: trial.work(one.plan, one.micro_batches))
 
 
 def spare_of(lacks: Callable[[Strategy], str], strategy: Strategy) -> float:
@@ -350,6 +335,7 @@ class PlanTrial:
                 else:
                     self.best, self.strategy, self.seconds = plan, strategy, seconds
                     self.spare = spare_of(self.lacks, strategy)
+                    self.evaluator.keep()
                     self.history.append(Improvement(self.simulated, self._clock.elapsed, seconds))
         if not has_no_order(plan, count := self._micro_batches(plan)):
             took = (self._clock.elapsed - begin) / self.work(plan, count)

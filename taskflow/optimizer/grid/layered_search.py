@@ -83,9 +83,10 @@ class _LayeredSearch:
 
     def found(self) -> LayeredFound:
         self._tell("grid", inf, 0)
+        last = self.deadline.seconds if self.options.rivals else self.end
         best = best_of_grid(
             self.evaluator, self.lacks, deadline=self.deadline, most=self.most_grid, grid=self.grid,
-            must=not may_be_whole(self.grid) or not self.options.rivals, until=inf if self.options.rivals else self.end,
+            must=not may_be_whole(self.grid) or not self.options.rivals, until=last,
             share=GRID_SHARE * max(0.0, self.end - self.deadline.elapsed) / self.deadline.left
             if isfinite(self.deadline.seconds) and self.deadline.left else 1.0, make=self.make,
         )

@@ -47,8 +47,11 @@ def memory_of_plan(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> Plan
 
 def rank_memories(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> list[PlanMemory]:
     """Return the memory of a device of each rank of the pipeline. With one micro-batch each gradient is summed, used and freed in
-    the backward pass, while what the forward pass has kept goes: where most is kept there are none."""
-    needs = _whole_memories(sums, plan, micro_batches)
+    the backward pass, while what the forward pass has kept goes: where most is kept there are none. But gradients that are summed
+    by shares are whole until then, those of a layer or block at once; these count as what passes keep."""
+    needs, reduced = _whole_memories(sums, plan, micro_batches), sums.weights(plan).reduced
+    own = (plan.schedule.stages(rank, plan.pipeline, plan.virtual) for rank in range(plan.pipeline))
+    needs = [replace(need, activations=need.activations + float(reduced[of].max())) for need, of in zip(needs, own)]
     return [replace(need, gradients=0.0) for need in needs] if micro_batches == 1 else needs
 
 

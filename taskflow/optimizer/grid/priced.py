@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +17,7 @@ from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.rules import UpdateRule
 
 PRICED = 256  # plans at a time, so that little of the time is taken beyond its end; more are hardly quicker to price
+ALIKE = 2  # plans of one t, c, p and e, with or without stage 3, that are simulated before others
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +130,33 @@ def priced_plans(
         if over():
             break
     return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.plan))), refused
+
+
+def varied(
+    plans: Sequence[PricedPlan], simulated: Callable[[], int], refused: Callable[[], int] = lambda: 0
+) -> Iterator[PricedPlan]:
+    """The plans by price, but only the first `ALIKE` for each choice of t, c, p and e, with and without ZeRO's stage 3, then the
+    others. Prices of plans that differ only in micro-batches or other sharding are soon too close to tell apart. ``simulated``:
+    how many plans have been so far; one for which there is no time does not count as one of its kind, so that others, of fewer
+    stages or micro-batches, have their turn. ``refused``: how many have not fitted the memory; such a plan does not count either,
+    and those that need as much in closed form come last."""
+    seen: Counter[object] = Counter()
+    left, lacking = [(one, _arrangement(one.plan)) for one in plans], inf
+    for small, fresh in ((True, True), (True, False), (False, True), (False, False)):
+        later = []  # what comes in none of these turns will not come in it later either
+        for one, kind in left:
+            if (small and one.memory.nbytes >= lacking) or (fresh and seen[kind] >= ALIKE):
+                later.append((one, kind))
+                continue
+            before = simulated(), refused()
+            yield one
+            if refused() == before[1]:
+                seen[kind] += simulated() - before[0]
+            else:
+                lacking = min(lacking, one.memory.nbytes)
+        left = later
+
+
+def _arrangement(plan: HybridPlan) -> object:
+    """How a plan arranges devices; those of `varied` that do so alike are of one kind."""
+    return plan.tensor, plan.context, plan.pipeline, plan.experts, plan.devices, plan.zero == 3

@@ -194,14 +194,14 @@ def _ranks(
 ) -> list[_Rank]:
     plain = next(one for one in each.levels if one.name == "none")
     passes, weights = sums.sums(plan), sums.weights(plan)
-    held, seconds = _held(plan, sums), _seconds(passes)
+    held, seconds, passing = _held(plan, sums), _seconds(passes), weights.gathered + weights.reduced
     found: list[_Rank] = []
     for rank in range(plan.pipeline):
         own = plan.schedule.stages(rank, plan.pipeline, plan.virtual)
         many = np.array([counts[stage] for stage in own])
         found.append(_Rank(
             kept_at_once(plan, micro_batches, rank),
-            float(held[own].sum() - many.sum() * each.weights + weights.gathered[own].max() + each.passing[own].max()),
+            float(held[own].sum() - many.sum() * each.weights + passing[own].max() + each.passing[own].max()),
             passes.kept[own] - many * plain.nbytes, float(seconds[own].sum() - many.sum() * plain.seconds),
         ))  # fmt: skip
     return found

@@ -54,7 +54,8 @@ that go through an all-gather; whether they are of experts, which fewer devices 
 @dataclass(frozen=True, slots=True)
 class StageWeights:
     """Bytes of each stage's weights on one device. ``held``, ``gradients`` and ``state`` are stored there. ``gathered``: the
-    largest layer whose weights are gathered; of blocks those of two. ``layers``: of each stage, what its layers send after
+    largest layer whose weights are gathered; of blocks those of two. ``reduced``: the largest whose gradients are whole until they
+    are summed by shares. ``layers``: of each stage, what its layers send after
     the passes. ``each_pass``: whether some weights are gathered or reduced in every pass. ``updated``: bytes that the update
     reads and writes."""
 
@@ -62,6 +63,7 @@ class StageWeights:
     gradients: Array
     state: Array
     gathered: Array
+    reduced: Array
     layers: tuple[LayerBytes, ...]
     each_pass: bool
     updated: Array
@@ -279,7 +281,11 @@ class PlanSums:
             np.maximum.at(gathered, at, of_layer[self.layer_of[node]])
             if plan.in_blocks:
                 gathered = self._two_units(at, nbytes * (zero >= 3), count)
-        sent = elements * wide * ~alone
+        sent, reduced = elements * wide * ~alone, np.zeros(count)
+        if (zero >= 2).any():
+            which = self._unit if plan.in_blocks else self._layer
+            whole = np.bincount(which * count + at, sent * (zero >= 2))
+            np.maximum.at(reduced, np.arange(len(whole)) % count, whole)
 
         def by_stage(values: Array) -> Array:
             return np.bincount(at, values, count)
@@ -290,8 +296,8 @@ class PlanSums:
         experts = table.weight_holders < plan.context * plan.experts
         each_pass = bool(((zero >= 2) & ~alone).any())
         return StageWeights(
-            by_stage(held), by_stage(gradients), by_stage(state), gathered, self._layer_bytes(at, count, unit, moved, experts),
-            each_pass, by_stage(elements * self.touched / parts),
+            by_stage(held), by_stage(gradients), by_stage(state), gathered, reduced,
+            self._layer_bytes(at, count, unit, moved, experts), each_pass, by_stage(elements * self.touched / parts),
         )
 
     def _in_buckets(self, plan: HybridPlan, table: NodeTable, zero: Array) -> Array:

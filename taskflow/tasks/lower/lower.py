@@ -77,7 +77,7 @@ def cut_graph(
     )
     shards = shards_of(graph, strategy, layout)
     if part is not None:
-        _verify_alike(shards, layout)
+        _verify_alike(part, shards, layout)
     return CutGraph(pieces, active, needs_gradient, layout, shards, late_gathers(graph, strategy, layout, shards))
 
 
@@ -97,11 +97,16 @@ def _holders(graph: OperatorGraph, strategy: Strategy, part: StepPart | None) ->
     return {name: of for name, of in found.items() if of}
 
 
-def _verify_alike(shards: Mapping[str, Shards], layout: ParameterLayout) -> None:
-    """NotAlikeError if replicas do not do the same with weights and gradients by shares."""
+def _verify_alike(part: StepPart, shards: Mapping[str, Shards], layout: ParameterLayout) -> None:
+    """NotAlikeError if replicas do not do the same with weights and gradients by shares. It is raised here, since lowering would
+    come to it seconds later."""
     for bundle in layout.bundles:
-        if bundle.name in shards and bundle.size < len(shards[bundle.name].cuts) - 1:
+        if bundle.name not in shards:
+            continue
+        if bundle.size < len(shards[bundle.name].cuts) - 1:
             raise NotAlikeError(f"lower: not every replica has a share of {bundle.name}")
+        for group in shards[bundle.name].groups:
+            part.lowered(group, bundle.name, bundle.group)
 
 
 @paused_collector()

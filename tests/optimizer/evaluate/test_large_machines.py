@@ -1,6 +1,7 @@
 """Plans on more devices than the compiled evaluator numbers: folded, or refused before they fill the memory."""
 
 from time import process_time
+from typing import Any
 
 import pytest
 
@@ -8,8 +9,9 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import load_machine
 from taskflow.mapper import HybridParallel, map_graph
 from taskflow.models import build
-from taskflow.optimizer import make_evaluator, search
+from taskflow.optimizer import MemoryCheck, make_evaluator, search
 from taskflow.optimizer.evaluate import MOST_PROCESSORS, TooManyTasksError
+from taskflow.optimizer.evaluate.folded import FoldedStep, folded_step
 from taskflow.optimizer.evaluate.ordered import MOST_LOWERED, OrderedEvaluator
 from taskflow.optimizer.session import NothingFits
 from taskflow.rules import Adam
@@ -35,6 +37,43 @@ def test_both_evaluators_give_the_same_time_of_a_large_plan() -> None:
     other = OrderedEvaluator(graph, machine, compiled.costs, Adam(), None)
     strategy = map_graph(HybridParallel("t2 p2 mb1 zero1"), graph, machine)
     assert compiled.set(strategy) == other.set(strategy)
+
+
+def test_what_is_kept_of_a_folded_step_is_not_evaluated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, machine = _graph(512), load_machine("h100", 256)
+    evaluator = make_evaluator(graph, machine, rule=Adam())
+    room, plans = MemoryCheck(evaluator), ("t2 p2 mb1 zero1", "t2 p4 mb1")
+    first, second = (map_graph(HybridParallel(plan), graph, machine) for plan in plans)
+    seconds, peaks = evaluator.set(first), room.for_search().peaks(first)
+    known = evaluator.tasks, evaluator.usage()
+    evaluator.keep()
+    other, _ = evaluator.set(second), room.for_search()(second)
+    folds: list[str] = []
+
+    def counted(*given: Any) -> FoldedStep:
+        folds.append(given[1].name)
+        return folded_step(*given)
+
+    monkeypatch.setattr("taskflow.optimizer.evaluate.ordered.folded_step", counted)
+    again = map_graph(HybridParallel(plans[0]), graph, machine)  # equal, another object
+    assert evaluator.set(again) == seconds and (evaluator.tasks, evaluator.usage()) == known and room.peaks(again) == peaks
+    assert not folds
+    step = evaluator.folded(again)  # made when it is asked for, and once
+    assert step is not None and step.makespan == seconds and evaluator.folded(again) is step and folds == [again.name]
+    assert evaluator.set(map_graph(HybridParallel(plans[1]), graph, machine)) == other and len(folds) == 2  # was not kept
+
+
+def test_a_timeline_is_that_of_the_current_strategy() -> None:
+    graph, machine = _graph(64), load_machine("h100", 8)
+    costs = make_evaluator(graph, machine, rule=Adam()).costs
+    evaluator = OrderedEvaluator(graph, machine, costs, Adam(), None)
+    folded, whole = (map_graph(HybridParallel(plan), graph, machine) for plan in ("t2 p2 d2 mb1 zero1", "d8 mb8 zero2"))
+    seconds = evaluator.set(folded)
+    evaluator.keep()
+    assert evaluator.step is not None and evaluator.timeline().makespan == seconds
+    other = evaluator.set(whole)
+    assert evaluator.step is None and evaluator.timeline().makespan == other != seconds
+    assert evaluator.set(folded) == seconds and evaluator.timeline().makespan == seconds
 
 
 def test_what_cannot_be_folded_is_refused_before_it_is_lowered() -> None:

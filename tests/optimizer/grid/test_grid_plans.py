@@ -29,6 +29,7 @@ from taskflow.optimizer.grid import (
     no_grid,
     passes_seconds,
 )
+from taskflow.optimizer.grid.grid import PlanTrial, soon_first
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.price import begun_sooner
 from taskflow.optimizer.memory import memory_use
@@ -129,6 +130,17 @@ def test_with_one_micro_batch_no_gradients_live_where_most_does(words: str) -> N
         assert (need.gradients > 0) == held
         peaks, planned = MemoryCheck(evaluator).peaks(map_graph(HybridParallel(plan), graph, machine()))
         assert planned and need.nbytes == pytest.approx(max(peaks), rel=0.2)
+
+
+@pytest.mark.parametrize("words", ["d8 mb1 zero3 recompute=full", "d8 mb1 zero2", "p2 d4 mb1 v2 zero3 recompute=full"])
+def test_gradients_of_many_experts_are_whole_until_they_are_summed_by_shares(words: str) -> None:
+    graph = moe(replace(MoEConfig.small(), batch=16, layers=4, experts=64, hidden=64, inner=256), "bfloat16")
+    own, evaluator = PlanGrid(graph, machine(8), RULE), make_evaluator(graph, machine(8), rule=RULE)
+    plan, count = filled(graph, parse_plan(words), 8)
+    peaks, planned = MemoryCheck(evaluator).peaks(map_graph(HybridParallel(plan), graph, machine(8)))
+    need, whole = memory_of_plan(own.sums, plan, count).nbytes, float(own.sums.weights(plan).reduced.max())
+    assert planned and 0.6 * max(peaks) <= need <= (1 + MARGIN) * max(peaks)
+    assert whole > 0.1 * max(peaks)
 
 
 @pytest.mark.parametrize("words", ["", "zero1"])
@@ -237,6 +249,28 @@ def test_the_time_that_there_is_ends_simulations() -> None:
     deadline = Deadline(0.0)
     evaluator = make_evaluator(one.graph, machine(), rule=RULE)
     assert best_of_grid(evaluator, deadline=deadline, grid=one).simulated == ()
+
+
+def test_until_a_plan_fits_those_come_first_for_which_there_is_time() -> None:
+    """The others follow the first that fits; where none fits, those come first that take least."""
+    one = grid("llama")
+    plans = one.plans()[0][:6]
+    evaluator = make_evaluator(one.graph, machine(), rule=RULE)
+
+    def order(fits: int, left: float) -> list[int]:
+        trial, found = PlanTrial(evaluator, lambda strategy: "", lambda: False), []
+        monkeypatch = pytest.MonkeyPatch()
+        monkeypatch.setattr(trial, "work", lambda plan, _: [9, 2, 8, 1, 7, 3][[p.plan for p in plans].index(plan)])
+        trial.pace = 1.0
+        for plan in soon_first(iter(plans), trial, lambda: left):
+            found.append(plans.index(plan))
+            if found[-1] == fits:
+                trial.best = plan.plan
+        return found
+
+    assert order(fits=3, left=5.0) == [1, 3, 0, 2, 4, 5]
+    assert order(fits=-1, left=5.0) == [1, 3, 5, 4, 2, 0]
+    assert order(fits=-1, left=10.0) == [0, 1, 2, 3, 4, 5]
 
 
 def test_plans_are_priced_in_half_of_the_time_that_the_first_plan_leaves() -> None:

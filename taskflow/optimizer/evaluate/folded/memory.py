@@ -56,9 +56,12 @@ def _arenas(step: FoldedStep, checkpoint: Callable[[], object]) -> dict[int, tup
     position = _positions(step)
     lives = _Finder(step, position, last_needs(step, position), checkpoint).lives()
     found = {}
+    small = lives.processor.astype(np.uint16 if step.lowered.processors < 1 << 16 else np.int64)  # which is soon sorted
+    by_processor = np.argsort(small, kind="stable")
+    ends = np.cumsum(np.bincount(lives.processor, minlength=step.lowered.processors))
     for processor in step.replicas.images:
         checkpoint()
-        here = np.flatnonzero(lives.processor == processor)
+        here = by_processor[ends[processor - 1] if processor else 0 : ends[processor]]
         here = here[np.argsort(lives.first[here], kind="stable")]
         _, arena, most = plan_places(*(of[here] for of in (lives.nbytes, lives.first, lives.last)))
         found[processor] = arena, most

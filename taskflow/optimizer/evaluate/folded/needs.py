@@ -63,11 +63,13 @@ def last_needs(step: FoldedStep, position: Array) -> LastNeeds:
     np.minimum.at(anybody, before[reach], position[later[reach]])
     np.minimum.at(anybody, before[of_joint], position[later[of_joint]])
     mine = of_joint[edge]
-    np.minimum.at(own, (row[before[edge[mine]]], column[at[mine]]), position[later[edge[mine]]])
+    some = edge[mine]
+    np.minimum.at(own.reshape(-1), row[before[some]] * len(images) + column[at[mine]], position[later[some]])
     which = np.flatnonzero(joint[origin])
-    own[:-1] = np.where(own[:-1] > end, anybody[which][:, None], own[:-1])
+    np.copyto(own[:-1], anybody[which][:, None], where=own[:-1] > end)
+    own -= 1
     last = np.where((copies | joint)[origin], anybody - 1, position)
-    return LastNeeds(last, row, column, own - 1)
+    return LastNeeds(last, row, column, own)
 
 
 def _members(lowered: Iterable[Task], images: Mapping[int, object]) -> tuple[Array, Array]:

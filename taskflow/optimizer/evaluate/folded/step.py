@@ -84,10 +84,10 @@ class FoldedStep:
         processors = [0.0] * count
         own = np.array([not task.kind.travels for task in self.lowered])[self.whole.origin]
         of = np.array([task.processor for task in self.lowered], np.int64)[self.whole.origin]
+        busy = np.bincount(of[own], self.seconds[own], count).tolist()  # exact in any order: `on_grid`
         for p, images in self.replicas.images.items():
-            seconds = float(self.seconds[own & (of == p)].sum())
             for image in images:
-                processors[image] = seconds
+                processors[image] = busy[p]
         links = {link: float(self.busy[count + first]) for link, first in self.occupies.links()}
         return Usage(self.makespan, tuple(processors), links, self.transfer_bytes, ())
 
