@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from taskflow.mapper import Strategy
 from taskflow.writing import replacing
 
 MOST_LISTED = 20  # operators that differ
+OF_ADAM = ("megatron", "torchtitan")  # targets that have an update rule of their own
 
 
 @click.command("export")
@@ -51,6 +53,9 @@ def export_command(
         found = exported(problem.graph, strategy, target, Path(out).name)
         before = _row(problem, strategy)
         after = _row(problem, found.nearest) if found.differences else before
+        kept = problem.memory_check.kept_gradients(found.nearest) if target not in ("jax", "onnx") else 0
+        stays = f"{target} keeps gradients until the update, {nbytes(kept)} more than the plan of one micro-batch has"
+        found = replace(found, notes=(*found.notes, *_of_rule(str(problem.made_from.get("rule")), target), *[stays] * (kept > 0)))
     fine = nearest or not found.differences
     written = _write(found, Path(out)) if fine else []
     if as_json:
@@ -68,6 +73,13 @@ def export_command(
             tell("nothing was written; --nearest writes the nearest plan")
     if not fine:
         sys.exit(FAILED)
+
+
+def _of_rule(rule: str, target: str) -> list[str]:
+    """What to say of a plan's update rule to a target that trains with Adam unless it is told otherwise."""
+    if target not in OF_ADAM or rule in ("adam", "adamw"):
+        return []
+    return [f"seconds and memory are of --rule {rule}; {target} trains with Adam, two float32 numbers a weight, unless you say so"]
 
 
 def _row(problem: Problem, strategy: Strategy) -> dict[str, Any]:

@@ -91,10 +91,15 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             say_once("taskflow: interrupted")
             sys.exit(INTERRUPTED)
+        except EOFError as error:  # which click would call an interruption, and say no more
+            raise RuntimeError(f"a file ended early: {error}") from error
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run as click does. Under mpirun, rank 0 alone prints help and argument errors, and all ranks end with the same exit
         code."""
+        for stream in "stdout", "stderr":
+            if getattr(sys, stream) is None:  # it was closed before we came (2>&-)
+                setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115 (until the process ends)
         if isinstance(sys.stdout, io.TextIOWrapper):  # a path may be no text of this locale; stderr does so by itself
             sys.stdout.reconfigure(errors="backslashreplace")
         if speaks():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from taskflow.export.deepspeed import CHECKPOINTS, require_replicas
 from taskflow.export.difference import LATE
 from taskflow.export.hybrid import Hybrid
+from taskflow.export.megatron import require_positions
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import samples
 from taskflow.writing import json_text
@@ -21,6 +22,7 @@ def accelerate_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[st
     plan."""
     plan = hybrid.plan
     require_replicas(plan, "Accelerate", context=hybrid.ranks)
+    require_positions(graph, plan, "Accelerate")
     if plan.context > 1 and not plan.zero:
         raise ValueError("Accelerate shares weights among the ranks of a sequence (FSDP2); take cN with zero1 to zero3")
     if graph.dtype.name not in PRECISIONS:
@@ -28,7 +30,8 @@ def accelerate_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[st
     data, micro = plan.data or 1, plan.micro_batch or 1
     many = samples(graph) // (data * micro)
     config: dict[str, object] = {
-        "compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP" if plan.zero else "MULTI_GPU",
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if plan.zero else "MULTI_GPU" if hybrid.ranks > 1 else "NO",
         "mixed_precision": PRECISIONS[graph.dtype.name], "machine_rank": 0, "num_machines": 1, "num_processes": hybrid.ranks,
     }
     if plan.zero:
@@ -42,10 +45,12 @@ def accelerate_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[st
         config["parallelism_config"] = {
             "parallelism_config_dp_replicate_size": data // shares, "parallelism_config_dp_shard_size": shares,
             "parallelism_config_cp_size": plan.context,
+            "parallelism_config_cp_comm_strategy": "alltoall" if plan.ring else "allgather",  # a ring, or keys and values at once
         }
     notes = [
         f"{micro} samples a replica at a time, {many} times: per_device_train_batch_size={micro} and "
-        f"gradient_accumulation_steps={many} of the Trainer, or of Accelerator and your loader"
+        f"gradient_accumulation_steps={many} of the Trainer, or of Accelerator and your loader",
+        "num_machines and machine_rank are of one node: on several say them",
     ]
     if not plan.zero and (again := CHECKPOINTS[plan.recompute]):
         notes.append(f"recompute={plan.recompute} is no key of DDP's: {again}")

@@ -50,12 +50,17 @@ def deepspeed_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[str
     }
     if graph.dtype.itemsize == 2:
         kind = "bf16" if graph.dtype.name == "bfloat16" else "fp16"
-        config |= {kind: {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
+        config |= {kind: {"enabled": True}, "communication_data_type": "fp32"}
+        if plan.zero:  # at stage 0 DeepSpeed 0.19 refuses it
+            config["data_types"] = {"grad_accum_dtype": "fp32"}
     notes = [f"{hybrid.ranks} GPUs: deepspeed --num_gpus, or a hostfile"]
+    if graph.dtype.itemsize == 2 and not plan.zero:
+        notes.append(f"DeepSpeed adds up gradients of stage 0 in {graph.dtype.name}, the plan in float32; zero1 does as the plan")
     if again := CHECKPOINTS[plan.recompute]:
         notes.append(f"recompute={plan.recompute} is no key of this file: {again}")
-    if plan.sharers > 1 and not plan.zero and plan.sums_beside:
-        notes.append("DeepSpeed sums gradients of stage 0 after the backward pass: a plan with overlap=none says so")
+    late = plan.zero == 0 or (plan.zero == 1 and graph.dtype.name == "bfloat16")  # its optimizer of bfloat16 sums for itself
+    if plan.sharers > 1 and late and plan.sums_beside:
+        notes.append(f"DeepSpeed sums gradients of stage {plan.zero} after the backward pass: a plan with overlap=none says so")
     return json_text(config, 2) + "\n", tuple(notes)
 
 

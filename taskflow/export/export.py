@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 
 from taskflow.export.accelerate import accelerate_text
 from taskflow.export.deepspeed import deepspeed_text
@@ -129,32 +130,36 @@ def _jax(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
 
 def _megatron(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     hybrid = _hybrid(graph, strategy, "megatron", MEGATRON_LEVELS)
-    text = megatron_text(megatron_flags(graph, hybrid), f"{graph.name} as {hybrid.plan}")
-    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
+    return _told(hybrid, file, megatron_text(megatron_flags(graph, hybrid), f"{graph.name} as {hybrid.plan}"))
 
 
 def _torchtitan(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     hybrid = _hybrid(graph, strategy, "torchtitan", ("selective", "full", "whole"))
-    text = torchtitan_text(graph, hybrid, f"{graph.name} as {hybrid.plan}")
-    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}",))
+    return _told(hybrid, file, torchtitan_text(graph, hybrid, f"{graph.name} as {hybrid.plan}"))
 
 
 def _deepspeed(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     hybrid = _hybrid(graph, strategy, "deepspeed", ("full", "whole"))
-    text, notes = deepspeed_text(graph, hybrid)
-    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
+    return _told(hybrid, file, *deepspeed_text(graph, hybrid))
 
 
 def _accelerate(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     hybrid = _hybrid(graph, strategy, "accelerate", ("full",))  # its wrapper of FSDP2 is not reentrant
-    text, notes = accelerate_text(graph, hybrid)
-    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
+    return _told(hybrid, file, *accelerate_text(graph, hybrid))
 
 
 def _transformers(graph: OperatorGraph, strategy: Strategy, file: str) -> Exported:
     hybrid = _hybrid(graph, strategy, "transformers", ("full", "whole"))
-    text, notes = transformers_text(graph, hybrid)
-    return Exported({file: text}, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
+    return _told(hybrid, file, *transformers_text(graph, hybrid))
+
+
+def _told(hybrid: Hybrid, file: str, text: str, notes: Sequence[str] = ()) -> Exported:
+    """The files of a target that is told a plan's words: what it reads, and where each rank must be if not at the device of its
+    number."""
+    files = {file: text}
+    if (placed := hybrid.strategy.plan) is not None and placed.devices:
+        files[f"{Path(file).stem}.ranks"] = _rank_file([int(device) for device in placed.devices])
+    return Exported(files, hybrid.ranks, hybrid.strategy, hybrid.differences, (f"as {hybrid.plan}", *notes))
 
 
 def _hybrid(graph: OperatorGraph, strategy: Strategy, target: str, levels: Sequence[str]) -> Hybrid:

@@ -68,8 +68,11 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         words.append("--sequence-parallel")
     if plan.context > 1:
         words += [f"--context-parallel-size {plan.context}", f"--cp-comm-type {'p2p' if plan.ring else 'all_gather'}"]
-    if plan.experts > 1:  # a tensor group shares a replica's experts one by one, not each of them
-        words += [f"--expert-model-parallel-size {plan.experts * plan.tensor}", "--expert-tensor-parallel-size 1"]
+    if plan.experts > 1:  # a tensor group shares a replica's experts one by one; what it does untold is an all-gather
+        words += [
+            f"--expert-model-parallel-size {plan.experts * plan.tensor}", "--expert-tensor-parallel-size 1",
+            "--moe-token-dispatcher-type alltoall",
+        ]
     words += _stages(graph, plan)
     if plan.zero:
         words.append("--use-distributed-optimizer")
@@ -78,15 +81,15 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         words.append("--recompute-granularity selective")
     elif plan.recompute == "whole":
         words += ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"]
-    if graph.dtype.itemsize == 2:
-        words.append("--bf16" if graph.dtype.name == "bfloat16" else "--fp16")
-    sizes = sizes_of(graph)
-    words += _sizes(sizes) if sizes is not None else []
-    yours = "tokenizer and data are" if sizes is not None else "the network's sizes, tokenizer and data are"
+    if graph.dtype.itemsize == 2:  # of float16 Megatron-LM sums gradients in float16 unless it is told
+        words += ["--bf16"] if graph.dtype.name == "bfloat16" else ["--fp16", "--accumulate-allreduce-grads-in-fp32"]
+    more, yours = _network(graph)
+    words += more
     if plan.products:
         words += PRODUCTS[plan.products]
     notes = [
-        f"{hybrid.ranks} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's; {yours} arguments of your own",
+        f"{hybrid.ranks} GPUs, in Megatron-LM's order of ranks tp-cp-ep-dp-pp, which is the plan's",
+        *yours,
     ]
     if plan.along and not plan.regather:
         notes.append("--sequence-parallel gathers along the sequence again for the backward pass: a plan with regather says so")
@@ -105,22 +108,50 @@ def _buckets(plan: HybridPlan) -> list[str]:
     return ["--overlap-grad-reduce", *["--overlap-param-gather"] * plan.gathers_late, *own]
 
 
+def _network(graph: OperatorGraph) -> tuple[list[str], list[str]]:
+    """Arguments for the network that was planned, if it is one of Megatron-LM's, and what remains to be said."""
+    try:
+        sizes = sizes_of(graph)
+    except ValueError as why:
+        return [], [
+            "the network's sizes, tokenizer and data are arguments of your own: Megatron-LM's GPT of these sizes would be another, "
+            f"since {why}"
+        ]
+    notes = ["tokenizer and data are arguments of your own"]
+    if sizes.balance:
+        notes.append("so is --moe-aux-loss-coeff, which is 0 if nobody says it")
+    if sizes.places:
+        notes.append(
+            f"experts of the plan have places for {sizes.places:.3g} times the mean; Megatron-LM's have for all unless "
+            f"--moe-expert-capacity-factor {sizes.places:.3g} is said"
+        )
+    return _sizes(sizes), notes
+
+
 def _sizes(of: DecoderSizes) -> list[str]:
-    """Arguments for the network that was planned."""
+    """Arguments for a network of these sizes. What Megatron-LM does unless it is told is said, too: dropout of 0.1, and words up to
+    a multiple of 128 for each rank of a tensor group."""
     words = [
         f"--num-layers {of.layers}", f"--hidden-size {of.hidden}", f"--ffn-hidden-size {of.inner}",
         f"--num-attention-heads {of.heads}", f"--kv-channels {of.head_size}", f"--seq-length {of.steps}",
-        f"--max-position-embeddings {of.steps}", f"--vocab-size {of.vocabulary}", f"--norm-epsilon {of.eps:g}",
+        f"--max-position-embeddings {of.positions or of.steps}", f"--vocab-size {of.vocabulary}",
+        "--make-vocab-size-divisible-by 1", f"--norm-epsilon {of.eps:g}",
+        f"--attention-dropout {of.attention_dropout:g}", f"--hidden-dropout {of.dropout:g}",
     ]
     if of.key_heads != of.heads:
         words += ["--group-query-attention", f"--num-query-groups {of.key_heads}"]
     if of.theta is not None:
         words += ["--position-embedding-type rope", f"--rotary-base {of.theta:.0f}"]
+    elif not of.positions:
+        words.append("--position-embedding-type none")
+    if of.stretch:
+        words += ["--use-rope-scaling", f"--rope-scaling-factor {of.stretch:g}"]
     if of.experts:
         words += [f"--num-experts {of.experts}", f"--moe-router-topk {of.chosen}", f"--moe-ffn-hidden-size {of.inner}"]
     flags = {
         "--swiglu": of.gated, "--normalization RMSNorm": of.rms, "--disable-bias-linear": not of.bias,
-        "--untie-embeddings-and-output-weights": not of.tied,
+        "--add-qkv-bias": of.head_bias and not of.bias, "--qk-layernorm": of.head_norms, "--rotary-interleaved": of.neighbours,
+        "--moe-router-pre-softmax": of.experts and not of.shared, "--untie-embeddings-and-output-weights": not of.tied,
     }
     return words + [flag for flag, holds in flags.items() if holds]
 
@@ -163,10 +194,17 @@ def require_transformer(graph: OperatorGraph, who: str) -> None:
 
 
 def require_positions(graph: OperatorGraph, plan: HybridPlan, who: str) -> None:
-    """Raise ValueError unless sequences divide as both projects divide them, so that causal attention is as much work on each."""
-    positions = graph.nodes[0].space.shape[1] if plan.context > 1 else 0
-    if positions % (2 * plan.context):
-        raise ValueError(f"{who} cuts a sequence into 2 c pieces; {positions} positions do not divide by {2 * plan.context}")
+    """Raise ValueError unless sequences divide as both projects divide them: into 2 c pieces, so that causal attention is as much
+    work on each, and a rank's positions along its tensor group."""
+    shape, pieces = graph.nodes[0].space.shape, 2 * plan.context if plan.context > 1 else 1
+    positions = shape[1] if len(shape) > 1 else 0
+    if positions % pieces:
+        raise ValueError(f"{who} cuts a sequence into 2 c pieces; {positions} positions do not divide by {pieces}")
+    own = positions // plan.context
+    if plan.along and own % plan.tensor:
+        raise ValueError(
+            f"{who} cuts a rank's part of a sequence along its tensor group; {own} positions do not divide by {plan.tensor}"
+        )
 
 
 def megatron_text(flags: Flags, title: str) -> str:

@@ -64,14 +64,17 @@ class Framework:
 
     def lacks(self, strategy: Strategy, memory: MemoryCheck | None) -> str:
         """Return why the framework cannot run a strategy that fits the memory: it cannot express it, or keeps more bytes."""
-        found = exported(self.graph, strategy, self.name, NAMES.get(self.name, "plan"))
+        try:
+            found = exported(self.graph, strategy, self.name, NAMES.get(self.name, "plan"))
+        except ValueError as error:
+            return str(error)
         if found.differences:
             return f"{self.name} cannot express it"
-        if not found.more_bytes or memory is None:
+        if memory is None or self.name == "jax":
             return ""
-        peak = max(memory.peaks(strategy)[0]) + found.more_bytes
+        more = found.more_bytes + memory.kept_gradients(strategy)
         least = min(processor.memory_bytes for processor in memory.machine.processors)
-        return f"{self.name} keeps {found.more_bytes} bytes more than planned" if peak > least else ""
+        return f"{self.name} keeps {more} bytes more than planned" if max(memory.peaks(strategy)[0]) + more > least else ""
 
     def fastest(
         self, machine: Machine, evaluator: Evaluator, found: Strategy | None, lacks: Callable[[Strategy], str],
@@ -169,8 +172,9 @@ class Expressible:
     def __init__(self, graph: OperatorGraph, target: str, over: Callable[[], bool] = lambda: False) -> None:
         self.graph, self.target, self.over, self.batch = graph, target, over, samples(graph)
         self.known: dict[HybridPlan, bool] = {}
-        self.refused: Counter[str] = Counter()  # by the choice that all pipelines, or all with several stages a rank, share
-        self.had: set[str] = set()
+        # By the choice that all pipelines, or all with several stages a rank, share, and whether weights are in shares beside it.
+        self.refused: Counter[tuple[str, int]] = Counter()
+        self.had: set[tuple[str, int]] = set()
 
     def __call__(self, plan: HybridPlan) -> bool:
         return self.may_have(plan) and self._can(self._small(plan))
@@ -182,25 +186,29 @@ class Expressible:
             one = self._alone(plan, name)
             if one is None:
                 continue
-            if self.refused[name] >= TRIES and name not in self.had:
+            key = name, one.zero
+            if self.refused[key] >= TRIES and key not in self.had:
                 return False
             new = one not in self.known
-            if new and name in PIPELINES and name in self.had:
+            if new and name in PIPELINES and key in self.had:
                 continue
             if not self._can(one):
-                self.refused[name] += new
+                self.refused[key] += new
                 return False
-            self.had.add(name)
+            self.had.add(key)
         return True
 
     def _alone(self, plan: HybridPlan, name: str) -> HybridPlan | None:
-        """Return the smallest plan that has one choice of a plan alone; None if the plan does not have it."""
+        """Return the smallest plan that has one choice of a plan alone; None if the plan does not have it. Targets that are told
+        words have some degrees only beside shares of weights (torchtitan's c), which are beside it if the plan has some."""
         value = getattr(plan, name)
         if value == getattr(HybridPlan(), name):
             return None
         if name in ("tensor", "context", "experts"):
             value = 2
         chosen = {name: value} | ({"pipeline": plan.pipeline} if name == "virtual" else {})
+        if plan.zero and self.target not in ("torch", "jax"):  # where a look takes seconds
+            chosen.setdefault("zero", 1)
         return self._sized(HybridPlan(**chosen), several=True)
 
     def _small(self, plan: HybridPlan) -> HybridPlan:

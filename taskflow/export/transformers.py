@@ -17,6 +17,7 @@ from taskflow.writing import json_text
 
 KEEPS = "keep_full_weight"  # until the backward pass, in the words of its ``fsdp_plan``
 WIDE = "load the module in float32: FSDP2 computes in bfloat16, sums gradients in float32 and updates float32 weights then"
+ALONE = "without replicas nothing is said of types: load the module in float32 and give the Trainer bf16=True, as the plan counts"
 
 
 def transformers_text(graph: OperatorGraph, hybrid: Hybrid) -> tuple[str, tuple[str, ...]]:
@@ -44,8 +45,8 @@ def _notes(graph: OperatorGraph, plan: HybridPlan, many: int) -> list[str]:
         f"{micro} samples a replica at a time, {many} times: per_device_train_batch_size={micro} and "
         f"gradient_accumulation_steps={many} of the Trainer"
     ]
-    if graph.dtype.itemsize == 2 and (plan.data or 1) > 1:
-        notes.append(WIDE)
+    if graph.dtype.itemsize == 2:
+        notes.append(WIDE if (plan.data or 1) > 1 else ALONE)
     if plan.tensor > 1:
         notes.append("layers are cut as the class's own tp_plan says, which leaves tables whole and gathers scores")
     if again := CHECKPOINTS[plan.recompute]:

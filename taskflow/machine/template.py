@@ -9,6 +9,7 @@ from itertools import combinations
 
 from taskflow.machine.parts import Ends
 from taskflow.machine.torus import Torus
+from taskflow.wording import some
 
 NETWORK = "network"  # the vertex that all nodes share: a switch that never blocks
 MOST_DEVICES = 100_000  # processors of a machine
@@ -113,6 +114,6 @@ class NodeTemplate:
         names = [name for name in self.vertices if fnmatchcase(name, pattern)]
         if not names:
             raise ValueError(
-                f"{self._who(wire)}: no processor or switch {pattern!r}; there are {', '.join(self.vertices)}"
+                f"{self._who(wire)}: no processor or switch {pattern!r}; there are {some([*self.vertices], 20)}"
             )
         return names

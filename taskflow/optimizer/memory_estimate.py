@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from taskflow.floats import sum_bytes
 from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import OpConfig, Strategy, SyncAlgorithm, UpdatePlacement
+from taskflow.mapper import OpConfig, ShardedSync, Strategy, SyncAlgorithm, UpdatePlacement
 from taskflow.operators.operator import Reads
 from taskflow.operators.tensor import Parameter
 from taskflow.optimizer.evaluate import Evaluator
@@ -58,10 +58,11 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _WeightMemory:
-    """Bytes by processor of what is kept from step to step; by layer and processor, of gradients of weights, and of what arrives of
-    others' gradients while the layer is synchronised."""
+    """Bytes by processor of what is kept from step to step, and of gradients of weights that an update uses; by layer and
+    processor, of gradients of weights, and of what arrives of others' gradients while the layer is synchronised."""
 
     kept: list[int]
+    updating: list[int]
     gradients: dict[tuple[str, int], int]
     arriving: dict[tuple[str, int], int]
 
@@ -146,6 +147,11 @@ class MemoryEstimate:
         least, most = ([w + p + max(a, b) for w, p, a, b in zip(weights.kept, packed, ahead, of)] for of in back)
         return least, most
 
+    def updating(self, strategy: Strategy) -> list[int]:
+        """Return bytes by processor of the gradients that the update uses: of all weights that a processor holds, or of its shares
+        where replicas keep shares of gradients (ZeRO's stages 2 and 3)."""
+        return self._weight_bytes(strategy).updating
+
     def _backward(self, strategy: Strategy, weights: _WeightMemory, live: list[int], stays: bool) -> list[int]:
         """Return the most that lives at once in the backward pass, of values ``live`` at its begin. ``stays``: gradients of weights
         live to its end."""
@@ -197,7 +203,7 @@ class MemoryEstimate:
     def _weight_bytes(self, strategy: Strategy) -> _WeightMemory:
         """Weights, the update rule's state and float32 copies of 16-bit weights; their gradients; and what arrives of others'."""
         rects, idle = self._weights(strategy)
-        kept = [0] * self._processors
+        kept, updating = [0] * self._processors, [0] * self._processors
         kept[0] += idle
         holders: dict[str, int] = {}
         alike: Counter[tuple[str, str, Rect]] = Counter()  # how many have all of a Rect, and perhaps others have a part of it
@@ -225,11 +231,12 @@ class MemoryEstimate:
                 masters = sum(n for read, n in shares.items() if wider[read[0]] > 1)
             kept[processor] += sum(sizes.values()) + updated * state // sum_bytes(itemsize) + masters
             gradients[layer, processor] = summed
+            updating[processor] += updated if isinstance(sync, ShardedSync) and sync.zero > 1 else summed
             # One owner may receive everybody's gradient at once; a chunk's owner everybody's chunk. Collectives add in place.
             if count > 1 and sync.algorithm is not SyncAlgorithm.COLLECTIVE:
                 gathers = sync.algorithm is SyncAlgorithm.OWNER and sync.placement is not UpdatePlacement.SHARDED
                 arriving[layer, processor] = summed * (holders[layer] - 1 if gathers else 1)
-        return _WeightMemory(kept, gradients, arriving)
+        return _WeightMemory(kept, updating, gradients, arriving)
 
     def _weights(self, strategy: Strategy) -> tuple[dict[tuple[str, int], dict[tuple[str, Rect], int]], int]:
         """By layer and processor, the bytes of each Rect of a parameter that is held; what of a parameter no task uses stands

@@ -83,7 +83,7 @@ class _Way:
         self._whole = plan.zero < 2  # weights and gradients lie there all the time
         each = samples(sums.graph) // (plan.data or 1)
         powers = (1 << k for k in range(each.bit_length()))
-        self._sizes = [size for size in powers if each % (size * ACCUMULATED) == 0] or [1]
+        self._sizes = [size for size in powers if each % (size * ACCUMULATED) == 0]
 
     def found(self, name: str) -> WayToShard:
         if self._closed().nbytes <= (1 + (CLOSE if self._whole else MARGIN)) * self._have:
@@ -97,7 +97,10 @@ class _Way:
         return memory_of_plan(self._sums, plan, ACCUMULATED)
 
     def _plan_steps(self) -> None:
-        """Plan a step with about as many samples at a time as fit, or the closest that does not."""
+        """Plan a step with about as many samples at a time as fit, or the closest that does not; none of a batch that is too small
+        for `ACCUMULATED` micro-batches, since gradients would not stay in it."""
+        if not self._sizes:
+            return
         size = max((size for size in self._sizes if self._closed(size).nbytes <= self._have), default=1)
         while self._step(size) > self._have and size > 1 and not self._over():
             size //= 2
@@ -117,7 +120,7 @@ class _Way:
 
     def _of_closed(self, size: int) -> float:
         """Bytes with so many samples at a time by the closed form; beyond the graph's batch on a line."""
-        top = max(2, self._sizes[-1])
+        top = max([2, *self._sizes])
         if size <= top:
             return self._closed(size).nbytes
         high, low = self._closed(top).nbytes, self._closed(top // 2).nbytes

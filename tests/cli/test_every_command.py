@@ -54,7 +54,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "strategy diff": (("data", "expert", *PLAN[1:]), ("gone.json", "data"), "gone.json does not exist"),
     "strategy check": (PLAN, ("gone.json",), "gone.json does not exist"),
     "report": ((*PLAN, "--out", "report.html"), (*PLAN, "--out", "nowhere/report.html"), "nowhere/report.html"),
-    "export": (("t2", "--model", "gpt-2", "--size", "small", *ON, "--to", "megatron", "--out", "plan.args"),
+    "export": (("t2", "--model", "gpt-2", "--size", "small", "--set", "steps=8", *ON, "--to", "megatron", "--out", "plan.args"),
                (*PLAN, "--to", "megatron", "--out", "plan.args"), "trains Transformers"),
     "try": ((*IMPORTED, "--out", "tries"), (*IMPORTED, "--out", "nowhere/tries"), "cannot write nowhere/tries"),
     "train mlp": (("--steps", "1"), ("--steps", "1", "--data", "nowhere"), "nowhere is no folder"),

@@ -103,3 +103,17 @@ def test_how_many_fit_does_not_follow_from_small_steps_whose_peak_is_elsewhere(t
     most = next(row["largest_micro_batch"] for row in ways if row["name"] == "FSDP, recomputed")
     plan = "t1 p1 d2 mb1 zero3 recompute=full"
     assert most > 8 and not lacks(where, plan, 2, most, sizes) and lacks(where, plan, 2, 2 * most, sizes)
+
+
+def test_a_batch_of_one_sample_a_device_says_nothing_else() -> None:
+    """A step of one micro-batch gives gradients up layer by layer, so that none is planned for what is said of more."""
+    rows = {}
+    for batch in (2, 4):
+        ways = json.loads(run("fit", *WORDS, "-m", "h100", "-n", "2", "--batch", str(batch), "--json"))["ways"]
+        rows[batch] = {row["name"]: row for row in ways}
+    for name in ("DDP", "ZeRO-1"):
+        one, more = rows[2][name], rows[4][name]
+        closed = more["closed_form_bytes"]
+        assert one["peak_memory_is"] == "estimate" and more["peak_memory_is"] == "planned"
+        assert one["peak_memory_bytes"] >= closed["weights"] + closed["gradients"] + closed["state"]
+        assert one["peak_memory_bytes"] == pytest.approx(more["peak_memory_bytes"], rel=0.06)  # the closed form's own error

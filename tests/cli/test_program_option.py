@@ -67,7 +67,8 @@ def test_what_is_no_program_is_refused(extra: list[str], said: str) -> None:
 
 def test_a_measured_program_is_kept_and_cores_have_none_whatever_framework_a_plan_is_for(tmp_path: Path) -> None:
     out = str(tmp_path / "plan.args")
-    words = ["export", "t2", "--model", "gpt-2", "--size", "small", "-n", "2", "--to", "megatron", "--out", out, "--json", "-m"]
+    words = ["export", "t2", "--model", "gpt-2", "--size", "small", "--set", "steps=8", "-n", "2"]
+    words += ["--to", "megatron", "--out", out, "--json", "-m"]
     assert json.loads(run(*words, "h100"))["costs"] == "analytic h100 (megatron)"
     assert json.loads(run(*words, "h100", "--program", "fsdp"))["costs"] == "analytic h100 (fsdp)"
     assert json.loads(run(*words, "this"))["costs"] == "analytic host-2"

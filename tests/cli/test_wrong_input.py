@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from starting import environment
 
 import taskflow
 from taskflow.cli.main import main
@@ -99,3 +102,23 @@ def test_corners_are_those_of_even_cuts_and_need_no_list_of_them() -> None:
         for dim, size, degree in ((1, 5, c), (2, 7, k)):
             cuts = even_cuts(size, degree)
             assert (first.lo[dim], first.hi[dim]) == cuts[:2] and (last.lo[dim], last.hi[dim]) == cuts[-2:]
+
+
+def test_closed_streams_lose_no_result(tmp_path: Path) -> None:
+    """A shell may start a command without standard error (``2>&-``) or output."""
+    words = f"{sys.executable} -m taskflow simulate mlp --size small -m p100 -n 2 --strategy data"
+    done = subprocess.run(["sh", "-c", f"{words} 2>&-"], capture_output=True, text=True, env=environment(), cwd=tmp_path)
+    assert done.returncode == 0 and "step ms" in done.stdout, done
+    for closed in (">&-", ">&- 2>&-"):
+        assert subprocess.run(["sh", "-c", f"{words} {closed}"], env=environment(), cwd=tmp_path).returncode == 0
+
+
+def test_a_file_that_ends_early_is_no_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Click calls an EOFError "Aborted!", and says no more."""
+
+    def ends(*_: object, **__: object) -> None:
+        raise EOFError("marshal data too short")
+
+    monkeypatch.setattr("taskflow.cli.simulate.make_problem", ends)
+    done = CliRunner().invoke(main, ["simulate", *MLP, "--strategy", "data"])
+    assert done.exit_code == 1 and "marshal data too short" in str(done.exception), done.output

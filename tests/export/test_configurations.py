@@ -18,7 +18,7 @@ from taskflow.models import build
 
 @cache
 def network(dtype: str = "bfloat16") -> OperatorGraph:
-    return build("gpt-2", 16, preset="small", dtype=dtype)
+    return build("gpt-2", 16, preset="small", steps=8, dtype=dtype)
 
 
 def written(words: str, target: str, dtype: str = "bfloat16") -> tuple[dict[str, Any], Exported]:
@@ -45,7 +45,16 @@ def test_deepspeed_has_the_plan_s_batches_types_and_buckets() -> None:
             sizes[layer] = sizes.get(layer, 0) + parameter.spec.rect.volume
     zero = third["zero_optimization"]
     assert zero["stage3_prefetch_bucket_size"] >= max(sizes.values())
-    assert any("overlap=none" in note for note in written("d4 mb2", "deepspeed")[1].notes)
+    for words, dtype, late in (
+        ("d4 mb2", "bfloat16", True), ("d4 mb2 zero1", "bfloat16", True), ("d4 mb2 zero1", "float32", False),
+        ("d4 mb2 zero2", "bfloat16", False),
+    ):
+        assert any("overlap=none" in note for note in written(words, "deepspeed", dtype)[1].notes) is late
+    for key, dtype in (("fp16", "float16"), ("bf16", "bfloat16")):
+        plain, notes = written("d4 mb2", "deepspeed", dtype)
+        assert plain[key] == {"enabled": True} and "data_types" not in plain  # DeepSpeed refuses float32 sums of them there
+        assert any(f"in {dtype}, the plan in float32" in note for note in notes.notes)
+    assert written("d4 mb2 zero1", "deepspeed", "float16")[0]["data_types"] == {"grad_accum_dtype": "fp32"}
 
 
 def test_transformers_has_the_plan_s_groups_and_shares() -> None:
@@ -60,6 +69,7 @@ def test_transformers_has_the_plan_s_groups_and_shares() -> None:
         "tp_size": 2, "fsdp_size": 2, "dp_replicate_size": 1, "fsdp_mixed_precision": True, "fsdp_plan": {},
     }
     assert both["fsdp_plan"] == {"h.*": "keep_full_weight"} and any("own tp_plan" in note for note in notes.notes)
+    assert any("bf16=True" in note for note in written("t4 d1 mb4 nosp", "transformers")[1].notes)
     plain, _ = written("d4 mb2", "transformers", "float32")
     assert plain == {"tp_size": 1, "fsdp_size": 1, "dp_replicate_size": 4}
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
@@ -93,6 +103,16 @@ def test_accelerate_has_the_plan_s_shares() -> None:
     assert plain["distributed_type"] == "MULTI_GPU" and plain["mixed_precision"] == "no" and "fsdp_config" not in plain
     long, _ = written("d2 c2 mb2 zero3", "accelerate")
     assert long["parallelism_config"]["parallelism_config_cp_size"] == 2
+    odd = build("llama", 16, preset="small", steps=6)
+    with pytest.raises(ValueError, match="Accelerate cuts a sequence into 2 c pieces; 6 positions do not divide by 4"):
+        exported(odd, map_graph(HybridParallel(parse_plan("d2 c2 mb2 zero3")), odd, load_machine("h100", 4)), "accelerate", "x")
+    graph = build("llama", 16, preset="small", steps=8, key_blocks=2)
+    for words, how in (("d2 c2 mb2 zero3", "allgather"), ("d2 c2 ring mb2 zero3", "alltoall")):
+        strategy = map_graph(HybridParallel(parse_plan(words)), graph, load_machine("h100", 4))
+        said = json.loads(exported(graph, strategy, "accelerate", "x.json").files["x.json"])
+        assert said["parallelism_config"]["parallelism_config_cp_comm_strategy"] == how
+    one = map_graph(HybridParallel(parse_plan("d1")), graph, load_machine("h100", 1))
+    assert json.loads(exported(graph, one, "accelerate", "x.json").files["x.json"])["distributed_type"] == "NO"
 
 
 @pytest.mark.parametrize(("words", "target", "why"), [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
@@ -12,9 +13,8 @@ import pytest
 
 import taskflow
 from taskflow.export import export, exported
-from taskflow.export.decoder import sizes_of
 from taskflow.export.hybrid import hybrid_of
-from taskflow.export.torchtitan import _model
+from taskflow.export.torchtitan import _network
 from taskflow.mapper import HybridPlan, OpConfig, parse_plan
 from taskflow.models import build
 
@@ -43,16 +43,21 @@ def parsed(text: str) -> Namespace:
                  "num-virtual-stages-per-pipeline-rank", "recompute-num-layers", "context-parallel-size",
                  "expert-model-parallel-size", "expert-tensor-parallel-size", "ddp-bucket-size", "num-layers", "hidden-size",
                  "ffn-hidden-size", "num-attention-heads", "kv-channels", "seq-length", "max-position-embeddings", "vocab-size",
-                 "num-query-groups", "num-experts", "moe-router-topk", "moe-ffn-hidden-size", "rotary-base"):
+                 "num-query-groups", "num-experts", "moe-router-topk", "moe-ffn-hidden-size", "rotary-base",
+                 "make-vocab-size-divisible-by"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--pipeline-model-parallel-layout")
     parser.add_argument("--cp-comm-type", choices=["p2p", "a2a", "allgather", "a2a+p2p", "all_gather"])
     parser.add_argument("--recompute-granularity", choices=["full", "selective"])
     parser.add_argument("--recompute-method", choices=["uniform", "block"])
-    parser.add_argument("--norm-epsilon", type=float, default=1e-5)
+    for name, usual in (("norm-epsilon", 1e-5), ("attention-dropout", 0.1), ("hidden-dropout", 0.1), ("rope-scaling-factor", 8.0)):
+        parser.add_argument(f"--{name}", type=float, default=usual)
+    parser.add_argument("--moe-token-dispatcher-type", choices=["allgather", "alltoall", "flex"], default="allgather")
     parser.add_argument("--position-embedding-type", choices=["learned_absolute", "rope", "mrope", "yarn", "relative", "none"])
     parser.add_argument("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
-    for name in ("swiglu", "disable-bias-linear", "untie-embeddings-and-output-weights", "bf16", "fp16", "group-query-attention"):
+    for name in ("swiglu", "disable-bias-linear", "untie-embeddings-and-output-weights", "bf16", "fp16", "group-query-attention",
+                 "accumulate-allreduce-grads-in-fp32", "add-qkv-bias", "qk-layernorm", "rotary-interleaved", "use-rope-scaling",
+                 "moe-router-pre-softmax"):
         parser.add_argument(f"--{name}", action="store_true")
     for name in ("sequence-parallel", "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -126,7 +131,11 @@ def test_torchtitans_sections_say_the_plan(plan: str) -> None:
     assert training["global_batch_size"] == BATCH
     if wanted.pipeline > 1:
         assert training["local_batch_size"] == BATCH // data and parallel["pipeline_parallel_microbatch_size"] == wanted.micro_batch
-        assert len(parallel["pipeline_parallel_split_points"]) == wanted.pipeline * wanted.virtual - 1
+        parts = parallel["module_fqns_per_model_part"]
+        assert len(parts) == wanted.pipeline * wanted.virtual
+        names = ["tok_embeddings", *(f"layers.{layer}" for layer in range(LAYERS)), "norm", "output"]
+        assert [name for part in parts for name in part] == names
+        assert not wanted.stages or tuple(sum(name.startswith("layers.") for name in part) for part in parts) == wanted.stages
         several = {"zbv": "ZBVZeroBubble"}.get(wanted.schedule.value, "Interleaved1F1B")
         assert (parallel["pipeline_parallel_schedule"] == several) is (wanted.virtual > 1)
     else:
@@ -135,6 +144,7 @@ def test_torchtitans_sections_say_the_plan(plan: str) -> None:
     said = said["activation_checkpoint"]
     assert said["mode"] == {"whole": "full"}.get(wanted.recompute, wanted.recompute)
     assert said.get("early_stop") is {"full": True, "whole": False}.get(wanted.recompute)
+    assert training["mixed_precision_param"] == "float32"  # its own would be bfloat16
 
 
 @pytest.mark.parametrize("plan,size", [("e2 d8 mb1", 2), ("e2 t2 d4 mb1", 4), ("e4 p2 d4 mb1", 4)])
@@ -145,6 +155,7 @@ def test_experts_are_dealt_to_the_ranks_that_the_plan_says(plan: str, size: int)
     found = exported(graph, strategy, "megatron", "plan.args")
     flags = parsed(found.files["plan.args"])
     assert not found.differences and (flags.expert_model_parallel_size, flags.expert_tensor_parallel_size) == (size, 1)
+    assert flags.moe_token_dispatcher_type == "alltoall"  # as dispatch and combine are in plans
     experts = next(node for node in graph if node.operator.kind == "expert_linear")
     pieces = strategy[experts.name].pieces(experts)
     at = [dim.name for dim in experts.dims].index("e")
@@ -156,6 +167,8 @@ def test_experts_for_torchtitan_are_dealt_to_ranks_that_share_weights() -> None:
     graph = build("moe", BATCH, 8, preset="small")
     found = exported(graph, strategy_of(graph, "e2 d8 mb1 zero2"), "torchtitan", "plan.toml")
     assert not found.differences and "expert_parallel_degree = 2" in found.files["plan.toml"]
+    with pytest.raises(ValueError, match="here 2, which do not divide by e4"):
+        exported(graph, strategy_of(graph, "e4 d8 mb1 zero3 hsdp2"), "torchtitan", "plan.toml")
     for plan in ("e2 d8 mb1", "e2 t2 d4 mb1 zero2"):
         with pytest.raises(ValueError, match=r"take eN with zero1 to zero3 and without t and c"):
             exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml")
@@ -259,7 +272,87 @@ def test_megatrons_arguments_are_of_the_network_that_was_planned() -> None:
     assert not (plain.swiglu or plain.bf16 or plain.disable_bias_linear or plain.untie_embeddings_and_output_weights)
     routed = build("mixtral", BATCH, preset="small")
     words = parsed(exported(routed, strategy_of(routed, "d8 mb2"), "megatron", "plan.args").files["plan.args"])
-    assert (words.num_experts, words.moe_router_topk, words.moe_ffn_hidden_size) == (4, 2, 12)
+    assert (words.num_experts, words.moe_router_topk, words.moe_ffn_hidden_size) == (4, 2, 12) and not words.moe_router_pre_softmax
+
+
+def test_places_of_experts_are_a_note_and_not_a_limit() -> None:
+    """They are what a plan counts on; Megatron-LM gives every token a place unless it is told otherwise."""
+    graph = build("mixtral", BATCH, preset="small", places=1.5)
+    text = exported(graph, strategy_of(graph, "d8 e4 mb1 zero1"), "megatron", "plan.args").files["plan.args"]
+    flags = parsed(text)
+    assert (flags.num_experts, flags.moe_router_topk, flags.expert_model_parallel_size) == (4, 2, 4)
+    assert "--moe-expert-capacity-factor 1.67 is said" in text and "--moe-aux-loss-coeff" in text
+
+
+def test_megatron_is_told_what_it_would_do_otherwise() -> None:
+    """Without arguments it drops a tenth, pads words to multiples of 128, and sums gradients of fp16 in 16 bits."""
+    llama = build("llama", BATCH, preset="small")
+    flags = parsed(exported(llama, strategy_of(llama, "d8 mb2"), "megatron", "plan.args").files["plan.args"])
+    assert (flags.attention_dropout, flags.hidden_dropout) == (0, 0) and flags.make_vocab_size_divisible_by == 1
+    dropped = build("gpt-2", BATCH, 8, preset="small", layers=LAYERS, hidden=16, heads=8, steps=8, vocabulary=64, dropout=0.2)
+    flags = parsed(exported(dropped, strategy_of(dropped, "d8 mb2"), "megatron", "plan.args").files["plan.args"])
+    assert (flags.attention_dropout, flags.hidden_dropout) == (0.2, 0.2)
+    half = build("llama", BATCH, preset="small", dtype="float16")
+    flags = parsed(exported(half, strategy_of(half, "d8 mb2"), "megatron", "plan.args").files["plan.args"])
+    assert flags.fp16 and flags.accumulate_allreduce_grads_in_fp32 and not flags.bf16
+    assert flags.use_rope_scaling and flags.rope_scaling_factor == 8
+
+
+CONFIGURATIONS: dict[str, tuple[str, dict[str, Any], str]] = {  # class, what is its own, and words of what is said
+    "gemma": ("Gemma", {"head_dim": 16}, "gelu linear mul linear"), "phi": ("Phi", {}, "add add"),
+    "opt": ("OPT", {"ffn_dim": 64, "word_embed_proj_dim": 32}, "relu"), "granite": ("Granite", {}, "by 1, not by|scale add"),
+    "mistral": ("Mistral", {"sliding_window": 4}, "window"), "qwen2": ("Qwen2", {}, "--add-qkv-bias"),
+    "qwen3": ("Qwen3", {"head_dim": 16}, "--qk-layernorm"),
+    "mixtral": ("Mixtral", {"num_local_experts": 4}, "--rotary-base 1000000"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_networks_of_transformers_are_told_of_or_said_to_be_others(name: str) -> None:
+    """Sizes alone name another network if its layers are not those that the arguments build."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'soap-taskflow[hf]'")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'soap-taskflow[torch]'")
+    kind, own, said = CONFIGURATIONS[name]
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **own, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    module = getattr(transformers, f"{kind}ForCausalLM")(config)
+    graph = taskflow.from_torch(module, torch.zeros(8, 8, dtype=torch.long), verify=False)
+    text = exported(graph, strategy_of(graph, "d8 mb1"), "megatron", "plan.args").files["plan.args"]
+    flags = parsed(text)
+    if said.startswith("--"):
+        assert flags.num_layers == 2 and flags.swiglu and said in text
+        assert name != "mixtral" or (flags.num_experts, flags.moe_router_topk) == (4, 2)
+    else:
+        assert flags.num_layers is None and re.search(f"would be another, since .*({said})", text)
+    titan = exported(graph, strategy_of(graph, "d8 mb1"), "torchtitan", "plan.toml").files["plan.toml"]
+    assert ("n_layers = 2" in titan) is said.startswith("--")
+
+
+@pytest.mark.parametrize("plan,dtype,why", [
+    ("t8 d1", "bfloat16", "otherwise in float32"), ("p2 d4 mb1", "bfloat16", "otherwise in float32"),
+    ("d8", "float16", "does not scale losses"), ("p4 d2 mb4", "float32", "as many micro-batches as stages, 4, got 2"),
+])  # fmt: skip
+def test_torchtitan_is_not_given_what_it_would_compute_otherwise(plan: str, dtype: str, why: str) -> None:
+    graph = build("gpt-2", BATCH, 8, preset="small", layers=LAYERS, hidden=16, heads=8, steps=8, vocabulary=64, dtype=dtype)
+    with pytest.raises(ValueError, match=why):
+        exported(graph, strategy_of(graph, plan), "torchtitan", "plan")
+    exported(graph, strategy_of(graph, "t2 d4 mb1 zero1" if dtype == "bfloat16" else plan), "megatron", "plan")
+
+
+def test_how_keys_go_round_is_said_to_torchtitan() -> None:
+    graph = build("llama", BATCH, preset="small", steps=8, key_blocks=2)
+    for plan, said in (("c2 ring d4 mb1 zero2", "alltoall"), ("c2 d4 mb1 zero2", "allgather")):
+        text = exported(graph, strategy_of(graph, plan), "torchtitan", "plan.toml").files["plan.toml"]
+        assert f'context_parallel_rotate_method = "{said}"' in text
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "deepspeed", "accelerate"])
+def test_where_ranks_must_be_is_a_file(target: str) -> None:
+    graph = gpt()
+    found = exported(graph, strategy_of(graph, "d8 mb2 zero1 devices=7,6,5,4,3,2,1,0"), target, "plan.args")
+    assert found.files["plan.ranks"].splitlines()[1:] == [f"{rank} {7 - rank}" for rank in range(8)]
+    assert [*exported(graph, strategy_of(graph, "d8 mb2 zero1"), target, "plan.args").files] == ["plan.args"]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
@@ -272,6 +365,4 @@ def test_torchtitans_sections_name_a_known_network_or_its_sizes() -> None:
     said = tomllib.loads(text)["training"]
     assert (said["mixed_precision_param"], said["mixed_precision_reduce"], said["seq_len"]) == ("bfloat16", "float32", 6)
     assert "n_kv_heads = 2" in text and "hidden_dim = 12" in text
-    known = sizes_of(build("llama-8B", 8))
-    assert known is not None and _model(known)[-1] == 'flavor = "8B"'
-    assert sizes_of(build("nmt", 8, preset="small")) is None
+    assert _network(build("llama-8B", 8))[-1] == 'flavor = "8B"'

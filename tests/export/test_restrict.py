@@ -20,9 +20,9 @@ from taskflow.export import Framework, constraints_for, exported
 from taskflow.export import target as framework_of
 from taskflow.export.restrict import Expressible
 from taskflow.machine import save as save_machine
-from taskflow.mapper import HybridPlan
+from taskflow.mapper import HybridPlan, parse_plan
 from taskflow.models import build
-from taskflow.optimizer import Budget, Deadline, SearchOptions, SearchResult, make_evaluator
+from taskflow.optimizer import Budget, Deadline, MemoryCheck, SearchOptions, SearchResult, make_evaluator
 from taskflow.optimizer.grid import Allowed, make_grid
 from taskflow.optimizer.space import Constraints
 
@@ -53,6 +53,55 @@ def test_a_search_for_megatron_finds_flags(tmp_path: Path) -> None:
     assert out["iteration_seconds"] == found["iteration_seconds"]
     data = run("simulate", *where, "--strategy", "data", "--program", "megatron")
     assert found["iteration_seconds"] <= data["iteration_seconds"] * (1 + 1e-12)
+
+
+def test_a_degree_that_needs_shares_of_weights_is_had_beside_them() -> None:
+    """Whichever plans are asked for first."""
+    graph = build("llama", 16, 8, preset="small", dtype="bfloat16", steps=8, heads=4, key_heads=4)
+    wanted = {
+        "c2 d4 mb2": False, "c2 d4 mb1 zero3": True, "t2 d4 mb2": False, "t4 d2 mb2": False, "t2 d4 mb2 zero1": True,
+        "p2 d4 mb1": False, "p2 d4 mb1 zero1": True, "d8 mb1": True, "t2 c2 d2 mb1 zero1": True,
+    }
+    for order in (1, -1):
+        had = Expressible(graph, "torchtitan")
+        assert {plan: had(parse_plan(plan)) for plan in [*wanted][::order]} == wanted
+        for plan, fine in wanted.items():  # as the export has it
+            strategy = taskflow.choose(plan, graph, taskflow.load_machine("h100", 8))[0]
+            assert bool(framework_of("torchtitan", graph).lacks(strategy, None)) is not fine
+    had = Expressible(build("mixtral", 16, 8, preset="small", places=1.5), "torchtitan")
+    assert [had(parse_plan(plan)) for plan in ("e2 d8 mb1", "e4 d8 mb1", "e4 d8 mb1 zero2")] == [False, False, True]
+
+
+def _with_memory(nbytes: int, folder: Path) -> Any:
+    path = folder / "small.json"
+    devices = [{"like": "h100", "kind": "h100", "memory_bytes": nbytes}]
+    head = {"format": "taskflow-machine", "version": 1, "name": "small", "like": "h100"}
+    path.write_text(json.dumps(head | {"devices": devices}))
+    return taskflow.load_machine(str(path), 4)
+
+
+@pytest.mark.parametrize(("plan", "micro_batches", "share"), [
+    ("d4 mb1 bucket=layer", 1, 1.0), ("d4 mb1 bucket=layer", 2, 1.0), ("d4 mb1 zero2", 1, 0.25),
+    ("d4 mb1 zero1 overlap=none", 1, 1.0),
+])  # fmt: skip
+def test_gradients_that_a_framework_keeps_are_counted(plan: str, micro_batches: int, share: float, tmp_path: Path) -> None:
+    """With weights and state they are the least that a device needs in the update, also where a plan of one micro-batch has given
+    them up by then."""
+    graph = build("gpt-2", 4 * micro_batches, 4, preset="small", hidden=64, steps=4, layers=4, dtype="bfloat16")
+    machine, rule = taskflow.load_machine("h100", 4), taskflow.AdamW()
+    memory, strategy = MemoryCheck(make_evaluator(graph, machine, rule=rule)), taskflow.choose(plan, graph, machine)[0]
+    uses = memory.needs(strategy).uses
+    assert uses is not None
+    gradients = 4 * share * sum(p.spec.rect.volume for p in graph.parameters)  # bytes, float32
+    least = max(use.weights + use.state for use in uses) + gradients
+    assert max(memory.peaks(strategy)[0]) + memory.kept_gradients(strategy) >= least * (1 - 1e-3)
+    assert (memory.kept_gradients(strategy) > 0) is (micro_batches == 1 and share == 1 and "none" not in plan)
+    framework = framework_of("deepspeed", graph)
+    assert not framework.lacks(strategy, memory)
+    if memory.kept_gradients(strategy):
+        some = round((max(use.nbytes for use in uses) + least) / 2)
+        small = MemoryCheck(make_evaluator(graph, _with_memory(some, tmp_path), rule=rule))
+        assert not small(strategy) and "bytes more than planned" in framework.lacks(strategy, small)
 
 
 def test_a_search_for_torch_finds_what_can_be_exported(tmp_path: Path) -> None:

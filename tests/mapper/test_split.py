@@ -105,10 +105,10 @@ def test_parts_that_are_placed_otherwise_are_not_joined() -> None:
 
 def test_an_export_names_it_and_leaves_it_out() -> None:
     graph = decoder()
-    strategy = planned(graph, "t2 d2 mb2 split=2 zero1")
+    strategy = planned(graph, "t2 nosp d2 mb2 split=2 zero1")
     found = exported(graph, strategy, "megatron", "flags.sh")
     assert [one.cut for one in found.differences] == ["split=2"]
-    assert found.files == exported(graph, planned(graph, "t2 d2 mb2 zero1"), "megatron", "flags.sh").files
+    assert found.files == exported(graph, planned(graph, "t2 nosp d2 mb2 zero1"), "megatron", "flags.sh").files
     assert found.nearest.pipeline is not None and found.nearest.pipeline.split == 1
     assert nearest_plan(graph, strategy, "megatron").pipeline == found.nearest.pipeline
 
