@@ -25,6 +25,12 @@ TEXT_OF_IMAGES = DECODER | dict(head_dim=16, rope_parameters=dict(rope_type="def
 PATCHES = dict(  # images of 512 x 512 are 8 x 8 patches
     hidden_size=64, depth=2, num_heads=4, patch_size=64, temporal_patch_size=1, in_channels=1, spatial_merge_size=2,
 )
+LATENT = DECODER | dict(  # of keys and values, of which indices choose, and experts
+    q_lora_rank=32, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16, num_key_value_heads=4,
+    n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=32, n_group=1, topk_group=1,
+    first_k_dense_replace=1,
+)
+CHOSEN = dict(index_n_heads=16, index_head_dim=16, index_topk=8)
 CONFIGS: dict[str, dict[str, Any]] = {
     "GPT-2": dict(model_type="gpt2", n_layer=2, n_head=4, n_embd=64, n_positions=64, **WORDS),
     "Llama": dict(model_type="llama", **DECODER),
@@ -327,6 +333,39 @@ CONFIGS: dict[str, dict[str, Any]] = {
         max_position_embeddings=64, **WIDTH, **WORDS,
     ),
     "MPNet": dict(model_type="mpnet", architectures=["MPNetForMaskedLM"], max_position_embeddings=64, **WIDTH, **WORDS),
+    "Mellum": dict(
+        model_type="mellum", head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, **DECODER
+    ),
+    "GLM 4.7 Flash": dict(model_type="glm4_moe_lite", **LATENT),
+    "GLM 5": dict(model_type="glm_moe_dsa", **CHOSEN, **LATENT),
+    "DeepSeek V3.2": dict(model_type="deepseek_v32", **CHOSEN, **LATENT),
+    "DeepSeek V4": dict(
+        model_type="deepseek_v4", head_dim=16, qk_rope_head_dim=8, q_lora_rank=32, o_lora_rank=16, o_groups=2, n_routed_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=32, sliding_window=8, hc_mult=2, **CHOSEN,
+        **DECODER | dict(num_key_value_heads=1),
+    ),
+    "HY 4": dict(model_type="hy_v4", **CHOSEN, **LATENT),
+    "MiniMax M3": dict(
+        model_type="minimax_m3_vl_text", head_dim=16, num_local_experts=4, num_experts_per_tok=2, dense_intermediate_size=64,
+        shared_intermediate_size=32, rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5), **DECODER
+    ),
+    "Dory": dict(
+        model_type="dory", head_dim=16, sliding_window=8, layer_types=["sliding_attention", "mlp", "full_attention", "mlp"],
+        n_input_layers=2, n_recurrent_layers=2, n_output_layers=0, n_recurrent_loops=2, **DECODER | dict(num_hidden_layers=4)
+    ),
+    "GPT-NeoX, Japanese": dict(
+        model_type="gpt_neox_japanese", hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_multiple_size=2,
+        max_position_embeddings=64, **WORDS,
+    ),
+    "LiLT": dict(
+        model_type="lilt", architectures=["LiltForSequenceClassification"], max_position_embeddings=64, **WORDS,
+        **WIDTH | dict(hidden_size=96),
+    ),
+    "UniSpeech": dict(model_type="unispeech", architectures=["UniSpeechForSequenceClassification"], **SOUNDS),
+    "ImageGPT": dict(
+        model_type="imagegpt", architectures=["ImageGPTForImageClassification"], n_embd=64, n_layer=2, n_head=4, n_positions=32,
+        vocab_size=211,
+    ),
     "EuroBERT": dict(model_type="eurobert", architectures=["EuroBertForMaskedLM"], **DECODER),
     "CvT": dict(
         model_type="cvt", embed_dim=[16, 32, 64], num_heads=[1, 2, 4], depth=[1, 2, 3], mlp_ratio=[2.0] * 3,

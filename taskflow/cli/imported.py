@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from taskflow.cli.tables import told
 from taskflow.graph import OperatorGraph
 from taskflow.models import notes_kept
 from taskflow.runtime.job import say_once
@@ -132,7 +133,7 @@ def notes_shown() -> Iterator[None]:
             yield
     finally:
         for text in notes:
-            say_once(text)
+            say_once(told(text, sys.stderr))
 
 
 @contextmanager

@@ -120,7 +120,9 @@ def _note(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
     if speaks():
-        click.echo(f"note: {message}", err=True)
+        from taskflow.cli.tables import told
+
+        click.echo(told(f"note: {message}", sys.stderr), err=True)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,6 +7,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import TextIO
 
 import click
 from rich.box import SIMPLE_HEAD
@@ -92,11 +93,14 @@ def _printed(table: Table, width: int, terminal: bool) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
+def told(text: str, stream: TextIO | None) -> str:
+    """Return a sentence as a stream shows it: on a terminal wrapped between words."""
+    return _broken(text, Console(file=stream).width) if stream is not None and stream.isatty() else text
+
+
 def tell(text: str) -> None:
     """Print text for people. On a terminal, sentences are wrapped between words; tables and piped output stay as they are."""
-    if sys.stdout is not None and sys.stdout.isatty():
-        text = "\n".join(_broken(line, Console(file=sys.stdout).width) for line in text.split("\n"))
-    click.echo(text)
+    click.echo("\n".join(told(line, sys.stdout) for line in text.split("\n")))
 
 
 def _broken(line: str, width: int) -> str:

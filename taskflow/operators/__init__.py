@@ -17,6 +17,7 @@ from taskflow.operators.conv2d import conv2d
 from taskflow.operators.conv_transpose2d import conv_transpose2d
 from taskflow.operators.cross_entropy import cross_entropy
 from taskflow.operators.cumsum import cumsum
+from taskflow.operators.detach import detach
 from taskflow.operators.dispatch import dispatch
 from taskflow.operators.dropout import dropout
 from taskflow.operators.einsum import einsum
@@ -54,6 +55,7 @@ from taskflow.operators.reshape import flatten, reshape
 from taskflow.operators.rms_norm import rms_norm
 from taskflow.operators.rotary import rotary
 from taskflow.operators.routed_linear import routed_linear
+from taskflow.operators.scatter_add import scatter_add
 from taskflow.operators.selective_scan import selective_scan
 from taskflow.operators.silu import silu
 from taskflow.operators.smooth import elu, mish, softplus
@@ -71,13 +73,13 @@ from taskflow.operators.where import where
 __all__ = [
     "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "argmax", "attention", "avg_pool2d", "batch_norm",
     "cast", "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d",
-    "conv_transpose2d", "cos", "cross_entropy", "cumsum", "dispatch", "dropout", "einsum", "elu", "embedding", "erf",
+    "conv_transpose2d", "cos", "cross_entropy", "cumsum", "detach", "dispatch", "dropout", "einsum", "elu", "embedding", "erf",
     "exp", "expand", "expand_weight", "expert_linear", "expert_places", "filter2d", "flash_attention", "flatten",
     "gather", "gelu", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "leaky_relu",
     "linear", "linear_attention", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "masked_scatter", "matmul",
     "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
-    "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "select",
-    "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state",
+    "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "scatter_add",
+    "select", "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state",
     "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "to_integer", "top2_gating", "top_k",
     "top_k_routing", "transpose", "where",
 ]

@@ -223,6 +223,8 @@ class Operator(ABC):
     linear: ClassVar[bool] = False
     """Whether its outputs are linear in all of its float inputs together, and `backward` reads none of these, but perhaps its
     integer inputs."""
+    stops_gradient: ClassVar[bool] = False
+    """Whether no gradient goes through it, as if its inputs did not depend on anything trained."""
     splits_backward: ClassVar[bool] = False
     """Whether `backward` gives the gradients of inputs, and those of weights, by work of their own of about the same size, so that
     a schedule may put one off (zero bubble)."""

@@ -65,11 +65,13 @@ class TopK(Operator):
     def forward(self, call: Call) -> None:
         (x,), (values, places), xp = call.inputs, call.outputs, call.kernels.xp
         left, every = x, _numbers(call, x.shape[-1])
+        untaken = xp.ones(x.shape, np.bool_)
         for i in range(self.k):
-            at = xp.argmax(left, axis=-1)
+            values[..., i] = best = left.max(axis=-1)
+            at = xp.where(best == -np.inf, xp.argmax(untaken, axis=-1), xp.argmax(left, axis=-1))  # masked scores are equal
             places[..., i] = call.saved[0][..., i] = at
-            values[..., i] = left.max(axis=-1)
-            left = xp.where(at[..., None] == every, left.dtype.type(-np.inf), left)
+            untaken &= at[..., None] != every
+            left = xp.where(untaken, x, left.dtype.type(-np.inf))
 
     def backward(self, call: Call) -> None:
         (target,), given = call.grad_inputs, call.grad_outputs[0]

@@ -17,6 +17,7 @@ from taskflow.models.pytorch import from_torch, weights_of
 from taskflow.operators.tensor import Tensor
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+import torch_cases_apart  # noqa: E402, F401
 import torch_cases_complex  # noqa: E402  they fill CASES
 import torch_cases_images  # noqa: E402, F401
 import torch_cases_integers  # noqa: E402, F401

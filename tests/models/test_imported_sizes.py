@@ -28,6 +28,7 @@ from taskflow.models.pytorch.attention_masks import fixed_mask  # noqa: E402
 from taskflow.models.pytorch.recipes import ByParts, Recipe  # noqa: E402
 from taskflow.models.pytorch.recorder import TorchRecorder  # noqa: E402
 from taskflow.models.pytorch.steps import Fixed  # noqa: E402
+from taskflow.models.pytorch.trial import random_copy  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 _file = Path(__file__).parents[2] / "benchmarks" / "imports.py"
@@ -373,3 +374,16 @@ def test_images_are_of_the_networks_type() -> None:
     )
     graph = from_config(config, 2)
     assert [node.outputs[0].spec.dtype.name for node in graph if node.name == "pixel_values"] == ["bfloat16"]
+
+
+def test_what_verifies_a_module_without_numbers_has_gradients_everywhere() -> None:
+    """Weights of layers as they begin: of smaller ones the gradients of experts were lost beside those of the table of words."""
+    module = module_of(dict(
+        model_type="mixtral", num_local_experts=4, hidden_size=64, intermediate_size=128, num_hidden_layers=2, vocab_size=211,
+        num_attention_heads=4, num_key_value_heads=2,
+    ))
+    copy = random_copy(module, torch.float32)
+    tokens = torch.arange(64).reshape(2, 32)
+    torch.nn.functional.cross_entropy(copy(tokens).logits.flatten(0, 1), tokens.flatten()).backward()
+    sizes = [float(parameter.grad.abs().max()) for parameter in copy.parameters()]
+    assert min(sizes) > 1e-4 * max(sizes)

@@ -65,7 +65,7 @@ def complex_result() -> Any:
     return net(lambda self, x: torch.view_as_complex(self.a(x).view(4, 3, 2)), a=line())
 
 
-@case("refused")
+@case("equal")
 def complex_numbers_without_gradient() -> Any:
     def forward(self, x):
         with torch.no_grad():

@@ -85,4 +85,3 @@ modules(
     steps_of_diffusion=lambda: net(
         lambda s, t, x: s.a(x) * torch.sin((t * torch.ones(3, dtype=t.dtype))[:, None].double() * torch.arange(1, 7)), a=line()),
 )
-simple(lambda x: x - x.argmax(1, keepdim=True), "refused", name="positions_of_the_largest")

@@ -24,7 +24,7 @@ def frozen_parameter_by_itself() -> Any:
     return made
 
 
-@case("refused")
+@case("equal")
 def no_grad_block() -> Any:
     def forward(self, x):
         with torch.no_grad():
@@ -34,7 +34,7 @@ def no_grad_block() -> Any:
     return net(forward, a=line(), b=line())
 
 
-@case("refused")
+@case("equal")
 def detached() -> Any:
     return net(lambda self, x: self.b(self.a(x).detach()), a=line(), b=line())
 
@@ -54,7 +54,7 @@ def no_grad_of_the_input_only() -> Any:
     return net(forward, b=line())
 
 
-@case("refused")
+@case("equal")
 def decorated_no_grad() -> Any:
     class Part(nn.Module):
         def __init__(self) -> None:
@@ -68,7 +68,7 @@ def decorated_no_grad() -> Any:
     return nn.Sequential(Part(), line())
 
 
-@case("refused")
+@case("equal")
 def stop_gradient_trick() -> Any:
     return net(lambda self, x: self.b((h := self.a(x)) + (torch.tanh(h) - h).detach()), a=line(), b=line())
 

@@ -119,6 +119,11 @@ def _gather(op: Any, x: Any, index: Any) -> Any:
     return torch.take_along_dim(x, wide, 1)
 
 
+def _scatter_add(op: Any, x: Any, index: Any) -> Any:
+    wide = index.reshape(*index.shape, *(1,) * (x.ndim - 2)).expand(x.shape)
+    return torch.zeros(x.shape[0], op.size, *x.shape[2:], dtype=x.dtype).scatter_add(1, wide, x)
+
+
 def _mask_padding(op: Any, x: Any, tokens: Any) -> Any:
     hidden = (tokens == op.padding).reshape(x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1])
     return x.masked_fill(hidden, op.value)
@@ -329,6 +334,8 @@ TORCH = {
     "expert_linear": lambda op, x, weight: torch.einsum("gecm,ehm->gech", x, weight),
     "filter2d": lambda op, x, filters: _conv2d(op.convolution, x, filters),
     "flash_attention": _flash_attention,
+    "detach": lambda op, x: x.detach() + 0 * x,
+    "scatter_add": _scatter_add,
     "gather": _gather,
     "linear": lambda op, x, *weights: F.linear(x, *weights),
     "cumsum": lambda op, x: torch.cumsum(x, op.dim),

@@ -64,10 +64,13 @@ def one_line(error: Exception) -> str:
 
 
 def why_not_built(config: Any, error: Exception) -> str:
-    """Return why a class cannot be built of a config: the entry whose value is not known, or what was raised."""
+    """Return why a class cannot be built of a config: the entry whose value is not known, or what was raised, and where."""
     if not isinstance(error, KeyError) or not error.args:
-        plain = isinstance(error, (ValueError, RuntimeError, NotImplementedError))
-        return one_line(error) if plain else "its entries do not go together, or one has a value that it cannot have"
+        plain = isinstance(error, (ValueError, RuntimeError, NotImplementedError, ImportError))
+        together = "" if plain else "its entries do not go together, or one has a value that it cannot have: "
+        from taskflow.models.pytorch import places
+
+        return f"{together}{one_line(error)}{places.said(places.raising_line(error.__traceback__))}"
     given = {**config.to_dict(), **(config.to_dict().get("rope_scaling") or {}), **(config.to_dict().get("rope_parameters") or {})}
     entry = next((key for key, value in given.items() if isinstance(value, str) and value == error.args[0]), None)
     if entry is None:

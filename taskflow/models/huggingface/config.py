@@ -141,7 +141,11 @@ def module_of(
     except Exception as error:  # whatever its checks raise
         why = _blamed(transformers, entries) or f"the config: {one_line(error)}"
         raise ValueError(f"hf: transformers {transformers.__version__} does not take {why}") from error
-    for each in (result, result.get_text_config()):
+    try:
+        text = result.get_text_config()
+    except ValueError as error:
+        raise ValueError(f"hf: {kind} has several networks for texts; plan one of them by its own config") from error
+    for each in (result, text):
         each.use_cache = False  # caches are for generating; training has none
         each.output_router_logits = False  # they are for a loss that the graph has not, which `say_what_is_replaced` says
         if isinstance(layers := getattr(each, "num_hidden_layers", 0), int) and layers > MOST_LAYERS:
@@ -188,7 +192,10 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
         return [], {"input_ids": tokens} | ({"decoder_input_ids": tokens} if config.is_encoder_decoder else {})
     if wanted == "input_features" and config.is_encoder_decoder and hasattr(config, "max_source_positions"):
         tokens = torch.empty(batch, min(steps or MOST_STEPS, config.max_target_positions), dtype=torch.long, device="meta")
-        shape = (batch, config.num_mel_bins, 2 * config.max_source_positions)  # of which every second frame
+        bins = getattr(config, "num_mel_bins", None)  # (N, bins, frames), of which every second one; else (N, frames, bins)
+        shape = (batch, bins, 2 * config.max_source_positions) if bins else (
+            batch, config.max_source_positions, config.input_feat_per_channel
+        )
         frames = torch.empty(shape, dtype=module.dtype, device="meta")
         return [], {"input_features": frames, "decoder_input_ids": tokens}
     if wanted == "input_values" and hasattr(config, "conv_stride"):
@@ -199,7 +206,7 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
     if wanted == "pixel_values":
         if steps is not None:
             raise ValueError(f"hf: {type(module).__name__} reads images; it has no steps")
-        side = getattr(config, "image_size", None)
+        side = getattr(config, "image_size", None) or getattr(getattr(config, "vision_config", None), "image_size", None)
         if side is None:
             side = USUAL_SIDE
             note(f"hf: {type(module).__name__}: its config says no size of images; {side} x {side} are planned")

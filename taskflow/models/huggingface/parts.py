@@ -44,11 +44,13 @@ def images_beside(module: Any, batch: int) -> dict[str, Any]:
     if patches := patches_beside(module, batch):
         return dict(patches)
     own = getattr(module.config, "vision_config", None)
-    sizes = [getattr(own, name, None) for name in ("num_channels", "image_size")]
-    if "pixel_values" not in inspect.signature(type(module).forward).parameters or not all(isinstance(one, int) for one in sizes):
+    channels, side = (getattr(own, name, None) for name in ("num_channels", "image_size"))
+    sides = tuple(side) if isinstance(side, (tuple, list)) else (side, side)
+    if "pixel_values" not in inspect.signature(type(module).forward).parameters or not all(isinstance(s, int) for s in sides):
         return {}
-    channels, side = sizes
-    return {"pixel_values": torch.empty(batch, channels, side, side, dtype=module.dtype, device="meta")}
+    if not isinstance(channels, int):
+        return {}
+    return {"pixel_values": torch.empty(batch, channels, *sides, dtype=module.dtype, device="meta")}
 
 
 def say_where_images_are(module: Any, graph: OperatorGraph) -> None:

@@ -108,7 +108,8 @@ def say_what_is_replaced(module: Any, entries: Mapping[str, Any]) -> None:
     quantised = both.get("quantization_config")
     if quantised:
         how = quantised.get("quant_method", "of some kind") if isinstance(quantised, Mapping) else "of some kind"
-        note(f"hf: {kind}: the config's quantization ({how}) is left out; weights are planned whole, in {dtype_of(both)}")
+        hint = "" if _type_entry(both) else " (--dtype bfloat16 plans what most train in)"
+        note(f"hf: {kind}: the config's quantization ({how}) is left out; weights are planned whole, in {dtype_of(both)}{hint}")
     if both.get("output_router_logits"):
         share = getattr(module.config.get_text_config(), "router_aux_loss_coef", None)
         note(f"hf: {kind}: the auxiliary loss of its router (router_aux_loss_coef={share}) is left out of the loss")

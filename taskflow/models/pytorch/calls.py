@@ -23,7 +23,13 @@ WITHOUT_SHAPE = {  # functions whose results have shapes that depend on numbers:
     "masked_select": "has as many results as the mask has True: multiply by the mask, or use where",
     "unique": "has as many results as there are different numbers",
 }
+DRAWS = "forward draws random numbers by itself; only dropout layers and functions may: give noise to forward as an argument"
+WITHOUT_SHAPE |= dict.fromkeys(
+    ("randn_like", "rand_like", "randint_like", "bernoulli", "multinomial", "normal_", "uniform_", "bernoulli_", "exponential_"),
+    "draws random numbers, of which a graph has those of dropout alone: give noise to forward as an argument",
+)
 OF_FINITE = {"isfinite": True, "isinf": False, "isnan": False}  # what these say of all numbers of a training that goes well
+NUMPYS_NAMES = {"axis": "dim", "keepdims": "keepdim"}  # of arguments, which functions of torch know too
 STATE = {"grad", "_grad", "_version"}  # properties that say what happened before
 ONLY_SHAPES = {  # functions that look at nothing but the shape and the type of their tensor
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_tensor", "new_empty",

@@ -157,12 +157,12 @@ def _is_silu(activation: Any) -> bool:
 def _gate_of(m: Any) -> Callable[[Site, Tensor, Tensor], Tensor]:
     """What experts make of gates and values. Raises Unsupported for a function that is none of those known."""
     own = getattr(m, "_apply_gate", None)
-    if getattr(own, "__module__", "transformers.integrations.moe") == "transformers.integrations.moe":
+    if own is None or own.__module__ == "transformers.integrations.moe":
         require(_is_silu(m.act_fn), f"the activation {m.act_fn}; only SiLU")
         return lambda site, gate, up: ops.swiglu(gate, up, name=f"{site.name}.act")
     stated = _clamped_gate(m, own)
     if stated is None:
-        raise Unsupported("combines gate and up by a function of its own (_apply_gate)")
+        return lambda site, gate, up: _recorded_gate(own, site, gate, up)
     alpha, limit = stated
 
     def clamped(site: Site, gate: Tensor, up: Tensor) -> Tensor:
@@ -175,10 +175,45 @@ def _gate_of(m: Any) -> Callable[[Site, Tensor, Tensor], Tensor]:
     return clamped
 
 
+class Halves:
+    """What a function of gates and values is given in place of both in one array, of which it may only take the halves."""
+
+    def __init__(self, *parts: torch.Tensor) -> None:
+        self.parts = parts
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
+        """Return gates and values. Raises Unsupported for other parts."""
+        require((chunks, dim) == (2, -1), "its function of gates and values (_apply_gate) takes other parts than halves")
+        return self.parts
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported(f"its function of gates and values (_apply_gate) begins with {name}; only with chunk(2, dim=-1)")
+
+
+class Gate(nn.Module):
+    """A function of gates and values by itself."""
+
+    def __init__(self, function: Callable[[Any], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        """Return what experts make of both."""
+        return self.function(Halves(gate, up))
+
+
+def _recorded_gate(function: Callable[[Any], torch.Tensor], site: Site, gate: Tensor, up: Tensor) -> Tensor:
+    """What a network's own function makes of gates and values, of which no parameter is trained."""
+    examples = [torch.empty(part.shape, dtype=getattr(torch, str(part.dtype)), device="meta") for part in (gate, up)]
+    assert site.record is not None, "the walk over a recording gives it"
+    result: Tensor = site.record(Gate(function), examples, (gate, up), f"{site.name}.act")
+    return result
+
+
 def _clamped_gate(m: Any, function: Any) -> tuple[float, float] | None:
     """The factor and the limit of GPT-OSS's function of gates and values, (up + 1) gate sigmoid(alpha gate), both clamped; None for
     a function that computes something else, found by trying it."""
-    alpha, limit = getattr(m, "alpha", None), getattr(m, "limit", None)
+    alpha, limit = (getattr(m, key, getattr(m, f"swiglu_{key}", None)) for key in ("alpha", "limit"))
     if not isinstance(alpha, (int, float)) or not isinstance(limit, (int, float)) or not alpha or not limit > 0:
         return None
     with torch.random.fork_rng(devices=[]), torch.no_grad():

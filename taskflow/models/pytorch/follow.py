@@ -44,11 +44,12 @@ from taskflow.models.pytorch.registry import (
     constant_of,
     in_order,
     name_of_type,
+    origin_tensor,
     tensor_of,
 )
 from taskflow.models.pytorch.shadow import Shadow, without_numbers
-from taskflow.models.pytorch.site import Held, Site, Unsupported, require
-from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped
+from taskflow.models.pytorch.site import Held, Site, Unsupported, require, require_shape
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, beside, leaves, mapped
 from taskflow.models.pytorch.types import computed_in, narrowed, type_of, widened
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.operator import Init
@@ -57,7 +58,7 @@ from taskflow.wording import some
 
 MOST_NAMED = 8  # of what has no counterpart
 WATCHING = "verify."  # names of what verification adds begin so
-NO_GRADIENT = "lets no gradient through in PyTorch (detach, no_grad), but parameters lie before it; this is not understood"
+NO_GRADIENT = "complex numbers through which PyTorch lets no gradient (detach, no_grad), but parameters lie before them"
 Watch = Callable[[TorchStep, int, Any], Any]  # what stands for a step's tensor (`Tensor`, `Later`, `Stacked`), in place of it
 
 
@@ -108,13 +109,14 @@ def _follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | Non
 
 
 class _Following:
-    """One walk over the steps of a recording."""
+    """One walk over the steps of a recording. ``given``: what stands for an input, by its step, where the graph has it already;
+    then a recording does not tell where gradients go."""
 
     def __init__(self, graph: OperatorGraph, module: nn.Module, recording: TorchRecording, watch: Watch | None) -> None:
-        self.graph, self.module, self.recording, self.watch = graph, module, recording, watch
-        self.known: dict[int, Parameter] = {}
+        self.graph, self.module, self.recording, self.watch, self.known = graph, module, recording, watch, dict[int, Parameter]()
         self.stateful: dict[int, str] = {}  # parameters of layers that share none: the layer's path
         self.values: dict[Ref, Any] = {}
+        self.given: dict[int, Tensor] = {}
         self.frozen: set[str] = set()  # parameters that are not trained
         self.trained: set[int] = set()  # nodes whose outputs depend on one that is
         self.seen = 0  # nodes that were looked at
@@ -125,6 +127,13 @@ class _Following:
 
     def followed(self) -> Followed:
         """Raises ValueError that lists what has no counterpart, or says what is not supported, and where."""
+        result = self.walked()
+        self._add_unused()
+        self.graph.freeze_parameters({p.name for p in self.graph.parameters if p.name in self.frozen or self._is_fixed(p.name)})
+        return Followed(self.graph, result, self.recording, self.values)
+
+    def walked(self) -> Any:
+        """Add the operators of all steps, and return what stands for the result. Raises as `followed` does."""
         fusions = fusions_of(self.recording, self.module)
         inside = {number for fusion in fusions.values() for number in fusion.inside}
         self._require_counterparts(inside)
@@ -139,10 +148,17 @@ class _Following:
                 why = str(error).replace("made()", step.name)
                 raise ValueError(f"from_torch: {self.graph.name}: {step.describe()}: {why}{said(step.line)}") from error
             self._remember(step, self.graph.nodes[before:])
-        result = mapped(self._result, self.recording.output)
-        self._add_unused()
-        self.graph.freeze_parameters({p.name for p in self.graph.parameters if p.name in self.frozen or self._is_fixed(p.name)})
-        return Followed(self.graph, result, self.recording, self.values)
+        return mapped(self._result, self.recording.output)
+
+    def recorded(self, module: nn.Module, examples: Sequence[Any], given: Sequence[Tensor], where: str) -> Any:
+        """Add what a module without parameters computes of tensors of the graph, under names that begin with ``where``."""
+        recording = record_both(module, examples, lambda: Shadow(module, without_numbers(), True, False), is_leaf)
+        require(all(step.grad for step in recording.steps), f"{where} lets no gradient through")
+        within = _Following(self.graph, module, recording, None)
+        within.given.update(zip((step.number for step in recording.steps if step.kind == "input"), given))
+        for step in recording.steps:
+            step.where = where
+        return within.walked()
 
     def _remember(self, step: TorchStep, nodes: Sequence[Node]) -> None:
         """Keep which operators one layer or function became."""
@@ -195,6 +211,8 @@ class _Following:
 
     def _value(self, step: TorchStep) -> Any:
         if step.kind == "input":
+            if step.number in self.given:
+                return self.given[step.number]
             (example,) = step.values
             dtype = str(example.dtype).removeprefix("torch.")
             return ops.input(self.graph, tuple(example.shape), dtype, name=self._free(step.target))
@@ -242,6 +260,8 @@ class _Following:
             self._require_type(parameter, name, given)
             self._require_alone(parameter, step.target)
             if isinstance(part, STATEFUL) or any(map(layout_of, part.modules())) or is_mixer(part):
+                twice = self.stateful.get(id(parameter)) == step.target
+                require(not twice, "is called twice, which such a layer cannot be: hand it the samples of both calls at once (cat)")
                 require(id(parameter) not in self.known, f"shares its {name} with another layer, which it cannot")
                 self.stateful[id(parameter)] = step.target
         swapped = (*Lazy, Stacked, *(() if isinstance(part, nn.MultiheadAttention) else (Fixed,))) if (
@@ -252,7 +272,7 @@ class _Following:
         own = (Fixed, Mask, *swapped)  # what a layer looks at itself
         kwargs = {key: value if isinstance(value, own) else mapped(convert, value) for key, value in kwargs.items()}
         name, before = self._home(step.target, part), len(self.graph.parameters)
-        output = build(Site(name, self.graph, self.known, step.training, self.names), part, *args, **kwargs)
+        output = build(Site(name, self.graph, self.known, step.training, self.names, self.recorded), part, *args, **kwargs)
         if fixed:
             self.frozen.update(p.name for p in self.graph.parameters[before:])
         return narrowed(output, step.values, name)
@@ -298,45 +318,53 @@ class _Following:
 
     def _settle(self, step: TorchStep, value: Any) -> None:
         """Keep what a step became, having compared its shape, its type and whether a gradient flows with PyTorch's."""
-        found = _beside(step.result, value)
+        found = beside(step.result, value)
         for ref, theirs in zip((leaf for leaf in leaves(step.result) if isinstance(leaf, Ref)), step.values):
             ours = found.get(ref)
             if isinstance(ours, Side):
-                require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")
+                require_shape(theirs, ours.shape)
             elif isinstance(ours, Mask):
                 fits = ours.tensor.shape == tuple(theirs.shape) and not theirs.requires_grad
                 require(fits, f"returns {theirs.dtype} {list(theirs.shape)} in PyTorch, but a mask {list(ours.tensor.shape)} here")
             elif isinstance(ours, Complex):
-                require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")
+                require_shape(theirs, ours.shape)
                 flows = any(map(self._depends_on_parameters, (ours.real, ours.imag)))
                 require(theirs.is_complex() and (theirs.requires_grad or not flows), NO_GRADIENT)
             elif isinstance(ours, (Stacked, *Lazy)):
-                require(ours.shape == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(ours.shape)} here")
+                require_shape(theirs, ours.shape)
+                if not theirs.requires_grad and any(map(self._flows, ours.parts if isinstance(ours, Stacked) else (ours,))):
+                    ours = self._compared(step, theirs, self._tensor(f"{step.where}.{step.name}".strip("."))(ours))
                 if self.watch is not None:
                     ours = self.watch(step, ref.index, ours)
             elif isinstance(ours, Tensor):
-                self._compare(step, theirs, ours)
+                ours = self._compared(step, theirs, ours)
                 if self.watch is not None:
                     ours = self.watch(step, ref.index, ours)
             self.values[ref] = ours
 
-    def _compare(self, step: TorchStep, theirs: torch.Tensor, ours: Tensor) -> None:
-        shape, dtype = tuple(theirs.shape), name_of_type(theirs.dtype)
-        require(ours.shape == shape, f"returns {list(shape)} in PyTorch, but {list(ours.shape)} here")
+    def _compared(self, step: TorchStep, theirs: torch.Tensor, ours: Tensor) -> Tensor:
+        """Ours, having compared it; behind `detach` where PyTorch lets no gradient through (detach, no_grad)."""
+        dtype = name_of_type(theirs.dtype)
+        require_shape(theirs, ours.shape)
         integers = ours.dtype.kind in "iu" and theirs.dtype in (torch.int32, torch.int64)
         require(str(ours.dtype) == dtype or integers, f"returns {dtype} in PyTorch, but {ours.dtype} here")
-        flows = self._depends_on_parameters(ours)
-        require(not flows or theirs.requires_grad, NO_GRADIENT)
+        if theirs.requires_grad or self.given or not self._depends_on_parameters(ours):
+            return ours
+        return ops.detach(ours, name=f"{ours.name}.detached")
+
+    def _flows(self, value: Any) -> bool:
+        """True if a gradient flows to what a value that is made later is made of."""
+        return self._depends_on_parameters(of) if isinstance(of := origin_tensor(value), Tensor) else isinstance(of, Held)
 
     def _depends_on_parameters(self, ours: Tensor) -> bool:
         for node in self.graph.nodes[self.seen :]:
+            if node.operator.stops_gradient:
+                continue
             own = any(p.name not in self.frozen and not p.name.startswith(WATCHING) for p in node.parameters)
             if own or any(t.node in self.trained and t.spec.differentiable for t in node.inputs):
                 self.trained.add(node.number)
         self.seen = len(self.graph.nodes)
         return ours.node in self.trained and ours.spec.differentiable
-
-    # ---- ends --------------------------------------------------------------------------------------------------------
 
     def _result(self, value: Any) -> Any:
         if isinstance(value, Ref):
@@ -365,16 +393,6 @@ class _Following:
     def _free(self, name: str) -> str:
         """A name for what is no layer: weights are found by the layers' names, which nothing else may take."""
         return f"{name}_in" if name in self.paths else name
-
-
-def _beside(result: Any, value: Any) -> dict[Ref, Any]:
-    """Our values at the places where PyTorch's result has tensors."""
-    if isinstance(result, Ref):
-        return {result: value}
-    if isinstance(result, (tuple, list)):
-        require(isinstance(value, (tuple, list)) and len(value) == len(result), "returns several tensors in PyTorch")
-        return {ref: ours for a, b in zip(result, value) for ref, ours in _beside(a, b).items()}
-    return {}
 
 
 def _is_known(function: Any) -> bool:

@@ -18,6 +18,8 @@ def idle_parts(graph: OperatorGraph, module: Any) -> list[str]:
     while left:
         if (number := left.pop()) not in used:
             used.add(number)
+            if graph.nodes[number].operator.stops_gradient:
+                continue
             left += [tensor.node for tensor in graph.nodes[number].inputs]
     trained = {p.name for number in used for p in graph.nodes[number].parameters}
     idle = {p.name: p for p in graph.parameters if p.trained and p.name not in trained}

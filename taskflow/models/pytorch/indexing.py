@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from string import ascii_lowercase
 from typing import Any
 
@@ -35,6 +36,8 @@ MOST_CHOSEN = 4_000_000  # zeros and ones of an index by numbers
 def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     """x[:, ..., numbers]: the elements of one dimension that fixed integers name, as a product with zeros and ones."""
     places = [i for i, part in enumerate(wanted) if isinstance(part, (Fixed, list))]
+    if len(places) > 1 and places == [*range(places[0], places[-1] + 1)]:
+        return _pairs(name, x, wanted, places)
     others = [part for i, part in enumerate(wanted) if i not in places]
     fine = len(places) == 1 and all(isinstance(part, slice) and part == slice(None) for part in others)
     require(fine, "an index by numbers must stand alone, or beside full slices")
@@ -61,6 +64,17 @@ def _chosen(name: str, x: Tensor, wanted: Sequence[Any]) -> Tensor:
     result = ops.einsum(f"{letters},z{letters[dim]}->{out}", x, constant(x.graph, table, f"{name}.chosen"), name=name)
     shape = (*x.shape[:dim], *numbers.shape, *x.shape[dim + 1 :])
     return result if result.shape == shape else ops.reshape(result, shape, name=f"{name}.shaped")
+
+
+def _pairs(name: str, x: Tensor, wanted: Sequence[Any], places: Sequence[int]) -> Tensor:
+    """x[:, i, j, ...]: elements of neighbouring dimensions that fixed integers of one shape name together."""
+    arrays = [array_of(part) if isinstance(part, Fixed) else np.asarray(part) for part in (wanted[i] for i in places)]
+    require(all(a.dtype.kind in "iu" for a in arrays), "an index by numbers must be of integers")
+    sizes = x.shape[places[0] : places[-1] + 1]
+    at = np.ravel_multi_index([a % size for a, size in zip(np.broadcast_arrays(*arrays), sizes)], sizes)
+    flat = ops.reshape(x, (*x.shape[: places[0]], prod(sizes), *x.shape[places[-1] + 1 :]), name=f"{name}.flat")
+    index = Fixed(torch.from_numpy(np.asarray(at)), 0)
+    return _chosen(name, flat, [*wanted[: places[0]], index, *wanted[places[-1] + 1 :]])
 
 
 def _rows_within(x: Tensor, numbers: Any) -> Any:
@@ -96,10 +110,17 @@ def gather(name: str, input: Any, dim: int, index: Any, *, sparse_grad: bool = F
             return constant(index.graph, np.broadcast_to(numbers.flat[0], index.shape), f"{name}.constant")
     if isinstance(index, Fixed) and not isinstance(input, Fixed):
         return _at_places(name, tensor_of(input, graph_of(input), name), dim, index)
-    input, index = (tensor_of(value, graph_of(input, index), name) for value in (input, index))
-    rows = isinstance(index, Tensor) and input.ndim == index.ndim == 2 and dim in (1, -1) and input.shape[0] == index.shape[0]
-    require(rows, "only of rows (N, B) by computed indices (N, K), along dimension 1")
-    return ops.gather(input, index, name=name)
+    x, at = (tensor_of(value, graph_of(input, index), name) for value in (input, index))
+    dim %= x.ndim
+    rows = x.ndim == at.ndim > 1 and all(a == b for i, (a, b) in enumerate(zip(x.shape, at.shape)) if i != dim)
+    require(rows, "by computed indices, whose other dimensions must have the tensor's sizes")
+    if dim == 1 and x.ndim == 2:
+        return ops.gather(x, at, name=name)
+    last = [*(i for i in range(x.ndim) if i != dim), dim]
+    x, at = permuted(f"{name}.rows", x, last), permuted(f"{name}.index", at, last)
+    flat = [ops.reshape(one, (prod(one.shape[:-1]), one.shape[-1]), name=f"{name}.flat") for one in (x, at)]
+    result = ops.reshape(ops.gather(*flat, name=f"{name}.taken"), at.shape, name=f"{name}.shaped")
+    return permuted(name, result, [*range(dim), result.ndim - 1, *range(dim, result.ndim - 1)])
 
 
 def _at_places(name: str, x: Tensor, dim: int, index: Fixed) -> Tensor:
@@ -121,14 +142,46 @@ def index_select(name: str, input: Any, dim: int, index: Any) -> Any:
     if isinstance(index, Tensor):
         table = tensor_of(input, index.graph, name)
         require(dim % table.ndim == 0 and index.ndim == 1, "computed indices only take rows of the first dimension")
-        rows = ops.gather(
-            ops.reshape(table, (1, *table.shape), name=f"{name}.table"),
-            ops.reshape(index, (*index.shape, 1), name=f"{name}.index"), name=f"{name}.rows",
-        )
-        return ops.reshape(rows, (*index.shape, *table.shape[1:]), name=name)
+        return _rows_of(name, table, index)
     require(isinstance(index, Fixed), "the index must be a buffer, or be computed from shapes and buffers")
     x = tensor_of(input, graph_of(input), name)
     return _chosen(name, x, [slice(None)] * (dim % x.ndim) + [index])
+
+
+def _rows_of(name: str, table: Tensor, index: Tensor) -> Tensor:
+    """Rows of a table (B, ...) at computed indices of any shape."""
+    require(index.dtype.kind in "iu", "an index by numbers must be of integers")
+    rows = ops.gather(
+        ops.reshape(table, (1, *table.shape), name=f"{name}.table"),
+        ops.reshape(index, (prod(index.shape), 1), name=f"{name}.index"), name=f"{name}.rows",
+    )
+    return ops.reshape(rows, (*index.shape, *table.shape[1:]), name=name)
+
+
+def _at_computed(name: str, x: Tensor, indices: Sequence[Tensor]) -> Tensor:
+    """x[i, j, ...]: what stands where computed integers of one shape say, in the first dimensions."""
+    require(all(index.shape == indices[0].shape for index in indices), "several computed indices must have one shape")
+    at = indices[0]
+    for size, index in zip(x.shape[1:], indices[1:]):
+        wide = ops.mul(at, constant(x.graph, np.array([size]), f"{name}.sizes"), name=f"{name}.before")
+        at = ops.add(wide, index, name=f"{name}.at")
+    count = len(indices)
+    flat = x if count == 1 else ops.reshape(x, (prod(x.shape[:count]), *x.shape[count:]), name=f"{name}.flat")
+    return _rows_of(name, flat, at)
+
+
+@stands_for("index_add", "index_add_", raw=True)
+def index_add(name: str, input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Any:
+    """input, and rows of ``source`` added where computed integers say: in a graph what each node gets from its neighbours."""
+    graph = graph_of(input, index, source)
+    x, rows, at = (tensor_of(value, graph, name) for value in (input, source, index))
+    require(dim % x.ndim == 0 and at.ndim == 1, "computed indices only of the first dimension")
+    each = ops.reshape(rows, (1, *rows.shape), name=f"{name}.source")
+    summed = ops.scatter_add(each, ops.reshape(at, (1, *at.shape), name=f"{name}.index"), x.shape[0], name=f"{name}.sums")
+    summed = ops.reshape(summed, x.shape, name=f"{name}.nodes")
+    summed = summed if alpha == 1 else ops.scale(summed, float(alpha), name=f"{name}.alpha")
+    empty = isinstance(input, Fixed) and not array_of(input).any()
+    return summed if empty else ops.add(x, summed, name=name)
 
 
 def _unfold(name: str, input: Any, dimension: int, size: int, step: int) -> Any:
@@ -189,7 +242,9 @@ def item(name: str, input: Any, index: Any) -> Any:
         input = input.parts[wanted.pop(0)]
         if not wanted:
             return input
-    input = tensor_of(input, graph_of(input), name)
+    input = tensor_of(input, graph_of(input, *wanted), name)
+    if all(isinstance(part, Tensor) for part in wanted):
+        return _at_computed(name, input, wanted)
     if any(part is Ellipsis for part in wanted):
         at = next(i for i, part in enumerate(wanted) if part is Ellipsis)
         missing = input.ndim - sum(part is not None for part in wanted) + 1

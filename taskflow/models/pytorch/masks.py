@@ -276,14 +276,24 @@ def _spread(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 @_says("scatter")
 def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any, value: Any = None) -> Mask:
-    """Ones in a tensor of zeros, where distinct indices of the last dimension say."""
-    number, last = number_of(value), len(input.tensor.shape) - 1 if isinstance(input, Fixed) else -1
-    require(_is_zeros(input, tuple(input.tensor.shape)) and number == 1, "only of the number 1 into zeros")
-    require(isinstance(index, Tensor) and dim % (last + 1) == last, "only along the last dimension")
-    places = constant(graph, np.arange(input.tensor.shape[-1]).reshape((1,) * (last + 1) + (-1,)), f"{name}.places")
-    alone = ops.reshape(index, (*index.shape, 1), name=f"{name}.alone")
-    return Mask(ops.sum(ops.compare(alone, "eq", places, name=f"{name}.each"), last, name=name))
+    """Ones in a tensor of zeros, or zeros in one of ones, where distinct indices of the last dimension say."""
+    number, shape = number_of(value), tuple(input.tensor.shape) if isinstance(input, Fixed) else ()
+    ones = shape != () and number == 0 and bool((array_of(input) == 1).all())
+    require(ones or (_is_zeros(input, shape) and number == 1), "only of the number 1 into zeros, or of 0 into ones")
+    last = len(shape) - 1
+    require(isinstance(index, Tensor) and dim % len(shape) == last, "only along the last dimension")
+    if index.shape[-1] * shape[-1] <= FEW_PAIRS:
+        places = constant(graph, np.arange(shape[-1]).reshape((1,) * len(shape) + (-1,)), f"{name}.places")
+        alone = ops.reshape(index, (*index.shape, 1), name=f"{name}.alone")
+        made = ops.sum(ops.compare(alone, "eq", places, name=f"{name}.each"), last, name=name)
+    else:
+        rows = ops.reshape(index, (math.prod(shape[:-1]), index.shape[-1]), name=f"{name}.rows")
+        each = constant(graph, np.broadcast_to(np.ones((), graph.dtype), rows.shape), f"{name}.ones")
+        made = ops.reshape(ops.scatter_add(each, rows, shape[-1], name=f"{name}.each"), shape, name=name)
+    return opposite(graph, f"{name}.others", Mask(made)) if ones else Mask(made)
 
+
+FEW_PAIRS = 65536  # of an index and a place in a row that are compared with each other
 
 MAKERS = {
     target for target, handler in OF_MASKS.items()

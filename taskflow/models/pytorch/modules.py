@@ -25,6 +25,7 @@ from taskflow.models.pytorch.refused import class_of
 from taskflow.models.pytorch.registry import least_step
 from taskflow.models.pytorch.resizing import channel_shuffle, pixel_shuffle, pixel_unshuffle, upsample
 from taskflow.models.pytorch.site import Held, Site, Unsupported, require
+from taskflow.models.pytorch.taken_apart import FOLLOWED_MODULES
 from taskflow.models.pytorch.turned import CONV1D
 from taskflow.operators.tensor import Tensor
 
@@ -201,7 +202,7 @@ def _pool1d(site: Site, m: Any, x: Tensor) -> Made:
     kernel, stride, pad = (value[0] if isinstance(value, tuple) else value for value in (m.kernel_size, m.stride, m.padding))
     rows = ops.reshape(x, (*x.shape[:2], 1, x.shape[2]), name=f"{site.name}.rows")
     each: Any = dict(kernel_size=(1, kernel), stride=(1, kernel if stride is None else stride), padding=(0, pad))
-    if isinstance(m, nn.MaxPool1d):
+    if hasattr(m, "dilation"):
         apart = m.dilation[0] if isinstance(m.dilation, tuple) else m.dilation
         y = ops.max_pool2d(rows, **each, dilation=(1, apart), ceil_mode=m.ceil_mode, name=f"{site.name}.pool")
     else:
@@ -251,7 +252,7 @@ LAYERS: dict[type[nn.Module], Callable[..., Made]] = {
 like modules of your own."""
 FOLLOWED = (
     nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict, nn.Sequential, nn.TransformerEncoder,
-    nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer, nn.Transformer,
+    nn.TransformerEncoderLayer, nn.TransformerDecoder, nn.TransformerDecoderLayer, nn.Transformer, *FOLLOWED_MODULES,
 )
 BY_NAME: dict[str, Callable[..., Made]] = {
     "torchvision.ops.stochastic_depth.StochasticDepth": stochastic_depth, CONV1D: _conv1d, SCALED: scaled_experts,

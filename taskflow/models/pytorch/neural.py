@@ -250,6 +250,13 @@ stands_for("max_pool2d")(_as_layer(
 stands_for("avg_pool2d")(_as_layer(
     nn.AvgPool2d, kernel_size=None, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
 ))
+stands_for("max_pool1d")(_as_layer(
+    nn.MaxPool1d, kernel_size=None, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
+))
+stands_for("avg_pool1d")(_as_layer(
+    nn.AvgPool1d, kernel_size=None, stride=None, padding=0, ceil_mode=False, count_include_pad=True
+))
+stands_for("channel_shuffle")(_as_layer(nn.ChannelShuffle, groups=None))
 FUNCTIONS[F.unfold] = _as_layer(nn.Unfold, kernel_size=None, dilation=1, padding=0, stride=1)
 stands_for("interpolate")(_as_layer(
     nn.Upsample, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None, antialias=False

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from taskflow.models.pytorch import recipes
-from taskflow.models.pytorch.calls import QUERIES, changes_an_argument, tensors_of
+from taskflow.models.pytorch.calls import DRAWS, QUERIES, changes_an_argument, tensors_of
 from taskflow.models.pytorch.parts import cut_dim, indices_of
 from taskflow.models.pytorch.recipes import UNSET, Recipe, is_large, plain_name, whole, written
 from taskflow.models.pytorch.site import Unsupported
@@ -66,7 +66,7 @@ class Recipes:
         if name in QUERIES and name != "__get__":
             return run(*args, **kwargs)
         if large and plain_name(run) in RANDOM:
-            raise Unsupported("forward draws random numbers by itself; only dropout layers and functions may")
+            raise Unsupported(DRAWS)
         recipe = (run, *mapped(self._recipe, (args, kwargs)))
         if large or (not changes and is_large(run, args, kwargs)):
             with self.mode:

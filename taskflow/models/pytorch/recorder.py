@@ -16,6 +16,7 @@ from taskflow.models.pytorch.batch_norms import LayerBuffers
 from taskflow.models.pytorch.calls import (
     INDEX_ASSIGNMENT,
     NEVER,
+    NUMPYS_NAMES,
     OF_FINITE,
     ONLY_SHAPES,
     QUERIES,
@@ -37,6 +38,7 @@ from taskflow.models.pytorch.scans import scans_followed
 from taskflow.models.pytorch.shadow import Shadow
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchRecording, TorchStep, leaves, mapped, name_of
+from taskflow.models.pytorch.taken_apart import APART, in_parts
 from taskflow.models.pytorch.taken_rows import taken_or_put
 from taskflow.models.pytorch.unread import drop_unread, result_of, without_checks
 from taskflow.models.pytorch.without_numbers import run_without_numbers
@@ -131,10 +133,12 @@ class TorchRecorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = {NUMPYS_NAMES.get(key, key): value for key, value in (kwargs or {}).items()}
         if self.paused:
             return func(*args, **kwargs)
         try:
+            if func in APART and (made := in_parts(self, func, args, kwargs)) is not NotImplemented:
+                return made
             return self._called("function", func, args, kwargs, func)
         except Exception as error:
             self.error = self.error or error  # the module's own code may catch it and go another way than with numbers
@@ -183,7 +187,7 @@ class TorchRecorder(TorchFunctionMode):
     def _written(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any) -> Any:
         """Run a step and record it. What depends on fixed tensors only is computed, and what asks about a tensor is answered."""
         name = target if kind == "module" else getattr(target, "__name__", "")
-        args, kwargs = mapped(self._in_shadow, args), mapped(self._in_shadow, kwargs)
+        args, kwargs = mapped(self.in_shadow, args), mapped(self.in_shadow, kwargs)
         given = tensors_of((args, kwargs))
         changes = kind == "function" and changes_by_name(name, kwargs)
         tracked = [value for value in given if self.tracked(value)]
@@ -196,7 +200,7 @@ class TorchRecorder(TorchFunctionMode):
         elif kind == "function" and name not in QUERIES:
             self.buffers.require_unread(given)
         if name in ONLY_SHAPES and tracked:
-            args, kwargs = mapped(self._of_shapes, args), mapped(self._of_shapes, kwargs)
+            args, kwargs = mapped(lambda v: numbers_like(v) if any(v is x for x in tracked) else v, (args, kwargs))
             return self._fixed(kind, target, args, kwargs, run, changes)
         layer = kind == "module" and (next(run.parameters(), None) is not None or bool(probability_of(run)))
         if not tracked and not layer:
@@ -297,12 +301,9 @@ class TorchRecorder(TorchFunctionMode):
                 self.own_storages[value.untyped_storage()._cdata] = value
         return result
 
-    def _in_shadow(self, value: Any) -> Any:  # a parameter of the module as the shadow has it
+    def in_shadow(self, value: Any) -> Any:
+        """A parameter of the module as the shadow has it; all else as it is."""
         return self.shadow.parameters.get(id(value), value) if isinstance(value, torch.Tensor) else value
-
-    def _of_shapes(self, value: Any) -> Any:
-        """Stand-ins with numbers of what depends on inputs or parameters; all else, such as sizes in tensors, as it is."""
-        return numbers_like(value) if isinstance(value, torch.Tensor) and self.tracked(value) else value
 
     def tracked(self, value: torch.Tensor) -> bool:
         """True if a tensor depends on inputs or parameters. Raises Unsupported for one from elsewhere."""

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from taskflow.models.pytorch.batch_norms import BATCH_NORM, evaluation_arguments, trains
+from taskflow.models.pytorch.calls import DRAWS
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.masks import OF_MASKS
 from taskflow.models.pytorch.recipes import lacks_numbers, numbers_of
@@ -157,7 +158,7 @@ def _unchanged(module: nn.Module, leaf: Callable[[nn.Module], bool]) -> Iterator
     if changed:
         raise Unsupported(f"forward changes {', '.join(changed[:4])}; a graph has no such state: return it instead")
     if drawn:
-        raise Unsupported("forward draws random numbers by itself; only dropout layers and functions may")
+        raise Unsupported(DRAWS)
 
 
 def _plain(value: torch.Tensor) -> bool:
@@ -176,7 +177,7 @@ def _attributes(part: nn.Module) -> dict[str, Any]:
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     for name in (*before, *(name for name in after if name not in before)):
-        if name in ("training", "_output_capturing_hooks_installed"):
+        if name in ("training", "_output_capturing_hooks_installed", "_flat_weights", "_flat_weight_refs"):  # of recurrent layers
             continue
         old, new = before.get(name, _differences), after.get(name, _differences)
         if name == "_forward_hooks":

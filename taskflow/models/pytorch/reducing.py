@@ -8,8 +8,10 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.activations import log_softmax
-from taskflow.models.pytorch.registry import FUNCTIONS, graph_of, number_of, stands_for, tensor_of
+from taskflow.models.pytorch.registry import FUNCTIONS, array_of, graph_of, number_of, stands_for, tensor_of
+from taskflow.models.pytorch.shaping import permuted
 from taskflow.models.pytorch.site import require
+from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
 
 
@@ -86,9 +88,35 @@ def norm(name: str, input: Tensor, p: Any = "fro", dim: Any = None, keepdim: boo
 
 @stands_for("argmax")
 def argmax(name: str, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The position of the largest number of the last dimension."""
-    require(dim in (-1, input.ndim - 1) and not keepdim, "only of the last dimension, without keepdim")
-    return ops.argmax(input, name=name)
+    """The position of the largest number along a dimension."""
+    require(dim is not None, "needs dim")
+    at = range(input.ndim)[dim or 0]
+    last = permuted(f"{name}.last", input, [*(i for i in range(input.ndim) if i != at), at])
+    made = ops.argmax(last, name=name)
+    return ops.reshape(made, (*input.shape[:at], 1, *input.shape[at + 1 :]), name=f"{name}.kept") if keepdim else made
+
+
+@stands_for("argmin")
+def argmin(name: str, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The position of the least number along a dimension."""
+    return argmax(name, ops.scale(input, -1.0, name=f"{name}.minus"), dim, keepdim)
+
+
+@stands_for("cross_entropy", raw=True)
+def cross_entropy(
+    name: str, input: Any, target: Any, weight: None = None, size_average: None = None, ignore_index: int = -100,
+    reduce: None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Any:
+    """The loss of scores (N, C, ...) and labels (N, ...)."""
+    require(weight is None, "weights of classes")
+    x = tensor_of(input, graph_of(input, target), name)
+    x = permuted(f"{name}.last", x, [0, *range(2, x.ndim), 1]) if x.ndim > 2 else x
+    labels, fixed = tensor_of(target, x.graph, name), isinstance(target, Fixed)
+    require(labels.dtype.kind in "iu", "of probabilities in place of labels")
+    require(not fixed or not (array_of(target) == ignore_index).any(), "of fixed labels of which some are left out")
+    return ops.cross_entropy(
+        x, labels, ignore_index=None if fixed else ignore_index, reduction=reduction, label_smoothing=label_smoothing, name=name
+    )
 
 
 def vector_norm(

@@ -24,9 +24,10 @@ def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
 
 
 @stands_for("reshape", "view", later=True)
-def reshape(name: str, input: Any, *shape: Any) -> Any:
+def reshape(name: str, input: Any, *sizes_or_shape: Any, shape: Any = None, size: Any = None) -> Any:
     """Reshape."""
-    sizes = _sizes(shape)
+    named = shape if size is None else size
+    sizes = _sizes(sizes_or_shape if named is None else (named,))
     if -1 in sizes and 0 not in sizes:
         rest = -math.prod(sizes)
         sizes = tuple(math.prod(input.shape) // rest if size == -1 else size for size in sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,13 +19,14 @@ class Unsupported(ValueError):
 class Site:
     """Place at which a module is turned into operators. ``name``: the module's path, by which its operators are named.
     ``known``: our parameters by the identity of PyTorch's. ``training``: whether the module is in training while the whole is.
-    ``names``: paths of PyTorch's parameters by identity."""
+    ``names``: paths of PyTorch's parameters by identity. ``record``: adds what another module without parameters computes."""
 
     name: str
     graph: OperatorGraph
     known: dict[int, Parameter] = field(default_factory=dict)
     training: bool = True
     names: dict[int, str] = field(default_factory=dict)
+    record: Callable[..., Any] | None = None
 
     def below(self, name: str) -> Site:
         """Return the site of a module within this one."""
@@ -83,6 +84,11 @@ def require(fine: bool, why: str) -> None:
     """Raise Unsupported unless ``fine``."""
     if not fine:
         raise Unsupported(why)
+
+
+def require_shape(theirs: Any, shape: Sequence[int]) -> None:
+    """Raise Unsupported unless ``shape`` is that of PyTorch's tensor."""
+    require(tuple(shape) == tuple(theirs.shape), f"returns {list(theirs.shape)} in PyTorch, but {list(shape)} here")
 
 
 def started(parameter: Any) -> Init:

@@ -100,3 +100,14 @@ class TorchRecording:
     steps: list[TorchStep]
     output: Any
     asked: bool = False
+
+
+def beside(result: Any, value: Any) -> dict[Ref, Any]:
+    """Return our values at the places where PyTorch's result has tensors."""
+    if isinstance(result, Ref):
+        return {result: value}
+    if isinstance(result, (tuple, list)):
+        if not isinstance(value, (tuple, list)) or len(value) != len(result):
+            raise ValueError("returns several tensors in PyTorch")
+        return {ref: ours for a, b in zip(result, value) for ref, ours in beside(a, b).items()}
+    return {}

@@ -56,7 +56,8 @@ class Trial:
 
 
 def random_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return a copy with random numbers near the module's own, even where those are zeros or ones, which would hide mistakes."""
+    """Return a copy with random numbers near the module's own, even where those are zeros or ones, which would hide mistakes; of a
+    module without numbers like those with which layers begin."""
     numbers = torch.Generator().manual_seed(1)
     memo: dict[int, Any] = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -66,7 +67,11 @@ def random_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
             noise = torch.randn(value.shape, dtype=torch.float64, generator=numbers)
             if isinstance(tensor, nn.Parameter) and not tensor.requires_grad:  # what is equal stays equal: it is one constant
                 noise = torch.randn(value.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-            if isinstance(tensor, nn.Parameter) and value.is_floating_point():
+            if isinstance(tensor, nn.Parameter) and value.is_floating_point() and tensor.is_meta:
+                # as layers begin, so that no part's gradients are lost beside another's
+                spread, middle = (value.shape[-1] ** -0.5, 0.0) if value.ndim > 1 else (0.1, float(not name.endswith("bias")))
+                value += (middle + spread * noise).to(value.dtype)
+            elif isinstance(tensor, nn.Parameter) and value.is_floating_point():
                 value += (noise * 0.1 * (value.abs().double().mean() + 0.1)).to(value.dtype)
             elif name.endswith("running_mean"):
                 value += (0.1 * noise).to(value.dtype)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch.distributions import Distribution
+
 from taskflow.models.pytorch.steps import Ref, TorchStep, leaves
 
 CHECKS = "TRANSFORMERS_DISABLE_TORCH_CHECK"
@@ -14,12 +16,15 @@ CHECKS = "TRANSFORMERS_DISABLE_TORCH_CHECK"
 
 @contextmanager
 def without_checks() -> Iterator[None]:
-    """Leave out transformers' checks of numbers in tensors within the block: tensors have none while they are recorded."""
-    before = os.environ.get(CHECKS)
+    """Leave out checks of numbers in tensors, transformers' and those of torch.distributions, within the block: tensors have none
+    while they are recorded."""
+    before, checked = os.environ.get(CHECKS), Distribution._validate_args
     os.environ[CHECKS] = "1"
+    Distribution.set_default_validate_args(False)
     try:
         yield
     finally:
+        Distribution.set_default_validate_args(checked)
         if before is None:
             del os.environ[CHECKS]
         else:

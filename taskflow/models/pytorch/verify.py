@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import chain
 from typing import Any
 
@@ -21,6 +21,7 @@ from taskflow.models.pytorch.follow import WATCHING, Followed, follow
 from taskflow.models.pytorch.locate import located
 from taskflow.models.pytorch.mixers import is_mixer
 from taskflow.models.pytorch.scans import TARGETS
+from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import Fixed, leaves
 from taskflow.models.pytorch.trial import (
     TOLERANCES,
@@ -81,7 +82,8 @@ def verified(module: nn.Module, examples: Sequence[Any], followed: Followed) -> 
                     raise
                 continue  # such as 1 / 0: nothing can be compared there
             if why is not None:
-                where = located(one, feeds)
+                with suppress(Unsupported):  # of what is only understood without numbers
+                    where = located(one, feeds)
                 break
         if why is None:
             return

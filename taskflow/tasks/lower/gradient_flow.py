@@ -16,6 +16,8 @@ def gradient_flow(graph: OperatorGraph) -> tuple[set[int], set[TensorKey], set[s
     """
     upstream: set[TensorKey] = set()
     for node in graph:
+        if node.operator.stops_gradient:
+            continue
         if any(p.trained for p in node.parameters) or any((t.node, t.index) in upstream for t in node.inputs):
             upstream.update((t.node, t.index) for t in node.outputs if t.spec.differentiable)
     downstream: set[TensorKey] = {(t.node, t.index) for t in graph.losses}

@@ -1,0 +1,35 @@
+"""detach: the same numbers, through which no gradient goes (PyTorch: torch.Tensor.detach, and what torch.no_grad computes)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from taskflow.operators.operator import NOTHING, Call, Keeps, register
+from taskflow.operators.tensor import Tensor
+from taskflow.operators.unary import Unary
+
+
+@register("detach")
+@dataclass(frozen=True, slots=True)
+class Detach(Unary):
+    """y = x, as if nothing trained lay before it: there are no backward tasks for its sake."""
+
+    kept: ClassVar[Keeps] = NOTHING
+    flops_per_element: ClassVar[int] = 0  # it moves memory
+    calculates: ClassVar[bool] = False
+    stops_gradient: ClassVar[bool] = True
+
+    def forward(self, call: Call) -> None:
+        call.outputs[0][...] = call.inputs[0]
+
+    def backward(self, call: Call) -> None:  # steps have no such task
+        if (dx := call.grad_inputs[0]) is not None:
+            dx.put(np.zeros_like(call.grad))
+
+
+def detach(input: Tensor, *, name: str | None = None) -> Tensor:
+    """The same numbers, taken as given: no gradient goes back through them. Any shape of floats in, the same out."""
+    return input.graph.apply(Detach(), (input,), name=name)[0]
