@@ -50,8 +50,8 @@ class Working:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, KeyboardInterrupt) and not hasattr(error, "said"):  # the innermost line comes first
-            error.said = self._text  # type: ignore[attr-defined]
+        if isinstance(error, KeyboardInterrupt) and not hasattr(error, "taskflow_at"):  # the innermost line comes first
+            error.taskflow_at = self._text  # type: ignore[attr-defined]
         if self in _SHOWN:
             _SHOWN.remove(self)
         if self._live is not None:
@@ -91,7 +91,7 @@ def note(text: str) -> None:
 
 def interruption(error: KeyboardInterrupt) -> str:
     """Return that Ctrl-C ended the work, and at what: what the innermost line had said last."""
-    return f"interrupted ({error.said})" if hasattr(error, "said") else "interrupted"
+    return f"interrupted ({error.taskflow_at})" if hasattr(error, "taskflow_at") else "interrupted"
 
 
 def is_terminal(stream: TextIO) -> bool:

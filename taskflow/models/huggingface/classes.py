@@ -70,7 +70,7 @@ def why_not_built(config: Any, error: Exception) -> str:
         together = "" if plain else "its entries do not go together, or one has a value that it cannot have: "
         from taskflow.models.pytorch import places
 
-        return f"{together}{one_line(error)}{places.said(places.raising_line(error.__traceback__))}"
+        return f"{together}{one_line(error)}{places.place_text(places.raising_line(error.__traceback__))}"
     given = {**config.to_dict(), **(config.to_dict().get("rope_scaling") or {}), **(config.to_dict().get("rope_parameters") or {})}
     entry = next((key for key, value in given.items() if isinstance(value, str) and value == error.args[0]), None)
     if entry is None:

@@ -32,7 +32,7 @@ from taskflow.models.pytorch.look import Fusion
 from taskflow.models.pytorch.masks import OF_MASKS, Mask, Side, makes_mask, masked_call
 from taskflow.models.pytorch.mixers import is_mixer
 from taskflow.models.pytorch.modules import IN_EITHER_ORDER, STATEFUL, is_leaf, layer_of
-from taskflow.models.pytorch.places import raising_line, said
+from taskflow.models.pytorch.places import place_text, raising_line
 from taskflow.models.pytorch.recording import ATTENTION, record_both
 from taskflow.models.pytorch.refused import require_plain
 from taskflow.models.pytorch.registry import (
@@ -97,14 +97,14 @@ def _follow(module: Any, examples: Sequence[Any], title: str, watch: Watch | Non
         found = _Following(graph, module, recording, watch).followed()
         return replace(found, savers=tuple(sorted(savers)), holds_frozen=frozen)
     except Unsupported as error:
-        raise ValueError(f"from_torch: {title}: {error}{said(raising_line(error.__traceback__))}") from error
+        raise ValueError(f"from_torch: {title}: {error}{place_text(raising_line(error.__traceback__))}") from error
     except Exception as error:  # whatever the module's code raises when it meets what has no numbers
         if isinstance(error, ValueError) and str(error).startswith("from_torch: "):
             raise
         why = (str(error).splitlines() or [""])[0]
         raise ValueError(
             f"from_torch: cannot follow {title} ({type(error).__name__}: {why}); its forward must run on examples of these "
-            f"shapes, and must not depend on numbers in tensors, only on shapes{said(raising_line(error.__traceback__))}"
+            f"shapes, and must not depend on numbers in tensors, only on shapes{place_text(raising_line(error.__traceback__))}"
         ) from error
 
 
@@ -145,8 +145,8 @@ class _Following:
                 elif step.number not in inside and step.kind != "unused":
                     self._settle(step, self._value(step))
             except (ValueError, TypeError) as error:  # of what is not supported, of operators, of arguments that a function has not
-                why = str(error).replace("made()", step.name)
-                raise ValueError(f"from_torch: {self.graph.name}: {step.describe()}: {why}{said(step.line)}") from error
+                why = str(error).replace("built()", step.name)
+                raise ValueError(f"from_torch: {self.graph.name}: {step.describe()}: {why}{place_text(step.line)}") from error
             self._remember(step, self.graph.nodes[before:])
         return mapped(self._result, self.recording.output)
 
@@ -176,12 +176,12 @@ class _Following:
                 part = self.module.get_submodule(step.target)
                 if layer_of(part) is None:
                     missing.setdefault((type(part).__name__, ""), []).append(step.target)
-                    lines.setdefault((type(part).__name__, ""), said(step.line))
+                    lines.setdefault((type(part).__name__, ""), place_text(step.line))
             elif step.kind == "function" and step.number not in fused and not _is_known(step.target):
                 own = hasattr(torch.Tensor, getattr(step.target, "__name__", "")) and step.target not in vars(torch).values()
                 kind = "a tensor's method" if own else "a function"
                 missing.setdefault((kind, step.name), []).append(step.name)
-                lines.setdefault((kind, step.name), f"{f' in {step.where}' if step.where else ''}{said(step.line)}")
+                lines.setdefault((kind, step.name), f"{f' in {step.where}' if step.where else ''}{place_text(step.line)}")
         if missing:
             named = [
                 f"{places[0]} ({kind[0]}{f', {len(places)} times' if len(places) > 1 else ''}){lines[kind]}"

@@ -92,7 +92,7 @@ def as_floats(graph: OperatorGraph, name: str, value: Any) -> Tensor | float:
 
 
 def _compared(relation: str) -> Handler:
-    def made(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask | Side:
+    def built(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask | Side:
         number = number_of(other)
         if isinstance(other, Fixed) and number is None:
             other = tensor_of(other, graph, name)
@@ -107,7 +107,7 @@ def _compared(relation: str) -> Handler:
         )
         return Mask(ops.compare(input, relation, other if number is None else int(number), name=name))
 
-    return made
+    return built
 
 
 for _relation in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -139,8 +139,8 @@ def opposite(graph: OperatorGraph, name: str, input: Any) -> Mask:
 def either(graph: OperatorGraph, name: str, input: Any, other: Any) -> Mask:
     """Logical or: not both are false."""
     turned = [_opposite_of(graph, f"{name}.{at}", value) for at, value in (("first", input), ("second", other))]
-    made: Mask = opposite(graph, name, both(graph, f"{name}.neither", *turned))
-    return made
+    result: Mask = opposite(graph, name, both(graph, f"{name}.neither", *turned))
+    return result
 
 
 def _opposite_of(graph: OperatorGraph, name: str, value: Any) -> Any:
@@ -285,12 +285,12 @@ def scattered(graph: OperatorGraph, name: str, input: Any, dim: int, index: Any,
     if index.shape[-1] * shape[-1] <= FEW_PAIRS:
         places = constant(graph, np.arange(shape[-1]).reshape((1,) * len(shape) + (-1,)), f"{name}.places")
         alone = ops.reshape(index, (*index.shape, 1), name=f"{name}.alone")
-        made = ops.sum(ops.compare(alone, "eq", places, name=f"{name}.each"), last, name=name)
+        result = ops.sum(ops.compare(alone, "eq", places, name=f"{name}.each"), last, name=name)
     else:
         rows = ops.reshape(index, (math.prod(shape[:-1]), index.shape[-1]), name=f"{name}.rows")
         each = constant(graph, np.broadcast_to(np.ones((), graph.dtype), rows.shape), f"{name}.ones")
-        made = ops.reshape(ops.scatter_add(each, rows, shape[-1], name=f"{name}.each"), shape, name=name)
-    return opposite(graph, f"{name}.others", Mask(made)) if ones else Mask(made)
+        result = ops.reshape(ops.scatter_add(each, rows, shape[-1], name=f"{name}.each"), shape, name=name)
+    return opposite(graph, f"{name}.others", Mask(result)) if ones else Mask(result)
 
 
 FEW_PAIRS = 65536  # of an index and a place in a row that are compared with each other

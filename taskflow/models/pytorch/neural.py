@@ -64,9 +64,9 @@ def linear(name: str, input: Any, weight: Any, bias: Any = None) -> Any:
     """input weight^T + bias."""
     known = [value.site.has(value.tensor) for value in (weight, bias) if isinstance(value, Held)]
     if isinstance(weight, Held) and len(weight.shape) == 2 and known != [False, True]:  # a bias of another layer
-        made = _layer(nn.Linear, input, {"weight": weight, "bias": bias}, out_features=weight.shape[0])
-        if made is not None:
-            return made
+        layer = _layer(nn.Linear, input, {"weight": weight, "bias": bias}, out_features=weight.shape[0])
+        if layer is not None:
+            return layer
     graph = graph_of(input, weight, bias)
     x, w = tensor_of(input, graph, name), tensor_of(weight, graph, name)
     require(w.ndim == 2, "the weight must have two dimensions")
@@ -96,7 +96,7 @@ def addmm(name: str, input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha
 def _convolution(kind: type[nn.Module], dims: int, turned: bool) -> Function:
     """A convolution with a module's parameters, whose weight may be normalised."""
 
-    def made(
+    def built(
         name: str, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, *args: Any, **named: Any
     ) -> Any:
         rest = dict(zip(("output_padding", "groups", "dilation") if turned else ("dilation", "groups"), args), **named)
@@ -114,13 +114,13 @@ def _convolution(kind: type[nn.Module], dims: int, turned: bool) -> Function:
             return filtered(name, input, weight, bias, options)
         planes = not isinstance(weight, Held) or as_planes(kind, weight.shape) == weight.shape
         require(planes, "by function only with images: the parameter of a torch.nn layer is turned into theirs")
-        made = _layer(kind, in_order(input), {"weight": weight, "bias": bias}, transposed=turned, **options)
-        if made is None and isinstance(weight, Held) and not turned and dims < 3:  # of another name, or beside what is no parameter
+        layer = _layer(kind, in_order(input), {"weight": weight, "bias": bias}, transposed=turned, **options)
+        if layer is None and isinstance(weight, Held) and not turned and dims < 3:  # of another name, or beside no parameter
             return filtered(name, input, weight, bias, options)
-        require(made is not None, "needs trained parameters called weight and bias, of one module inside of the whole")
-        return made
+        require(layer is not None, "needs trained parameters called weight and bias, of one module inside of the whole")
+        return layer
 
-    return made
+    return built
 
 
 for _kind, _dims in ((nn.Conv1d, 1), (nn.Conv2d, 2), (nn.Conv3d, 3), (nn.ConvTranspose1d, 1), (nn.ConvTranspose2d, 2)):
@@ -145,13 +145,13 @@ def embedding(
     """Rows of a module's table."""
     shape = weight.shape if isinstance(weight, Held) else (0, 0)
     x = tensor_of(input, graph_of(input, weight), name)
-    made = _layer(
+    layer = _layer(
         nn.Embedding, x, {"weight": weight}, num_embeddings=shape[0], embedding_dim=shape[1], padding_idx=padding_idx,
         max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse,
     )
     require(not isinstance(weight, Fixed), "a table that is not trained (requires_grad=False) has no counterpart; train it")
-    require(made is not None, "needs a parameter called weight, of a module inside of the whole")
-    return made
+    require(layer is not None, "needs a parameter called weight, of a module inside of the whole")
+    return layer
 
 
 # ---- normalisation -----------------------------------------------------------------------------------------------------------
@@ -163,11 +163,11 @@ def layer_norm(
 ) -> Any:
     """Normalisation over the last dimensions."""
     if len(normalized_shape) == 1 and bias is not None:
-        made = _layer(
+        layer = _layer(
             nn.LayerNorm, input, {"weight": weight, "bias": bias}, normalized_shape=tuple(normalized_shape), eps=eps
         )
-        if made is not None:
-            return made
+        if layer is not None:
+            return layer
     x = tensor_of(input, graph_of(input, weight, bias), name)
     return affine(name, normalised(name, x, len(normalized_shape), eps, centred=True), weight, bias)
 
@@ -184,11 +184,11 @@ def rms_norm(name: str, input: Any, normalized_shape: Sequence[int], weight: Any
 def group_norm(name: str, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """Normalisation over groups of channels."""
     if bias is not None:
-        made = _layer(
+        layer = _layer(
             nn.GroupNorm, input, {"weight": weight, "bias": bias}, num_groups=num_groups, eps=eps, affine=True
         )
-        if made is not None:
-            return made
+        if layer is not None:
+            return layer
     x = tensor_of(input, graph_of(input, weight, bias), name)
     _, channels, *rest = x.shape
     y = normalised_groups(name, x, num_groups, eps)
@@ -215,14 +215,14 @@ def instance_norm(
 def _as_layer(kind: type[nn.Module], **arguments: Any) -> Function:
     """A function that takes what a layer has as attributes, by the same names and in this order."""
 
-    def made(name: str, input: Tensor, *args: Any, **options: Any) -> Any:
+    def built(name: str, input: Tensor, *args: Any, **options: Any) -> Any:
         require(len(args) <= len(arguments), f"takes at most {len(arguments) + 1} arguments")
         named = dict(zip(arguments, args))
         unknown = [key for key in options if key not in arguments or key in named]
         require(not unknown, f"argument {unknown[0] if unknown else ''!r} is not understood")
         return LAYERS[kind](layer_site(name, input), SimpleNamespace(**{**arguments, **named, **options}), input)
 
-    return made
+    return built
 
 
 stands_for("gelu")(_as_layer(nn.GELU, approximate="none"))
@@ -338,10 +338,10 @@ def attention(
             q, k, v = (
                 ops.reshape(part, (-1, chunk, *part.shape[2:]), name=f"{name}.{at}_chunks") for part, at in zip((q, k, v), "qkv")
             )
-        made = ops.flash_attention(
+        output = ops.flash_attention(
             q, k, v, scale=scale, causal=is_causal or chunk is not None, window=window, dropout=dropout_p, name=f"{name}.attention"
         )
-        return Later(made if chunk is None else ops.reshape(made, whole, name=f"{name}.whole"), (1, 2), name)
+        return Later(output if chunk is None else ops.reshape(output, whole, name=f"{name}.whole"), (1, 2), name)
     q, k, v = (tensor_of(part, graph, name) for part in each)
     if enable_gqa:
         k, v = (

@@ -44,12 +44,12 @@ def _repeated(name: str, x: Tensor, dim: int, before: int, behind: int, mode: st
     runs = [(int(places[low]), high - low) for low, high in zip(starts, starts[1:])]
     if runs == [(0, size)]:
         return x
-    made: dict[tuple[int, int], Tensor] = {}
+    known: dict[tuple[int, int], Tensor] = {}
     for number, (first, count) in enumerate(runs):
-        if (first, count) not in made:
+        if (first, count) not in known:
             whole = (first, count) == (0, size)
-            made[first, count] = x if whole else ops.narrow(x, dim, first, count, name=f"{name}.run{number}")
-    parts = [made[run] for run in runs]
+            known[first, count] = x if whole else ops.narrow(x, dim, first, count, name=f"{name}.run{number}")
+    parts = [known[run] for run in runs]
     return parts[0] if len(parts) == 1 else ops.concat(parts, dim, name=name)
 
 
@@ -60,10 +60,10 @@ def pad(name: str, input: Tensor, pad: Sequence[int], mode: str = "constant", va
 
 
 def _layer(mode: str) -> Callable[..., Any]:
-    def made(site: Site, m: Any, x: Tensor) -> Any:
+    def built(site: Site, m: Any, x: Tensor) -> Any:
         return padded(site.name, x, m.padding, mode, getattr(m, "value", None))
 
-    return made
+    return built
 
 
 KINDS = {"constant": "ConstantPad", "reflect": "ReflectionPad", "replicate": "ReplicationPad", "circular": "CircularPad"}

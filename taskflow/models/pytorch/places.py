@@ -61,7 +61,7 @@ def raising_line(trace: TracebackType | None) -> CodePlace | None:
     return found
 
 
-def said(place: CodePlace | None) -> str:
+def place_text(place: CodePlace | None) -> str:
     """" (line 7 of model.py: `if x.sum() > 0:`)"; nothing where the source is not there."""
     code = (place.code or linecache.getline(place.file, place.line)).strip() if place is not None else ""
     if place is None or not code:

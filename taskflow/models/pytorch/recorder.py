@@ -137,8 +137,8 @@ class TorchRecorder(TorchFunctionMode):
         if self.paused:
             return func(*args, **kwargs)
         try:
-            if func in APART and (made := in_parts(self, func, args, kwargs)) is not NotImplemented:
-                return made
+            if func in APART and (result := in_parts(self, func, args, kwargs)) is not NotImplemented:
+                return result
             return self._called("function", func, args, kwargs, func)
         except Exception as error:
             self.error = self.error or error  # the module's own code may catch it and go another way than with numbers

@@ -92,8 +92,8 @@ def argmax(name: str, input: Tensor, dim: int | None = None, keepdim: bool = Fal
     require(dim is not None, "needs dim")
     at = range(input.ndim)[dim or 0]
     last = permuted(f"{name}.last", input, [*(i for i in range(input.ndim) if i != at), at])
-    made = ops.argmax(last, name=name)
-    return ops.reshape(made, (*input.shape[:at], 1, *input.shape[at + 1 :]), name=f"{name}.kept") if keepdim else made
+    place = ops.argmax(last, name=name)
+    return ops.reshape(place, (*input.shape[:at], 1, *input.shape[at + 1 :]), name=f"{name}.kept") if keepdim else place
 
 
 @stands_for("argmin")

@@ -40,17 +40,17 @@ def apart(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def in_parts(recorder: Any, target: Any, args: Any, kwargs: Any) -> Any:
     """Let a `TorchRecorder` record a function of `APART` by its parts, and return its result; NotImplemented for one of fixed
     tensors alone, and for arguments that are not understood."""
-    made = APART[target]
+    parts = APART[target]
     with recorder.pause():
         args, kwargs = mapped(recorder.in_shadow, args), mapped(recorder.in_shadow, kwargs)
         if not any(map(recorder.tracked, tensors_of((args, kwargs)))):
             return NotImplemented
     try:
-        inspect.signature(made).bind(*args, **kwargs)
+        inspect.signature(parts).bind(*args, **kwargs)
     except TypeError:
         return NotImplemented
     with recorder:
-        return made(*args, **kwargs)
+        return parts(*args, **kwargs)
 
 
 # ---- losses ------------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def _rnn_cell(activation: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 def _rnn(activation: Callable[[Any], Any]) -> Callable[..., Any]:
-    def made(
+    def built(
         input: Any, hx: Any, weights: Sequence[Any], has_biases: bool, num_layers: int, dropout: float, train: bool,
         bidirectional: bool, batch_first: bool,
     ) -> Any:
@@ -246,7 +246,7 @@ def _rnn(activation: Callable[[Any], Any]) -> Callable[..., Any]:
             x = F.dropout(x, dropout, train) if dropout and layer < num_layers - 1 else x
         return x if batch_first else x.transpose(0, 1), torch.stack(last)
 
-    return made
+    return built
 
 
 for _name, _activation in (("tanh", torch.tanh), ("relu", torch.relu)):

@@ -128,10 +128,10 @@ def _flops(graph: OperatorGraph) -> float:
 def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
     """True if the operators have the same names and kinds, but for what verification adds, and for other types."""
 
-    def said(graph: OperatorGraph) -> list[tuple[str, str]]:
+    def lines(graph: OperatorGraph) -> list[tuple[str, str]]:
         return [(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING) and n.operator.kind != "cast"]
 
-    return said(a) == said(b)
+    return lines(a) == lines(b)
 
 
 def _rounds(module: nn.Module, followed: Followed, kind: torch.dtype) -> bool:

@@ -316,7 +316,7 @@ class GraphTables:
 
     # ---- what crosses a group ----------------------------------------------------------------------------------------
     def _transfer(
-        self, read: Rect, there: Rect, partial: bool, itemsize: int, wanted: bool, made: bool, group: tuple[int, int, int]
+        self, read: Rect, there: Rect, partial: bool, itemsize: int, wanted: bool, computed: bool, group: tuple[int, int, int]
     ) -> GroupTransfer:
         nbytes = read.volume * itemsize
         if read.empty:
@@ -332,7 +332,7 @@ class GraphTables:
         both = read.intersect(there).volume if read.overlaps(there) else 0
         grows = read.volume / both if both else float(t * c * e)
         members = self._members(grows, t, c, e)
-        if not made:  # what comes from outside is put where it is read
+        if not computed:  # what comes from outside is put where it is read
             return GroupTransfer(nbytes, False)
         if read.volume <= there.volume or members.step == t * c:  # cut otherwise: each gives each a part
             ahead = self._exchange_seconds(members, nbytes)

@@ -36,14 +36,14 @@ def rotary_of(case: Case) -> Call:
 def recurrent_of(call: Call, states: int) -> Callable[[Case], Call]:
     """A recurrent layer that begins with zeros."""
 
-    def made(case: Case) -> Call:
+    def built(case: Case) -> Call:
         def run(x: Any, *weights: Any) -> Any:
             first = x.new_zeros(1, len(x), case.sizes[-1])
             return call(x, (first,) * states if states > 1 else first, list(weights), True, 1, 0.0, True, False, True)[0]
 
         return run
 
-    return made
+    return built
 
 
 def rms_norm_parts(x: Any, weight: Any) -> Any:
@@ -65,8 +65,8 @@ def experts_of(case: Case) -> Call:
         order = which.view(-1).argsort()
         counts = torch.bincount(which.view(-1), minlength=count)
         gate, up = grouped(x[order // chosen], wide, counts).chunk(2, -1)
-        made = grouped(nn.functional.silu(gate) * up, narrow, counts) * weights.view(-1)[order, None]
-        return torch.zeros_like(x).index_add(0, order // chosen, made)
+        rows = grouped(nn.functional.silu(gate) * up, narrow, counts) * weights.view(-1)[order, None]
+        return torch.zeros_like(x).index_add(0, order // chosen, rows)
 
     return call
 
@@ -106,25 +106,25 @@ def arrays_of(case: Case, dtype: torch.dtype, device: torch.device, most: float 
     """Return several copies of a case's arguments, as many as ``most``."""
     copies = max(1, int(min(MOST_COPIES, most, APART_BYTES // max(1, case.nbytes(dtype.itemsize)))))
 
-    def made(shape: tuple[int, ...]) -> torch.Tensor:
+    def array(shape: tuple[int, ...]) -> torch.Tensor:
         if shape[0] < 0:
             return torch.randint(-shape[0], shape[1:], device=device)
         return torch.randn(shape, dtype=torch.float32, device=device).to(dtype).requires_grad_()
 
-    return [[made(shape) for shape in case.shapes] for _ in range(copies)]
+    return [[array(shape) for shape in case.shapes] for _ in range(copies)]
 
 
 def phases_of(case: Case, arrays: Sequence[Sequence[torch.Tensor]]) -> list[Callable[[], Any]]:
     """Return forward and backward of all copies, one after the other. Both keep what they make until the next time."""
-    made, call = list[Any](), call_of(case)
+    results, call = list[Any](), call_of(case)
     trained = [value for given in arrays for value in given if value.requires_grad]
     with torch.no_grad():
         ones = [torch.ones_like(call(*given)) for given in arrays]
 
     def forward() -> None:
-        made[:] = [call(*given) for given in arrays]
+        results[:] = [call(*given) for given in arrays]
 
     def backward() -> Any:
-        return torch.autograd.grad(made, trained, ones)
+        return torch.autograd.grad(results, trained, ones)
 
     return [forward, backward]

@@ -91,8 +91,8 @@ def experts_of(case: Case) -> Call:
         order = jnp.argsort(which.reshape(-1))
         counts = jnp.bincount(which.reshape(-1), length=count)
         gate, up = jnp.split(jax.lax.ragged_dot(x[order // chosen], jnp.swapaxes(wide, 1, 2), counts), 2, -1)
-        made = jax.lax.ragged_dot(jax.nn.silu(gate) * up, jnp.swapaxes(narrow, 1, 2), counts)
-        return jnp.zeros_like(x).at[order // chosen].add(made * weights.reshape(-1)[order, None])
+        out = jax.lax.ragged_dot(jax.nn.silu(gate) * up, jnp.swapaxes(narrow, 1, 2), counts)
+        return jnp.zeros_like(x).at[order // chosen].add(out * weights.reshape(-1)[order, None])
 
     return call
 
@@ -170,9 +170,9 @@ def timed_case(case: Case, dtype: Any, devices: Sequence[Any], seconds: float) -
     arrays = arrays_of(case, dtype)
     forward = jax.jit(lambda integers, numbers: jax.vjp(partial(placed, case, call, integers), *numbers))
     backward = jax.jit(lambda back, ones: back(ones))
-    made = everywhere(forward, devices, *arrays)
-    ways = [jax.block_until_ready([(back, jnp.ones_like(result)) for result, back in made()])]
-    actions = (made, lambda: [backward(*one) for one in ways[0]])
+    pairs = everywhere(forward, devices, *arrays)
+    ways = [jax.block_until_ready([(back, jnp.ones_like(result)) for result, back in pairs()])]
+    actions = (pairs, lambda: [backward(*one) for one in ways[0]])
     return [CompiledTime(one.seconds / times, one.spread) for one in (taken(action, seconds / 2) for action in actions)]
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from taskflow.models.pytorch.exported.module import exported_module
-from taskflow.models.pytorch.places import raising_line, said
+from taskflow.models.pytorch.places import place_text, raising_line
 
 _EXPORT = os.path.join(os.path.dirname(torch.__file__), "export") + os.sep
 
@@ -74,7 +74,7 @@ def why_not_exported(error: BaseException) -> str | None:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     kind, text = type(error).__name__, (str(error).strip().splitlines() or [""])[0]
-    line = said(raising_line(cause.__traceback__)) or said(raising_line(error.__traceback__))
+    line = place_text(raising_line(cause.__traceback__)) or place_text(raising_line(error.__traceback__))
     if "DataDependent" in kind or "data-dependent" in str(error).lower():
         return f"torch.export refuses control flow that depends on numbers in tensors{line}"
     return f"torch.export refuses it{line}: {kind}: {text}"

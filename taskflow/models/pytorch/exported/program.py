@@ -21,7 +21,7 @@ from taskflow.models.pytorch.exported.layers import (
     counts_batches,
     layer_of_operator,
 )
-from taskflow.models.pytorch.places import CodePlace, is_theirs, said
+from taskflow.models.pytorch.places import CodePlace, is_theirs, place_text
 from taskflow.models.pytorch.site import Unsupported
 from taskflow.models.pytorch.steps import mapped
 from taskflow.wording import some
@@ -76,7 +76,7 @@ class ProgramCall:
 
     def described(self) -> str:
         """Return it as text for messages."""
-        return f"{named(self.target)}{f' in {self.path}' if self.path else ''}{said(self.place)}"
+        return f"{named(self.target)}{f' in {self.path}' if self.path else ''}{place_text(self.place)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def _block_of(node: Node, blocks: Mapping[str, GraphModule]) -> tuple[bool | Non
         return bool(args[0]), blocks[args[1].name], args[2:]
     if kind == "wrap_with_autocast":
         if args[2]:
-            raise Unsupported(f"{path_of(node) or 'forward'} uses autocast, which is not understood{said(place_of(node))}")
+            raise Unsupported(f"{path_of(node) or 'forward'} uses autocast, which is not understood{place_text(place_of(node))}")
         return None, blocks[args[4].name], args[5:]
     return None
 
