@@ -90,7 +90,7 @@ def note(text: str) -> None:
 
 
 def interruption(error: KeyboardInterrupt) -> str:
-    """Return that Ctrl-C ended the work, and at what: what the innermost line had said last."""
+    """Return that Ctrl-C ended the work, and at what: the last text of the innermost progress line."""
     return f"interrupted ({error.taskflow_at})" if hasattr(error, "taskflow_at") else "interrupted"
 
 

@@ -29,12 +29,12 @@ class CommandBudget:
 
     @property
     def rest(self) -> float:
-        """Seconds that are left; perhaps none."""
+        """Seconds that are left, at least 0."""
         return max(0.0, self.whole.seconds - (time.perf_counter() - self._began))
 
     @property
     def beside(self) -> float:
-        """Seconds that are left for the plans beside the one that was found; perhaps none."""
+        """Seconds that are left for the plans beside the one that was found, at least 0."""
         return inf if self.whole.seconds == inf else max(0.0, self.rest - self._more * self.whole.seconds)
 
     @property

@@ -127,7 +127,7 @@ def explain_command(
         if outcomes:
             tell("\n" + what_if_in_words(result["what_if"], found.seconds))
         if interrupted:
-            tell("\ninterrupted: what else was asked for is not there")
+            tell("\ninterrupted: the rest was not computed")
     if interrupted:
         sys.exit(INTERRUPTED)
 

@@ -34,8 +34,8 @@ def _limits(found: Explanation) -> str:
     if found.bubble is not None:
         lines.append(_bubble(found.bubble))
     if found.explained < found.devices:
-        shown, every = f"{found.explained:,}", f"{found.devices:,}"
-        lines.append(f"All this, and the path below, is of {shown} devices, which stand for all {every}: replicas do the same.")
+        shown = f"{found.explained:,} devices, which stand" if found.explained > 1 else "one device, which stands"
+        lines.append(f"All this, and the path below, is of {shown} for all {found.devices:,}: replicas do the same.")
     return "\n".join(lines)
 
 
@@ -87,7 +87,8 @@ def _path(found: Explanation, top: int) -> str:
             nbytes(moved) if moved else "",
         ])
     left = len(found.stretches) - len(shown)
-    rest = f"\n{left} shorter stretch{'es are' if left > 1 else ' is'} left out (--top)." if left else ""
+    many = "stretches with less of the path are" if left > 1 else "stretch with less of the path is"
+    rest = f"\n{left} {many} left out (--top)." if left else ""
     table = render(["critical path", "of", "where", "from", "takes", "share", "bytes"], rows, words=(0, 1, 2), spare=(6, 3, 5))
     mixed = " A stretch includes short tasks of other kinds between its own." if any(s.others for s in shown) else ""
     return f"{table}\nThe path is as long as the step: each task starts when the one before it ends.{mixed}{rest}"

@@ -14,7 +14,7 @@ from taskflow.cli.options import FAILED, emit, output_options, plan_options, see
 from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem
 from taskflow.cli.progress import working
 from taskflow.cli.tables import nbytes, seconds, tell
-from taskflow.export import TARGETS, Exported, exported
+from taskflow.export import TARGETS, Exported, exported, kept_gradients
 from taskflow.mapper import Strategy
 from taskflow.writing import replacing
 
@@ -53,8 +53,8 @@ def export_command(
         found = exported(problem.graph, strategy, target, Path(out).name)
         before = _row(problem, strategy)
         after = _row(problem, found.nearest) if found.differences else before
-        kept = problem.memory_check.kept_gradients(found.nearest) if target not in ("jax", "onnx") else 0
-        stays = f"{target} keeps gradients until the update, {nbytes(kept)} more than the plan of one micro-batch has"
+        kept = kept_gradients(target, problem.graph, problem.memory_check, found.nearest)
+        stays = f"{target} keeps gradients until the update: {nbytes(kept)} more than predicted, since the plan has one micro-batch"
         found = replace(found, notes=(*found.notes, *_of_rule(str(problem.made_from.get("rule")), target), *[stays] * (kept > 0)))
     fine = nearest or not found.differences
     written = _write(found, Path(out)) if fine else []
@@ -79,7 +79,7 @@ def _of_rule(rule: str, target: str) -> list[str]:
     """What to say of a plan's update rule to a target that trains with Adam unless it is told otherwise."""
     if target not in OF_ADAM or rule in ("adam", "adamw"):
         return []
-    return [f"seconds and memory are of --rule {rule}; {target} trains with Adam, two float32 numbers a weight, unless you say so"]
+    return [f"seconds and memory are of --rule {rule}; {target} trains with Adam (two float32 numbers a weight) by default"]
 
 
 def _row(problem: Problem, strategy: Strategy) -> dict[str, Any]:

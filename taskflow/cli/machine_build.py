@@ -44,12 +44,12 @@ def build_command(files: tuple[str, ...], out: str, like: str | None, name: str 
     found = measurements_of(texts) if texts else read_probes(files)
     result = built(found, name or Path(out).stem, base)
     save(result.machine, out)
-    result_row = _summary(result, list(found.missing))
+    summary = _summary(result, list(found.missing))
     if as_json:
-        emit({"written": out, **result_row})
+        emit({"written": out, **summary})
         return
     if not quiet:
-        tell(_text(result_row))
+        tell(_text(summary))
     tell(f"wrote {out}: {result.machine}; use it with --machine {out}")
 
 
@@ -57,8 +57,8 @@ def _summary(result: Built, missing: list[str]) -> dict[str, Any]:
     return {"machine": result.machine.name, "errors": dict(result.errors), "kept": list(result.kept), "missing": missing}
 
 
-def _text(result_row: dict[str, Any]) -> str:
-    rows = [(what, f"{error:.1%}") for what, error in result_row["errors"].items()]
+def _text(summary: dict[str, Any]) -> str:
+    rows = [(what, f"{error:.1%}") for what, error in summary["errors"].items()]
     parts = [render(("fitted", "mean error"), rows, words=(0,))] if rows else []
-    parts += [f"not measured: {text}" for text in (*result_row["kept"], *result_row["missing"])]
+    parts += [f"not measured: {text}" for text in (*summary["kept"], *summary["missing"])]
     return "\n".join(parts)

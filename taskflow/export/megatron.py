@@ -68,7 +68,7 @@ def megatron_flags(graph: OperatorGraph, hybrid: Hybrid) -> Flags:
         words.append("--sequence-parallel")
     if plan.context > 1:
         words += [f"--context-parallel-size {plan.context}", f"--cp-comm-type {'p2p' if plan.ring else 'all_gather'}"]
-    if plan.experts > 1:  # a tensor group shares a replica's experts one by one; what it does untold is an all-gather
+    if plan.experts > 1:  # a tensor group shares a replica's experts one by one; its default is an all-gather
         words += [
             f"--expert-model-parallel-size {plan.experts * plan.tensor}", "--expert-tensor-parallel-size 1",
             "--moe-token-dispatcher-type alltoall",
@@ -119,17 +119,17 @@ def _network(graph: OperatorGraph) -> tuple[list[str], list[str]]:
         ]
     notes = ["tokenizer and data are arguments of your own"]
     if sizes.balance:
-        notes.append("so is --moe-aux-loss-coeff, which is 0 if nobody says it")
+        notes.append("so is --moe-aux-loss-coeff, whose default is 0")
     if sizes.places:
         notes.append(
             f"experts of the plan have places for {sizes.places:.3g} times the mean; Megatron-LM's have for all unless "
-            f"--moe-expert-capacity-factor {sizes.places:.3g} is said"
+            f"--moe-expert-capacity-factor {sizes.places:.3g} is given"
         )
     return _sizes(sizes), notes
 
 
 def _sizes(of: DecoderSizes) -> list[str]:
-    """Arguments for a network of these sizes. What Megatron-LM does unless it is told is said, too: dropout of 0.1, and words up to
+    """Arguments for a network of these sizes. Where its defaults differ they are given, too: dropout of 0.1, and words up to
     a multiple of 128 for each rank of a tensor group."""
     words = [
         f"--num-layers {of.layers}", f"--hidden-size {of.hidden}", f"--ffn-hidden-size {of.inner}",

@@ -29,6 +29,15 @@ TRIES = 2
 PIPELINES = ("pipeline", "virtual")  # choices of pipelines
 
 
+def kept_gradients(target: str, graph: OperatorGraph, memory: MemoryCheck, strategy: Strategy) -> int:
+    """Return the bytes that gradients take in a framework beyond what a plan counts (`MemoryCheck.kept_gradients`). None in JAX,
+    where a step is compiled as a whole; nor in PyTorch's modules of 16 bits, whose plans count float32 copies that they do not
+    have."""
+    if target in ("jax", "onnx") or (target == "torch" and graph.dtype.itemsize == 2):
+        return 0
+    return memory.kept_gradients(strategy)
+
+
 class Framework:
     """A framework that a search finds plans for, and a network (`taskflow.optimizer.PlanTarget`)."""
 
@@ -72,7 +81,7 @@ class Framework:
             return f"{self.name} cannot express it"
         if memory is None or self.name == "jax":
             return ""
-        more = found.more_bytes + memory.kept_gradients(strategy)
+        more = found.more_bytes + kept_gradients(self.name, self.graph, memory, strategy)
         least = min(processor.memory_bytes for processor in memory.machine.processors)
         return f"{self.name} keeps {more} bytes more than planned" if max(memory.peaks(strategy)[0]) + more > least else ""
 

@@ -113,7 +113,8 @@ def _require_micro_batches(plan: HybridPlan, many: int) -> None:
     """Raise ValueError unless a pipeline's micro-batches are as many as PyTorch's schedules ask for."""
     if plan.pipeline > 1 and plan.schedule is PipelineSchedule.ONE_F_ONE_B and plan.virtual == 1 and many < plan.pipeline:
         raise ValueError(
-            f"PyTorch's 1F1B needs as many micro-batches as stages, {plan.pipeline}, got {many}; take schedule=gpipe or fewer mb"
+            f"PyTorch's 1F1B needs as many micro-batches as stages, {plan.pipeline}, got {many}; take schedule=gpipe or a "
+            "smaller mb"
         )
 
 
@@ -137,7 +138,11 @@ def _network(graph: OperatorGraph) -> list[str]:
     except ValueError as why:
         return [f"# seq_len and [model] of your own: {why}"]
     name = FLAVORS.get((of.layers, of.hidden, of.inner, of.heads, of.key_heads, of.vocabulary))
-    if name is not None and replace(of, eps=1e-5, theta=5e5, stretch=8.0, rms=True, gated=True, dropout=0.0) == of and not of.tied:
+    own = replace(
+        of, eps=1e-5, theta=5e5, stretch=8.0, rms=True, gated=True, dropout=0.0, attention_dropout=0.0, tied=False, bias=False,
+        head_bias=False, head_norms=False, positions=0, experts=0, chosen=0, head_size=of.hidden // of.heads,
+    )
+    if name is not None and own == of:
         return [f"seq_len = {of.steps}", "", "[model]", 'name = "llama3"', f'flavor = "{name}"']
     return [
         f"seq_len = {of.steps}", "",

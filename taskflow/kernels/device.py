@@ -18,7 +18,7 @@ Numbers = Callable[[float, int, int], Sequence[float]]
 
 
 class DeviceMissing(OSError):
-    """Error for a device that is not available. The message says in one sentence what is missing and how to mend it."""
+    """Error for a device that is not available. The message says in one sentence what is missing and how to get it."""
 
 
 class Recorder(ABC):

@@ -24,30 +24,30 @@ def checked(plan: HybridPlan, graph: OperatorGraph, strategy: Strategy) -> tuple
     """Return ``plan`` with every degree set, if it gives the strategy: its cuts and places, pipeline, synchronisation,
     recomputation and exchanges. Else return None, and where the strategy first differs from it."""
     try:
-        result = map_graph(HybridParallel(plan), graph, host(strategy.processors))
+        planned = map_graph(HybridParallel(plan), graph, host(strategy.processors))
     except ValueError as error:
         return None, str(error)
-    why = next(_differences(graph, strategy, result), "")
-    return (None, why) if why else (result.plan, "")
+    why = next(_differences(graph, strategy, planned), "")
+    return (None, why) if why else (planned.plan, "")
 
 
-def _differences(graph: OperatorGraph, strategy: Strategy, result: Strategy) -> Iterator[str]:
+def _differences(graph: OperatorGraph, strategy: Strategy, planned: Strategy) -> Iterator[str]:
     """Sentences about where a strategy differs from the one that its plan makes."""
     for node in graph:
-        here, there = strategy[node.name], result[node.name]
+        here, there = strategy[node.name], planned[node.name]
         if here != there:
             yield f"{node.name} is {here.describe(node)}, in the plan {there.describe(node)}"
-    if strategy.pipeline != result.pipeline:
-        yield f"its pipeline is {strategy.pipeline}, in the plan {result.pipeline}"
+    if strategy.pipeline != planned.pipeline:
+        yield f"its pipeline is {strategy.pipeline}, in the plan {planned.pipeline}"
     for what, some in strategy.again.sets().items():
-        if different := some ^ result.again.sets()[what]:
+        if different := some ^ planned.again.sets()[what]:
             name, states = min(different), AGAIN_STATES[what]
             yield f"{name} is {states[name not in some]}, in the plan {states[name in some]}"
     for layer in dict.fromkeys(parameter.layer for parameter in graph.parameters):
-        if strategy.sync(layer) != result.sync(layer):
-            yield f"weights of {layer} are synchronised by {strategy.sync(layer)}, in the plan by {result.sync(layer)}"
-    if strategy.exchange is not result.exchange:
-        yield f"tensors are exchanged by {strategy.exchange.value}, in the plan by {result.exchange.value}"
+        if strategy.sync(layer) != planned.sync(layer):
+            yield f"weights of {layer} are synchronised by {strategy.sync(layer)}, in the plan by {planned.sync(layer)}"
+    if strategy.exchange is not planned.exchange:
+        yield f"tensors are exchanged by {strategy.exchange.value}, in the plan by {planned.exchange.value}"
     # Where replicas only share samples, the machine decides how sums of losses are added: a plan does not say it.
-    if result.exchange is not Exchange.COPIES and strategy.sums is not result.sums:
-        yield f"partial values are summed by {strategy.sums.value}, in the plan by {result.sums.value}"
+    if planned.exchange is not Exchange.COPIES and strategy.sums is not planned.sums:
+        yield f"partial values are summed by {strategy.sums.value}, in the plan by {planned.sums.value}"

@@ -79,8 +79,8 @@ class CausalConv1d(Operator):
     def _filtered(self, call: Call, y: Array) -> None:
         """Fill ``y`` with the sum, before silu."""
         y[...] = call.weights[1] if self.bias else 0
-        for weight, seen, result in self._taps(call):
-            y[:, result] += weight * call.inputs[0][:, seen]
+        for weight, seen, written in self._taps(call):
+            y[:, written] += weight * call.inputs[0][:, seen]
 
     def forward(self, call: Call) -> None:
         (y,) = call.outputs
@@ -99,13 +99,13 @@ class CausalConv1d(Operator):
             dy = dy * gate * (1 + y * (1 - gate))
         if target is not None:
             dx = np.zeros_like(x)
-            for weight, seen, result in self._taps(call):
-                dx[:, seen] += weight * dy[:, result]
+            for weight, seen, written in self._taps(call):
+                dx[:, seen] += weight * dy[:, written]
             target.put(dx)
         if (weights := call.grad_weights[0]) is not None:
             each = np.empty_like(call.weights[0])
-            for k, (_, seen, result) in enumerate(self._taps(call)):
-                each[:, 0, k] = (x[:, seen] * dy[:, result]).sum(axis=(0, 1))
+            for k, (_, seen, written) in enumerate(self._taps(call)):
+                each[:, 0, k] = (x[:, seen] * dy[:, written]).sum(axis=(0, 1))
             weights.put(each)
         if self.bias and (biases := call.grad_weights[1]) is not None:
             biases.put(dy.sum(axis=(0, 1)))

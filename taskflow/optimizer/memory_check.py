@@ -125,10 +125,10 @@ class MemoryCheck:
     def kept_gradients(self, strategy: Strategy) -> int:
         """Return the bytes that the fullest device needs in a framework that keeps gradients until the update, beyond `peaks`. The
         runtime gives a layer's up as soon as they are used, which is within the backward pass of a step of one micro-batch."""
-        needs, found = self.needs(strategy), 0
-        for use, updating in zip(needs.uses or (), self.estimate.updating(strategy)):
-            found = max(found, use.weights + use.state + updating)
-        return max(0, found - max(needs.nbytes))
+        needs, (kept, updating) = self.needs(strategy), self.estimate.updating(strategy)
+        if needs.uses is not None:
+            kept = [use.weights + use.state for use in needs.uses]
+        return max(0, max(map(sum, zip(kept, updating))) - max(needs.nbytes))
 
     def spare(self, strategy: Strategy) -> list[float]:
         """Return bytes by processor that a plan leaves of what it may use; negative if it needs more."""

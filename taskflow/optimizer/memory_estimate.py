@@ -147,10 +147,11 @@ class MemoryEstimate:
         least, most = ([w + p + max(a, b) for w, p, a, b in zip(weights.kept, packed, ahead, of)] for of in back)
         return least, most
 
-    def updating(self, strategy: Strategy) -> list[int]:
-        """Return bytes by processor of the gradients that the update uses: of all weights that a processor holds, or of its shares
-        where replicas keep shares of gradients (ZeRO's stages 2 and 3)."""
-        return self._weight_bytes(strategy).updating
+    def updating(self, strategy: Strategy) -> tuple[list[int], list[int]]:
+        """Return bytes by processor of what is kept from step to step, and of the gradients that the update uses. These are of all
+        weights that a processor holds, or of its shares where replicas keep shares of gradients (ZeRO's stages 2 and 3)."""
+        found = self._weight_bytes(strategy)
+        return found.kept, found.updating
 
     def _backward(self, strategy: Strategy, weights: _WeightMemory, live: list[int], stays: bool) -> list[int]:
         """Return the most that lives at once in the backward pass, of values ``live`` at its begin. ``stays``: gradients of weights
@@ -162,7 +163,7 @@ class MemoryEstimate:
         arriving: dict[str, dict[int, int]] = {}
         for (layer, processor), nbytes in weights.arriving.items():
             arriving.setdefault(layer, {})[processor] = nbytes
-        result: set[str] = set()
+        begun_layers: set[str] = set()
         used: dict[int, dict[int, int]] = {}  # node -> processor -> gradients of its outputs that readers have made
         for node in reversed(self.graph.nodes):
             self._evaluator.checkpoint()
@@ -175,9 +176,9 @@ class MemoryEstimate:
                     live[processor] += nbytes
                     ends[processor] = ends.get(processor, 0) + nbytes
             for layer in dict.fromkeys(parameter.layer for parameter in node.parameters):
-                for processor, nbytes in begun.get(layer, {}).items() if layer not in result else ():
+                for processor, nbytes in begun.get(layer, {}).items() if layer not in begun_layers else ():
                     live[processor] += nbytes
-                result.add(layer)
+                begun_layers.add(layer)
             outputs = held.outputs if node.number in self._active else {}
             for processor, nbytes in outputs.items():  # the sum of the readers' parts, and one that arrives
                 most[processor] = max(most[processor], live[processor] + nbytes)

@@ -77,7 +77,7 @@ class _Way:
     def __init__(
         self, sums: PlanSums, machine: Cluster, check: MemoryCheck, plan: HybridPlan, over: Callable[[], bool]
     ) -> None:
-        self._sums, self._machine, self._room, self._plan, self._over = sums, machine, check, plan, over
+        self._sums, self._machine, self._check, self._plan, self._over = sums, machine, check, plan, over
         self._have = min(processor.memory_bytes for processor in machine.processors)
         self._planned: dict[int, float] = {}
         self._whole = plan.zero < 2  # weights and gradients lie there all the time
@@ -108,7 +108,7 @@ class _Way:
     def _step(self, size: int) -> float:
         if size not in self._planned and not self._over():
             strategy = map_graph(HybridParallel(replace(self._plan, micro_batch=size)), self._sums.graph, self._machine)
-            self._planned[size] = max(self._room.peaks(strategy)[0])
+            self._planned[size] = max(self._check.peaks(strategy)[0])
         return self._planned.get(size, inf)
 
     def _needs(self, size: int) -> float:

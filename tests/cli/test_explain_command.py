@@ -63,7 +63,7 @@ def test_ctrl_c_leaves_what_is_explained_already(plan: str, monkeypatch: pytest.
     value = read("explain", plan, "--what-if", "links=2x", code=130)
     assert value["interrupted"] and "what_if" not in value
     assert {**value, "interrupted": False} == whole
-    assert run("explain", plan, code=130).endswith("interrupted: what else was asked for is not there\n")
+    assert run("explain", plan, code=130).endswith("interrupted: the rest was not computed\n")
 
 
 def test_ctrl_c_says_what_it_ended(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_an_exchange_holds_a_slab_beside_what_it_is_given_and_makes(monkeypatch:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             found = func(*args, **(kwargs or {}))
             if isinstance(found, torch.Tensor) and not found._is_view():
-                self.made_from += (found.untyped_storage().nbytes(),)
+                self.made += (found.untyped_storage().nbytes(),)
             return found
 
     monkeypatch.setattr(exchange.dist, "all_to_all_single", lambda received, sent, group: received.copy_(sent))

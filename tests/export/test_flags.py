@@ -281,7 +281,7 @@ def test_places_of_experts_are_a_note_and_not_a_limit() -> None:
     text = exported(graph, strategy_of(graph, "d8 e4 mb1 zero1"), "megatron", "plan.args").files["plan.args"]
     flags = parsed(text)
     assert (flags.num_experts, flags.moe_router_topk, flags.expert_model_parallel_size) == (4, 2, 4)
-    assert "--moe-expert-capacity-factor 1.67 is said" in text and "--moe-aux-loss-coeff" in text
+    assert "--moe-expert-capacity-factor 1.67 is given" in text and "--moe-aux-loss-coeff" in text
 
 
 def test_megatron_is_told_what_it_would_do_otherwise() -> None:

@@ -13,7 +13,7 @@ PRECISION_VARIABLE = "TASKFLOW_PRECISION"
 
 
 def gpu_missing() -> str | None:
-    """Return None if a GPU can be used, else a sentence that says what is missing and how to mend it."""
+    """Return None if a GPU can be used, else a sentence that says what is missing and how to get it."""
     try:
         _visible()
     except DeviceMissing as error:

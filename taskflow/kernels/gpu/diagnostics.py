@@ -39,7 +39,7 @@ REMEDIES: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def remedy(error: BaseException) -> str:
-    """Return one clause on how to mend an error, or on where to look if the error is not known."""
+    """Return one clause on how to correct an error, or on where to look if the error is not known."""
     message = f"{type(error).__name__} {error}".lower()
     for signs, hint in REMEDIES:
         if any(sign in message or sign in message.replace(" ", "") for sign in signs):

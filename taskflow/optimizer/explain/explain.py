@@ -5,7 +5,7 @@ Everything is derived from the simulated timeline of the task graph that the run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, isclose
 
@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from taskflow.machine import Machine
 from taskflow.optimizer.evaluate import Evaluator, PathSegment, critical_path, has_no_timeline
-from taskflow.optimizer.evaluate.folded import FoldedStep, replica_course, replica_operators, replica_path
+from taskflow.optimizer.evaluate.folded import (
+    FoldedResources,
+    FoldedStep,
+    replica_course,
+    replica_operators,
+    replica_path,
+)
 from taskflow.optimizer.explain.bubble import Bubble, bubble_of
 from taskflow.optimizer.explain.labels import Label, TaskPurpose, labels
 from taskflow.tasks import Task, link_names, resources
@@ -130,7 +136,7 @@ def _of_replica(evaluator: Evaluator, step: FoldedStep) -> Explanation:
         found.append(known.setdefault(label, label))
     return _explained(
         evaluator, tasks, found, replica_path(step, on), step.makespan, np.array([on.ready, on.start, on.end]),
-        busiest(tasks, step.seconds.tolist(), machine, step.occupies.of), step.alike[step.whole.origin].tolist(),
+        busiest(tasks, step.seconds.tolist(), machine, step.occupies), step.alike[step.whole.origin].tolist(),
         len(step.replicas.images),
     )
 
@@ -269,10 +275,10 @@ def operator_costs(
 
 
 def busiest(
-    tasks: Sequence[Task], seconds: Sequence[float], machine: Machine, occupied: Callable[[Task], tuple[int, ...]] | None = None
+    tasks: Sequence[Task], seconds: Sequence[float], machine: Machine, folded: FoldedResources | None = None
 ) -> tuple[Busy, ...]:
     """Return every processor and link in use with its busy seconds, the busiest first. They include messages that a processor
-    copies by itself. ``seconds``: of each task; ``occupied``: by default `resources`."""
+    copies by itself. ``seconds``: of each task; ``folded``: what those of a replica occupy, a link for all that are used alike."""
     count = len(machine.processors)
     used: dict[int, float] = {}
     names = {p.number: f"device {p.number}" for p in machine.processors}
@@ -280,8 +286,9 @@ def busiest(
     for task, takes in zip(tasks, seconds):
         key = task.kind, task.source, task.processors, type(task.work)
         if key not in known:
-            names.update(link_names(task, machine))
-            known[key] = resources(task, machine) if occupied is None else occupied(task)
+            for link, name in link_names(task, machine).items():
+                names.setdefault(link if folded is None else folded.images((link,))[0], name)
+            known[key] = resources(task, machine) if folded is None else folded.of(task)
         for resource in known[key]:
             used[resource] = used.get(resource, 0.0) + takes
     ranked = sorted(used.items(), key=lambda item: (-item[1], item[0]))

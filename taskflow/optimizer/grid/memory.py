@@ -48,7 +48,7 @@ def memory_of_plan(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> Plan
 def rank_memories(sums: PlanSums, plan: HybridPlan, micro_batches: int) -> list[PlanMemory]:
     """Return the memory of a device of each rank of the pipeline. With one micro-batch each gradient is summed, used and freed in
     the backward pass, while what the forward pass has kept goes: where most is kept there are none. But gradients that are summed
-    by shares are whole until then, those of a layer or block at once; these count as what passes keep."""
+    by shares are held whole for one layer or block at a time, and counted with activations."""
     needs, reduced = _whole_memories(sums, plan, micro_batches), sums.weights(plan).reduced
     own = (plan.schedule.stages(rank, plan.pipeline, plan.virtual) for rank in range(plan.pipeline))
     needs = [replace(need, activations=need.activations + float(reduced[of].max())) for need, of in zip(needs, own)]

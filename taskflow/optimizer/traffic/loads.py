@@ -166,20 +166,20 @@ class Loads:
         self, tensor: Tensor, giver: Node, back: bool, uses: Sequence[tuple[Node, int]], configs: Mapping[str, OpConfig]
     ) -> Vector:
         """Messages from the pieces that write a tensor to all that read it, and of its gradient ``back``."""
-        result = makers(self._accesses(giver, configs[giver.name]), configs[giver.name], tensor.index)
-        held = owned(result)
+        of_parts = makers(self._accesses(giver, configs[giver.name]), configs[giver.name], tensor.index)
+        held = owned(of_parts)
         read = needed((self._accesses(r, configs[r.name]), configs[r.name], i) for r, i in uses)
         volume = common(read, held)
-        partial = self._add_up(result, volume, read.processor)
+        partial = self._add_up(of_parts, volume, read.processor)
         nbytes = (partial + sent(volume, read, held, self._n)[0]) * tensor.dtype.itemsize
         busy = self._links.busy(nbytes)
         return busy + self._links.busy(nbytes.reshape(self._n, self._n).T.ravel()) if back else busy
 
-    def _add_up(self, result: Makers, volume: Vector, readers: Numbers) -> Vector:
+    def _add_up(self, of_parts: Makers, volume: Vector, readers: Numbers) -> Vector:
         """Elements [source x n + target] that add up partial values. From ``volume`` [read, Rect] of what ``readers`` get of the
         owners it takes away what they have themselves when an all-reduce is over."""
         messages: Vector = np.zeros(self._n**2)
-        for at, (rect, of) in enumerate(result.items()):
+        for at, (rect, of) in enumerate(of_parts.items()):
             owner, *others = of
             if not others:
                 continue

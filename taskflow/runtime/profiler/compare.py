@@ -96,8 +96,8 @@ def differences(content: Mapping[str, Any]) -> Differences:
     spans = [event for event in content["traceEvents"] if event["ph"] == "X"]
     by_task = _tasks(spans, len(steps))
     rows: dict[tuple[str, str], Row] = {}
-    for about_task, row, _ in by_task:
-        key = about_task["operator"], row.phase
+    for known, row, _ in by_task:
+        key = known["operator"], row.phase
         before = rows.get(key, Row(*key, 0, 0.0, 0.0, 0.0, 0))
         rows[key] = Row(
             *key, before.tasks + 1, before.predicted_seconds + row.predicted_seconds,
@@ -115,7 +115,7 @@ def differences(content: Mapping[str, Any]) -> Differences:
 
 def _tasks(spans: list[Any], steps: int) -> list[tuple[Mapping[str, Any], Row, bool]]:
     """Return what is said of each task, its row, and whether it is a message, by task number."""
-    about_task: dict[int, Mapping[str, Any]] = {}
+    known: dict[int, Mapping[str, Any]] = {}
     names: dict[int, str] = {}
     measured: dict[int, list[float]] = {}
     waited: dict[int, list[float]] = {}
@@ -126,7 +126,7 @@ def _tasks(spans: list[Any], steps: int) -> list[tuple[Mapping[str, Any], Row, b
         if number is None:
             continue
         if event["cat"] == PREDICTED:
-            about_task[number], names[number], predicted[number] = arguments, event["name"], seconds
+            known[number], names[number], predicted[number] = arguments, event["name"], seconds
         elif event["cat"] == "compute":
             measured.setdefault(number, []).append(seconds)
         elif event["cat"] == "wait":
@@ -134,8 +134,8 @@ def _tasks(spans: list[Any], steps: int) -> list[tuple[Mapping[str, Any], Row, b
             if (flight := arguments.get("flight_microseconds")) is not None:
                 measured.setdefault(number, []).append(flight * 1e-6)
     found = []
-    for number in sorted(about_task):
-        about = about_task[number]
+    for number in sorted(known):
+        about = known[number]
         row = Row(
             names[number] + (f" {about['route']}" if "route" in about else ""), about["phase"], 1, predicted[number],
             median(measured[number]) if number in measured else 0.0, sum(waited.get(number, ())) / steps, about["bytes"],

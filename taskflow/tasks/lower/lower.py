@@ -142,15 +142,15 @@ def lower(
         raise ValueError(f"lower: clip_norm must be a number above 0, or None, got {clip_norm!r}")
     if part is not None and ((graph.carries and not part.alone) or rule is None):
         raise NotAlikeError("lower: carried states are not lowered in part")
-    result = shared or cut_graph(graph, strategy, part, checkpoint)
-    emit, layout = Emitter(strategy.processors), result.layout
+    cut = shared or cut_graph(graph, strategy, part, checkpoint)
+    emit, layout = Emitter(strategy.processors), cut.layout
     needed = None if wanted is None else needed_for(graph, wanted)
-    pieces = result.pieces if needed is None else _in_evaluation(result.pieces)
+    pieces = cut.pieces if needed is None else _in_evaluation(cut.pieces)
     state = Lowering(
-        graph, strategy, emit, pieces, layout, result.active, result.needs_gradient, select_source, prefix, needed, result.shards
+        graph, strategy, emit, pieces, layout, cut.active, cut.needs_gradient, select_source, prefix, needed, cut.shards
     )
     state.part = state.gathers.part = part
-    state.gathers.late = result.late
+    state.gathers.late = cut.late
     state.checkpoint = checkpoint
     for bundle in layout.bundles:
         for processor in bundle.group if part is None else part.here(bundle.group):

@@ -122,13 +122,13 @@ class Owners:
 
     def replace(self, parts: Mapping[Rect, Sequence[tuple[int, int]]]) -> None:
         """Replace the buffers of owning pieces' values. Given by Rect: the processor and buffer of each partial value."""
-        for rect, result in parts.items():
+        for rect, holders in parts.items():
             if rect in self.shares:
                 continue  # `place` says where they are
-            self.pieces[rect.lo] = (rect, *result[0])
+            self.pieces[rect.lo] = (rect, *holders[0])
             if rect in self.summed:
                 held: dict[int, int] = {}
-                for processor, buffer in result:
+                for processor, buffer in holders:
                     held.setdefault(processor, buffer)
                 self.summed[rect] = held
         self._found.clear()

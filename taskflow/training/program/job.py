@@ -50,7 +50,7 @@ def prepare(
     preset: Preset, options: Options, build: Callable[[RunConfig], Training], transport: Transport, background: ExitStack, say: Say
 ) -> TrainingJob:
     """Read data, choose the plan, and compile. Raises ValueError, OSError or ImportError on every rank for what the user can
-    mend."""
+    correct."""
     count, steps = check_processors(options.processors, transport.size), options.steps or preset.steps
     kernels = on_all_ranks(transport, lambda: kernels_on(options.device))
     machine = on_all_ranks(

@@ -21,18 +21,18 @@ from taskflow.export.pytorch.support.plan import LayerPlan, Placements
 from taskflow.export.pytorch.support.statistics import SharedStatistics
 
 
-def cut_layers(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceMesh, result: dict[int, nn.Parameter]) -> None:
-    """Make every parameter a DTensor, and let the named layers compute on their pieces. ``result``: those of other parts."""
+def cut_layers(module: nn.Module, layers: Mapping[str, LayerPlan], mesh: DeviceMesh, known: dict[int, nn.Parameter]) -> None:
+    """Make every parameter a DTensor, and let the named layers compute on their pieces. ``known``: those of other parts."""
     for path, part in list(module.named_modules()):
         layer = named_layer(layers, path)
         for name, parameter in list(part._parameters.items()):
             if parameter is None:
                 continue
-            if id(parameter) not in result:
+            if id(parameter) not in known:
                 whole = (Replicate(),) * mesh.ndim
                 piece = _piece(parameter.detach(), mesh, layer.weights.get(name, whole) if layer else whole)
-                result[id(parameter)] = nn.Parameter(piece, requires_grad=parameter.requires_grad)
-            part._parameters[name] = result[id(parameter)]
+                known[id(parameter)] = nn.Parameter(piece, requires_grad=parameter.requires_grad)
+            part._parameters[name] = known[id(parameter)]
         if layer is not None:
             _compute_locally(part, layer, mesh)
 

@@ -26,7 +26,7 @@ class FewerLayers:
     layers, for the layers of weights that they declare, and for what these are gathered with, their group and which kept layer they
     are in. ``copies``: by group,
     the number of layers that its third one stands for. ``whole``: for each node, the node in the whole graph. ``stands_for``: of
-    operators of these third layers, the operators that they stand for, the own one first."""
+    operators of these third layers, and of what their weights are gathered with, those that they stand for, the own one first."""
 
     graph: OperatorGraph
     strategy: Strategy
@@ -229,5 +229,11 @@ def _without(
         labels,
         tuple(len(group.layers) - KEPT + 1 for group in groups),
         tuple(whole),
-        {nodes[0].name: tuple(node.name for node in nodes) for group in groups for nodes in zip(*group.layers[KEPT - 2 : -1])},
+        {names[0]: names for group in groups for names in zip(*(_names(layer, units) for layer in group.layers[KEPT - 2 : -1]))},
     )
+
+
+def _names(layer: Sequence[Node], units: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of a layer's operators, and of the blocks or buckets of its weights."""
+    own = dict.fromkeys(units[p.layer] for node in layer for p in node.parameters if p.layer in units)
+    return *(node.name for node in layer), *own

@@ -133,13 +133,13 @@ class _Finder:
     def _use(self, of: int | None, segment: Segment, bases: Array, numbers: list[Array]) -> None:
         """Record the uses by a segment's tasks, which are placed at ``bases``."""
         uses: list[tuple[int, int]] = []  # tasks and arrays
-        result: list[list[int]] = []  # by task
+        new_of_task: list[list[int]] = []  # by task
         for local, task in enumerate(self.step.lowered.tasks[segment.first : segment.first + segment.count]):
             keys, new = self._keys(task, of, segment, local)
             uses += [(local, key) for key in keys]
-            result.append(new)
+            new_of_task.append(new)
         for local in np.flatnonzero(segment.layout.twin >= 0).tolist():
-            self.twin.update(zip(result[local], result[segment.layout.twin[local]]))
+            self.twin.update(zip(new_of_task[local], new_of_task[segment.layout.twin[local]]))
         for own in (True, False):
             some = [use for use in uses if (self.maker[use[1]] == of) == own]
             if some:

@@ -270,10 +270,10 @@ class _Maker:
         """A task with the size that it has in the whole step: a sum over all micro-batches has more sources."""
         if not self.repeats or not isinstance(task.work, Summation):
             return task
-        result = [self._class_of(part.buffer) for part in task.work.sources]
-        if not {1, 2} <= set(result):
+        classes = [self._class_of(part.buffer) for part in task.work.sources]
+        if not {1, 2} <= set(classes):
             return task
-        more = (self.micro_batches - LOWERED) * result.count(2)
+        more = (self.micro_batches - LOWERED) * classes.count(2)
         size = task.work.target.rect.volume
         itemsize = self.graph.buffers[task.work.target.buffer].dtype.itemsize
         return replace(task, flops=task.flops + more * size, nbytes=task.nbytes + more * size * itemsize)
