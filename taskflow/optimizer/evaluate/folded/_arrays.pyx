@@ -58,6 +58,8 @@ def simulate_arrays(int processors, list occupied, list together, const double[:
     cdef vector[int] stops
     cdef vector[int32_t] resource
     cdef double inf = float("inf")
+    if not all(occupied):
+        raise ValueError("simulate_arrays: every task must occupy something")
     asker.checkpoint = checkpoint
     check.ask, check.asker = _go_on, <void*>asker
     routes.begin(processors)

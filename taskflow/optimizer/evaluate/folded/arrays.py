@@ -18,10 +18,12 @@ def simulate_arrays(
     after_offset: Array, after: Array, checkpoint: Callable[[], object],
 ) -> tuple[Array, Array, Array, Array]:
     """Return when each task begins to occupy each thing that it does, where its entries of these are, when it ends, and the busy
-    seconds of each resource. Task t begins at ``starts[offset[t]:offset[t + 1]]``, of which there is one if it occupies nothing. It
-    takes ``seconds[t]`` (`tasks.simulate.on_grid`) and occupies ``occupied[place[t]]``: processors by number, and links, whose
-    numbers follow those of the ``processors``. With ``together[place[t]]`` it reaches all of them when it is ready. It waits for
-    ``after[after_offset[t]:after_offset[t + 1]]``."""
+    seconds of each resource. Task t begins at ``starts[offset[t]:offset[t + 1]]``. It takes ``seconds[t]``
+    (`tasks.simulate.on_grid`) and occupies ``occupied[place[t]]``: processors by number, and links, whose numbers follow those of
+    the ``processors``. With ``together[place[t]]`` it reaches all of them when it is ready. It waits for
+    ``after[after_offset[t]:after_offset[t + 1]]``. Raises ValueError if a task would occupy nothing."""
+    if not all(occupied):
+        raise ValueError("simulate_arrays: every task must occupy something")
     count = len(seconds)
     waits = np.diff(after_offset).tolist()
     followers: list[list[int]] = [[] for _ in range(count)]
@@ -30,7 +32,7 @@ def simulate_arrays(
             followers[before].append(task)
     most = max((r + 1 for one in occupied for r in one), default=0)
     ready, end = np.zeros(count), np.zeros(count)
-    offset = np.concatenate([[0], np.cumsum([max(1, len(occupied[of])) for of in place], dtype=np.int64)])
+    offset = np.concatenate([[0], np.cumsum([len(occupied[of]) for of in place], dtype=np.int64)])
     starts = np.zeros(int(offset[-1]))
     free, busy = np.zeros(max(most, processors)), np.zeros(max(most, processors))
     going: dict[int, int] = {}  # tasks that have begun -> how many things they have got hold of
@@ -43,8 +45,6 @@ def simulate_arrays(
             checkpoint()
         stops, cost = occupied[place[task]], float(seconds[task])
         begun, at_once, begins, first = going.get(task, 0), together[place[task]], at, int(offset[task])
-        if not stops:
-            starts[first] = at
         while begun < len(stops) and (at_once or begins == at):
             r = stops[begun]
             starts[first + begun] = own = max(at, float(free[r]))
