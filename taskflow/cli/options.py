@@ -31,8 +31,14 @@ RULES: Mapping[str, UpdateRule | None] = {
     "none": None}
 
 
-def problem_options(command: F, required: bool = True, costs: str = ANALYTIC, rule: str = "momentum") -> F:
-    """Add MODEL and the options that make a `Problem`. ``costs``, ``rule``: the defaults of --costs and --rule."""
+def default_rule(model: str) -> str:
+    """Return the update rule of a model where nobody says one: decoders of Hugging Face are trained with AdamW."""
+    return "adamw" if model.startswith("hf:") else "momentum"
+
+
+def problem_options(command: F, required: bool = True, costs: str = ANALYTIC, rule: str | None = None) -> F:
+    """Add MODEL and the options that make a `Problem`. ``costs``, ``rule``: the defaults of --costs and --rule (None:
+    `default_rule`)."""
     command = click.argument("model", required=required, shell_complete=completing.models)(command)
     return _shared_options(command, machine="this", size="paper", rule=rule, costs=costs)
 
@@ -65,8 +71,8 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
                           "unless a probe measured the machine's, else the machine's)."),
         imbalance_option,
         click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
-        click.option("--rule", type=click.Choice(list(RULES)), default=rule, show_default=shown,
-                     help="Update rule; none: forward only."),
+        click.option("--rule", type=click.Choice(list(RULES)), default=rule,
+                     show_default=shown and (rule or "momentum, of hf: adamw"), help="Update rule; none: forward only."),
         click.option("--size", default=size, show_default=shown, metavar="paper|small|NAME", shell_complete=completing.sizes,
                      help="Of a built-in network: a preset, or a published size's name, such as 405B (see `taskflow models`)."),
         click.option("--batch", type=click.IntRange(1), help="Samples a step, of all devices (default: the model's own)."),

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from taskflow.cli.experts import experts_row, placed
 from taskflow.cli.model import build_model
-from taskflow.cli.options import PROGRAM, RULES, given_settings
+from taskflow.cli.options import PROGRAM, RULES, default_rule, given_settings
 from taskflow.cli.tables import nbytes, render
 from taskflow.cli.trusted import trusted
 from taskflow.export import PROGRAM_OF
@@ -83,14 +83,14 @@ def trace_prediction(problem: Problem, plan: str, path: str) -> None:
 
 # ---- problems --------------------------------------------------------------------------------------------------------
 def make_problem(
-    model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, algorithm: str = "auto",
+    model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str | None, algorithm: str = "auto",
     settings: Mapping[str, str] | None = None, costs: str = ANALYTIC, imbalance: float | None = None, target: str | None = None,
     recorded_program: str | None = None,
 ) -> Problem:
-    """Build the problem. ``settings``: by default those of --set; ``imbalance``: where --expert-imbalance says none.
-    ``target``: the framework whose program drives the devices, by default that of --for or --to; ``recorded_program``: where
-    neither that nor --program says one. Raises ValueError, FileNotFoundError or ImportError if there is no such model or machine,
-    or if its costs cannot be measured here."""
+    """Build the problem. ``settings``: by default those of --set; ``rule``: by default `default_rule`; ``imbalance``: where
+    --expert-imbalance says none. ``target``: the framework whose program drives the devices, by default that of --for or --to;
+    ``recorded_program``: where neither that nor --program says one. Raises ValueError, FileNotFoundError or ImportError if there
+    is no such model or machine, or if its costs cannot be measured here."""
     context = click.get_current_context(silent=True)
     if settings is None:
         settings = given_settings(context)
@@ -100,6 +100,7 @@ def make_problem(
         cluster = driven(cluster, program)
     count = len(cluster.processors)
     graph, imbalance = placed(build_model(model, batch, count, size=size, settings=settings), context, imbalance)
+    rule = rule or default_rule(model)
     made_from = {
         "model": model, "machine": machine, "devices": count, "batch": batch, "size": size, "rule": rule,
         "set": dict(settings), "costs": costs, **({"program": program} if program is not None else {}),
@@ -150,7 +151,7 @@ def plan_problem(
     return make_problem(
         model or str(made_from["model"]), wanted, devices or there.get("devices"),
         batch or (made_from.get("batch") if same else None), size or (made_from.get("size") if same else None) or "paper",
-        rule or made_from.get("rule") or "momentum", settings=settings, costs=costs or there.get("costs") or ANALYTIC,
+        rule or made_from.get("rule"), settings=settings, costs=costs or there.get("costs") or ANALYTIC,
         imbalance=made_from.get("expert_imbalance") if same else None, target=target, recorded_program=there.get("program"),
     )
 

@@ -9,7 +9,7 @@ import click
 
 from taskflow.cli import completing
 from taskflow.cli.model import build_model
-from taskflow.cli.options import RULES, emit, given_settings, output_options, problem_options, seed_option
+from taskflow.cli.options import RULES, default_rule, emit, given_settings, output_options, problem_options, seed_option
 from taskflow.cli.progress import wanted, working
 from taskflow.cli.tables import nbytes, percent, render, seconds, tell
 from taskflow.machine import host, load_machine
@@ -39,8 +39,8 @@ from taskflow.working import Working
 @seed_option
 @output_options
 def profile_command(
-    model: str | None, machine: str, devices: int | None, batch: int | None, size: str, rule: str, strategy: str, budget: str,
-    costs: str, warmup: int, steps: int, top: int, trace: str | None, torch_traces: tuple[str, ...], plan: str | None,
+    model: str | None, machine: str, devices: int | None, batch: int | None, size: str, rule: str | None, strategy: str,
+    budget: str, costs: str, warmup: int, steps: int, top: int, trace: str | None, torch_traces: tuple[str, ...], plan: str | None,
     calibrate: str | None, step_seconds: float | None, seed: int, as_json: bool, quiet: bool,
 ) -> None:
     """Run some steps of MODEL on random data, and compare each operator's time with its prediction.
@@ -93,7 +93,7 @@ def profile_command(
 
 
 def _run(
-    transport: Any, model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str, strategy: str,
+    transport: Any, model: str, machine: str, devices: int | None, batch: int | None, size: str, rule: str | None, strategy: str,
     budget: str, costs: str, warmup: int, steps: int, trace: str | None, seed: int, display: Working,
 ) -> dict[str, Any] | None:
     """Plan, warm up, trace; the trace on rank 0 (None elsewhere)."""
@@ -101,7 +101,7 @@ def _run(
     from taskflow.training.data import random_feeds
     from taskflow.training.program import on_all_ranks, plan
 
-    update = RULES[rule]
+    update = RULES[rule or default_rule(model)]
     if update is None:
         raise ValueError("--rule none: profile trains; choose an update rule")
     count = devices or transport.size

@@ -260,7 +260,7 @@ def problem_again(made_from: Mapping[str, Any], where: str) -> Problem:
     try:
         return make_problem(
             made_from["model"], made_from["machine"], made_from.get("devices"), made_from.get("batch"),
-            made_from.get("size") or "paper", made_from.get("rule") or "momentum", settings=made_from.get("set") or {},
+            made_from.get("size") or "paper", made_from.get("rule"), settings=made_from.get("set") or {},
             recorded_program=made_from.get("program"),
             imbalance=made_from.get("expert_imbalance"),
         )

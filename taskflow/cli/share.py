@@ -15,6 +15,7 @@ from taskflow.cli.model import build_model
 from taskflow.cli.options import (
     RULES,
     budget_option,
+    default_rule,
     emit,
     given_settings,
     machine_options,
@@ -122,7 +123,7 @@ def _job(named: tuple[str, str], weight: float, asked: dict[str, Any], devices: 
     batch, size = asked["batch"] or made_from.get("batch"), asked["size"] or made_from.get("size") or "paper"
     graph = build_model(str(made_from["model"]), batch, made_from.get("devices") or devices, size=size, settings=settings)
     starts = (load(network, graph, read_strategy(network).processors),) if network.endswith(".json") else ()
-    return Job(name, graph, RULES[asked["rule"] or made_from.get("rule") or "momentum"], weight, starts)
+    return Job(name, graph, RULES[asked["rule"] or made_from.get("rule") or default_rule(str(made_from["model"]))], weight, starts)
 
 
 def _plan_file(folder: str, name: str) -> str:
