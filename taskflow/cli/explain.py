@@ -239,7 +239,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "critical_path_seconds": shares_as_value(outcome.shares), "limit": outcome.limit.name,
         "limit_share": outcome.limit.seconds / outcome.seconds if outcome.seconds > 0 else 0.0,
         "fits_memory": not outcome.lacks, "lacks": outcome.lacks,
-        "now_fit": list(outcome.now_fit), "no_longer_fit": list(outcome.no_longer_fit),
+        "plans": list(outcome.plans), "now_fit": list(outcome.now_fit), "no_longer_fit": list(outcome.no_longer_fit),
         "search": None if outcome.found is None or outcome.here is None else {
             "iteration_seconds": outcome.found.seconds, "refused_for_memory": outcome.found.refused,
             "here_iteration_seconds": outcome.here.seconds, "here_refused_for_memory": outcome.here.refused,

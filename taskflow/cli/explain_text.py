@@ -227,7 +227,7 @@ def what_if_in_words(outcomes: Sequence[Mapping[str, Any]], now: float) -> str:
             changes = "; ".join(f"{', '.join(names)} {what}" for names, what in told if names)
             lines.append(f"{o['what_if']}: {changes} the memory.")
         elif "memory" in o["what_if"]:
-            lines.append(f"{o['what_if']}: the same plans fit (of this one, data, expert and model).")
+            lines.append(f"{o['what_if']}: the same plans fit (of {listed(o['plans'])}).")
         if o["search_interrupted"]:
             lines.append(f"{o['what_if']}: the search was interrupted, so there is nothing to compare.")
         if o["search_found_none"]:

@@ -11,7 +11,7 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.algorithms import known
 from taskflow.optimizer.budget import Budget
 from taskflow.optimizer.cost import ANALYTIC
-from taskflow.optimizer.evaluate import make_evaluator
+from taskflow.optimizer.evaluate import has_no_timeline, make_evaluator
 from taskflow.optimizer.explain.explain import Busy, explain
 from taskflow.optimizer.explain.labels import TaskPurpose
 from taskflow.optimizer.explain.machine_changes import Change, changed
@@ -35,10 +35,11 @@ class Scenario:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A plan on a changed machine. ``speedup``: relative to the machine as it is. ``lacks``: what memory the plan lacks there
-    (empty: it fits). ``now_fit``: plans (this one, data, expert, model) that fit there but not here; ``no_longer_fit``: the
-    reverse. ``found`` and ``here``: results of searches there and on the machine as it is, with the same budget and seed.
-    ``found_fits_here``: whether the plan found there would fit the machine as it is. ``none_found``: why no plan was found
-    there. ``interrupted``: the user ended this search or an earlier one, so that there is nothing to compare."""
+    (empty: it fits). ``plans``: this one, data, expert and model; of a large network this one alone. ``now_fit``: those of them
+    that fit there but not here; ``no_longer_fit``: the reverse. ``found`` and ``here``: results of searches there and on the
+    machine as it is, with the same budget and seed. ``found_fits_here``: whether the plan found there would fit the machine as it
+    is. ``none_found``: why no plan was found there. ``interrupted``: the user ended this search or an earlier one, so that there is
+    nothing to compare."""
 
     scenario: Scenario
     seconds: float
@@ -46,6 +47,7 @@ class Outcome:
     shares: Mapping[TaskPurpose, float]
     limit: Busy
     lacks: str
+    plans: tuple[str, ...]
     now_fit: tuple[str, ...]
     no_longer_fit: tuple[str, ...]
     found: SearchResult | None = None
@@ -70,7 +72,8 @@ def what_if(
             f"or use analytic costs (--costs analytic)"
         )
     machines = [changed(machine, scenario.changes) for scenario in scenarios]
-    plans = {strategy.name: strategy, **{s.name: s for s in known(graph, machine)}}
+    few = has_no_timeline(strategy)  # of such a size the others, which are not folded, would take minutes each
+    plans = {strategy.name: strategy, **{s.name: s for s in (() if few else known(graph, machine))}}
     before = _fitting(graph, machine, plans, rule, costs)
     seconds = make_evaluator(graph, machine, rule=rule, costs=costs).set(strategy)
     here = None
@@ -95,7 +98,7 @@ def what_if(
                 none_found = str(error)
         outcomes.append(Outcome(
             scenario, explained.seconds, seconds / explained.seconds if explained.seconds > 0 else 1.0, explained.shares,
-            explained.limit, after[strategy.name], tuple(n for n in plans if before[n] and not after[n]),
+            explained.limit, after[strategy.name], tuple(plans), tuple(n for n in plans if before[n] and not after[n]),
             tuple(n for n in plans if after[n] and not before[n]), found, here, fits_here, none_found,
             interrupted,
         ))
