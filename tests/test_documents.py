@@ -354,17 +354,19 @@ def test_the_reference_has_every_public_name() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("reference", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_site_builds_without_a_warning(reference: bool, tmp_path: Path) -> None:
-    """Its own links and anchors are checked by mkdocs (with --quiet it would not count warnings), and every page is built. ``reference``: with what is read of
-    taskflow's modules, which takes most of the time."""
+    """Its own links and anchors are checked by mkdocs, and every page is built. ``reference``: with what is read of taskflow's
+    modules, which takes most of the time; without it there are no anchors for these."""
     pytest.importorskip("mkdocs", reason="needs pip install 'soap-taskflow[docs]'")
     config, site = tmp_path / "mkdocs.yml", tmp_path / "site"
     config.write_text(f"INHERIT: {ROOT / 'mkdocs.yml'}\ndocs_dir: {ROOT / 'docs'}\n" + "plugins: []\n" * (not reference))
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site), "--config-file", str(config)],
+        [sys.executable, "-m", "mkdocs", "build", "--no-strict", "--site-dir", str(site), "--config-file", str(config)],
         cwd=ROOT, text=True, capture_output=True, timeout=280,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    warnings = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("WARNING")]
+    warnings = [line for line in warnings if reference or "does not contain an anchor '#taskflow." not in line]
+    assert done.returncode == 0 and not warnings, "\n".join(warnings)
     for page in (ROOT / "docs").rglob("*.md"):
         assert (site / page.relative_to(ROOT / "docs")).with_suffix(".html").is_file(), page
     if reference:
