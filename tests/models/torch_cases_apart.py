@@ -115,6 +115,7 @@ for _name, _function in {
     CASES[_name] = Case(_name, lambda of=_function: _words(of, 7), ids(), "equal")
 
 for _name, _function in {
+    "one_of_as_many_as_there_are": lambda s, x, t: F.one_hot(t).double() @ s.e.weight,
     "bag_with_padding": lambda s, x, t: F.embedding_bag(t, s.e.weight, padding_idx=0),
     "bag_by_offsets": lambda s, x, t: F.embedding_bag(t.flatten(), s.e.weight, torch.arange(0, 20, 5)),
     "bag_of_lengths": lambda s, x, t: F.embedding_bag(t, s.e.weight, max_norm=1.0),

@@ -275,7 +275,8 @@ def _diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: An
 
 
 @apart("one_hot")
-def _one_hot(tensor: Any, num_classes: int) -> Any:
+def _one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    require(num_classes > 0, "one_hot: give num_classes; the largest of the data's integers is not known")
     return (tensor[..., None] == torch.arange(num_classes)).to(torch.int64)
 
 
