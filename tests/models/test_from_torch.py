@@ -305,6 +305,29 @@ def test_a_loss_may_use_all_that_a_module_returns() -> None:
     assert run.evaluate({"x": x.numpy()}) == pytest.approx((first * first + 0.5 * second).mean().item(), rel=1e-12)
 
 
+@pytest.mark.parametrize("shift, message", [(0, ""), (-4, "below 7, got -1"), (4, "below 7, got 7"), (-9, "at least 0")])
+def test_computed_indices_beyond_their_dimension_are_refused_by_the_step(shift: int, message: str) -> None:
+    """One that is beyond its own dimension, and not beyond the whole, would take what stands in the next row."""
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(9, 7, 2))
+
+        def forward(self, at: Any) -> Any:
+            return self.table[at, at + shift]
+
+    module = Pairs()
+    graph = from_torch(module, torch.full((2, 3), 5), loss=taskflow.mean, verify=False)
+    run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0])
+    load_weights(run, weights_of(module))
+    at = torch.full((2, 3), 3)
+    if message:
+        with pytest.raises(ValueError, match=message):
+            run.evaluate({"at": at.numpy()})
+    else:
+        assert run.evaluate({"at": at.numpy()}) == pytest.approx(module(at).mean().item())
+
+
 def test_wrong_calls_are_said() -> None:
     class Depends(nn.Module):
         def forward(self, x: Any) -> Any:

@@ -117,6 +117,12 @@ def test_verification_puts_an_images_tokens_into_each_sample() -> None:
     assert len(from_config(CONFIGS["LLaVA"], 3, 9, verify=True)) > 50
 
 
+@pytest.mark.parametrize("verify", [False, True])
+def test_an_images_token_beyond_the_vocabulary_is_refused(verify: bool) -> None:
+    with pytest.raises(ValueError, match=r"integers are 200, and .*embed_tokens.* below 200: take .*image_token_index"):
+        from_config(CONFIGS["LLaVA"] | dict(image_token_index=200), 2, 24, verify=verify)
+
+
 def test_a_sample_with_more_tokens_than_rows_ends_the_step() -> None:
     """PyTorch would take another sample's features."""
     module = module_of(CONFIGS["LLaVA"], weights=True)

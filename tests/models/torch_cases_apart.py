@@ -53,6 +53,41 @@ for _name, _function in {
 }.items():
     simple(_function, name=_name)
 
+WEIGHTS = torch.linspace(0.5, 2, 24).double().view(4, 6)
+for _name, _function in {
+    "weighted_loss_of_squares": lambda x: F.mse_loss(x, x * x, weight=WEIGHTS) + F.mse_loss(x, 2 * x, None, None, "sum", WEIGHTS),
+    "weighted_loss_of_distances": lambda x: F.l1_loss(x, x * x, weight=WEIGHTS) + F.huber_loss(x, 2 * x, weight=WEIGHTS),
+    "loss_of_distances_each_by_weight": lambda x: F.l1_loss(x, x * x, reduction="none", weight=WEIGHTS) + F.l1_loss(x, 2 * x),
+    "weighted_loss_of_chances": lambda x: F.cross_entropy(x, x.exp().softmax(-1), WEIGHTS[0], label_smoothing=0.1) + x,
+    "reductions_by_old_names": lambda x: F.mse_loss(x, x * x, size_average=False) * x / 99 + F.l1_loss(x, x * x, reduce=False)
+    + F.cross_entropy(x, torch.arange(4), size_average=False) / 9 + F.kl_div(x, x.exp(), True, False, "sum") / 9,
+    "divergence_of_one_class": lambda x: F.kl_div(x.log_softmax(-1), torch.eye(4, 6).double(), reduction="sum") + x,
+    "divergence_of_no_chance": lambda x: F.kl_div(x, x.detach().relu(), reduction="none"),
+    "loss_of_saturated_chances": lambda x: F.binary_cross_entropy((x * 1e3).sigmoid(), x.detach().sigmoid()) + x,
+    "loss_of_certain_chances": lambda x: 1e-12 * F.binary_cross_entropy(
+        F.hardtanh(9 * x, 0, 1).detach() + (x - x.detach()), WEIGHTS / 4, WEIGHTS) + x,
+    "multiplied_in_a_type": lambda x: x.prod(1, dtype=torch.float64) + x.cumprod(0, dtype=torch.float64)[:, 0],
+    "differences_with_more_around": lambda x: torch.diff(x, prepend=2 * x[:, :1], append=x[:, :2]) + torch.diff(
+        x, n=2, dim=0, append=x[:1]).sum(),
+    "flipped_by_name": lambda x: x.flip(dims=[1]) + x.flip(dims=(0, -1)) * x.flip((0,)),
+    "inner_products_of_all": lambda x: torch.inner(x.view(2, 2, 6), x) + torch.inner(x[0], x.view(2, 2, 6)).sum() + torch.inner(
+        x[0], x[1]),
+    "two_sums_of_exponentials_spread": lambda x: torch.logaddexp(x, x[:1]) + torch.logaddexp(x[:, None, :1], x[None])[0],
+}.items():
+    simple(_function, name=_name)
+
+for _name, _function in {
+    "reduction_that_there_is_not": lambda x: F.smooth_l1_loss(x, 2 * x, reduction="avg"),
+    "layer_with_a_reduction_that_there_is_not": lambda x: nn.L1Loss(reduction="avg")(x, 2 * x),
+    "mean_by_batches_of_squares": lambda x: F.mse_loss(x, 2 * x, reduction="batchmean"),
+    "loss_of_counts_in_full": lambda x: F.poisson_nll_loss(x, x.exp(), full=True),
+    "products_of_no_vectors": lambda x: torch.dot(x, x), "largest_of_parts_of_no_batch": lambda x: F.adaptive_max_pool2d(
+        x.view(2, 2, 6), (2, 3)), "largest_of_rows_of_no_batch": lambda x: F.adaptive_max_pool1d(x, 3),
+    "softmax_of_masked_rows": lambda x: x.masked_fill(torch.eye(4, 6, dtype=torch.bool)[:, :1], float("-inf")).softmax(
+        -1).nan_to_num(), "finite_in_place": lambda x: (2 * x).nan_to_num_(0.0),
+}.items():
+    simple(_function, "refused", name=_name)
+
 
 def _words(function: Any, high: int = 6) -> Any:
     """A network of a table of 7 rows, of which ids (4, 5) take some."""
@@ -67,8 +102,35 @@ for _name, _function in {
     "rows_by_columns": lambda s, x, t: s.e.weight[t[:, :-1], t[:, 1:]] + s.e.weight[t].sum(-1)[:, 1:],
     "one_of_many": lambda s, x, t: F.one_hot(t, 7).double() @ s.e.weight,
     "summed_by_places": lambda s, x, t: torch.zeros(7, 7).double().index_add(0, t[0], x[0]) + s.e.weight.index_add(0, t[1], x[1]),
+    "likelihood_without_padding": lambda s, x, t: F.nll_loss(x.flatten(0, 1), t.flatten(), ignore_index=0) + F.nll_loss(
+        x.transpose(1, 2), t, ignore_index=3, reduction="sum") + x.mean(),
+    "likelihood_by_weight": lambda s, x, t: F.nll_loss(x.transpose(1, 2), t, WEIGHTS.view(-1)[:7]) + x.mean(),
+    "loss_by_weight_without_padding": lambda s, x, t: F.cross_entropy(
+        x.transpose(1, 2), t, WEIGHTS.view(-1)[:7], ignore_index=0) + F.cross_entropy(x[:, 0], t[:, 0], ignore_index=1),
+    "loss_of_each_label_without_padding": lambda s, x, t: F.cross_entropy(
+        x.transpose(1, 2), t, reduction="none", ignore_index=2) * x[..., 0],
+    "loss_by_old_names_without_padding": lambda s, x, t: F.nll_loss(x[:, 0], t[:, 0], None, False, 0) / 9 + x + F.cross_entropy(
+        x[:, 0], t[:, 0], reduce=False)[:, None, None] / 9,
 }.items():
     CASES[_name] = Case(_name, lambda of=_function: _words(of, 7), ids(), "equal")
+
+for _name, _function in {
+    "one_of_as_many_as_there_are": lambda s, x, t: F.one_hot(t).double() @ s.e.weight,
+    "bag_with_padding": lambda s, x, t: F.embedding_bag(t, s.e.weight, padding_idx=0),
+    "bag_by_offsets": lambda s, x, t: F.embedding_bag(t.flatten(), s.e.weight, torch.arange(0, 20, 5)),
+    "bag_of_lengths": lambda s, x, t: F.embedding_bag(t, s.e.weight, max_norm=1.0),
+    "smoothed_loss_by_weight": lambda s, x, t: F.cross_entropy(x[:, 0], t[:, 0], WEIGHTS.view(-1)[:7], label_smoothing=0.1),
+    "trained_weights_of_classes": lambda s, x, t: F.nll_loss(x[:, 0], t[:, 0], s.e.weight[0]),
+    "loss_of_one_sample": lambda s, x, t: F.cross_entropy(x[0, 0], t[0, 0], reduction="none"),
+}.items():
+    CASES[_name] = Case(_name, lambda of=_function: _words(of, 7), ids(), "refused")
+
+
+@case("equal", ids(7, 4, 5))
+def losses_by_layers_with_weights() -> Any:
+    weights = WEIGHTS.view(-1)[:7]
+    return net(lambda self, t: self.a(self.e(t).transpose(1, 2), t) + self.b(self.e(t)[:, 0], t[:, 1]), e=nn.Embedding(7, 7),
+               a=nn.CrossEntropyLoss(weights, ignore_index=5), b=nn.NLLLoss(weights, reduction="sum"))
 
 
 @case("equal", ids(7, 4, 5))

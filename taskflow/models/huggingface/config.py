@@ -105,15 +105,15 @@ def from_config(
     return graph
 
 
-def _whatever_is_missing(module: Any, result: Callable[[], OperatorGraph]) -> OperatorGraph:
+def _whatever_is_missing(module: Any, build: Callable[[], OperatorGraph]) -> OperatorGraph:
     """The graph that is made of a module. None stands for a result that its forward asks for and a part of it does not return."""
     try:
-        return result()
+        return build()
     except ValueError as error:
         if (name := missing_result(error)) is None:
             raise
     with returning_none(name):
-        graph = result()
+        graph = build()
     asks = f"its forward asks for {name}, which a part of it does not return in transformers {_transformers().__version__}"
     note(f"hf: {type(module).__name__}: {asks}; planned as if that were None")
     return graph
@@ -137,29 +137,29 @@ def module_of(
     entries = without_choices_of_a_run(entries)
     try:
         with _silent(transformers):
-            result = transformers.AutoConfig.for_model(**entries)
+            theirs = transformers.AutoConfig.for_model(**entries)
     except Exception as error:  # whatever its checks raise
         why = _blamed(transformers, entries) or f"the config: {one_line(error)}"
         raise ValueError(f"hf: transformers {transformers.__version__} does not take {why}") from error
     try:
-        text = result.get_text_config()
+        text = theirs.get_text_config()
     except ValueError as error:
         raise ValueError(f"hf: {kind} has several networks for texts; plan one of them by its own config") from error
-    for each in (result, text):
+    for each in (theirs, text):
         each.use_cache = False  # caches are for generating; training has none
         each.output_router_logits = False  # they are for a loss that the graph has not, which `say_what_is_replaced` says
         if isinstance(layers := getattr(each, "num_hidden_layers", 0), int) and layers > MOST_LAYERS:
             raise ValueError(f"hf: num_hidden_layers must be at most {MOST_LAYERS:,}, got {short(layers)}")
-    cls = class_of(transformers, result)
+    cls = class_of(transformers, theirs)
     import torch
 
     from taskflow.models.pytorch import on_meta
 
     try:
         with _silent(transformers), nullcontext() if weights else on_meta():
-            module = cls._from_config(result, dtype=getattr(torch, dtype_of(entries) if dtype is None else str(float_type(dtype))))
+            module = cls._from_config(theirs, dtype=getattr(torch, dtype_of(entries) if dtype is None else str(float_type(dtype))))
     except Exception as error:  # whatever building it raises, such as for an activation that there is not
-        raise ValueError(f"hf: {cls.__name__} cannot be built: {why_not_built(result, error)}") from error
+        raise ValueError(f"hf: {cls.__name__} cannot be built: {why_not_built(theirs, error)}") from error
     return _with_tables(module).train()
 
 

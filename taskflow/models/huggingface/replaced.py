@@ -51,18 +51,18 @@ RANDOM = {
 def without_random_parts(module: Any) -> list[str]:
     """Turn off what forward draws by itself, layers that it leaves out or masks of the data, and what it does to weights. Returns
     what is said of it."""
-    entries: list[str] = []
+    notes: list[str] = []
     configs = {id(each): each for each in (module.config, module.config.get_text_config())}.values()
     for config, (key, text) in product(configs, RANDOM.items()):
         value = getattr(config, key, None)
         if value:
             none = None if key.startswith(("pos_", "altup_")) else type(value)(0)
             object.__setattr__(config, key, none)  # which not every config would take
-            entries.append(text.format(key, value))
+            notes.append(text.format(key, value))
     for part in module.modules():
-        if entries and isinstance(getattr(part, "layerdrop", None), float):
+        if notes and isinstance(getattr(part, "layerdrop", None), float):
             part.layerdrop = 0.0
-    return entries
+    return notes
 
 
 TYPES = ("float32", "bfloat16", "float16", "float64")

@@ -213,8 +213,8 @@ def _is_known(context: Context, node: Any) -> bool:
     if kind == "Shape" and given[0] not in context.arrays:
         known = context.weight_at(given[0])
         whole = context.values[given[0]].shape if known is None else known.array.shape
-        reason = context.attributes(node, start=0, end=None)
-        context.arrays[node.output[0]] = np.asarray(whole[reason["start"] : reason["end"]], np.int64)
+        attrs = context.attributes(node, start=0, end=None)
+        context.arrays[node.output[0]] = np.asarray(whole[attrs["start"] : attrs["end"]], np.int64)
         return True
     trained = any(context.is_parameter(name) for name in given)
     original = context.weight_at(given[0]) if given else None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import _reduction
+from torch.nn import functional as F
 
 from taskflow.models.pytorch.steps import leaves
 
@@ -28,6 +31,11 @@ WITHOUT_SHAPE |= dict.fromkeys(
     ("randn_like", "rand_like", "randint_like", "bernoulli", "multinomial", "normal_", "uniform_", "bernoulli_", "exponential_"),
     "draws random numbers, of which a graph has those of dropout alone: give noise to forward as an argument",
 )
+WITHOUT_SHAPE |= dict.fromkeys(
+    ("nan_to_num", "nan_to_num_"), "replaces numbers that are not finite, which a graph does not look for: see to it that there "
+    "are none, such as by a place in each row of a mask that is not masked",
+)
+IGNORED = -100  # PyTorch's number of labels that do not count
 OF_FINITE = {"isfinite": True, "isinf": False, "isnan": False}  # what these say of all numbers of a training that goes well
 NUMPYS_NAMES = {"axis": "dim", "keepdims": "keepdim"}  # of arguments, which functions of torch know too
 STATE = {"grad", "_grad", "_version"}  # properties that say what happened before
@@ -52,6 +60,27 @@ def is_in_place(target: Any, args: Any, kwargs: Any) -> bool:
         return bool(inspect.signature(target).bind(*args, **kwargs).arguments.get("inplace"))
     except (TypeError, ValueError):  # built in: those have no such argument
         return False
+
+
+def all_arguments(target: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments with which a module's code calls a function. PyTorch hands on those of ``l1_loss`` to modes
+    without its weight, which is still among its variables."""
+    frame = sys._getframe() if target is F.l1_loss and "weight" not in kwargs else None
+    while frame is not None and frame.f_code is not F.l1_loss.__code__:
+        frame = frame.f_back
+    return kwargs if frame is None else kwargs | {"weight": frame.f_locals["weight"]}
+
+
+def by_torchs_names(target: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all keyword arguments of a call by PyTorch's names for them."""
+    return {NUMPYS_NAMES.get(key, key): value for key, value in all_arguments(target, kwargs).items()}
+
+
+def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """Return how a loss becomes one number: its ``reduction``, unless PyTorch's two arguments of before say something else."""
+    if size_average is None and reduce is None:
+        return reduction
+    return str(_reduction.legacy_get_string(size_average, reduce, emit_warning=False))
 
 
 def tensors_of(nest: Any) -> list[torch.Tensor]:

@@ -64,6 +64,11 @@ def from_torch(
         raise ValueError(
             f"from_torch: {graph.name} must return a tensor, or several in a tuple or a mapping, got {type(output).__name__}"
         )
+    if isinstance(loss, str) and not output.shape:
+        raise ValueError(
+            f"from_torch: {graph.name} returns a single number, of which {loss} is no loss: it is one itself, with loss=lambda "
+            "result: result, or return the scores"
+        )
     if callable(loss):
         graph.minimize(loss(result))
     else:

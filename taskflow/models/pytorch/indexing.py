@@ -159,15 +159,24 @@ def _rows_of(name: str, table: Tensor, index: Tensor) -> Tensor:
 
 
 def _at_computed(name: str, x: Tensor, indices: Sequence[Tensor]) -> Tensor:
-    """x[i, j, ...]: what stands where computed integers of one shape say, in the first dimensions."""
+    """x[i, j, ...]: what stands where computed integers of one shape say, in the first dimensions. The step refuses those below 0
+    or beyond their dimension."""
     require(all(index.shape == indices[0].shape for index in indices), "several computed indices must have one shape")
-    at = indices[0]
-    for size, index in zip(x.shape[1:], indices[1:]):
+    require(all(index.dtype.kind in "iu" for index in indices), "an index by numbers must be of integers")
+    if (count := len(indices)) == 1:
+        return _rows_of(name, x, indices[0])
+    at, *others = (
+        _within(f"{name}.index{dim}", index, size) for dim, (index, size) in enumerate(zip(indices, x.shape))
+    )
+    for size, index in zip(x.shape[1:], others):
         wide = ops.mul(at, constant(x.graph, np.array([size]), f"{name}.sizes"), name=f"{name}.before")
         at = ops.add(wide, index, name=f"{name}.at")
-    count = len(indices)
-    flat = x if count == 1 else ops.reshape(x, (prod(x.shape[:count]), *x.shape[count:]), name=f"{name}.flat")
-    return _rows_of(name, flat, at)
+    return _rows_of(name, ops.reshape(x, (prod(x.shape[:count]), *x.shape[count:]), name=f"{name}.flat"), at)
+
+
+def _within(name: str, index: Tensor, size: int) -> Tensor:
+    """An index as it is, whose step checks it: one that is beyond its dimension would take what stands elsewhere."""
+    return _rows_of(name, constant(index.graph, np.arange(size), f"{name}.places"), index)
 
 
 @stands_for("index_add", "index_add_", raw=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from taskflow import operators as ops
+from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch.registry import array_of, number_of
 from taskflow.models.pytorch.site import require
 from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep
+from taskflow.operators.embedding import Embedding
 from taskflow.operators.tensor import Tensor
 
 Found = tuple[frozenset[int], tuple[Ref, ...], Callable[..., Any]]
@@ -57,6 +59,11 @@ def put_rows(name: str, input: Tensor, tokens: Tensor, token: int, rows: Tensor,
     require(count % (samples * features) == 0, f"rows {list(rows.shape)} are not equally many for each of {samples} samples")
     require(count <= input.shape[1] * samples * features, f"an image of {count // samples // features:,} rows among "
             f"{input.shape[1]:,} tokens of a sample; it needs at least as many (--set steps=)")
+    for node in cast(OperatorGraph, tokens.graph):
+        table = node.operator.num_embeddings if isinstance(node.operator, Embedding) and node.inputs[0] is tokens else token + 1
+        require(token < table, f"rows are put where integers are {token:,}, and {node.name}, which reads these integers, has rows "
+                f"for those below {table:,}: take a number below that for them (in a config such as image_token_index, "
+                "image_token_id or audio_token_id), or a larger vocabulary (vocab_size)")
     shape = (samples, count // samples // features, features)
     each = rows if rows.shape == shape else ops.reshape(rows, shape, name=f"{name}.rows")
     return ops.masked_scatter(input, tokens, token, each, adds=adds, name=name)

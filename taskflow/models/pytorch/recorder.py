@@ -16,12 +16,12 @@ from taskflow.models.pytorch.batch_norms import LayerBuffers
 from taskflow.models.pytorch.calls import (
     INDEX_ASSIGNMENT,
     NEVER,
-    NUMPYS_NAMES,
     OF_FINITE,
     ONLY_SHAPES,
     QUERIES,
     STATE,
     WITHOUT_SHAPE,
+    by_torchs_names,
     changes_by_name,
     is_in_place,
     numbers_like,
@@ -133,7 +133,7 @@ class TorchRecorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = {NUMPYS_NAMES.get(key, key): value for key, value in (kwargs or {}).items()}
+        kwargs = by_torchs_names(func, kwargs or {})
         if self.paused:
             return func(*args, **kwargs)
         try:

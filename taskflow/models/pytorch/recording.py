@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from taskflow.models.pytorch import losses  # noqa: F401  they are taken apart, too
 from taskflow.models.pytorch.batch_norms import BATCH_NORM, evaluation_arguments, trains
 from taskflow.models.pytorch.calls import DRAWS
 from taskflow.models.pytorch.dropping import probability_name
@@ -66,11 +67,11 @@ def _recorded(
 ) -> TorchRecording:
     """One run of a module as it is. ``filled``: buffers that a run before has filled, which are no buffers then but their numbers;
     each layer is recorded by itself, so that each fills its own."""
-    result = shadow()
-    recorder = TorchRecorder(module, result, leaf)
+    own_shadow = shadow()
+    recorder = TorchRecorder(module, own_shadow, leaf)
     recorder.repeats = not filled
     recorder.names = {key: path for key, path in recorder.names.items() if path not in filled}
-    return recorder.run(examples_in(result, examples))
+    return recorder.run(examples_in(own_shadow, examples))
 
 
 def recorded_once(recorder: TorchRecorder, examples: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ import torch
 
 from taskflow import operators as ops
 from taskflow.models.pytorch.activations import log_softmax
+from taskflow.models.pytorch.calls import IGNORED, reduction_of
 from taskflow.models.pytorch.registry import FUNCTIONS, array_of, graph_of, number_of, stands_for, tensor_of
 from taskflow.models.pytorch.shaping import permuted
 from taskflow.models.pytorch.site import require
@@ -104,11 +105,12 @@ def argmin(name: str, input: Tensor, dim: int | None = None, keepdim: bool = Fal
 
 @stands_for("cross_entropy", raw=True)
 def cross_entropy(
-    name: str, input: Any, target: Any, weight: None = None, size_average: None = None, ignore_index: int = -100,
-    reduce: None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+    name: str, input: Any, target: Any, weight: None = None, size_average: bool | None = None, ignore_index: int = IGNORED,
+    reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Any:
     """The loss of scores (N, C, ...) and labels (N, ...)."""
     require(weight is None, "weights of classes")
+    reduction = reduction_of(size_average, reduce, reduction)
     x = tensor_of(input, graph_of(input, target), name)
     x = permuted(f"{name}.last", x, [0, *range(2, x.ndim), 1]) if x.ndim > 2 else x
     labels, fixed = tensor_of(target, x.graph, name), isinstance(target, Fixed)

@@ -1,20 +1,28 @@
-"""Functions of torch that are recorded as the functions they are made of: losses, cells of recurrent networks, and short forms.
+"""Functions of torch that are recorded as the functions they are made of: cells of recurrent networks, and short forms (`losses`
+are beside them).
 
 Each is what PyTorch's documentation says it is, in functions that have counterparts of their own. Verification compares both."""
 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
-from math import log, pi
+from math import log
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+)
 from torch.nn import functional as F
 
-from taskflow.models.pytorch.calls import tensors_of
-from taskflow.models.pytorch.steps import mapped
+from taskflow.models.pytorch.calls import reduction_of, tensors_of
+from taskflow.models.pytorch.site import Unsupported, require
+from taskflow.models.pytorch.steps import mapped, name_of
 
 APART: dict[Any, Callable[..., Any]] = {}
 """For each function of torch the one that is recorded in its place. It names every argument that it understands."""
@@ -39,163 +47,61 @@ def apart(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def in_parts(recorder: Any, target: Any, args: Any, kwargs: Any) -> Any:
     """Let a `TorchRecorder` record a function of `APART` by its parts, and return its result; NotImplemented for one of fixed
-    tensors alone, and for arguments that are not understood."""
-    parts = APART[target]
+    tensors alone, or for arguments with which it has an operator. Raises Unsupported for arguments that are not understood."""
     with recorder.pause():
         args, kwargs = mapped(recorder.in_shadow, args), mapped(recorder.in_shadow, kwargs)
         if not any(map(recorder.tracked, tensors_of((args, kwargs)))):
             return NotImplemented
-    try:
-        inspect.signature(parts).bind(*args, **kwargs)
-    except TypeError:
-        return NotImplemented
+        where = f"{name_of(target)} in {recorder.inside or 'forward'}"
+        given = _understood(where, target, args, kwargs)
+        theirs = _shapes(where, recorder, target, args, kwargs)
     with recorder:
-        return parts(*args, **kwargs)
+        result = APART[target](*given.args, **given.kwargs)
+    if result is not NotImplemented and theirs is not None:
+        shapes = [list(value.shape) for value in tensors_of(result)]
+        require(shapes == theirs, f"{where}: {shapes} would be computed where PyTorch has {theirs}; it is not understood so")
+    return result
 
 
-# ---- losses ------------------------------------------------------------------------------------------------------------------
+def _understood(where: str, target: Any, args: Any, kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """Return the arguments of what is recorded in a function's place, which names all that it understands. One that is annotated
+    None only has its default."""
+    signature = inspect.signature(APART[target])
+    if "reduction" in signature.parameters:
+        args, kwargs = (), _with_reduction(where, target, args, kwargs)
+    try:
+        given = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise Unsupported(f"{where}: its arguments are not understood: {error}") from error
+    for key, value in given.arguments.items():
+        known = signature.parameters[key]
+        fine = known.annotation != "None" or value is known.default
+        require(fine, f"{where}: the argument {key} is not understood; leave it out, and write what it does with other functions")
+    return given
 
 
-def _reduced(each: Tensor, reduction: str, weight: Any = None) -> Tensor:
-    each = each if weight is None else each * weight
-    return each.mean() if reduction == "mean" else each.sum() if reduction == "sum" else each
+def _with_reduction(where: str, target: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a loss by name, with ``size_average`` and ``reduce`` in its reduction, as PyTorch has them."""
+    given = inspect.signature(target).bind(*args, **kwargs).arguments  # PyTorch has called it with these
+    given["reduction"] = reduction_of(given.pop("size_average", None), given.pop("reduce", None), given.get("reduction", "mean"))
+    known = ("none", "mean", "sum", *(["batchmean"] if target is F.kl_div else []))
+    require(given["reduction"] in known, f"{where}: reduction must be one of {', '.join(known)}, got {given['reduction']!r}")
+    return dict(given)
 
 
-@apart("mse_loss")
-def _mse(
-    input: Any, target: Any, size_average: None = None, reduce: None = None, reduction: str = "mean", weight: Any = None,
-) -> Any:
-    return _reduced((input - target).square(), reduction, weight)
-
-
-@apart("l1_loss")
-def _l1(
-    input: Any, target: Any, size_average: None = None, reduce: None = None, reduction: str = "mean", weight: Any = None,
-) -> Any:
-    return _reduced((input - target).abs(), reduction, weight)
-
-
-@apart("huber_loss")
-def _huber(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Any:
-    """delta (|d| - delta / 2) beyond delta, d squared / 2 within."""
-    within = (input - target).clamp(-delta, delta)
-    return _reduced(within * (input - target) - 0.5 * within.square(), reduction, weight)
-
-
-@apart("smooth_l1_loss")
-def _smooth_l1(
-    input: Any, target: Any, size_average: None = None, reduce: None = None, reduction: str = "mean", beta: float = 1.0,
-) -> Any:
-    return _l1(input, target, reduction=reduction) if beta == 0 else _huber(input, target, reduction, beta) / beta
-
-
-@apart("binary_cross_entropy")
-def _bce(
-    input: Any, target: Any, weight: Any = None, size_average: None = None, reduce: None = None, reduction: str = "mean",
-) -> Any:
-    """Logarithms count as -100 at least, as PyTorch has them."""
-    each = -(target * input.log().clamp(min=-100.0) + (1 - target) * (1 - input).log().clamp(min=-100.0))
-    return _reduced(each, reduction, weight)
-
-
-@apart("binary_cross_entropy_with_logits")
-def _bce_of_scores(
-    input: Any, target: Any, weight: Any = None, size_average: None = None, reduce: None = None, reduction: str = "mean",
-    pos_weight: Any = None,
-) -> Any:
-    softplus = F.softplus(-input)
-    spread = softplus if pos_weight is None else softplus * (1 + (pos_weight - 1) * target)
-    return _reduced((1 - target) * input + spread, reduction, weight)
-
-
-@apart("kl_div")
-def _kl(
-    input: Any, target: Any, size_average: None = None, reduce: None = None, reduction: str = "mean", log_target: bool = False,
-) -> Any:
-    each = target.exp() * (target - input) if log_target else target * (target.log() - input)
-    return each.sum() / input.shape[0] if reduction == "batchmean" else _reduced(each, reduction)
-
-
-@apart("gaussian_nll_loss")
-def _gaussian(input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Any:
-    if not isinstance(var, Tensor) or var.ndim != input.ndim:
-        return NotImplemented
-    var = var + (var.clamp(min=eps) - var).detach()
-    each = 0.5 * (var.log() + (input - target).square() / var)
-    return _reduced(each + 0.5 * log(2 * pi) if full else each, reduction)
-
-
-@apart("poisson_nll_loss")
-def _poisson(
-    input: Any, target: Any, log_input: bool = True, full: bool = False, size_average: None = None, eps: float = 1e-8,
-    reduce: None = None, reduction: str = "mean",
-) -> Any:
-    if full:
-        return NotImplemented
-    each = input.exp() - target * input if log_input else input - target * (input + eps).log()
-    return _reduced(each, reduction)
-
-
-@apart("soft_margin_loss")
-def _soft_margin(input: Any, target: Any, size_average: None = None, reduce: None = None, reduction: str = "mean") -> Any:
-    return _reduced(F.softplus(-target * input), reduction)
-
-
-@apart("margin_ranking_loss")
-def _ranking(
-    input1: Any, input2: Any, target: Any, margin: float = 0.0, size_average: None = None, reduce: None = None,
-    reduction: str = "mean",
-) -> Any:
-    return _reduced((target * (input2 - input1) + margin).relu(), reduction)
-
-
-@apart("pairwise_distance")
-def _distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
-    return (x1 - x2 + eps).norm(p, -1, keepdim)
-
-
-@apart("triplet_margin_loss")
-def _triplet(
-    anchor: Any, positive: Any, negative: Any, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False,
-    size_average: None = None, reduce: None = None, reduction: str = "mean",
-) -> Any:
-    near, far = _distance(anchor, positive, p, eps), _distance(anchor, negative, p, eps)
-    far = torch.minimum(far, _distance(positive, negative, p, eps)) if swap else far
-    return _reduced((near - far + margin).relu(), reduction)
-
-
-@apart("cosine_similarity")
-def _cosine(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    return (F.normalize(x1, dim=dim, eps=eps) * F.normalize(x2, dim=dim, eps=eps)).sum(dim)
-
-
-def _log_likelihood(input: Any, target: Any) -> Any:
-    """The logarithms of probabilities (N, C, ...) of the labels (N, ...)."""
-    return -input.gather(1, target.unsqueeze(1)).squeeze(1)
-
-
-@apart("nll_loss")
-def _nll(
-    input: Any, target: Any, weight: None = None, size_average: None = None, ignore_index: int = -100, reduce: None = None,
-    reduction: str = "mean",
-) -> Any:
-    """Every label counts: one that is left out is no class, which the step refuses."""
-    return _reduced(_log_likelihood(input, target), reduction)
-
-
-@apart("cross_entropy")
-def _cross_entropy(
-    input: Any, target: Any, weight: None = None, size_average: None = None, ignore_index: int = -100, reduce: None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0,
-) -> Any:
-    """Of probabilities in place of labels, or the loss of each label by itself; others have an operator."""
-    if target.is_floating_point():
-        target = target if not label_smoothing else target * (1 - label_smoothing) + label_smoothing / input.shape[1]
-        each = -(target * input.log_softmax(1)).sum(1)
-        return each.mean() if reduction == "mean" else _reduced(each, reduction)
-    if reduction != "none" or label_smoothing:
-        return NotImplemented
-    return _log_likelihood(input.log_softmax(1), target)
+def _shapes(where: str, recorder: Any, target: Any, args: Any, kwargs: Any) -> list[list[int]] | None:
+    """Return the shapes of what PyTorch's own function returns; None where they depend on numbers that there are not."""
+    state = torch.get_rng_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [list(value.shape) for value in tensors_of(target(*args, **kwargs))]
+    except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException):
+        return None
+    except Exception as error:  # whatever PyTorch says of the arguments
+        raise Unsupported(f"{where}: PyTorch says: {(str(error).splitlines() or [''])[0]}") from error
+    finally:  # those that drop may draw numbers
+        torch.set_rng_state(state)
 
 
 # ---- recurrent networks ------------------------------------------------------------------------------------------------------
@@ -261,9 +167,20 @@ def _bag(
     padding_idx: None = None,
 ) -> Any:
     """Rows of a table, together for each sample of (N, B) indices."""
+    require(input.ndim == 2, "embedding_bag: give indices (N, B), equally many for each sample, in place of offsets")
     rows = F.embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
     rows = rows if per_sample_weights is None else rows * per_sample_weights[..., None]
     return rows.sum(1) if mode == "sum" else rows.mean(1) if mode == "mean" else rows.amax(1)
+
+
+@apart("pairwise_distance")
+def _distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
+    return (x1 - x2 + eps).norm(p, -1, keepdim)
+
+
+@apart("cosine_similarity")
+def _cosine(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    return (F.normalize(x1, dim=dim, eps=eps) * F.normalize(x2, dim=dim, eps=eps)).sum(dim)
 
 
 # ---- short forms -------------------------------------------------------------------------------------------------------------
@@ -283,9 +200,10 @@ _one(lambda input: input.sin() / input.cos(), "tan")
 _one(lambda input: 1 - input.erf(), "erfc")
 _one(lambda input, lambd=0.5: F.relu(input - lambd) - F.relu(-input - lambd), "softshrink")
 _one(lambda input, eps=None: _logit(input, eps), "logit")
-_one(lambda input, other: torch.logsumexp(torch.stack([input, other], -1), -1), "logaddexp")
+_one(lambda input, other: torch.logsumexp(torch.stack(torch.broadcast_tensors(input, other), -1), -1), "logaddexp")
 _one(lambda input, tensor: (input * tensor).sum(), "dot")
-_one(lambda input, other: (input * other).sum() if input.ndim == 1 else torch.matmul(input, other.transpose(-1, -2)), "inner")
+_one(lambda input, other: torch.matmul(input.reshape(-1, input.shape[-1]), other.reshape(-1, input.shape[-1]).t()).reshape(
+    (*input.shape[:-1], *other.shape[:-1])), "inner")
 _one(lambda input, vec2: input[:, None] * vec2[None], "outer", "ger")
 _one(lambda input, vec: torch.matmul(input, vec), "mv")
 _one(lambda input, end, weight: input + weight * (end - input), "lerp")
@@ -293,8 +211,7 @@ _one(lambda input, diagonal=0: input * torch.ones(input.shape[-2:], dtype=input.
 _one(lambda input, diagonal=0: input * torch.ones(input.shape[-2:], dtype=input.dtype).triu(diagonal), "triu")
 _one(lambda input: _flipped(input, 0), "flipud")
 _one(lambda input: _flipped(input, 1), "fliplr")
-_one(lambda input, *dims: _flipped(input, *(dims[0] if dims and not isinstance(dims[0], int) else dims)), "flip")
-_one(lambda input, nan=0.0, posinf=None, neginf=None: input.clone(), "nan_to_num")
+_one(lambda input, *at, dims=(): _flipped(input, *((at[0] if at and not isinstance(at[0], int) else at) or dims)), "flip")
 _one(lambda input, dim, unbiased=None, keepdim=False, *, correction=None: (
     input.var(dim, keepdim=keepdim, **_lost(unbiased, correction)), input.mean(dim, keepdim=keepdim)), "var_mean")
 _one(lambda input, dim, unbiased=None, keepdim=False, *, correction=None: (
@@ -320,8 +237,9 @@ def _flipped(input: Any, *dims: int) -> Any:
 
 
 @apart("cumprod")
-def _cumprod(input: Any, dim: int, *, dtype: None = None) -> Any:
+def _cumprod(input: Any, dim: int, *, dtype: Any = None) -> Any:
     """Products of all numbers up to each one: of twice as many at a time."""
+    input = input if dtype is None else input.to(dtype)
     length, size = input.shape[dim], 1
     while size < length:
         late = input.narrow(dim, size, length - size) * input.narrow(dim, 0, length - size)
@@ -330,8 +248,9 @@ def _cumprod(input: Any, dim: int, *, dtype: None = None) -> Any:
 
 
 @apart("prod")
-def _prod(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: None = None) -> Any:
+def _prod(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The product along a dimension, or of all: of halves at a time."""
+    input = input if dtype is None else input.to(dtype)
     x, at = (input.reshape(-1), 0) if dim is None else (input, dim)
     while (length := x.shape[at]) > 1:
         half = length // 2
@@ -347,14 +266,17 @@ def _broadcast(*tensors: Any) -> Any:
 
 
 @apart("diff")
-def _diff(input: Any, n: int = 1, dim: int = -1, prepend: None = None, append: None = None) -> Any:
+def _diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    around = [part for part in (prepend, input, append) if part is not None]
+    input = torch.cat(around, dim) if len(around) > 1 else input
     for _ in range(n):
         input = input.narrow(dim, 1, input.shape[dim] - 1) - input.narrow(dim, 0, input.shape[dim] - 1)
     return input
 
 
 @apart("one_hot")
-def _one_hot(tensor: Any, num_classes: int) -> Any:
+def _one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    require(num_classes > 0, "one_hot: give num_classes; the largest of the data's integers is not known")
     return (tensor[..., None] == torch.arange(num_classes)).to(torch.int64)
 
 
@@ -365,24 +287,29 @@ def _local_response(input: Any, size: int, alpha: float = 1e-4, beta: float = 0.
     return input / (squares.transpose(1, 2).reshape(input.shape) * alpha + k).pow(beta)
 
 
-def _largest_of_parts(input: Any, output_size: Any, return_indices: bool = False) -> Any:
-    """Of images or rows that are divided into equal parts, the largest number of each."""
-    dims = 2 if input.ndim == 4 else 1
-    sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * dims
-    whole = input.shape[-dims:]
-    sizes = tuple(size or given for size, given in zip(sizes, whole))
-    if return_indices or any(given % size for given, size in zip(whole, sizes)):
-        raise ValueError("only of equal parts, and without return_indices")
-    each = tuple(given // size for given, size in zip(whole, sizes))
-    return F.max_pool2d(input, each) if dims == 2 else F.max_pool1d(input, each)
+def _largest_of_parts(dims: int) -> Callable[..., Any]:
+    def built(input: Any, output_size: Any, return_indices: bool = False) -> Any:
+        """Of images (N, C, H, W) or rows (N, C, L) that are divided into equal parts, the largest number of each."""
+        name = f"adaptive_max_pool{dims}d"
+        require(input.ndim == dims + 2, f"{name}: needs a dimension of samples and one of channels: input.unsqueeze(0)")
+        sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,) * dims
+        whole = input.shape[-dims:]
+        sizes = tuple(size or given for size, given in zip(sizes, whole))
+        fine = not return_indices and not any(given % size for given, size in zip(whole, sizes))
+        require(fine, f"{name}: only of equal parts, and without return_indices")
+        each = tuple(given // size for given, size in zip(whole, sizes))
+        return F.max_pool2d(input, each) if dims == 2 else F.max_pool1d(input, each)
+
+    return built
+
+
+for _dims in (1, 2):
+    apart(f"adaptive_max_pool{_dims}d")(_largest_of_parts(_dims))
 
 
 @apart("adaptive_avg_pool3d")
 def _mean_of_volumes(input: Any, output_size: Any) -> Any:
     """The mean of each channel (N, C, T, H, W), as classifiers of videos take it."""
-    if output_size not in (1, (1, 1, 1), [1, 1, 1]) or input.ndim != 5:
-        raise ValueError("only into one part")
+    one = output_size in (1, (1, 1, 1), [1, 1, 1]) and input.ndim == 5
+    require(one, "adaptive_avg_pool3d: only of (N, C, T, H, W) into one part")
     return input.mean((2, 3, 4), keepdim=True)
-
-
-APART.update(dict.fromkeys((F.adaptive_max_pool1d, F.adaptive_max_pool2d), _largest_of_parts))

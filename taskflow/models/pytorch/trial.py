@@ -20,6 +20,7 @@ from taskflow.checkpoint import StoredWeights, load_weights
 from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import choose
+from taskflow.models.pytorch.calls import all_arguments
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.follow import WATCHING, Followed, Watch, follow
 from taskflow.models.pytorch.steps import TorchStep, leaves
@@ -100,7 +101,7 @@ class _NoDropout(TorchFunctionMode):
     """Functions leave out nothing."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
+        kwargs = all_arguments(func, dict(kwargs or {}))
         if func is F.dropout:
             return args[0] if args else kwargs["input"]
         if func is F.scaled_dot_product_attention:
