@@ -134,7 +134,7 @@ def shortened(command: Command) -> list[str]:
     assert not set(text) & set("$|;&<>`"), f"{text}: too clever to be run here"
     if command.shown is not None:
         return shlex.split(text)
-    if not text.startswith(("taskflow simulate ", "taskflow runs add ")):  # their plans may say for how many devices they are
+    if not text.startswith(("taskflow simulate ", "taskflow runs add ", "taskflow export '")):  # plans may say on how many devices
         text = re.sub(r"-n \d+|--processors \d+|--devices \d+", lambda m: f"{m[0].split()[0]} 2", text)
     words = shlex.split(re.sub(r"--budget \S+", "--budget 40p", text).replace(" ResNet-101 ", " ResNet-101 --size small "))
     if words[0] == "make":
