@@ -32,7 +32,7 @@ RULES: Mapping[str, UpdateRule | None] = {
 
 
 def default_rule(model: str) -> str:
-    """Return the update rule of a model where nobody says one: decoders of Hugging Face are trained with AdamW."""
+    """Return the update rule of a model where none is given: networks of Hugging Face are trained with AdamW."""
     return "adamw" if model.startswith("hf:") else "momentum"
 
 
@@ -72,7 +72,7 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
         imbalance_option,
         click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
         click.option("--rule", type=click.Choice(list(RULES)), default=rule,
-                     show_default=shown and (rule or "momentum, of hf: adamw"), help="Update rule; none: forward only."),
+                     show_default=shown and (rule or "momentum; adamw for hf:"), help="Update rule; none: forward only."),
         click.option("--size", default=size, show_default=shown, metavar="paper|small|NAME", shell_complete=completing.sizes,
                      help="Of a built-in network: a preset, or a published size's name, such as 405B (see `taskflow models`)."),
         click.option("--batch", type=click.IntRange(1), help="Samples a step, of all devices (default: the model's own)."),

@@ -105,7 +105,8 @@ class OrderedEvaluator(PythonEvaluator):
             self._known.keep(self.totals)
 
     def _totals(self, strategy: Strategy, step: FoldedStep) -> StepTotals:
-        return StepTotals(strategy, step.usage(self.machine), step.tasks)
+        with paused_collector():  # a collection amid millions of tasks takes longer than the sums
+            return StepTotals(strategy, step.usage(self.machine), step.tasks)
 
     def seconds_of(self, strategy: Strategy) -> float:
         same_processors(strategy, self.machine)

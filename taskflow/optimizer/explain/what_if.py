@@ -72,8 +72,8 @@ def what_if(
             f"or use analytic costs (--costs analytic)"
         )
     machines = [changed(machine, scenario.changes) for scenario in scenarios]
-    few = has_no_timeline(strategy)  # of such a size the others, which are not folded, would take minutes each
-    plans = {strategy.name: strategy, **{s.name: s for s in (() if few else known(graph, machine))}}
+    others = () if has_no_timeline(strategy) else known(graph, machine)  # of such a size they would take minutes each
+    plans = {strategy.name: strategy, **{s.name: s for s in others}}
     before = _fitting(graph, machine, plans, rule, costs)
     seconds = make_evaluator(graph, machine, rule=rule, costs=costs).set(strategy)
     here = None

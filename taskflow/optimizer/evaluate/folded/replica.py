@@ -19,7 +19,7 @@ def replica_path(step: FoldedStep, on: TimelineArrays) -> tuple[PathSegment, ...
 
     def needed(task: int, at: float) -> int:
         before = whole.after[whole.after_offset[task] : whole.after_offset[task + 1]]
-        return int(before[on.end[before] == at].min(initial=len(on.end))) if (on.end[before] == at).any() else -1
+        return min(before[on.end[before] == at].tolist(), default=-1)
 
     return walk(on, needed)
 
