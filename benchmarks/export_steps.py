@@ -32,12 +32,14 @@ PLANS = {
     "llama": [*SHARED, "t2", "p2 mb2"], "gpt": [*SHARED, "t2", "p2 mb2"], "mixtral": ["data", "d2 zero3", "t2"],
     "resnet": ["data", "d2 zero1 bucket=layer overlap=all"], "vit": [*SHARED, "t2"], "mlp": [*SHARED, "t2", "p2 mb128"],
     "mixer": [*SHARED, "t2", "p2 mb2"], "convnext": [*SHARED, "t2", "p2 mb2"], "lstm": SHARED, "t5": [*SHARED, "t2"],
+    "bert": [*SHARED, "t2", "p2 mb2"], "mobilenet": SHARED, "unet": [*SHARED, "p2 mb2"], "dlrm": [*SHARED, "t2"],
 }  # fmt: skip
-OTHERS = ("mixer", "convnext", "lstm", "t5")  # networks that the probe was not made with
+OTHERS = ("mixer", "convnext", "lstm", "t5", "bert", "mobilenet", "unet", "dlrm")  # networks that the probe was not made with
 SIZES: dict[str, dict[str, int]] = {
     "llama": {"width": 256, "heads": 8, "depth": 2}, "gpt": {"width": 256, "heads": 8, "depth": 2},
     "mixtral": {"width": 128, "depth": 2}, "resnet": {"channels": 48}, "vit": {}, "mlp": {},
     "mixer": {}, "convnext": {}, "lstm": {}, "t5": {"width": 192},
+    "bert": {}, "mobilenet": {}, "unet": {}, "dlrm": {},
 }  # fmt: skip
 BATCH, STEPS, WORDS = 8, 128, 1024
 IN_A_ROW = 2  # steps of one plan

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 sys.path.insert(0, str(Path(__file__).parent))
 import networks  # noqa: E402
+import unusual  # noqa: E402
 from beside import TOLERANCE, check, in_taskflow  # noqa: E402
 
 import taskflow  # noqa: E402
@@ -202,6 +203,12 @@ def test_each_layer_gathers_by_itself_but_for_weights_that_are_read_elsewhere() 
     module = Borrowing()
     graph = taskflow.from_torch(module, torch.zeros(4, 8))
     assert units_of(graph, module, sites_of(graph)[0]) == ("inner.#", "last")
+
+
+def test_no_unit_holds_a_weight_that_is_read_outside_of_it() -> None:
+    """PyTorch refuses a weight that two units hold: BERT's head has its bias itself and the table's weight within."""
+    graph = unusual.graph("head")
+    assert units_of(graph, unusual.MODULES["head"](), sites_of(graph)[0]) == ("layers.#", "head.dense")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

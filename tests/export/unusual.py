@@ -58,6 +58,35 @@ class SharedTable(nn.Module):
         return self.scores(x + torch.tanh(self.middle(x)))
 
 
+class Head(nn.Module):
+    """BERT's head: a layer within it, and scores by the table, whose bias the head holds too."""
+
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        words, width = table.weight.shape
+        self.dense, self.scores = nn.Linear(width, width), nn.Linear(width, words)
+        self.bias = self.scores.bias
+        self.scores.weight = table.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.scores(torch.tanh(self.dense(x)))
+
+
+class BehindHead(nn.Module):
+    """A head that holds a weight which is read outside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(CLASSES, 16)
+        self.layers, self.head = nn.ModuleList(nn.Linear(16, 16) for _ in range(2)), Head(self.table)
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.table(tokens)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return self.head(x)
+
+
 class Skipped(nn.Module):
     """Of two arguments that may be left out, the first is."""
 
@@ -118,22 +147,23 @@ class Twin(nn.Module):
 
 MODULES: dict[str, type[nn.Module]] = {
     "again": Again, "returning": Returning, "table": SharedTable, "skipped": Skipped, "by_name": ByName, "number": WithNumber,
-    "masked": Masked, "twin": Twin,
+    "masked": Masked, "twin": Twin, "head": BehindHead,
 }  # fmt: skip
+OF_TOKENS = ("table", "head")
 KEYWORDS: Mapping[str, Mapping[str, tuple[int, int]]] = {"skipped": {"more": (BATCH, 8)}, "by_name": {"side": (BATCH, 3)}}
 
 
 def graph(name: str) -> taskflow.OperatorGraph:
     """The network's graph."""
     torch.manual_seed(0)
-    shapes: list[Any] = [torch.zeros(BATCH, 3, dtype=torch.long)] if name == "table" else [(BATCH, 6)] * (1 + (name == "twin"))
+    shapes: list[Any] = [torch.zeros(BATCH, 3, dtype=torch.long)] if name in OF_TOKENS else [(BATCH, 6)] * (1 + (name == "twin"))
     return taskflow.from_torch(MODULES[name](), *shapes, keywords=KEYWORDS.get(name), name=name)
 
 
 def batch(name: str, step: int) -> tuple[list[Any], dict[str, Any], Any]:
     """Arguments of forward by position and by name, and labels."""
     random = torch.Generator().manual_seed(step)
-    if name == "table":
+    if name in OF_TOKENS:
         tokens = torch.randint(CLASSES, (BATCH, 3), generator=random)
         return [tokens], {}, tokens.roll(1, 1)
     named = {key: torch.randn(shape, generator=random) for key, shape in KEYWORDS.get(name, {}).items()}

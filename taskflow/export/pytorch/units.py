@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 
 from taskflow.graph import OperatorGraph
@@ -18,7 +19,7 @@ def units_of(
 ) -> tuple[str, ...]:
     """Return the modules that are units, as patterns: for each weight, the innermost module that holds it and contains all code
     that reads it; ``in_blocks``: if that is in a block (a module with a number), the block. Weights for which that is the whole
-    module (mostly tied ones) are in no unit."""
+    module (mostly tied ones) are in no unit. No unit holds a weight that is read outside of it: it would take it from there."""
     paths = {path for site in sites.values() if site.kind != "input" for path in _upwards(site.path)}
     readers: dict[str, set[str]] = {}
     for node in graph:
@@ -31,7 +32,13 @@ def units_of(
     found = [_called(module, _common(of), paths) for of in places.values()]
     if in_blocks:
         found = [_block(module, path, paths) for path in found]
-    return patterns(path for path in found if path)
+    shared = {path for of in places.values() for holder in of for path in _between(_called(module, _common(of), paths), holder)}
+    return patterns(path for path in found if path and path not in shared)
+
+
+def _between(outer: str, inner: str) -> Iterator[str]:
+    """Yield the paths of ``inner`` and of what it is in, until ``outer``, which is not one of them."""
+    return takewhile(lambda path: path != outer, _upwards(inner))
 
 
 def _block(module: Any, path: str, paths: set[str]) -> str:
