@@ -87,6 +87,20 @@ class BehindHead(nn.Module):
         return self.head(x)
 
 
+class Joined(nn.Module):
+    """What joins values of the stage before, as a U-Net does, gives it slices of a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 16), nn.Linear(16, 16)
+        self.c, self.last = nn.Linear(16, 16), nn.Linear(32, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.tanh(self.a(x))
+        y = torch.tanh(self.b(x))
+        return self.last(torch.cat([torch.tanh(self.c(y)), x], -1))
+
+
 class Skipped(nn.Module):
     """Of two arguments that may be left out, the first is."""
 
@@ -147,7 +161,7 @@ class Twin(nn.Module):
 
 MODULES: dict[str, type[nn.Module]] = {
     "again": Again, "returning": Returning, "table": SharedTable, "skipped": Skipped, "by_name": ByName, "number": WithNumber,
-    "masked": Masked, "twin": Twin, "head": BehindHead,
+    "masked": Masked, "twin": Twin, "head": BehindHead, "joined": Joined,
 }  # fmt: skip
 OF_TOKENS = ("table", "head")
 KEYWORDS: Mapping[str, Mapping[str, tuple[int, int]]] = {"skipped": {"more": (BATCH, 8)}, "by_name": {"side": (BATCH, 3)}}

@@ -35,6 +35,7 @@ class StagePart(nn.Module):
         if self.stage_first:
             values, inputs = (), dict(zip(self.stage_plan.inputs, values))
         named = [inputs[name] for name in self.stage_plan.inputs]
+        values = tuple(_sent_back_whole(value) for value in values)
         if self.stage_mesh is None:
             return mapped_leaves(_sendable, self.stage_plan.run(self, *values, *named))
         whole = (Replicate(),) * self.stage_mesh.ndim
@@ -50,6 +51,23 @@ class StagePart(nn.Module):
 def _sendable(value: Any) -> Any:
     """A tensor whose elements lie one after the other, as gloo sends them; anything else is unchanged."""
     return value.contiguous() if isinstance(value, torch.Tensor) else value
+
+
+def _sent_back_whole(value: Any) -> Any:
+    """An arrived tensor whose gradient is as sendable: that of one of ``torch.cat``'s inputs is a slice of the result's."""
+    return _SendableGradient.apply(value) if isinstance(value, torch.Tensor) and value.requires_grad else value
+
+
+class _SendableGradient(torch.autograd.Function):
+    """The same value, whose gradient's elements lie one after the other."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Any) -> Any:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _sendable(grads[0])
 
 
 def held(part: nn.Module, path: str) -> Any:
