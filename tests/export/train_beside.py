@@ -1,5 +1,6 @@
 """torchrun ... train_beside.py NETWORK PARALLEL STEPS: trains an exported network beside PyTorch alone. Each rank writes a JSON
-file: the losses of both, and how far its weights are from those of PyTorch alone."""
+file: the losses of both, and how far its weights are from those of PyTorch alone. Of every other batch a rank has its replica's
+samples alone."""
 
 from __future__ import annotations
 
@@ -22,10 +23,13 @@ model = importlib.import_module(sys.argv[2]).parallelize(networks.MODULES[name](
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 generator = torch.Generator().manual_seed(1)
 losses = []
-for expected in wanted:
+for number, expected in enumerate(wanted):
     inputs, labels = networks.batch_of(name, generator)
+    own = number % 2 == 1  # every other step each rank has its replica's samples alone
+    if own:
+        *inputs, labels = (value.chunk(model.replicas)[model.replica] for value in (*inputs, labels))
     optimizer.zero_grad()
-    losses.append((model.step(networks.loss, inputs, labels), expected))
+    losses.append((model.step(networks.loss, inputs, labels, own=own), expected))
     optimizer.step()
 weights, theirs = model.state_dict(), alone.state_dict()
 worst = max((weights[key] - theirs[key]).abs().max().item() for key in weights if weights[key].is_floating_point())

@@ -6,17 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 Criterion = Callable[[Any, Any], torch.Tensor]
 
 
 class MeanOverAll:
     """Weighs the means over pieces of a batch by what counts in them: all elements of the target, of integers those that are not
-    ``ignore_index``. Gradients are averaged over the ``replicas`` afterwards."""
+    ``ignore_index``. Gradients are averaged over the ``replicas`` afterwards. ``group``: whose targets together are the batch's; by
+    default each rank has all of it."""
 
-    def __init__(self, target: Any, ignore_index: int, replicas: int, device: torch.device) -> None:
+    def __init__(self, target: Any, ignore_index: int, replicas: int, device: torch.device, group: Any = None) -> None:
         self.ignore_index, self.replicas = ignore_index, replicas
-        self.all = self._counted(target).to(device).clamp(min=1)
+        every = self._counted(target).to(device)
+        if group is not None:
+            dist.all_reduce(every, group=group)
+        self.all = every.clamp(min=1)
 
     def of(self, loss: Criterion, output: Any, target: Any) -> torch.Tensor:
         """Return what a piece adds to the mean. ``loss``: the mean over the piece, which may be nan if nothing counts there."""

@@ -71,25 +71,40 @@ class Parallel:
 
     # ---- what users call ---------------------------------------------------------------------------------------------
 
-    def step(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int = -100) -> float:
-        """Forward and backward of one step; gradients are in the parameters' ``grad`` afterwards. ``inputs``, ``target``: the whole
-        batch, the same on every rank; inputs in the order of forward's arguments. ``loss(output, target)``: a mean over the
-        elements of the target, of integers over those that are not ``ignore_index``, as PyTorch's losses are. Returns that mean
-        over the whole batch (0 if there are none), whatever share of them each rank and micro-batch has."""
-        return float(self.gradients(loss, inputs, target, ignore_index))
+    @property
+    def replicas(self) -> int:
+        """Among how many replicas the samples of a batch are divided; `replica` is this rank's. A sampler may take both."""
+        return 1 if self.data is None else self.data.size()
 
-    def gradients(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int = -100) -> torch.Tensor:
+    @property
+    def replica(self) -> int:
+        """This rank's replica. Ranks that share layers, or have different stages of them, are of one."""
+        return 0 if self.data is None else self.data.get_local_rank()
+
+    def step(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int = -100, own: bool = False) -> float:
+        """Forward and backward of one step; gradients are in the parameters' ``grad`` afterwards. ``inputs``, ``target``: the whole
+        batch, the same on every rank, or with ``own`` this replica's samples alone, as many on each; inputs in the order of
+        forward's arguments. ``loss(output, target)``: a mean over the elements of the target, of integers over those that are not
+        ``ignore_index``, as PyTorch's losses are. Returns that mean over the whole batch (0 if there are none), whatever share of
+        them each rank and micro-batch has."""
+        return float(self.gradients(loss, inputs, target, ignore_index, own))
+
+    def gradients(
+        self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int = -100, own: bool = False
+    ) -> torch.Tensor:
         """Like `step`, but the loss stays on the device, so that nothing waits for it."""
         with named("step"):
-            return self._gradients(loss, inputs, target, ignore_index)
+            return self._gradients(loss, inputs, target, ignore_index, own)
 
-    def _gradients(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int) -> torch.Tensor:
-        if self.plan.samples and len(inputs[0]) != self.plan.samples:
+    def _gradients(self, loss: Criterion, inputs: Sequence[Any], target: Any, ignore_index: int, own: bool) -> torch.Tensor:
+        samples = len(inputs[0]) * (self.replicas if own else 1)
+        if self.plan.samples and samples != self.plan.samples:
             raise ValueError(
-                f"the plan's stages are written for {self.plan.samples} samples, got {len(inputs[0])}; export a plan for as many"
+                f"the plan's stages are written for {self.plan.samples} samples, got {samples}; export a plan for as many"
             )
-        self._mean = MeanOverAll(target, ignore_index, 1 if self.data is None else self.data.size(), self.device)
-        inputs, target = [self.rows(value) for value in inputs], self.rows(target)
+        counted = self.data.get_group() if own and self.data is not None else None
+        self._mean = MeanOverAll(target, ignore_index, self.replicas, self.device, counted)
+        inputs, target = [self.rows(value, own) for value in inputs], self.rows(target, own)
         if self.schedule is not None:
             found = self._step_of_stages(loss, inputs, target)
         else:
@@ -107,17 +122,18 @@ class Parallel:
             dist.all_reduce(found)
         return found * self._loss_pieces() * self.plan.mesh.get("pipeline", 1) / dist.get_world_size()
 
-    def rows(self, value: Any) -> Any:
-        """Return this replica's samples of a batch."""
+    def rows(self, value: Any, own: bool = False) -> Any:
+        """Return this replica's samples of a batch, on its device; ``own``: of what are these samples alone."""
         if self.data is None or not isinstance(value, torch.Tensor):
             return value.to(self.device) if isinstance(value, torch.Tensor) else value
-        replicas, many = self.data.size(), self.plan.micro_batches
+        replicas, many = 1 if own else self.replicas, self.plan.micro_batches
         if len(value) % (replicas * many):
+            given = "each replica" if own else "every rank the whole batch,"
             raise ValueError(
-                f"{len(value)} samples do not divide into {replicas} replicas x {many} micro-batches; give every rank the whole "
-                f"batch, of a multiple of {replicas * many} samples"
+                f"{len(value)} samples do not divide into {replicas} replicas x {many} micro-batches; give {given} a multiple of "
+                f"{replicas * many} samples"
             )
-        return value.chunk(self.data.size())[self.data.get_local_rank()].to(self.device)
+        return (value if own else value.chunk(replicas)[self.replica]).to(self.device)
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the module's result for this replica's inputs, whole on every rank. Not for pipelines, which only have `step`."""

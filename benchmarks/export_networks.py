@@ -1,0 +1,215 @@
+"""Networks of Hugging Face and timm as exported modules on two gloo ranks, trained some steps beside PyTorch alone.
+
+    python benchmarks/export_networks.py                          # all of imports.py: HF's, then timm's where timm is installed
+    python benchmarks/export_networks.py --networks Llama BERT --plans data "d2 zero3" t2 "p2 mb2"
+
+For each network and plan: how far the losses of three steps are off PyTorch's (relatively, the largest), ``refused`` if the export
+refuses the plan, ``failed`` if the module ends with an error. Below the table: why. With --json a line of JSON for each row.
+Configurations are in huggingface_networks.py and timm_networks.py; weights are random, dropout is off. Needs the extra hf.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PLANS = ("data", "d2 zero3", "t2", "p2 mb2")
+STEPS, RATE = 3, 0.5
+LIMIT = 300.0  # seconds of all plans of a network
+
+
+def imports() -> Any:
+    """The module imports.py of this folder, whose kernels.py must not be found by name."""
+    sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != HERE]
+    spec = importlib.util.spec_from_file_location("imports", HERE / "imports.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["imports"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def given(keywords: dict[str, Any], step: int) -> dict[str, Any]:
+    """Random arguments of a network."""
+    import torch
+
+    numbers = torch.Generator().manual_seed(step)
+    return {
+        key: torch.randn(value.shape, generator=numbers) if value.is_floating_point()
+        else torch.randint(9, 200, value.shape, generator=numbers) for key, value in keywords.items()
+    }
+
+
+def scores_of(output: Any) -> Any:
+    """The scores in what a module returns."""
+    import torch
+
+    if isinstance(output, dict):
+        return output["logits"] if "logits" in output else next(iter(output.values()))
+    return output if isinstance(output, torch.Tensor) else getattr(output, "logits", output[0])
+
+
+def loss(output: Any, target: Any) -> Any:
+    """Mean cross-entropy over the last dimension of the scores."""
+    import torch
+
+    scores = scores_of(output)
+    return torch.nn.functional.cross_entropy(scores.flatten(0, -2), target.flatten())
+
+
+def labels_of(scores: Any, step: int) -> Any:
+    """Random labels for scores."""
+    import torch
+
+    return torch.randint(scores.shape[-1], scores.shape[:-1], generator=torch.Generator().manual_seed(100 + step))
+
+
+def written(name: str, plans: list[str], folder: Path) -> dict[str, str]:
+    """Write the exported modules of a network; why plans were refused."""
+    import taskflow
+    from taskflow.export import exported
+
+    module, keywords = imports().network(name)
+    try:
+        graph = taskflow.from_torch(module, keywords=keywords)
+    except ValueError as error:
+        return dict.fromkeys(plans, f"import: {error}")
+    refused, machine = {}, taskflow.load_machine("p100", 2)
+    for number, plan in enumerate(plans):
+        try:
+            found = exported(graph, taskflow.choose(plan, graph, machine)[0], "torch", "plan.py")
+        except ValueError as error:
+            refused[plan] = str(error)
+            continue
+        folder.joinpath(f"plan_{number}.py").write_text(str(found.files["plan.py"]))
+    inputs = [node.name for node in graph if node.operator.kind == "input" and node.name in keywords]
+    folder.joinpath("inputs.json").write_text(json.dumps(inputs))
+    return refused
+
+
+def worker(name: str, numbers: list[int], folder: Path) -> None:
+    """Train plans of a network, one after the other, each beside PyTorch alone."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    module, keywords = imports().network(name)
+    order = json.loads(folder.joinpath("inputs.json").read_text())
+    dist.init_process_group("gloo")
+    sys.path.insert(0, str(folder))
+    alone = copy.deepcopy(module)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=RATE)
+    wanted = []
+    for step in range(STEPS):
+        arguments = given(keywords, step)
+        output = alone(**arguments)
+        value = loss(output, labels_of(scores_of(output), step))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        wanted.append((value.item(), labels_of(scores_of(output), step)))
+    for number in numbers:
+        model = importlib.import_module(f"plan_{number}").parallelize(copy.deepcopy(module), "cpu")
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        off = 0.0
+        for step, (expected, labels) in enumerate(wanted):
+            arguments = given(keywords, step)
+            optimizer.zero_grad()
+            found = model.step(loss, [arguments[key] for key in order], labels)
+            optimizer.step()
+            off = max(off, abs(found - expected) / abs(expected))
+        if dist.get_rank() == 0:
+            folder.joinpath(f"off_{number}.json").write_text(json.dumps(off))
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def run(name: str, plans: list[str]) -> dict[str, dict[str, Any]]:
+    """Each plan's row: ``off``, ``refused`` or ``failed``."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        child = [sys.executable, "-W", "ignore", __file__, "--networks", name, "--plans", *plans, "--folder", temporary]
+        done = subprocess.run([*child, "--write"], capture_output=True, text=True, env=environment())
+        if done.returncode:
+            return {plan: {"failed": last_error(done.stderr)} for plan in plans}
+        refused = json.loads(done.stdout.splitlines()[-1])
+        found: dict[str, dict[str, Any]] = {plan: {"refused": why} for plan, why in refused.items()}
+        left = [number for number, plan in enumerate(plans) if plan not in found]
+        while left:
+            error = started(name, left, folder)
+            while left and (file := folder / f"off_{left[0]}.json").exists():
+                found[plans[left.pop(0)]] = {"off": json.loads(file.read_text())}
+            if left:
+                found[plans[left.pop(0)]] = {"failed": error}
+        return found
+
+
+def started(name: str, numbers: list[int], folder: Path) -> str:
+    """Train plans on two ranks; the error that ended it."""
+    command = [
+        sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__,
+        "--networks", name, "--folder", str(folder), "--numbers", *map(str, numbers),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment(), cwd=folder)
+    except subprocess.TimeoutExpired:
+        return f"not done after {LIMIT:.0f} s"
+    return last_error(done.stderr)
+
+
+def last_error(text: str) -> str:
+    """The line of an error that says most."""
+    lines = [line.split("]:", 1)[-1].strip() for line in text.splitlines()]
+    errors = [line for line in lines if "Error: " in line and "ChildFailed" not in line and "closed by peer" not in line]
+    return (errors or lines or [""])[0 if errors else -1]
+
+
+def environment() -> dict[str, str]:
+    """One thread a rank."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", metavar="NAME", help="some of them")
+    parser.add_argument("--plans", nargs="+", default=list(PLANS))
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--write", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--numbers", nargs="+", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.write:
+        print("\n" + json.dumps(written(options.networks[0], options.plans, options.folder)))
+        return
+    if options.numbers:
+        worker(options.networks[0], options.numbers, options.folder)
+        return
+    names = options.networks or [*imports().CONFIGS, *imports().beside("timm_networks").TIMM]
+    why = []
+    if not options.json:
+        print(f"| network | {' | '.join(options.plans)} |\n" + "|---" * (1 + len(options.plans)) + "|")
+    for name in names:
+        found = run(name, options.plans)
+        if options.json:
+            print(json.dumps({"network": name, "plans": found}), flush=True)
+            continue
+        cells = [f"{row['off']:.1e}" if "off" in row else next(iter(row)) for row in (found[plan] for plan in options.plans)]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        why += [(name, plan, *next(iter(row.items()))) for plan, row in found.items() if "off" not in row]
+    for name, plan, kind, reason in why:
+        print(f"\n{name}, {plan}, {kind}: {reason}")
+
+
+if __name__ == "__main__":
+    main()
