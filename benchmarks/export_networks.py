@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib
 import importlib.util
 import json
 import os
@@ -25,7 +24,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PLANS = ("data", "d2 zero3", "t2", "p2 mb2")
 STEPS, RATE = 3, 0.5
-LIMIT = 300.0  # seconds of all plans of a network
+AT_ONCE = 10  # networks of one process
+LIMIT = 900.0  # seconds of all plans of these
 
 
 def imports() -> Any:
@@ -74,16 +74,25 @@ def labels_of(scores: Any, step: int) -> Any:
     return torch.randint(scores.shape[-1], scores.shape[:-1], generator=torch.Generator().manual_seed(100 + step))
 
 
+def write(names: list[str], plans: list[str], folder: Path) -> None:
+    """Write the exported modules of networks, each in a folder by its number, and why plans were refused."""
+    for number, name in enumerate(names):
+        of = folder / str(number)
+        of.mkdir()
+        try:
+            refused = written(name, plans, of)
+        except Exception as error:
+            refused = dict.fromkeys(plans, f"{type(error).__name__}: {error}")
+        of.joinpath("refused.json").write_text(json.dumps(refused))
+
+
 def written(name: str, plans: list[str], folder: Path) -> dict[str, str]:
     """Write the exported modules of a network; why plans were refused."""
     import taskflow
     from taskflow.export import exported
 
     module, keywords = imports().network(name)
-    try:
-        graph = taskflow.from_torch(module, keywords=keywords)
-    except ValueError as error:
-        return dict.fromkeys(plans, f"import: {error}")
+    graph = taskflow.from_torch(module, keywords=keywords)
     refused, machine = {}, taskflow.load_machine("p100", 2)
     for number, plan in enumerate(plans):
         try:
@@ -97,29 +106,50 @@ def written(name: str, plans: list[str], folder: Path) -> dict[str, str]:
     return refused
 
 
-def worker(name: str, numbers: list[int], folder: Path) -> None:
-    """Train plans of a network, one after the other, each beside PyTorch alone."""
+def worker(names: list[str], folder: Path) -> None:
+    """Train what was written and has no result yet, one plan after the other, each beside PyTorch alone."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for number, name in enumerate(names):
+        plans = left(folder / str(number))
+        dist.barrier()
+        if plans:
+            train(name, plans, folder / str(number))
+    dist.destroy_process_group()
+
+
+def left(folder: Path) -> list[Path]:
+    """The plans of a network that were written and have no result."""
+    return [file for file in sorted(folder.glob("plan_*.py")) if not file.with_suffix(".json").exists()]
+
+
+def train(name: str, plans: list[Path], folder: Path) -> None:
+    """Train plans of a network; each has then how far its losses are off."""
+    import torch
+    import torch.distributed as dist
+
     module, keywords = imports().network(name)
     order = json.loads(folder.joinpath("inputs.json").read_text())
-    dist.init_process_group("gloo")
-    sys.path.insert(0, str(folder))
     alone = copy.deepcopy(module)
     optimizer = torch.optim.SGD(alone.parameters(), lr=RATE)
     wanted = []
     for step in range(STEPS):
-        arguments = given(keywords, step)
-        output = alone(**arguments)
-        value = loss(output, labels_of(scores_of(output), step))
+        output = alone(**given(keywords, step))
+        labels = labels_of(scores_of(output), step)
+        value = loss(output, labels)
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
-        wanted.append((value.item(), labels_of(scores_of(output), step)))
-    for number in numbers:
-        model = importlib.import_module(f"plan_{number}").parallelize(copy.deepcopy(module), "cpu")
+        wanted.append((value.item(), labels))
+    for plan in plans:
+        spec = importlib.util.spec_from_file_location(f"{folder.name}_{plan.stem}", plan)
+        assert spec is not None and spec.loader is not None
+        exported = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(exported)
+        model = exported.parallelize(copy.deepcopy(module), "cpu")
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         off = 0.0
         for step, (expected, labels) in enumerate(wanted):
@@ -128,37 +158,35 @@ def worker(name: str, numbers: list[int], folder: Path) -> None:
             found = model.step(loss, [arguments[key] for key in order], labels)
             optimizer.step()
             off = max(off, abs(found - expected) / abs(expected))
-        if dist.get_rank() == 0:
-            folder.joinpath(f"off_{number}.json").write_text(json.dumps(off))
         dist.barrier()
-    dist.destroy_process_group()
+        if dist.get_rank() == 0:
+            plan.with_suffix(".json").write_text(json.dumps({"off": off}))
 
 
-def run(name: str, plans: list[str]) -> dict[str, dict[str, Any]]:
-    """Each plan's row: ``off``, ``refused`` or ``failed``."""
+def run(names: list[str], plans: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """For each network each plan's row: ``off``, ``refused`` or ``failed``."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        child = [sys.executable, "-W", "ignore", __file__, "--networks", name, "--plans", *plans, "--folder", temporary]
-        done = subprocess.run([*child, "--write"], capture_output=True, text=True, env=environment())
-        if done.returncode:
-            return {plan: {"failed": last_error(done.stderr)} for plan in plans}
-        refused = json.loads(done.stdout.splitlines()[-1])
-        found: dict[str, dict[str, Any]] = {plan: {"refused": why} for plan, why in refused.items()}
-        left = [number for number, plan in enumerate(plans) if plan not in found]
-        while left:
-            error = started(name, left, folder)
-            while left and (file := folder / f"off_{left[0]}.json").exists():
-                found[plans[left.pop(0)]] = {"off": json.loads(file.read_text())}
-            if left:
-                found[plans[left.pop(0)]] = {"failed": error}
+        folder, found = Path(temporary), dict[str, dict[str, dict[str, Any]]]()
+        shared = ["--networks", *names, "--plans", *plans, "--folder", temporary]
+        subprocess.run([sys.executable, "-W", "ignore", __file__, *shared, "--write"], check=True, env=environment())
+        while waiting := [plan for number in range(len(names)) for plan in left(folder / str(number))]:
+            error = started(shared, folder)
+            if (first := next((plan for plan in waiting if plan in left(plan.parent)), None)) is not None:
+                first.with_suffix(".json").write_text(json.dumps({"failed": error}))
+        for number, name in enumerate(names):
+            of = folder / str(number)
+            rows = {plan: {"refused": why} for plan, why in json.loads(of.joinpath("refused.json").read_text()).items()}
+            found[name] = {
+                plan: rows.get(plan) or json.loads(of.joinpath(f"plan_{place}.json").read_text()) for place, plan in enumerate(plans)
+            }
         return found
 
 
-def started(name: str, numbers: list[int], folder: Path) -> str:
+def started(shared: list[str], folder: Path) -> str:
     """Train plans on two ranks; the error that ended it."""
     command = [
-        sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__,
-        "--networks", name, "--folder", str(folder), "--numbers", *map(str, numbers),
+        sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, *shared,
+        "--train",
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment(), cwd=folder)
@@ -187,26 +215,35 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="a line of JSON for each row")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--numbers", nargs="+", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.write:
-        print("\n" + json.dumps(written(options.networks[0], options.plans, options.folder)))
-        return
-    if options.numbers:
-        worker(options.networks[0], options.numbers, options.folder)
-        return
-    names = options.networks or [*imports().CONFIGS, *imports().beside("timm_networks").TIMM]
+        write(options.networks, options.plans, options.folder)
+    elif options.train:
+        worker(options.networks, options.folder)
+    else:
+        names = options.networks or [*imports().CONFIGS, *(imports().beside("timm_networks").TIMM if timm_is_there() else ())]
+        table(names, options.plans, options.json)
+
+
+def timm_is_there() -> bool:
+    """True if timm is installed."""
+    return importlib.util.find_spec("timm") is not None
+
+
+def table(names: list[str], plans: list[str], as_json: bool) -> None:
+    """Print the table, some networks at a time."""
     why = []
-    if not options.json:
-        print(f"| network | {' | '.join(options.plans)} |\n" + "|---" * (1 + len(options.plans)) + "|")
-    for name in names:
-        found = run(name, options.plans)
-        if options.json:
-            print(json.dumps({"network": name, "plans": found}), flush=True)
-            continue
-        cells = [f"{row['off']:.1e}" if "off" in row else next(iter(row)) for row in (found[plan] for plan in options.plans)]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
-        why += [(name, plan, *next(iter(row.items()))) for plan, row in found.items() if "off" not in row]
+    if not as_json:
+        print(f"| network | {' | '.join(plans)} |\n" + "|---" * (1 + len(plans)) + "|")
+    for begin in range(0, len(names), AT_ONCE):
+        for name, found in run(names[begin : begin + AT_ONCE], plans).items():
+            if as_json:
+                print(json.dumps({"network": name, "plans": found}), flush=True)
+                continue
+            cells = [f"{row['off']:.1e}" if "off" in row else next(iter(row)) for row in found.values()]
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+            why += [(name, plan, *next(iter(row.items()))) for plan, row in found.items() if "off" not in row]
     for name, plan, kind, reason in why:
         print(f"\n{name}, {plan}, {kind}: {reason}")
 
