@@ -176,9 +176,8 @@ def run(names: list[str], plans: list[str]) -> dict[str, dict[str, dict[str, Any
         for number, name in enumerate(names):
             of = folder / str(number)
             rows = {plan: {"refused": why} for plan, why in json.loads(of.joinpath("refused.json").read_text()).items()}
-            found[name] = {
-                plan: rows.get(plan) or json.loads(of.joinpath(f"plan_{place}.json").read_text()) for place, plan in enumerate(plans)
-            }
+            trained = {plan: of / f"plan_{place}.json" for place, plan in enumerate(plans) if plan not in rows}
+            found[name] = {plan: rows.get(plan) or json.loads(trained[plan].read_text()) for plan in plans}
         return found
 
 
