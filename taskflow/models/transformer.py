@@ -72,7 +72,7 @@ class TransformerEncoder:
     (batch, steps) int64."""
 
     graph: OperatorGraph
-    source_keys: tuple[Pair, ...]  # of every decoder layer the keys and values, each (batch, heads, steps, hidden / heads)
+    cross_states: tuple[Pair, ...]  # of every decoder layer the keys and values, each (batch, heads, steps, hidden / heads)
 
 
 def transformer_encoder(config: TransformerConfig, dtype: str = "float32") -> TransformerEncoder:
@@ -93,12 +93,12 @@ class TransformerDecoder:
     translations of the previous step it continues. Further inputs give the position of the step in the sentence, the same for
     all batch * beams rows. ``waves`` (rows, 1, hidden): what `positional_encoding` adds at that position. ``now`` (rows,
     steps): 1 at that position and 0 elsewhere. ``lengths`` (rows) int64: the number of words including this one. Keys and values
-    are states: ``source_keys`` and ``source`` come from the encoder, ``word_keys`` are the decoder's own, zeros at the beginning
+    are states: ``cross_states`` and ``source`` come from the encoder, ``self_states`` are the decoder's own, zeros at the beginning
     of a sentence."""
 
     graph: OperatorGraph
-    source_keys: tuple[Pair, ...]  # of every layer, each (batch, heads, steps, hidden / heads)
-    word_keys: tuple[Pair, ...]  # of every layer, each (batch, beams, heads, steps, hidden / heads)
+    cross_states: tuple[Pair, ...]  # of every layer, each (batch, heads, steps, hidden / heads)
+    self_states: tuple[Pair, ...]  # of every layer, each (batch, beams, heads, steps, hidden / heads)
     source: Tensor | None  # (batch, steps) int64; None where there is no padding
     scores: Tensor  # (batch, beams, vocabulary), not normalised: of the word after the last one
 
@@ -113,10 +113,10 @@ def transformer_decoder(config: TransformerConfig, beams: int, dtype: str = "flo
     waves = ops.input(graph, (rows, 1, c.hidden), name="waves")
     now, lengths = ops.input(graph, (rows, c.steps), name="now"), ops.input(graph, (rows,), "int64", name="lengths")
     source = None if c.padding is None else ops.state(graph, (c.batch, c.steps), "int64", name="source")
-    source_keys, word_keys = (
+    cross_states, self_states = (
         tuple(_states(graph, shape, which, i) for i in range(c.layers))
         for which, shape in (
-            ("source_keys", (c.batch, c.heads, c.steps, each)), ("word_keys", (c.batch, beams, c.heads, c.steps, each)),
+            ("cross_states", (c.batch, c.heads, c.steps, each)), ("self_states", (c.batch, beams, c.heads, c.steps, each)),
         )
     )
     given = ops.reshape(words, (rows, 1), name="words.rows")
@@ -124,7 +124,7 @@ def transformer_decoder(config: TransformerConfig, beams: int, dtype: str = "flo
     table = graph.parameters_of(x)
     y = ops.add(ops.scale(x, c.hidden**0.5, name="decoder.scale"), waves, name="decoder.positions")
     layers = _Layers(c)
-    for i, (memory, cache) in enumerate(zip(source_keys, word_keys)):
+    for i, (memory, cache) in enumerate(zip(cross_states, self_states)):
         name = f"decoder.layers.{i}.self_attn"
         kept = tuple(_write(state, parents, now, y, c.heads, name, which) for state, which in zip(cache, "kv"))
         q = attention_heads(y, c.heads, "q", name=name)
@@ -140,7 +140,7 @@ def transformer_decoder(config: TransformerConfig, beams: int, dtype: str = "flo
         y = layers.feed_forward(y, f"decoder.layers.{i}")
     last = ops.reshape(y, (c.batch, beams, c.hidden), name="last")
     scores = ops.linear(last, c.vocabulary, False, name="softmax", parameters=table)
-    return TransformerDecoder(graph, source_keys, word_keys, source, scores)
+    return TransformerDecoder(graph, cross_states, self_states, source, scores)
 
 
 def _keys_and_values(x: Tensor, heads: int, name: str) -> Pair:

@@ -222,7 +222,7 @@ def test_wrong_arguments_are_named(trained: tuple[str, Executor]) -> None:
     with pytest.raises(ValueError, match="beams must be at least 1, got 0"):
         kind(config, 0, undivided, run, begin=BEGIN, end=END)
     speaker = translator(trained, 2)
-    others = "memory, source" if name == "NMT" else "source, heard"
+    others = "memory, source" if name == "NMT" else "source, cross_states"
     with pytest.raises(ValueError, match=f"{name} decoder has no state 'h'; there are {others}"):
         speaker._decoder.set_state({"h": np.zeros(3)})
     with pytest.raises(ValueError, match=r"state source: shape must be \(4, 5\), got \(3,\)"):

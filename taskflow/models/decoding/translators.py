@@ -103,7 +103,7 @@ class TransformerTranslator(Translator):
 
     def _build(self, config: TransformerConfig, dtype: str) -> Parts:
         encoder, decoder = transformer_encoder(config, dtype), transformer_decoder(config, self.beams, dtype)
-        passed = tuple(pair for given, held in zip(encoder.source_keys, decoder.source_keys) for pair in zip(given, held))
+        passed = tuple(pair for given, held in zip(encoder.cross_states, decoder.cross_states) for pair in zip(given, held))
         self._waves = waves(config.steps, config.hidden, dtype)
         return Parts(encoder.graph, decoder.graph, passed, decoder.source, decoder.scores)
 
