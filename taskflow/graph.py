@@ -62,7 +62,10 @@ class Node:
         return self.operator.writes(self.specs, piece)
 
     def axis(self, dim: int, rect_of: Callable[[Rect], Rect]) -> int | None:
-        """Return the axis along which a Rect of a piece, such as its part of a weight, shrinks when dimension ``dim`` is halved."""
+        """Return the axis along which a Rect of a piece, such as its part of a weight, shrinks when dimension ``dim`` is halved;
+        None if there is none, or the dimension has one point."""
+        if self.dims[dim].size < 2:
+            return None
         high = list(self.space.hi)
         high[dim] = self.dims[dim].size // 2
         whole, half = rect_of(self.space), rect_of(Rect(self.space.lo, tuple(high)))
