@@ -23,6 +23,7 @@ from taskflow.optimizer.trust import MeasuredRun, RunFile, free_name, read_run, 
 from taskflow.option_types import Duration
 from taskflow.reading import path_here
 from taskflow.trial import TriedFile, read_tried
+from taskflow.wording import milliseconds
 
 
 def folder_option(command: Any) -> Any:
@@ -170,7 +171,7 @@ def list_command(folder: str, as_json: bool, quiet: bool) -> None:
         return
     lines = [
         [f"{run.file.when:%Y-%m-%d}", run.file.model, run.file.plan, f"{run.file.devices} {run.file.machine}", run.program,
-         f"{run.seconds * 1e3:.4g}", f"{run.predicted * 1e3:.4g}", f"{run.predicted / run.seconds:.3g}",
+         milliseconds(run.seconds), milliseconds(run.predicted), f"{run.predicted / run.seconds:.3g}",
          "" if run.file.memory_bytes is UNSET else nbytes(run.file.memory_bytes), run.file.note]
         for run in runs
     ]
@@ -226,7 +227,7 @@ def predict_command(folder: str, as_json: bool, quiet: bool) -> None:
         tell(f"{folder}: no runs; `taskflow runs add` keeps one")
         return
     lines = [
-        [now.path.name, f"{now.seconds * 1e3:.4g}", f"{was.predicted * 1e3:.4g}", f"{now.predicted * 1e3:.4g}",
+        [now.path.name, milliseconds(now.seconds), milliseconds(was.predicted), milliseconds(now.predicted),
          f"{now.predicted / now.seconds:.3g}"] for was, now in rows
     ]
     tell(render(["run", "measured ms", "predicted before", "now", "of measured"], lines))

@@ -28,6 +28,7 @@ from taskflow.optimizer.explain import uneven_pieces
 from taskflow.optimizer.grid import SIMULATED
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
+from taskflow.wording import milliseconds
 
 MORE = 4  # the advised budget, in multiples of one that was too short
 
@@ -136,7 +137,7 @@ def search_command(
         if row["advice"]:
             tell(row["advice"])
         if beside_it:
-            tell(beside_table(row, beside_it))
+            tell(beside_table(row, found.strategy.plan or "", beside_it))
         if sizes is not None:
             tell(str(sizes))
         if sentence := experts_sentence(row):
@@ -148,11 +149,11 @@ def search_command(
                 tell(f"plan {found.strategy.name}")
             tell(described_by_layers(problem.graph, found.strategy))
         for one in after:
-            tell(f"next: {one['name']}, {one['iteration_seconds'] * 1e3:.4g} ms a step, "
+            tell(f"next: {one['name']}, {milliseconds(one['iteration_seconds'])} ms a step, "
                  f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
         for one in smaller:
             tell(f"{one['devices']} devices: {one['why']}" if one["why"] else
-                 f"{one['devices']} devices: {one['iteration_seconds'] * 1e3:.4g} ms a step, "
+                 f"{one['devices']} devices: {milliseconds(one['iteration_seconds'])} ms a step, "
                  f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
     if unsaved is not None:
         raise unsaved

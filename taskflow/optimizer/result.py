@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from taskflow.mapper import Strategy
-from taskflow.wording import listed, sentence
+from taskflow.wording import listed, milliseconds, sentence
 
 if TYPE_CHECKING:
     from taskflow.optimizer.grid import AnyGrid  # which gives results itself
@@ -45,7 +45,7 @@ class Progress:
 
     def __str__(self) -> str:
         return (
-            f"{self.algorithm} {self.phase}: best {self.best * 1e3:.4g} ms, {self.proposals} proposals "
+            f"{self.algorithm} {self.phase}: best {milliseconds(self.best)} ms, {self.proposals} proposals "
             f"({self.proposals_per_second:,.0f}/s, {self.acceptance:.0%} accepted), {self.elapsed:.1f} s"
         )
 
@@ -170,7 +170,7 @@ class SearchResult:
     def __str__(self) -> str:
         gap = "" if self.gap is None or self.optimal else f"at most {self.gap:.0%} to gain"
         return sentence(
-            f"{self.seconds * 1e3:.4g} ms a step",
+            f"{milliseconds(self.seconds)} ms a step",
             (
                 *(f"{self.speedup(name):.2f}x {name}" for name in self.starts if name not in self.lacking),
                 "optimal" if self.optimal else self._among, gap, *(f"{name} does not fit the memory" for name in self.lacking),

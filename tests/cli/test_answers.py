@@ -45,6 +45,8 @@ def test_search_puts_the_usual_plans_beside_what_it_found(tmp_path: Path) -> Non
     text = run("search", *DECODER, "--budget", "20p")
     for name in ("found", "DDP d8 mb2", "FSDP d8 mb2 zero3", "Megatron-LM t1 p1 d8 mb2 zero1"):
         assert re.search(rf"^{name} .* yes$", text, re.MULTILINE), text
+    notation = re.search(r"^plan (.+)$", text, re.MULTILINE)
+    assert notation is None or f"found {notation[1]} " in text
 
 
 def test_plans_beside_it_say_what_does_not_fit_and_why_there_is_none(tmp_path: Path) -> None:
