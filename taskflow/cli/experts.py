@@ -20,9 +20,9 @@ PLANS = ("strategy", "strategies", "starts", "plan", "first", "second")  # param
 
 imbalance_option = click.option(
     "--expert-imbalance", type=click.FloatRange(1), expose_value=False, callback=kept(IMBALANCE), metavar="FACTOR",
-    help="Tokens of the busiest device of experts, as a multiple of the mean: what it computes, exchanges and holds. Experts "
-    "without places get places for so many, so that eN can deal them; places of others are multiplied (default: as the network "
-    "has them; 1 where a named plan deals experts that have none).",
+    help="Plan for uneven experts: the busiest device gets FACTOR times the mean of tokens. Experts without a capacity get places "
+    "for so many, those of others are multiplied (default: places as the network has them; 1 where a plan with eN deals experts "
+    "that have none).",
 )
 
 

@@ -56,7 +56,7 @@ def _counts(context: click.Context, option: click.Parameter, value: str | None) 
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
 @click.option("--start", "starts", multiple=True, shell_complete=completing.strategies,
               help="A strategy (a mapper's name, a plan such as 't2 p2 mb1', or FILE.json) that the result must not be slower "
-              "than, and from which the search continues if it is pipelined or sharded; may be repeated.")
+              "than. A pipelined or sharded one is also where the search begins. May be given several times.")
 @click.option("--workers", type=click.IntRange(1),
               help="Threads of the guided search (default: one a core where that helps; with a budget of proposals, or measured "
               "costs, one).")
@@ -68,11 +68,11 @@ def _counts(context: click.Context, option: click.Parameter, value: str | None) 
 @click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write the strategy to this file.")
 @click.option("--top", type=click.IntRange(1), default=1, show_default=True,
-              help="Write so many plans: the best as --out says, the next, of other kinds, as PLAN-2.json and on. `taskflow try` "
-              "runs them.")
+              help="Write this many plans: the best one to --out, the next ones, of other kinds, to PLAN-2.json and so on, for "
+              "`taskflow try`.")
 @click.option("--also-for", callback=_counts, metavar="N,N,...",
-              help="Search for these numbers of nodes too (of devices, if the machine is one node), with the same batch and each "
-              "with the same budget, and write PLAN.DEVICES.json beside --out: training that loses devices takes them.")
+              help="Search again for these numbers of nodes (of devices, if the machine is one node), each with the same batch and "
+              "budget, and write PLAN.DEVICES.json beside --out, for training that loses devices.")
 @output_options
 def search_command(
     budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, uneven: bool, memory: bool,
