@@ -24,16 +24,23 @@ SUMS = (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)  # how partial values may
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Parallelisation strategy of a graph. ``configs``: operator name -> OpConfig. ``syncs``: layer name -> Sync (a layer that
-    is not named: the default). ``sums``: how partial values that several processors computed of one Rect are added. OWNER: one
-    of them adds and the others fetch the sum. COLLECTIVE: one all-reduce leaves the sum with all of them. ``pipeline``:
-    micro-batches, stages and the order of passes; None: operator after operator. ``again``: what is not kept for the backward
-    pass, but computed or fetched again. ``exchange``: how tensors are resharded within a group of processors. With COLLECTIVES,
-    partial values that `sums` adds by collectives become reduce-scatters where each processor reads only a share of the sum.
-    ``plan``: the plan in notation that all this is, with every degree set; None: none, or nobody knows. It describes what the
-    other fields say, so it does not count when strategies are compared. Who replaces these fields replaces it, too; `plan_of`
-    returns it only if it is true. ``name``: what people call the strategy; nothing follows from it. Raises ValueError if ``sums``
-    is any other algorithm."""
+    """Parallelisation strategy of a graph.
+
+    - ``configs``: operator name -> OpConfig.
+    - ``syncs``: layer name -> Sync; a layer that is not named has the default.
+    - ``sums``: how partial values that several processors computed of one Rect are added. OWNER: one of them adds and the
+      others fetch the sum. COLLECTIVE: one all-reduce leaves the sum with all of them.
+    - ``pipeline``: micro-batches, stages and the order of passes; None: operator after operator.
+    - ``again``: what is not kept for the backward pass, but computed or fetched again.
+    - ``exchange``: how tensors are resharded within a group of processors. With COLLECTIVES, partial values that ``sums`` adds
+      by collectives become reduce-scatters where each processor reads only a share of the sum.
+    - ``plan``: the plan in notation that all this is, with every degree set; None: none, or nobody knows. It describes what the
+      other fields say, so it does not count when strategies are compared. Who replaces these fields replaces it, too; `plan_of`
+      returns it only if it is true.
+    - ``name``: what people call the strategy; nothing follows from it.
+
+    Raises ValueError if ``sums`` is any other algorithm.
+    """
 
     processors: int
     configs: Mapping[str, OpConfig]

@@ -101,14 +101,18 @@ class Proof:
 class SearchResult:
     """The result of a search.
 
-    ``seconds``: predicted time of a step under ``strategy``. ``starts``: the same for each strategy from which it started or
-    that it had to beat, by name. ``lacking``: those of them that are known not to fit the memory. ``lower_bound``: no plan that
-    the default search may return for these options takes fewer seconds (0: not known). ``optimal``: proved that none is faster.
-    ``optimal_among``: the same was proved of some of these plans only, such as those with even pieces. ``local``: no change of a
-    single operator from the candidate list is faster. ``refused``: the number of better plans that did not fit the memory.
-    ``proof``: figures of an exact search. ``stopped``: why it ended (``budget``, ``finished``, ``stalled``, ``interrupted``).
-    ``left_out``: what was not done, and why. ``phases``: what each part of the search did (`taskflow.optimizer.phases`).
-    ``grid``: that of the plans in notation which were searched, with the prices found so far; None if none were.
+    - ``seconds``: predicted time of a step under ``strategy``.
+    - ``starts``: the same for each strategy from which it started or that it had to beat, by name. ``lacking``: those of them
+      that are known not to fit the memory.
+    - ``lower_bound``: no plan that the default search may return for these options takes fewer seconds (0: not known).
+    - ``optimal``: proved that none is faster. ``optimal_among``: the same was proved of some of these plans only, such as those
+      with even pieces. ``proof``: figures of an exact search.
+    - ``local``: no change of a single operator from the candidate list is faster.
+    - ``refused``: the number of better plans that did not fit the memory.
+    - ``stopped``: why it ended (``budget``, ``finished``, ``stalled``, ``interrupted``).
+    - ``left_out``: what was not done, and why.
+    - ``phases``: what each part of the search did (`taskflow.optimizer.phases`).
+    - ``grid``: that of the plans in notation which were searched, with the prices found so far; None if none were.
     """
 
     strategy: Strategy
