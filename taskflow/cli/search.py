@@ -137,7 +137,7 @@ def search_command(
         if row["advice"]:
             tell(row["advice"])
         if beside_it:
-            tell(beside_table(row, found.strategy.plan or "", beside_it))
+            tell(beside_table(row, str(found.strategy.plan or ""), beside_it))
         if sizes is not None:
             tell(str(sizes))
         if sentence := experts_sentence(row):
