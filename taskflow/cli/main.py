@@ -149,5 +149,5 @@ def main() -> None:
       taskflow fit llama --size 70B --dtype bf16 -m h100 -n 64
       taskflow search nmt -m k80 -n 4 --budget 10s --out plan.json
       taskflow explain plan.json
-      taskflow simulate my_model.py:build --set width=512 -m p100 -n 4 --strategy data
+      taskflow simulate net.py:build --set width=512 -m p100 -n 4 --strategy data
     """
