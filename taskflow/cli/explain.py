@@ -50,7 +50,7 @@ MOST_NAMED = 10  # operators that an error lists
 @plan_options
 @click.option("--what-if", "scenarios", multiple=True, metavar="WHAT=FACTOR",
               help="Simulate again with links=2x, memory=2x, compute=2x or latency=0.5x; or with the end of some links, "
-                   "network=4x; several changes at once with commas. May be repeated.")
+                   "network=4x; several changes at once with commas. May be given several times.")
 @click.option("--search", "again", is_flag=True, help="With --what-if: also search on the changed machine and on this one.")
 @budget_option("10s")
 @seed_option

@@ -32,7 +32,7 @@ from taskflow.working import Working
 @click.option("--trace", type=click.Path(dir_okay=False),
               help="With MODEL: write the steps to this file too. Without: read them from it instead of running.")
 @click.option("--torch", "torch_traces", multiple=True, type=click.Path(dir_okay=False),
-              help="A trace of PyTorch's profiler, of one rank of an exported module; may be repeated. Needs --plan.")
+              help="A trace of PyTorch's profiler, of one rank of an exported module; may be given several times. Needs --plan.")
 @click.option("--plan", shell_complete=completing.strategies, help="With --torch: the plan that ran.")
 @click.option("--calibrate", type=click.Path(dir_okay=False), help="With --torch: the machine file that takes what was measured.")
 @click.option("--step", "step_seconds", type=click.FloatRange(0, min_open=True),

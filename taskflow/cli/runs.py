@@ -16,6 +16,7 @@ from taskflow.cli import completing
 from taskflow.cli.options import emit, output_options, plan_options, seed_option
 from taskflow.cli.problem import Problem, make_problem, named_strategy, plan_problem
 from taskflow.cli.progress import working
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.cli.trusted import RUNS_FOLDER
 from taskflow.mapper import Strategy, from_content, paths_of
@@ -44,13 +45,14 @@ def runs_group() -> None:
 
 
 # ---- add -------------------------------------------------------------------------------------------------------------
-@runs_group.command("add", short_help="Keep measured steps of plans.")
+@runs_group.command("add", cls=SectionedCommand, short_help="Keep measured steps of plans.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @click.option("--measured", type=Duration(), help="How long a step took, such as 2.31s or 480ms.")
 @click.option("--steps", type=click.IntRange(1), default=1, show_default=True, help="How many steps that is the median of.")
 @click.option("--torch", "traces", multiple=True, type=click.Path(dir_okay=False),
-              help="Instead of --measured: a trace of PyTorch's profiler, of one rank of the exported module; may be repeated.")
+              help="Instead of --measured: a trace of PyTorch's profiler, of one rank of the exported module; may be given several "
+              "times.")
 @click.option("--when", type=click.DateTime(), help="Date and time of the run (default: now).")
 @click.option("--memory-gb", type=click.FloatRange(0, min_open=True), help="Memory that the fullest device needed.")
 @click.option("--note", default="", help="Anything to remember of it.")

@@ -11,6 +11,7 @@ from taskflow.cli import completing
 from taskflow.cli.options import FAILED, emit, output_options, plan_options, seed_option
 from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem, recorded
 from taskflow.cli.progress import working
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.explain import LayerChange, difference
@@ -27,7 +28,7 @@ def strategy_group() -> None:
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------
-@strategy_group.command("show", short_help="List how each operator is cut and placed.")
+@strategy_group.command("show", cls=SectionedCommand, short_help="List how each operator is cut and placed.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @seed_option
@@ -77,7 +78,7 @@ def _operator(problem: Problem, strategy: Strategy, name: str) -> dict[str, Any]
 
 
 # ---- diff ------------------------------------------------------------------------------------------------------------
-@strategy_group.command("diff", short_help="Say where two plans differ, and what it costs.")
+@strategy_group.command("diff", cls=SectionedCommand, short_help="Say where two plans differ, and what it costs.")
 @click.argument("first", shell_complete=completing.strategies)
 @click.argument("second", shell_complete=completing.strategies)
 @plan_options
@@ -153,7 +154,7 @@ def _diff_table(problem: Problem, changes: tuple[LayerChange, ...], whole: float
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------
-@strategy_group.command("check", short_help="Say whether a plan fits model and machine.")
+@strategy_group.command("check", cls=SectionedCommand, short_help="Say whether a plan fits model and machine.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @seed_option
