@@ -7,24 +7,22 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from taskflow.machine import Machine
 from taskflow.mapper import MAPPERS, Strategy, choose
 from taskflow.optimizer import Deadline, MemoryCheck, has_usual_plans, step_units, usual_plans
-from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.evaluate import Evaluator, Shown, TooManyTasksError
 from taskflow.report.spans import CATEGORIES, Spans, spans_at
 from taskflow.report.split import PARTS, device_split
-from taskflow.rules import UpdateRule
 
 BASELINES = ("data", "model", "expert")
 LABELS = {"data": "data parallel", "model": "model parallel", "expert": "expert"}
 
 
 def plan_value(
-    name: str, spans: Spans, machine: Machine, samples: int, memory_check: MemoryCheck, strategy: Strategy, rule: UpdateRule | None
+    name: str, spans: Spans, shown: Shown, samples: int, memory_check: MemoryCheck, strategy: Strategy, evaluator: Evaluator
 ) -> dict[str, Any]:
     """Return one row of the comparison. ``split``: mean seconds of a device by `PARTS`. ``bytes``: moved, by category.
-    ``lacks``: what memory is missing by the judgement of ``memory_check``, whose evaluator is at ``strategy``; searches and all
-    commands use the same rule. ``units``: as `StepUnits` has them."""
+    ``lacks``: what memory is missing by the judgement of ``memory_check``; searches and all commands use the same rule.
+    ``evaluator`` is at ``strategy``. ``units``: as `StepUnits` has them."""
     seconds = spans.makespan
     peaks, planned = memory_check.peaks(strategy)
     lacks = memory_check(strategy)
@@ -32,18 +30,18 @@ def plan_value(
         "name": name,
         "seconds": seconds,
         "samples_per_second": samples / seconds if seconds > 0 else None,
-        "split": dict(zip(PARTS, device_split(spans, machine).mean(axis=0).tolist())),
+        "split": dict(zip(PARTS, device_split(spans, shown).mean(axis=0).tolist())),
         "bytes": {
-            CATEGORIES[c]: int(spans.nbytes[spans.message & (spans.category == c)].sum())
+            CATEGORIES[c]: int(spans.nbytes[spans.message & (spans.category == c)].sum()) * shown.replicas
             for c in range(len(CATEGORIES)) if c in set(spans.category[spans.message].tolist())
         },
-        "transfer_bytes": spans.transfer_bytes,
-        "tasks": int(spans.first.sum()),
+        "transfer_bytes": spans.transfer_bytes if shown.replicas == 1 else evaluator.usage().transfer_bytes,
+        "tasks": evaluator.tasks,
         "peak_memory_bytes": max(peaks),
         "peak_memory_is": "planned" if planned else "estimate",
         "fits_memory": not lacks,
         "lacks": lacks,
-        "units": step_units(memory_check.graph, machine, rule, seconds).as_json(),
+        "units": step_units(memory_check.graph, shown.machine, evaluator.rule, seconds).as_json(),
     }
 
 
@@ -62,8 +60,11 @@ def baseline_values(
             same.append(name)
             continue
         say(name)
-        evaluator.set(strategy)
-        rows.append(plan_value(name, spans_at(evaluator), evaluator.machine, samples, memory_check, strategy, evaluator.rule))
+        try:
+            evaluator.set(strategy)
+        except TooManyTasksError:  # its replicas differ: nobody can tell what it takes
+            continue
+        rows.append(plan_value(name, *spans_at(evaluator), samples, memory_check, strategy, evaluator))
         if deadline.expired:
             break
     evaluator.set(here)
