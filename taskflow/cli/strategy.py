@@ -11,13 +11,11 @@ from taskflow.cli import completing
 from taskflow.cli.options import FAILED, emit, output_options, plan_options, seed_option
 from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem, recorded
 from taskflow.cli.progress import working
-from taskflow.cli.tables import nbytes, render, seconds, tell
-from taskflow.mapper import OpConfig, Strategy, ranges
+from taskflow.cli.tables import nbytes, places, render, seconds, tell
+from taskflow.mapper import Strategy
 from taskflow.optimizer.explain import LayerChange, difference
 from taskflow.wording import some
 
-MOST_PLACES = 80  # letters that say the device of every piece
-MOST_RANGES = 8  # of devices, where each is said once
 
 @click.group("strategy")
 def strategy_group() -> None:
@@ -56,19 +54,10 @@ def show_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any)
         tell(f"{seconds(row['iteration_seconds'])} a step, {nbytes(row['transfer_bytes'])} moved; costs: "
                    f"{problem.header()['costs']}\n")  # fmt: skip
     lines = [
-        [o["operator"], o["kind"], o["configuration"].partition(" @ ")[0], _places(strategy[o["operator"]]), _travels(o)]
+        [o["operator"], o["kind"], o["configuration"].partition(" @ ")[0], places(o["devices"]), _travels(o)]
         for o in operators
     ]
     tell(render(["operator", "kind", "cut", "devices", "weights and partial values"], lines, words=(0, 1, 2, 3, 4)))
-
-
-def _places(config: OpConfig) -> str:
-    """The devices of the pieces in order or, where that takes more than a line, each device once."""
-    text = ranges(config.processors)
-    if len(text) <= MOST_PLACES:
-        return text
-    once = ranges(tuple(sorted(set(config.processors)))).split(",")
-    return f"{some(once, MOST_RANGES)} ({len(config.processors):,} pieces)"
 
 
 def _travels(operator: dict[str, Any]) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 import numpy as np
 from numpy.typing import NDArray
 
-from taskflow.graph import Node, OperatorGraph
-from taskflow.mapper import Strategy, sample_dim
-from taskflow.optimizer.evaluate import ShownStep
+from taskflow.graph import OperatorGraph
+from taskflow.mapper import Strategy
+from taskflow.optimizer.evaluate import ShownStep, piece_color
 from taskflow.regions import Rect
 from taskflow.tasks import Compute
 
@@ -36,18 +34,7 @@ def piece_of(step: ShownStep, strategy: Strategy, micro: NDArray[np.int64]) -> N
         if isinstance(task.work, Compute):
             key = task.work.node.number, task.work.piece, batch
             if key not in known:
-                known[key] = _piece(task.work.node, task.work.piece, batch, strategy)
+                color, degrees = piece_color(task.work.node, *key[1:], strategy), strategy[task.work.node.name].degrees
+                known[key] = int(np.ravel_multi_index(color, degrees)) if degrees else 0
             found[number] = known[key]
     return found
-
-
-def _piece(node: Node, rect: Rect, batch: int, strategy: Strategy) -> int:
-    """The number of the piece of micro-batch ``batch`` that is as ``rect`` is in its own micro-batch."""
-    config, dim, pipeline = strategy[node.name], sample_dim(node), strategy.pipeline
-    if not config.degrees:
-        return 0
-    place = [bisect_right(cuts, low) - 1 for cuts, low in zip(config.partition(node).cuts, rect.lo)]
-    if batch and pipeline is not None and dim is not None and config.degrees[dim] % pipeline.parts == 0:
-        each = config.degrees[dim] // pipeline.micro_batches
-        place[dim] = (batch - 1) * each + place[dim] % each
-    return int(np.ravel_multi_index(place, config.degrees))

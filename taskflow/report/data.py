@@ -22,7 +22,7 @@ from taskflow.report.machine import machine_value
 from taskflow.report.memory import memory_columns, memory_values
 from taskflow.report.operators import operator_values, shared_layers
 from taskflow.report.path import path_value
-from taskflow.report.pipeline import micro_batches_of, pipeline_value
+from taskflow.report.pipeline import pipeline_value
 from taskflow.report.plans import baseline_values, known_as, plan_value, samples_of
 from taskflow.report.spans import CATEGORIES, Spans, spans_of
 from taskflow.report.split import PARTS, occupied
@@ -74,7 +74,7 @@ def report_data(
     say("memory")
     profiles = _profiles(step)
     tick = _tick(seconds)
-    micro = micro_batches_of(step)
+    micro = step.micro_batches()
     pieces = piece_of(step, strategy, micro)[spans.task]
     rows, joined = thin(_rows(spans, operator, pieces, micro[spans.task], path, tick), most_rows)
     samples = samples_of(evaluator)

@@ -7,9 +7,6 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from taskflow.drawing import box, svg, text
 from taskflow.mapper import Pipeline, Strategy, ranges
 from taskflow.optimizer.evaluate import ShownStep
@@ -23,14 +20,6 @@ TOGETHER = 4
 _LIGHTNESS = (82, 90, 66, 50)  # of the others, in percent
 _NUMBER = {"F": 0, "B": 2, "W": 3}
 LEFT, WIDTH, ROW, TOP = 190, 960, 22, 22
-
-
-def micro_batches_of(step: ShownStep) -> NDArray[np.int64]:
-    """Return for each task its micro-batch plus 1; 0 for tasks without one (updates), and in a step without passes."""
-    found = np.zeros(len(step.tasks), np.int64)
-    for one, first, last in step.passes:
-        found[first:last] = one.micro_batch + 1
-    return found
 
 
 def pipeline_value(strategy: Strategy, step: ShownStep) -> dict[str, Any] | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taskflow.graph import Node
 from taskflow.machine import Machine
-from taskflow.mapper import Pass
+from taskflow.mapper import Pass, Strategy, sample_dim
 from taskflow.optimizer.evaluate.critical_path import PathSegment, TimelineArrays, course, critical_path
 from taskflow.optimizer.evaluate.evaluator import Evaluator
 from taskflow.optimizer.evaluate.folded import (
@@ -20,6 +22,7 @@ from taskflow.optimizer.evaluate.folded import (
     replica_path,
 )
 from taskflow.optimizer.evaluate.ordered import has_no_timeline
+from taskflow.regions import Rect
 from taskflow.tasks import Task, TaskGraph, Timeline
 
 
@@ -57,6 +60,13 @@ class ShownStep:
     @property
     def makespan(self) -> float:
         return float(self.on.end.max(initial=0.0))
+
+    def micro_batches(self) -> NDArray[np.int64]:
+        """Return for each task its micro-batch plus 1; 0 for tasks without one (updates), and in a step without passes."""
+        found = np.zeros(len(self.tasks), np.int64)
+        for one, first, last in self.passes:
+            found[first:last] = one.micro_batch + 1
+        return found
 
     def path(self) -> tuple[PathSegment, ...]:
         """Return the critical path, of ``tasks``."""
@@ -99,3 +109,14 @@ def replica_step(step: FoldedStep, machine: Machine) -> ShownStep:
         [lowered.tasks[of] for of in origin.tolist()], replica_operators(step, [task.topic.name for task in lowered]),
         replica_course(step, machine), step.alike[origin], replica_passes(step), lowered, step.stands_for, folded=step,
     )
+
+
+def piece_color(node: Node, rect: Rect, batch: int, strategy: Strategy) -> tuple[int, ...]:
+    """Return the color of the piece of micro-batch ``batch`` (from 1 on; 0: none) that is as ``rect`` is in its own micro-batch: a
+    lowered task may stand for several."""
+    config, dim, pipeline = strategy[node.name], sample_dim(node), strategy.pipeline
+    place = [bisect_right(cuts, low) - 1 for cuts, low in zip(config.partition(node).cuts, rect.lo)]
+    if batch and pipeline is not None and dim is not None and config.degrees[dim] % pipeline.parts == 0:
+        each = config.degrees[dim] // pipeline.micro_batches
+        place[dim] = (batch - 1) * each + place[dim] % each
+    return tuple(place)
