@@ -9,7 +9,7 @@ from typing import Any
 
 from taskflow.mapper import MAPPERS, Strategy, choose
 from taskflow.optimizer import Deadline, MemoryCheck, has_usual_plans, step_units, usual_plans
-from taskflow.optimizer.evaluate import Evaluator, Shown, TooManyTasksError
+from taskflow.optimizer.evaluate import Evaluator, Shown, TooManyTasksError, has_no_timeline
 from taskflow.report.spans import CATEGORIES, Spans, spans_at
 from taskflow.report.split import PARTS, device_split
 
@@ -49,10 +49,10 @@ def baseline_values(
     evaluator: Evaluator, samples: int, memory_check: MemoryCheck | None = None, seconds: float = inf,
     say: Callable[[str], None] = lambda words: None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the rows of data, model and expert parallelism, and of the usual plans of networks with layers (`usual_plans`). Also
-    return the names of those that equal the plan and so have no row. ``memory_check``, by default one of its own, judges their
-    memory. After so many ``seconds`` no other is begun. ``say`` is told which one is. Afterwards the evaluator is back at
-    its strategy."""
+    """Return the rows of data, model and expert parallelism (unless the plan has too many pieces), and of the usual plans of
+    networks with layers (`usual_plans`). Also return the names of those that equal the plan and so have no row. ``memory_check``,
+    by default one of its own, judges their memory. After so many ``seconds`` no other is begun. ``say`` is told which one is.
+    Afterwards the evaluator is back at its strategy."""
     here, memory_check, deadline = evaluator.strategy, memory_check or MemoryCheck(evaluator), Deadline(seconds)
     rows, same = [], []
     for name, strategy in _baselines(evaluator, memory_check, lambda: deadline.expired):
@@ -72,7 +72,7 @@ def baseline_values(
 
 
 def _baselines(evaluator: Evaluator, memory_check: MemoryCheck, over: Callable[[], bool]) -> Iterator[tuple[str, Strategy]]:
-    for name in BASELINES:
+    for name in () if has_no_timeline(evaluator.strategy) else BASELINES:  # of such a size they would take minutes each
         yield LABELS[name], choose(name, evaluator.graph, evaluator.machine)[0]
     yield from _usual(evaluator, memory_check, over)
 

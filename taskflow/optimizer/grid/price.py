@@ -73,8 +73,8 @@ class PlanPrices:
         return [self._known[plan] for plan, _ in plans]
 
     def _passes(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float, Array]:
-        """Seconds of a pass of each stage, forward and backward, of a message to the next rank, and for how long that of each
-        stage's backward pass waits: for reductions of its last gradients, which have become ready as it has."""
+        """Seconds of a pass of each stage, forward and backward, and of a message to the next rank. Last, for how long the message
+        of each stage's backward pass waits: for the reductions of its last gradients, which are ready when it is."""
         if plan.split > 1:
             return self._in_turns(plan, count)
         found, weights = self.sums.sums(plan), self.sums.weights(plan)
