@@ -92,8 +92,8 @@ class WalkTasks:
         seconds = np.ceil(np.array([*steps, *reads, *travels])[source] * TICKS) / TICKS
         _, _, ends, _ = simulate_arrays(1, OCCUPIED, TOGETHER, seconds, place, offset, after, _go_on)
         (ahead, back), blocks = _added_up(self.walk, ends[own].tolist())
-        after = float(ends[self._sent[-1]] - ends[own[self.walk.ends[1][0]]]) if self._sent else 0.0
-        return (ahead, back, max(0.0, after)), blocks
+        taken = float(ends[self._sent[-1]]) - float(ends[own[self.walk.ends[1][0]]]) if self._sent else 0.0
+        return (ahead, back, max(0.0, taken)), blocks
 
     def _step(self, step: WalkStep) -> None:
         for number in step.waits:
