@@ -64,6 +64,8 @@ def alternatives(
     space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options)
     of = space.permitted.get(operator)
     for reason, candidate in _candidates(evaluator, node, space):
+        if deadline.expired:
+            break
         config = _in_order(evaluator, node, candidate)
         if config is not None and config not in tried and config != strategy[operator] and not (of and of.violation(config)):
             say(f"{operator}: alternative {len(tried) + 1}")
