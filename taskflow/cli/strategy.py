@@ -12,7 +12,7 @@ from taskflow.cli.options import FAILED, emit, output_options, plan_options, see
 from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem, recorded
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
-from taskflow.cli.tables import nbytes, render, seconds, tell
+from taskflow.cli.tables import nbytes, places, render, seconds, tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.explain import LayerChange, difference
 from taskflow.wording import some
@@ -55,7 +55,7 @@ def show_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any)
         tell(f"{seconds(row['iteration_seconds'])} a step, {nbytes(row['transfer_bytes'])} moved; costs: "
                    f"{problem.header()['costs']}\n")  # fmt: skip
     lines = [
-        [o["operator"], o["kind"], o["configuration"].partition(" @ ")[0], o["configuration"].partition(" @ ")[2], _travels(o)]
+        [o["operator"], o["kind"], o["configuration"].partition(" @ ")[0], places(o["devices"]), _travels(o)]
         for o in operators
     ]
     tell(render(["operator", "kind", "cut", "devices", "weights and partial values"], lines, words=(0, 1, 2, 3, 4)))

@@ -162,6 +162,7 @@ class Exchange(Enum):
     RING = "ring"
 
 
+@lru_cache(maxsize=64)  # on ten thousand devices those of a layer are as many, and layers are alike
 def ranges(numbers: tuple[int, ...]) -> str:
     """Return ``0-3,8`` for (0, 1, 2, 3, 8)."""
     parts: list[str] = []

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 
+import numpy as np
+
 from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
@@ -14,7 +16,6 @@ from taskflow.mapper.config import Exchange, OpConfig, ranges
 from taskflow.mapper.pipeline import Pipeline, verify_pipeline
 from taskflow.mapper.plan import HybridPlan
 from taskflow.mapper.sync import MessageSync, Sync, SyncAlgorithm
-from taskflow.regions import Rect
 
 _DEFAULT_SYNC = MessageSync()
 _NOTHING = HadAgain()
@@ -74,13 +75,15 @@ class Strategy:
     def partial(self, node: Node) -> bool:
         """True if several processors compute partial values of one Rect of an output of ``node``; `sums` says how these are
         added."""
-        if self[node.name].copies > 1:
+        config = self[node.name]
+        if config.copies > 1:
             return False
-        makers: dict[tuple[int, Rect], set[int]] = {}
-        for rect, processor in self[node.name].pieces(node):
-            for output in enumerate(node.writes(rect)):
-                makers.setdefault(output, set()).add(processor)
-        return any(len(processors) > 1 for processors in makers.values())
+        cut = [i for i, degree in enumerate(config.degrees) if degree > 1]
+        sums = {tuple(i for i in cut if node.written_axis(i, tensor.index) is None) for tensor in node.outputs} - {()}
+        if sums:
+            places = np.asarray(config.processors).reshape(config.degrees)
+            return any((places.max(along) != places.min(along)).any() for along in sums)  # pieces there write the same Rect
+        return False
 
     def verify_names(self, graph: OperatorGraph) -> None:
         """Raise ValueError that names operators of the graph without a configuration, and configurations without an operator."""
