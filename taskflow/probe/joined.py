@@ -11,7 +11,8 @@ from taskflow.machine import Cluster
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost import unit_message
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.probe.kineto import LOSS, RankTrace, TimeOf
+from taskflow.probe.kineto import LOSS, RankTrace
+from taskflow.probe.trace_events import TimeOf
 from taskflow.tasks import Compute, Kind, Purpose, Task
 
 NUMBER = re.compile(r"(?<![^.])\d+(?=\.)")

@@ -330,6 +330,18 @@ def test_nccl_tests_are_read_and_what_they_lack_is_said(tmp_path: Path) -> None:
         measurements_of([str(path)])
 
 
+def test_times_of_nccl_tests_without_a_decimal_point_are_times(tmp_path: Path) -> None:
+    """From 10 ms on; and older versions name no group of ranks."""
+    long = "  8589934592    2147483648     float     sum      -1    20123  426.87  426.87       0    20118  426.98  426.98       0"
+    lines = [line.replace("Group  0 ", "") for line in OUTPUT.splitlines()]
+    path = tmp_path / "all_reduce_perf.txt"
+    path.write_text("\n".join([*lines[:-1], long, lines[-1]]))
+    assert measurements_of([str(path)]).of_message("all_reduce", 2, "within")[-1] == (8589934592.0, 20123e-6)
+    path.write_text("\n".join(line for line in lines if "redop" not in line))
+    with pytest.raises(ValueError, match="no line that names the columns"):
+        measurements_of([str(path)])
+
+
 # ---- a plan's own operators ------------------------------------------------------------------------------------------
 def test_recurrent_layers_depthwise_convolutions_and_functions_together_have_names_of_their_own() -> None:
     """An operator that stands for several functions takes what these take, not what the last of them takes."""
