@@ -205,7 +205,8 @@ class FakeCuda(TorchDispatchMode):
             if what == "all_reduce" and id(value) in self.numbers:
                 values = self.numbers[id(value)][1]
                 greatest = any("MAX" in str(getattr(one, "op", one)) for one in args)
-                self.numbers[id(value)] = value, values if greatest else values * count
+                with unset_fake_temporarily():
+                    self.numbers[id(value)] = value, values if greatest else values * count
         self.sends.until = max(self.host, self.sends.until, self.current.until) + self.rates.messages(what, nbytes, count)
         asynchronous = next(
             (value for spec, value in zip(func._schema.arguments, args) if spec.name == "asyncOp"), kwargs.get("asyncOp", False)
@@ -279,7 +280,7 @@ def fake_cuda(
     clocked: dict[str, Any] = {
         "Stream": cuda.stream, "Event": cuda.event, "stream": lambda stream: stream, "_sleep": cuda.sleep,
         "current_stream": lambda device=None: cuda.current, "default_stream": lambda device=None: cuda.first,
-        "synchronize": lambda device=None: cuda.waits(), "is_initialized": lambda: True,
+        "synchronize": lambda device=None: cuda.waits(),
         "clock_rate": (lambda device=None: 1980) if nvml else unknown,
         "power_draw": (lambda device=None: 123_000) if nvml else unknown,
     }  # fmt: skip
