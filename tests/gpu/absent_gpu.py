@@ -23,7 +23,7 @@ STARTS = """
 import subprocess, sys
 
 ranks = int(sys.argv[1])
-jobs = [subprocess.Popen([sys.executable, *sys.argv[2:], str(rank), str(ranks)]) for rank in range(ranks)]
+jobs = [subprocess.Popen([sys.executable, *sys.argv[3:], str(rank), sys.argv[2]]) for rank in range(ranks)]
 sys.exit(max(job.wait() != 0 for job in jobs))
 """
 
@@ -54,10 +54,13 @@ def runtime() -> str:
     return str(library)
 
 
-def on_absent_gpus(program: str, arguments: Sequence[str], ranks: int, folder: Path, limit: float = 300.0) -> list[Any]:
-    """What the ranks of a program of this folder, all started at once, have written to ``rankN.json``."""
+def on_absent_gpus(
+    program: str, arguments: Sequence[str], ranks: int, folder: Path, limit: float = 900.0, among: int = 0
+) -> list[Any]:
+    """What the first ranks of a program of this folder, all started at once, have written to ``rankN.json``. ``among``: of so many,
+    if not all are started."""
     extra = {"LD_PRELOAD": runtime(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
     words = [str(HERE / program), *arguments]
-    done = run_python("-c", STARTS, str(ranks), *words, folder=folder, extra=environment(extra), limit=limit)
+    done = run_python("-c", STARTS, str(ranks), str(among or ranks), *words, folder=folder, extra=environment(extra), limit=limit)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]

@@ -48,6 +48,7 @@ class FakeStream:
     def __init__(self, cuda: FakeCuda) -> None:
         self.cuda, self.until, self.device = cuda, 0.0, cuda.device
         self.stream_id = self.cuda_stream = 7
+        self.before: list[FakeStream] = []
 
     def wait_stream(self, other: FakeStream) -> None:
         self.until = max(self.until, other.until)
@@ -67,11 +68,12 @@ class FakeStream:
         return event
 
     def __enter__(self) -> FakeStream:
-        self.before, self.cuda.current = self.cuda.current, self
+        self.before.append(self.cuda.current)
+        self.cuda.current = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.cuda.current = self.before
+        self.cuda.current = self.before.pop()
 
 
 class FakeEvent:
@@ -201,21 +203,32 @@ class FakeCuda(TorchDispatchMode):
         group = next((value for value in args if hasattr(value, "boxed") or isinstance(value, dist.ProcessGroup)), None)
         count = group.size() if isinstance(group, dist.ProcessGroup) else self.ranks
         self.messages.append((what, nbytes))
-        for value in given:
-            if what == "all_reduce" and id(value) in self.numbers:
-                values = self.numbers[id(value)][1]
-                greatest = any("MAX" in str(getattr(one, "op", one)) for one in args)
-                with unset_fake_temporarily():
-                    self.numbers[id(value)] = value, values if greatest else values * count
         self.sends.until = max(self.host, self.sends.until, self.current.until) + self.rates.messages(what, nbytes, count)
         asynchronous = next(
-            (value for spec, value in zip(func._schema.arguments, args) if spec.name == "asyncOp"), kwargs.get("asyncOp", False)
+            (value for spec, value in zip(func._schema.arguments, args) if spec.name == "async_op"), False
         )
         if not asynchronous:
             self.current.wait_stream(self.sends)
         if name == "barrier":
             self.waits()
         return result
+
+    def summed(self, plain: Any) -> Any:
+        """``all_reduce`` in the place of the plain one: numbers that are known are the same on all ranks, and its handle lets the
+        stream wait for the message."""
+        class Work:
+            def wait(_) -> None:
+                self.current.wait_stream(self.sends)
+
+        def all_reduce(value: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+            found = plain(value, op, group=group, async_op=async_op)
+            if id(value) in self.numbers:
+                with unset_fake_temporarily():
+                    times = 1 if op == dist.ReduceOp.MAX else dist.get_world_size(group)
+                    self.numbers[id(value)] = value, self.numbers[id(value)][1] * times
+            return Work() if async_op else found
+
+        return all_reduce
 
     # ---- a few numbers -----------------------------------------------------------------------------------------------
     def _known(self, value: Any) -> torch.Tensor:
@@ -225,18 +238,19 @@ class FakeCuda(TorchDispatchMode):
 
     def _note(self, func: Any, args: Any, kwargs: Any, given: list[Any], found: list[Any]) -> None:
         """Keep the numbers of small tensors that are made from numbers that are known."""
-        if len(found) != 1 or found[0].numel() > FEW or not given:
+        if not found or not given or max(value.numel() for value in (*given, *found)) > FEW:
             return
         if not all(id(value) in self.numbers or not isinstance(value, FakeTensor) for value in given):
             return
 
         def real(value: torch.Tensor) -> torch.Tensor:
-            return self.numbers[id(value)][1] if id(value) in self.numbers else value
+            return self.numbers[id(value)][1] if id(value) in self.numbers else value.cpu()
 
-        with contextlib.suppress(Exception), unset_fake_temporarily():
+        with unset_fake_temporarily():
             said = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
             values = func(*tree_map_only(torch.Tensor, real, args), **tree_map_only(torch.Tensor, real, said))
-            self.numbers[id(found[0])] = found[0], values
+            values = [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+            self.numbers |= {id(one): (one, value) for one, value in zip(found, values, strict=True)}
 
 
 def _cpu(options: Any) -> bool:
@@ -289,9 +303,13 @@ def fake_cuda(
         stack.enter_context(mock.patch.dict("os.environ", said))
         for name, value in clocked.items() if rates is not None else ():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
-        objects = ("send_object_list", sent), ("recv_object_list", received), ("all_gather_object", gathered)
-        for name, value in (("init_process_group", started), *objects):
+        instead = {
+            "init_process_group": started, "all_reduce": cuda.summed(dist.all_reduce), "send_object_list": sent,
+            "recv_object_list": received, "all_gather_object": gathered,
+        }  # fmt: skip
+        for name, value in instead.items():
             stack.enter_context(mock.patch.object(dist, name, value))
+        stack.enter_context(mock.patch.object(FakeTensorMode, "__deepcopy__", lambda mode, memo: mode, create=True))
         stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", _swapped))
         stack.enter_context(mock.patch.object(torch.__future__, "get_swap_module_params_on_conversion", lambda: True))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))

@@ -7,11 +7,9 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
-import torch.distributed as dist
 from fake_cuda import Rates, fake_cuda
 
 FACTORS = {"all_reduce": (2, 360e9), "all_gather": (1, 330e9), "reduce_scatter": (1, 330e9), "all_to_all": (1, 300e9)}
@@ -33,27 +31,11 @@ def main() -> None:
     for name, value in (("CHUNK_SECONDS", 1e-6), ("LEAST_CHUNKS", 1), ("MOST_CHUNKS", 1), ("LEAST_ROUNDS", 1), ("MOST_ROUNDS", 5)):
         assert hasattr(probe, name)
         setattr(probe, name, value)  # each is measured once: the clock is exact
-    with fake_cuda(rank, ranks, Rates(messages=took), nvml="--nvml" in sys.argv) as cuda:
-        asynchronous = _later(cuda)
-        with mock.patch.object(probe, "perf_counter", cuda.clock), mock.patch.object(dist, "all_reduce", asynchronous):
-            probe.main(["--out", f"probe{rank}.json", "--seconds", "20", *(["--no-compile"] if "--no-compile" in sys.argv else [])])
+    nvml, words = "--nvml" in sys.argv, [word for word in sys.argv[2:-2] if word != "--nvml"]
+    with fake_cuda(rank, ranks, Rates(messages=took), nvml) as cuda, mock.patch.object(probe, "perf_counter", cuda.clock):
+        probe.main(["--out", f"probe{rank}.json", "--seconds", "20", *words])
     found = {"host": cuda.host, "waited": sorted(set(cuda.waited)), "seen": sorted(cuda.seen)}
     Path(f"rank{rank}.json").write_text(json.dumps(found))
-
-
-def _later(cuda: Any) -> Any:
-    """``all_reduce``, whose handle lets the stream wait where the fake group's does nothing."""
-    plain = dist.all_reduce
-
-    class Work:
-        def wait(self) -> None:
-            cuda.current.wait_stream(cuda.sends)
-
-    def all_reduce(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
-        found = plain(*args, async_op=async_op, **kwargs)
-        return Work() if async_op else found
-
-    return all_reduce
 
 
 if __name__ == "__main__":

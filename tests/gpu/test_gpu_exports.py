@@ -56,12 +56,12 @@ def test_steps_on_two_gpus_stay_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(580)
+@pytest.mark.timeout(950)
 def test_steps_of_more_plans_on_two_gpus_stay_there(tmp_path: Path) -> None:
     check(MORE, 2, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(580)
+@pytest.mark.timeout(950)
 def test_steps_on_four_gpus_stay_there(tmp_path: Path) -> None:
     check(FOUR, 4, tmp_path)
