@@ -299,7 +299,7 @@ def _on_links(
         base = replace(base, network_step_seconds=between[1])
     if not curves:
         return base
-    others = {
+    others: dict[str, Any] = {
         what: replace(curve, start_seconds=curve.start_seconds + base.start_seconds)
         for halves, what in enumerate(reversed(COLLECTIVES)) if what not in curves and (curve := base.curve(halves)) is not None
     }

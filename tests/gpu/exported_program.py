@@ -18,6 +18,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from fake_cuda import FakeCuda, fake_cuda  # noqa: E402
 
+from taskflow.trial.script.timing import step_of, timed_steps  # noqa: E402
+
 STEPS = 3
 
 
@@ -53,6 +55,7 @@ def ran(name: str, file: str, kind: str, cuda: FakeCuda) -> dict[str, Any]:
         output = model(*[model.rows(value) for value in inputs])
         result["elsewhere"] += [str(_first(output).device)] if _first(output).device != cuda.device else []
     model.state_dict()
+    result["seconds"] = timed_steps(step_of(model, optimizer, networks.loss, inputs, labels), 2, cuda.device)
     return result
 
 

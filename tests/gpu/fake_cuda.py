@@ -181,7 +181,8 @@ class FakeCuda(TorchDispatchMode):
     def _runs(self, func: Any, given: list[Any], found: list[Any], result: Any, args: Any, kwargs: Any) -> None:
         """A kernel, unless the result is a view."""
         returns = func._schema.returns
-        if returns and all(one.alias_info is not None and not one.alias_info.is_write for one in returns):
+        views = [one.alias_info is not None and not one.alias_info.is_write for one in returns]
+        if func.namespace == "prim" or (views and all(views)):
             return
         rates = self.rates
         flops = flop_registry[func._overloadpacket](*args, **kwargs, out_val=result) if func._overloadpacket in flop_registry else 0
@@ -200,13 +201,13 @@ class FakeCuda(TorchDispatchMode):
         self.host += self.rates.host_seconds
         what = OPERATIONS.get(name, name)
         nbytes = max((value.numel() * value.element_size() for value in given), default=4)
-        group = next((value for value in args if hasattr(value, "boxed") or isinstance(value, dist.ProcessGroup)), None)
-        count = group.size() if isinstance(group, dist.ProcessGroup) else self.ranks
+        group = next((dist.ProcessGroup.unbox(one) for one in args if "ProcessGroup" in str(one)), None)
+        count = self.ranks if group is None else group.size()
         self.messages.append((what, nbytes))
         self.sends.until = max(self.host, self.sends.until, self.current.until) + self.rates.messages(what, nbytes, count)
-        asynchronous = next(
-            (value for spec, value in zip(func._schema.arguments, args) if spec.name == "async_op"), False
-        )
+        names = [one.name for one in func._schema.arguments]
+        said = dict(zip(names, args)) | kwargs  # a call leaves out what is as by default: that nobody waits
+        asynchronous = "async_op" in names and said.get("async_op", True)
         if not asynchronous:
             self.current.wait_stream(self.sends)
         if name == "barrier":

@@ -138,7 +138,12 @@ def _started(
         event.record()
     slept = not events[0].query()
     torch.cuda.synchronize(device)
-    return [(before.elapsed_time(after) / 1e3, host) for before, after, host in zip(events, events[1:], hosts)], slept
+    return [(seconds_between(before, after), host) for before, after, host in zip(events, events[1:], hosts)], slept
+
+
+def seconds_between(before: torch.cuda.Event, after: torch.cuda.Event) -> float:
+    """Seconds of a device, which are never 0: events are half a microsecond apart or not at all."""
+    return max(1e-9, float(before.elapsed_time(after)) / 1e3)
 
 
 def both_ways(call: Callable[..., Any], given: Sequence[Any], module: Any = None) -> list[Callable[[], Any]]:

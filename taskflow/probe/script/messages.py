@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from taskflow.export.pytorch.support import gather, reduce_scatter
 from taskflow.probe.cases import groups_of, sizes_of
-from taskflow.probe.script.clock import SLEEPS, busy, mean_of
+from taskflow.probe.script.clock import SLEEPS, busy, mean_of, seconds_between
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 200
 ROW = 5  # messages on a GPU that follow each other
@@ -84,7 +84,7 @@ def _in_a_row(action: Callable[[], Any], device: torch.device) -> float:
         action()
     last.record()
     torch.cuda.synchronize(device)
-    return float(first.elapsed_time(last)) / 1e3 / ROW
+    return seconds_between(first, last) / ROW
 
 
 def measured(nodes: Sequence[int], device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:
