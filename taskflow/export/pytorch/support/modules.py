@@ -54,8 +54,18 @@ def broadcast(module: nn.Module, device: torch.device) -> None:
 
 
 def moved(module: nn.Module, device: torch.device) -> None:
-    """Bring to a device what a module has elsewhere, but for what has only shapes."""
-    module._apply(lambda value: value if value.is_meta or value.device == device else value.to(device))
+    """Bring to a device the parameters that a module has elsewhere, but for those that have only shapes."""
+    for part in module.modules():
+        if any(p is not None and not p.is_meta and p.device != device for p in part._parameters.values()):
+            part._apply(lambda value: value if value.is_meta or value.device == device else value.to(device), recurse=False)
+
+
+def moved_buffers(module: nn.Module, device: torch.device) -> None:
+    """Bring a module's buffers to a device, but for those that have only shapes."""
+    for part in module.modules():
+        for name, value in part._buffers.items():
+            if value is not None and not value.is_meta:
+                part._buffers[name] = value.to(device)
 
 
 def recompute(part: nn.Module, around: Callable[[], AbstractContextManager[None]], whole: bool = False) -> None:

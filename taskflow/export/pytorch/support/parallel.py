@@ -31,7 +31,14 @@ from taskflow.export.pytorch.support.layers import (
     plain_is_whole,
 )
 from taskflow.export.pytorch.support.means import Criterion, MeanOverAll
-from taskflow.export.pytorch.support.modules import broadcast, matching, moved, recompute, require_planned
+from taskflow.export.pytorch.support.modules import (
+    broadcast,
+    matching,
+    moved,
+    moved_buffers,
+    recompute,
+    require_planned,
+)
 from taskflow.export.pytorch.support.naming import name_modules, named
 from taskflow.export.pytorch.support.plan import ParallelPlan
 from taskflow.export.pytorch.support.stages import StagePart, parameters_of
@@ -49,6 +56,7 @@ class Parallel:
         self.tensor = self.mesh[plan.tensor] if plan.tensor else None
         self.data = self._data_mesh()
         broadcast(module, self.device)
+        moved_buffers(module, self.device)
         whole = matching(module, plan.whole)
         for path in matching(module, plan.again):
             around = divided if self.tensor is not None else contextlib.nullcontext
