@@ -16,7 +16,7 @@ class MeanOverAll:
 
     def __init__(self, target: Any, ignore_index: int, replicas: int, device: torch.device) -> None:
         self.ignore_index, self.replicas = ignore_index, replicas
-        self.all = self._counted(target).to(device).clamp(min=1)
+        self.all = self._counted(target).to(device, non_blocking=True).clamp(min=1)
 
     def of(self, loss: Criterion, output: Any, target: Any) -> torch.Tensor:
         """Return what a piece adds to the mean. ``loss``: the mean over the piece, which may be nan if nothing counts there."""
