@@ -179,8 +179,9 @@ class AdamWInBfloat16(AdamW):
     """AdamW whose moments are kept in bfloat16, rounded after each step: 4 bytes a weight instead of 8 (DeepSeek-V3, arXiv
     2412.19437; Megatron-LM's --exp-avg-dtype and --exp-avg-sq-dtype). float64 weights keep float64 moments.
 
-    The second moment changes by a part 1 - beta2 a step, which rounding to 8 bits swallows from 0.998 on: it would never become
-    smaller. So beta2 is 0.95 unless it is said, and at most 0.99."""
+    A step changes the second moment by the part 1 - beta2. Numbers of bfloat16 have 8 bits, so from beta2 = 0.998 on rounding
+    swallows that change, and the moment never becomes smaller. So the default of beta2 is 0.95, and 0.99 is the most.
+    """
 
     moments: ClassVar[str] = "bfloat16"
 

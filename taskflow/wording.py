@@ -24,6 +24,12 @@ def sentence(head: str, aside: Iterable[str] = (), more: Iterable[str] = ()) -> 
     return listed((listed((head, f"({text})" if text else ""), " "), *more), "; ")
 
 
+def milliseconds(seconds: float) -> str:
+    """Return seconds as milliseconds with four digits that count: ``2.4``, ``6317``, ``63,870``."""
+    rounded = float(f"{seconds * 1e3:.4g}")
+    return f"{rounded:,.0f}" if rounded >= 1e4 else f"{rounded:.4g}"
+
+
 def duration(seconds: float) -> str:
     """Return a time for people: ``0.12 s``, ``36 s``, ``5.2 min``, ``8 h``, ``1.5 d``."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):

@@ -12,7 +12,7 @@ import pytest
 import taskflow
 from taskflow.mapper import Strategy
 from taskflow.optimizer import SearchResult, search
-from taskflow.wording import listed, sentence, some
+from taskflow.wording import listed, milliseconds, sentence, some
 
 LEFT_OVER = re.compile(r"\(\s*[,;)]|[,;(]\s*[,;)]|\s[,;]|[,;(]\s*$|^\s*[,;)]|  ")
 
@@ -30,6 +30,13 @@ def test_the_first_names_and_how_many_more() -> None:
     names = list("abcd")
     assert [some(names[:n], 2) for n in range(5)] == ["", "a", "a, b", "a, b and 1 more", "a, b and 2 more"]
     assert some(names, 3, "; ") == "a; b; c; and 1 more" and some(names, 1, of="kinds") == "a and 3 more kinds"
+
+
+@pytest.mark.parametrize(
+    "seconds, said", [(0.00239, "2.39"), (6.317, "6317"), (12.7638, "12,760"), (9.9999, "10,000"), (0.0, "0")]
+)
+def test_milliseconds_are_written_without_exponents(seconds: float, said: str) -> None:
+    assert milliseconds(seconds) == said
 
 
 def result(

@@ -53,12 +53,12 @@ def better(problem: Problem, found: SearchResult, rows: list[dict[str, Any]]) ->
     )
 
 
-def beside_table(found: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """Return these rows as text, below the found plan's; empty without any."""
+def beside_table(found: dict[str, Any], found_plan: str, rows: list[dict[str, Any]]) -> str:
+    """Return these rows as text, below the found plan's; empty without any. ``found_plan``: its notation, empty if it has none."""
     if not rows:
         return ""
     lines = []
-    for row in [{**found, "name": "found"}, *rows]:
+    for row in [{**found, "name": "found", "plan": found_plan}, *rows]:
         if "iteration_seconds" not in row:
             continue
         per = row["tokens_per_second_per_device"]

@@ -34,7 +34,8 @@ BY_HAND, SEARCHES = ("data", "model", "expert"), ("placement", "optcnn", "mcmc",
 @seed_option
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
 @click.option("--strategy", "--mapper", "strategies", multiple=True, shell_complete=completing.strategies,
-              help="Another strategy (a mapper's name, a plan such as 't2 p2 mb1', or FILE.json) to compare; may be repeated.")
+              help="Another strategy (a mapper's name, a plan such as 't2 p2 mb1', or FILE.json) to compare; may be given several "
+                   "times.")
 @constraint_options
 @target_option
 @output_options

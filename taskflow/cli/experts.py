@@ -12,6 +12,7 @@ from taskflow.mapper import Strategy, is_plan, parse_plan
 from taskflow.models import is_dropless, with_places
 from taskflow.optimizer import expert_imbalance
 from taskflow.option_types import kept
+from taskflow.wording import milliseconds
 
 IMBALANCE = "taskflow.expert_imbalance"  # key of a click context's meta
 PLANS = ("strategy", "strategies", "starts", "plan", "first", "second")  # parameters of commands that name plans
@@ -19,9 +20,9 @@ PLANS = ("strategy", "strategies", "starts", "plan", "first", "second")  # param
 
 imbalance_option = click.option(
     "--expert-imbalance", type=click.FloatRange(1), expose_value=False, callback=kept(IMBALANCE), metavar="FACTOR",
-    help="Tokens of the busiest device of experts, as a multiple of the mean: what it computes, exchanges and holds. Experts "
-    "without places get places for so many, so that eN can deal them; places of others are multiplied (default: as the network "
-    "has them; 1 where a named plan deals experts that have none).",
+    help="Plan for uneven experts: the busiest device gets FACTOR times the mean of tokens. Experts without a capacity get places "
+    "for so many, those of others are multiplied (default: places as the network has them; 1 where a plan with eN deals experts "
+    "that have none).",
 )
 
 
@@ -62,5 +63,5 @@ def experts_sentence(row: dict[str, Any]) -> str:
     where = f"on {experts['dealt']} devices" if experts["dealt"] > 1 else "every device has all"
     return (
         f"experts ({where}): busiest device has {experts['imbalance']:.4g} times the mean of tokens; predicted step "
-        f"{row['iteration_seconds'] * 1e3:.4g} ms"
+        f"{milliseconds(row['iteration_seconds'])} ms"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.cli.trusted import runs_option, trusted
 from taskflow.mapper import Strategy, plan_of
+from taskflow.optimizer.evaluate import piece_color, shown_step
 from taskflow.optimizer.explain import (
     Change,
     Explanation,
@@ -50,7 +52,7 @@ MOST_NAMED = 10  # operators that an error lists
 @plan_options
 @click.option("--what-if", "scenarios", multiple=True, metavar="WHAT=FACTOR",
               help="Simulate again with links=2x, memory=2x, compute=2x or latency=0.5x; or with the end of some links, "
-                   "network=4x; several changes at once with commas. May be repeated.")
+                   "network=4x; several changes at once with commas. May be given several times.")
 @click.option("--search", "again", is_flag=True, help="With --what-if: also search on the changed machine and on this one.")
 @budget_option("10s")
 @seed_option
@@ -98,7 +100,7 @@ def explain_command(
             split = split_gain(problem.evaluator)
             result["split"] = split.as_json() if split is not None else None
             if operator is not None:
-                result["operator"] = _operator(problem, operator, display, constraints, result["operators"])
+                result["operator"] = _operator(problem, operator, display, constraints, result["operators"], spending)
             if parsed:
                 outcomes += what_if(
                     problem.graph, problem.machine, strategy, parsed, rule=problem.evaluator.rule,
@@ -194,31 +196,39 @@ def _stretch(stretch: Stretch) -> dict[str, Any]:
 
 
 def _operator(
-    problem: Problem, name: str, display: Working, constraints: Constraints, costs: Sequence[Mapping[str, Any]]
+    problem: Problem, name: str, display: Working, constraints: Constraints, costs: Sequence[Mapping[str, Any]],
+    spending: CommandBudget,
 ) -> dict[str, Any]:
-    """Describe one operator: its configuration, its row of ``costs``, its tasks, and the alternatives."""
+    """Describe one operator: its configuration, its row of ``costs``, its tasks (where not all are shown, those of the first
+    replica), and the alternatives; of so large a plan those that the budget has time for."""
     evaluator, node = problem.evaluator, problem.graph.node(name)
     strategy: Strategy = evaluator.strategy
-    tasks, timeline = evaluator.current()
-    own = [
-        (task, task.work) for task in tasks
-        if isinstance(task.work, Compute) and task.work.node is node
-    ]
-    now = evaluator.seconds
-    others = alternatives(evaluator, name, options=SpaceOptions(constraints=constraints), say=display.say)
+    config, now, step = strategy[name], evaluator.seconds, shown_step(evaluator)
+    micro, ready, start, end = (of.tolist() for of in (step.micro_batches(), step.on.ready, step.on.start, step.on.end))
+    own = []
+    for n, (task, of) in enumerate(zip(step.tasks, step.names)):
+        if of == name and isinstance(task.work, Compute):
+            piece = config.partition(node).rect(piece_color(node, task.work.piece, micro[n], strategy))
+            own.append((n, task, task.work.backward, piece))
+    others = alternatives(
+        evaluator, name, options=SpaceOptions(constraints=constraints), say=display.say,
+        seconds=inf if step.folded is None else spending.left,
+    )
     return {
-        "name": name, "is": str(node), "configuration": strategy[name].describe(node),
-        "degrees": list(strategy[name].degrees), "devices": list(strategy[name].processors),
+        "name": name, "is": str(node), "configuration": config.describe(node),
+        "degrees": list(config.degrees), "devices": list(config.processors),
+        "shown_devices": len(step.shown.processors), "all_devices": len(problem.machine.processors),
         "syncs": {layer: str(strategy.sync(layer)) for layer in dict.fromkeys(p.layer for p in node.parameters)},
         "sums": strategy.sums.value if strategy.partial(node) else None,
         "iteration_seconds": now, "costs": next((dict(cost) for cost in costs if cost["operator"] == name), None),
         "tasks": [
             {
-                "task": task.name, "direction": "backward" if work.backward else "forward", "piece": str(work.piece),
-                "device": task.processor, "ready_seconds": timeline.spans[task.number].ready,
-                "start_seconds": timeline.spans[task.number].start, "end_seconds": timeline.spans[task.number].end,
+                "task": task.name if step.folded is None else f"{name}{piece} {task.topic.purpose.value}",
+                "direction": "backward" if backward else "forward",
+                "piece": str(piece), "device": task.processor, "ready_seconds": ready[n], "start_seconds": start[n],
+                "end_seconds": end[n],
             }
-            for task, work in own
+            for n, task, backward, piece in own
         ],
         "alternatives": [
             {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from taskflow.cli.layers_alike import layers_alike
-from taskflow.cli.tables import nbytes, percent, render, seconds
+from taskflow.cli.tables import nbytes, percent, places, render, seconds
 from taskflow.mapper import ranges
 from taskflow.optimizer.explain import Bubble, Busy, Explanation, Stretch, TaskPurpose, closed_form
 from taskflow.wording import listed, some
@@ -140,7 +140,10 @@ def _operators(found: Explanation, top: int) -> str:
 def operator_in_words(value: Mapping[str, Any], top: int) -> str:
     """Return one operator's explanation as text."""
     tasks, alternatives = value["tasks"], value["alternatives"]
-    lines = [value["is"], f"configuration: {value['configuration']}", *_cost_of(value)]
+    lines = [value["is"], f"configuration: {_placed(value)}", *_cost_of(value)]
+    shown, every = value["shown_devices"], value["all_devices"]
+    if shown < every:
+        lines.append(f"tasks are those of the first replica: {shown:,} of {every:,} devices, which stand for all others")
     lines += [f"weights of {layer}: synchronised by {sync}" for layer, sync in value["syncs"].items()]
     if value["sums"]:
         lines.append(f"partial values of several devices: summed by {value['sums']}")
@@ -156,15 +159,21 @@ def operator_in_words(value: Mapping[str, Any], top: int) -> str:
     if len(tasks) > top:
         lines.append(f"{len(tasks) - top} more tasks with --top or --json.")
     rows = [
-        [a["configuration"], a["reason"], seconds(a["iteration_seconds"]), f"{a['against_plan']:+.1%}", _grows(a)]
+        [_placed(a), a["reason"], seconds(a["iteration_seconds"]), f"{a['against_plan']:+.1%}", _grows(a)]
         for a in alternatives
     ]
+    if not rows and shown < every:
+        lines.append("No other configuration of it was simulated within the budget (--budget).")
     if rows:
         headings = ["instead", "which is", "step", "against", "what changes on the critical path"]
         lines.append("\n" + render(headings, rows, words=(0, 1, 4)))
         lines.append("Each simulated with everything else as it is, and the layer's synchronisation unchanged.")
         lines.append(_verdict(min(a["against_plan"] for a in alternatives), len(alternatives)))
     return "\n".join(lines)
+
+
+def _placed(value: Mapping[str, Any]) -> str:
+    return f"{value['configuration'].partition(' @ ')[0]} @ {places(value['devices'])}"
 
 
 def _verdict(best: float, tried: int) -> str:

@@ -13,6 +13,7 @@ from taskflow.cli import completing
 from taskflow.cli.options import FAILED, emit, output_options, plan_options, seed_option, writable
 from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem
 from taskflow.cli.progress import working
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, seconds, tell
 from taskflow.export import TARGETS, Exported, exported, kept_gradients
 from taskflow.mapper import Strategy
@@ -22,7 +23,7 @@ MOST_LISTED = 20  # operators that differ
 OF_ADAM = ("megatron", "torchtitan")  # targets that have an update rule of their own
 
 
-@click.command("export")
+@click.command("export", cls=SectionedCommand)
 @click.argument("plan", shell_complete=completing.strategies)
 @click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="Framework to write for.")
 @click.option("--out", type=click.Path(dir_okay=False), required=True, help="The file to write.")

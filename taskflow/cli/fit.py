@@ -69,7 +69,8 @@ def fit_command(
     if smallest is None:
         tell("no cluster that was looked at is large enough; search for a plan with stages: taskflow search")
     elif not quiet:
-        tell(f"smallest cluster of these: {smallest.devices} ({smallest.name})\nmemory is for one sample at a time; ~: not planned")
+        tell(f"smallest cluster of these: {smallest.devices} devices ({smallest.name})")
+        tell("GB of a device with one sample at a time; most samples that a replica takes at a time; ~: closed form, not planned")
         tell("gradients stay until the update, as PyTorch and Megatron-LM keep them")
 
 
@@ -97,5 +98,8 @@ def _table(ways: list[WayToShard], count: int, tokens: int | None) -> str:
             f"{way.samples * (way.plan.data or 1):,}", f"{way.samples * tokens:,}" if tokens else "",
             f"{way.devices:,}" if way.devices else "none",
         ])
-    heads = ["way", "plan", "weights", "gradients", "state", "activations", "GB", "at a time", "of all", "tokens", "devices"]
+    heads = [
+        "way", "plan", "weights", "gradients", "state", "activations", "GB in all", "most samples", "of all", "tokens",
+        "least devices",
+    ]
     return render(heads, lines, words=(0, 1), spare=(8, 9, 3, 4, 5, 2))

@@ -128,11 +128,11 @@ def _note(
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="soap-taskflow", prog_name="taskflow")
 def main() -> None:
-    """Find, predict, explain and compare parallelisation strategies for deep networks.
+    """Say how to train a deep network on several devices: what fits, how long a step takes, which plan is fast, and why.
 
-    MODEL is a built-in network (see `taskflow models`), package.module:function or path/to/file.py:function: a function
-    that returns an OperatorGraph. A PLAN is a mapper's name (data, model, expert, ...), a plan such as 't2 p2 mb1', a strategy
-    file, or package.module:Class.
+    MODEL is a built-in network (see `taskflow models`), hf:CONFIG.json (Hugging Face), FILE.onnx, FILE.pt2, or a function that
+    returns a graph or a torch.nn.Module: path/to/file.py:function or package.module:function. PLAN is a strategy file, a plan
+    such as 't2 p2 mb1', a mapper's name (data, model, expert, ...), or package.module:Class.
 
     \b
     Exit codes:
@@ -146,7 +146,8 @@ def main() -> None:
 
     \b
     Examples:
+      taskflow fit llama --size 70B --dtype bf16 -m h100 -n 64
       taskflow search nmt -m k80 -n 4 --budget 10s --out plan.json
       taskflow explain plan.json
-      taskflow simulate my_model.py:build --set width=512 -n 4 --strategy data
+      taskflow simulate net.py:build --set width=512 -m p100 -n 4 --strategy data
     """

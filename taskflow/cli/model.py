@@ -113,7 +113,9 @@ def _find(name: str, size: str) -> tuple[str, Any]:
     try:
         find(name)
     except ValueError as error:
-        raise ValueError(f"{error}{_meant(name, MODELS)}; or package.module:function, or file.py:function") from None
+        head, _, there_are = str(error).partition(";")
+        others = "hf:CONFIG.json, FILE.onnx, FILE.pt2, file.py:function or package.module:function"
+        raise ValueError(f"{head}{_meant(name, MODELS)};{there_are}; or {others}") from None
     return find_sized(name, size)
 
 

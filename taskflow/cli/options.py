@@ -61,22 +61,22 @@ def _shared_options(command: F, machine: str | None, size: str | None, rule: str
     shown = machine is not None
     for option in (
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", expose_value=False, callback=kept(SETTINGS),
-                     help="A size of the network or a parameter of the function, e.g. hidden=512; may be repeated."),
+                     help="A size of the network or a parameter of the function, such as hidden=512; may be given several times."),
         click.option("--dtype", "--precision", type=FloatName(), expose_value=False, callback=kept(DTYPE),
                      help="Type of weights and activations; bf16 and fp16 keep float32 copies of the weights (default: fp32)."),
         click.option("--freeze", multiple=True, metavar="PATTERN", expose_value=False, callback=kept(FREEZE),
-                     help="Layers that are not trained, such as 'encoder.*'; may be repeated."),
+                     help="Layers that are not trained, such as 'encoder.*'; may be given several times."),
         click.option("--program", expose_value=False, callback=kept(PROGRAM), shell_complete=completing.programs,
-                     help="What drives the GPUs: a program's name (see `taskflow programs`) or FILE.json (default: that of --for, "
-                          "unless a probe measured the machine's, else the machine's)."),
+                     help="What runs the step on GPUs: a program's name (see `taskflow programs`) or FILE.json (default: the one "
+                          "that a probe measured, else that of --for, else the machine's)."),
         imbalance_option,
         click.option("--costs", type=click.Choice(COSTS), default=costs, show_default=shown, help=COSTS_HELP),
         click.option("--rule", type=click.Choice(list(RULES)), default=rule,
                      show_default=shown and (rule or "momentum; adamw for hf:"), help="Update rule; none: forward only."),
         click.option("--size", default=size, show_default=shown, metavar="paper|small|NAME", shell_complete=completing.sizes,
-                     help="Of a built-in network: a preset, or a published size's name, such as 405B (see `taskflow models`)."),
-        click.option("--batch", type=click.IntRange(1), help="Samples a step, of all devices (default: the model's own)."),
-        click.option("--devices", "-n", type=click.IntRange(1), help="Use its first N devices (default: all)."),
+                     help="Size of a built-in network: paper, small, or a published one such as 405B (see `taskflow models`)."),
+        click.option("--batch", type=click.IntRange(1), help="Samples of a step, of all devices (default: the model's own)."),
+        click.option("--devices", "-n", type=click.IntRange(1), help="Use the machine's first N devices (default: all)."),
         click.option("--machine", "-m", default=machine, show_default=shown, shell_complete=completing.machines,
                      help="A machine's name (see `taskflow machines`) or FILE.json; with :tf32 or :bf16 appended, float32 "
                           "products multiply on tensor cores."),

@@ -10,12 +10,13 @@ import click
 from taskflow.cli import completing
 from taskflow.cli.options import emit, output_options, plan_options, writable
 from taskflow.cli.problem import named_strategy, plan_problem
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import tell
 from taskflow.probe import FRAMEWORKS, message_sizes, operators_of, probe_text
 from taskflow.writing import replacing
 
 
-@click.command("probe")
+@click.command("probe", cls=SectionedCommand)
 @click.option("--out", type=click.Path(dir_okay=False), default="probe.py", show_default=True, help="The program to write.")
 @click.option("--for", "framework", type=click.Choice(FRAMEWORKS), default="torch", show_default=True,
               help="The framework that trains there.")

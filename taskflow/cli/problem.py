@@ -24,7 +24,7 @@ from taskflow.optimizer.cost import ANALYTIC, COSTS, untimed
 from taskflow.optimizer.evaluate import Evaluator, has_no_timeline, where_time_goes
 from taskflow.programs import PROBED, load_program
 from taskflow.reading import path_here
-from taskflow.wording import some
+from taskflow.wording import milliseconds, some
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         most = "~" if row["peak_memory_is"] == "estimate" else ""
         lines.append([
-            row["name"], f"{row['iteration_seconds'] * 1e3:.4g}", f"{data / row['iteration_seconds']:.2f}x" if data else "",
+            row["name"], milliseconds(row["iteration_seconds"]), f"{data / row['iteration_seconds']:.2f}x" if data else "",
             f"{rate:,.0f}" if (rate := row["tokens_per_second"]) else "", f"{row['mfu']:.1%}" if row["mfu"] else "",
             nbytes(row["transfer_bytes"]), f"{row['compute_seconds']:.3g}",
             f"{most}{row['peak_memory_bytes'] / 1e9:.2f}{'' if row['fits_memory'] else '!'}",

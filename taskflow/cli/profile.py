@@ -11,6 +11,7 @@ from taskflow.cli import completing
 from taskflow.cli.model import build_model
 from taskflow.cli.options import RULES, default_rule, emit, given_settings, output_options, problem_options, seed_option
 from taskflow.cli.progress import wanted, working
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, percent, render, seconds, tell
 from taskflow.machine import host, load_machine
 from taskflow.optimizer.cost import MEASURED, choose_costs
@@ -20,7 +21,7 @@ from taskflow.training.program import SEARCH_BUDGET
 from taskflow.working import Working
 
 
-@click.command("profile")
+@click.command("profile", cls=SectionedCommand)
 @functools.partial(problem_options, required=False, costs=MEASURED)
 @click.option("--strategy", "--mapper", "strategy", default="data", show_default=True, shell_complete=completing.strategies,
               help="data, model, expert, ..., search, a strategy FILE.json, or package.module:Class.")
@@ -31,7 +32,7 @@ from taskflow.working import Working
 @click.option("--trace", type=click.Path(dir_okay=False),
               help="With MODEL: write the steps to this file too. Without: read them from it instead of running.")
 @click.option("--torch", "torch_traces", multiple=True, type=click.Path(dir_okay=False),
-              help="A trace of PyTorch's profiler, of one rank of an exported module; may be repeated. Needs --plan.")
+              help="A trace of PyTorch's profiler, of one rank of an exported module; may be given several times. Needs --plan.")
 @click.option("--plan", shell_complete=completing.strategies, help="With --torch: the plan that ran.")
 @click.option("--calibrate", type=click.Path(dir_okay=False), help="With --torch: the machine file that takes what was measured.")
 @click.option("--step", "step_seconds", type=click.FloatRange(0, min_open=True),

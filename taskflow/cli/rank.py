@@ -15,6 +15,7 @@ from taskflow.cli.progress import working
 from taskflow.cli.tables import render, tell
 from taskflow.cli.trusted import RUNS_FOLDER
 from taskflow.optimizer.trust import MeasuredRun, PlanOrder, RunFile, order_of, read_runs, run_file
+from taskflow.wording import milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _places(plans: list[RankedPlan]) -> list[int]:
 
 def _table(plans: list[RankedPlan]) -> str:
     lines = [
-        [str(i + 1), str(place), one.plan, f"{one.predicted * 1e3:.4g}", f"{one.measured * 1e3:.4g}",
+        [str(i + 1), str(place), one.plan, milliseconds(one.predicted), milliseconds(one.measured),
          f"{one.predicted / one.measured:.3g}", str(one.runs)] for i, (one, place) in enumerate(zip(plans, _places(plans)))
     ]
     headings = ["predicted", "measured", "plan", "predicted ms", "measured ms", "of measured", "runs"]

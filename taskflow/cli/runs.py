@@ -16,6 +16,7 @@ from taskflow.cli import completing
 from taskflow.cli.options import emit, output_options, plan_options, seed_option
 from taskflow.cli.problem import Problem, make_problem, named_strategy, plan_problem
 from taskflow.cli.progress import working
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.cli.trusted import RUNS_FOLDER
 from taskflow.mapper import Strategy, from_content, paths_of
@@ -23,6 +24,7 @@ from taskflow.optimizer.trust import MeasuredRun, RunFile, free_name, read_run, 
 from taskflow.option_types import Duration
 from taskflow.reading import path_here
 from taskflow.trial import TriedFile, read_tried
+from taskflow.wording import milliseconds
 
 
 def folder_option(command: Any) -> Any:
@@ -43,13 +45,14 @@ def runs_group() -> None:
 
 
 # ---- add -------------------------------------------------------------------------------------------------------------
-@runs_group.command("add", short_help="Keep measured steps of plans.")
+@runs_group.command("add", cls=SectionedCommand, short_help="Keep measured steps of plans.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @click.option("--measured", type=Duration(), help="How long a step took, such as 2.31s or 480ms.")
 @click.option("--steps", type=click.IntRange(1), default=1, show_default=True, help="How many steps that is the median of.")
 @click.option("--torch", "traces", multiple=True, type=click.Path(dir_okay=False),
-              help="Instead of --measured: a trace of PyTorch's profiler, of one rank of the exported module; may be repeated.")
+              help="Instead of --measured: a trace of PyTorch's profiler, of one rank of the exported module; may be given several "
+              "times.")
 @click.option("--when", type=click.DateTime(), help="Date and time of the run (default: now).")
 @click.option("--memory-gb", type=click.FloatRange(0, min_open=True), help="Memory that the fullest device needed.")
 @click.option("--note", default="", help="Anything to remember of it.")
@@ -170,7 +173,7 @@ def list_command(folder: str, as_json: bool, quiet: bool) -> None:
         return
     lines = [
         [f"{run.file.when:%Y-%m-%d}", run.file.model, run.file.plan, f"{run.file.devices} {run.file.machine}", run.program,
-         f"{run.seconds * 1e3:.4g}", f"{run.predicted * 1e3:.4g}", f"{run.predicted / run.seconds:.3g}",
+         milliseconds(run.seconds), milliseconds(run.predicted), f"{run.predicted / run.seconds:.3g}",
          "" if run.file.memory_bytes is UNSET else nbytes(run.file.memory_bytes), run.file.note]
         for run in runs
     ]
@@ -226,7 +229,7 @@ def predict_command(folder: str, as_json: bool, quiet: bool) -> None:
         tell(f"{folder}: no runs; `taskflow runs add` keeps one")
         return
     lines = [
-        [now.path.name, f"{now.seconds * 1e3:.4g}", f"{was.predicted * 1e3:.4g}", f"{now.predicted * 1e3:.4g}",
+        [now.path.name, milliseconds(now.seconds), milliseconds(was.predicted), milliseconds(now.predicted),
          f"{now.predicted / now.seconds:.3g}"] for was, now in rows
     ]
     tell(render(["run", "measured ms", "predicted before", "now", "of measured"], lines))

@@ -28,6 +28,7 @@ from taskflow.optimizer.explain import uneven_pieces
 from taskflow.optimizer.grid import SIMULATED
 from taskflow.optimizer.space import DEGREES, PLACEMENTS, SpaceOptions
 from taskflow.runtime.job import INTERRUPTED
+from taskflow.wording import milliseconds
 
 MORE = 4  # the advised budget, in multiples of one that was too short
 
@@ -55,7 +56,7 @@ def _counts(context: click.Context, option: click.Parameter, value: str | None) 
 @click.option("--memory/--no-memory", default=True, show_default=True, help="Refuse plans that do not fit the memory.")
 @click.option("--start", "starts", multiple=True, shell_complete=completing.strategies,
               help="A strategy (a mapper's name, a plan such as 't2 p2 mb1', or FILE.json) that the result must not be slower "
-              "than, and from which the search continues if it is pipelined or sharded; may be repeated.")
+              "than. A pipelined or sharded one is also where the search begins. May be given several times.")
 @click.option("--workers", type=click.IntRange(1),
               help="Threads of the guided search (default: one a core where that helps; with a budget of proposals, or measured "
               "costs, one).")
@@ -67,11 +68,11 @@ def _counts(context: click.Context, option: click.Parameter, value: str | None) 
 @click.option("--out", type=click.Path(dir_okay=False), shell_complete=completing.json_files,
               help="Write the strategy to this file.")
 @click.option("--top", type=click.IntRange(1), default=1, show_default=True,
-              help="Write so many plans: the best as --out says, the next, of other kinds, as PLAN-2.json and on. `taskflow try` "
-              "runs them.")
+              help="Write this many plans: the best one to --out, the next ones, of other kinds, to PLAN-2.json and so on, for "
+              "`taskflow try`.")
 @click.option("--also-for", callback=_counts, metavar="N,N,...",
-              help="Search for these numbers of nodes too (of devices, if the machine is one node), with the same batch and each "
-              "with the same budget, and write PLAN.DEVICES.json beside --out: training that loses devices takes them.")
+              help="Search again for these numbers of nodes (of devices, if the machine is one node), each with the same batch and "
+              "budget, and write PLAN.DEVICES.json beside --out, for training that loses devices.")
 @output_options
 def search_command(
     budget: str, seed: int, algorithm: str, degrees: str, placements: str, reduction: bool, uneven: bool, memory: bool,
@@ -136,7 +137,7 @@ def search_command(
         if row["advice"]:
             tell(row["advice"])
         if beside_it:
-            tell(beside_table(row, beside_it))
+            tell(beside_table(row, str(found.strategy.plan or ""), beside_it))
         if sizes is not None:
             tell(str(sizes))
         if sentence := experts_sentence(row):
@@ -148,11 +149,11 @@ def search_command(
                 tell(f"plan {found.strategy.name}")
             tell(described_by_layers(problem.graph, found.strategy))
         for one in after:
-            tell(f"next: {one['name']}, {one['iteration_seconds'] * 1e3:.4g} ms a step, "
+            tell(f"next: {one['name']}, {milliseconds(one['iteration_seconds'])} ms a step, "
                  f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
         for one in smaller:
             tell(f"{one['devices']} devices: {one['why']}" if one["why"] else
-                 f"{one['devices']} devices: {one['iteration_seconds'] * 1e3:.4g} ms a step, "
+                 f"{one['devices']} devices: {milliseconds(one['iteration_seconds'])} ms a step, "
                  f"{one['iteration_seconds'] / found.seconds:.2f} times as long; {one['file']}")
     if unsaved is not None:
         raise unsaved

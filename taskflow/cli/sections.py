@@ -7,7 +7,7 @@ import click
 CONSTRAINTS = frozenset({"constraints_file", "pins", "pin_syncs", "forbids", "limits"})
 ADVANCED = frozenset({
     "costs", "algorithm", "degrees", "placements", "reduction", "uneven", "memory", "workers", "debug", "products",
-    "checkpoint_time", "restart_time", "repair_time", "slower",
+    "checkpoint_time", "restart_time", "repair_time", "slower", "expert_imbalance",
 })
 """Names of parameters."""
 
@@ -19,7 +19,7 @@ class SectionedCommand(click.Command):
         """Write the options by section."""
         rows: dict[str, list[tuple[str, str]]] = {"Options": [], "Constraints": [], "Advanced": []}
         for parameter in self.get_params(ctx):
-            if (record := parameter.get_help_record(ctx)) is not None:
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None:
                 name = parameter.name or ""
                 section = "Constraints" if name in CONSTRAINTS else "Advanced" if name in ADVANCED else "Options"
                 rows[section].append(record)

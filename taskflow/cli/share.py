@@ -32,6 +32,7 @@ from taskflow.mapper import load, ranges, read_strategy, save
 from taskflow.optimizer.cost import ANALYTIC
 from taskflow.optimizer.sharing import OBJECTIVES, Job, JobShare, Sharing, share, throughput
 from taskflow.runtime.job import INTERRUPTED
+from taskflow.wording import milliseconds
 
 
 @click.command("share", cls=SectionedCommand)
@@ -135,7 +136,7 @@ def in_words(found: Sharing) -> str:
     shares_links = any(job.seconds != job.group_seconds for job in found.jobs)
     headings = ["job", "devices", "weight", "alone on all ms", "on its own ms", "beside the others ms", "slowdown"]
     rows = [
-        [job.name, ranges(job.devices), f"{job.weight:g}", *(f"{s * 1e3:.4g}" for s in _seconds(job)), f"{job.slowdown:.2f}x"]
+        [job.name, ranges(job.devices), f"{job.weight:g}", *(milliseconds(s) for s in _seconds(job)), f"{job.slowdown:.2f}x"]
         for job in found.jobs
     ]
     spare = [2] if all(job.weight == 1 for job in found.jobs) else []

@@ -11,7 +11,8 @@ from taskflow.cli import completing
 from taskflow.cli.options import FAILED, emit, output_options, plan_options, seed_option
 from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem, recorded
 from taskflow.cli.progress import working
-from taskflow.cli.tables import nbytes, render, seconds, tell
+from taskflow.cli.sections import SectionedCommand
+from taskflow.cli.tables import nbytes, places, render, seconds, tell
 from taskflow.mapper import Strategy
 from taskflow.optimizer.explain import LayerChange, difference
 from taskflow.wording import some
@@ -27,7 +28,7 @@ def strategy_group() -> None:
 
 
 # ---- show ------------------------------------------------------------------------------------------------------------
-@strategy_group.command("show", short_help="List how each operator is cut and placed.")
+@strategy_group.command("show", cls=SectionedCommand, short_help="List how each operator is cut and placed.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @seed_option
@@ -54,7 +55,7 @@ def show_command(plan: str, seed: int, as_json: bool, quiet: bool, **asked: Any)
         tell(f"{seconds(row['iteration_seconds'])} a step, {nbytes(row['transfer_bytes'])} moved; costs: "
                    f"{problem.header()['costs']}\n")  # fmt: skip
     lines = [
-        [o["operator"], o["kind"], o["configuration"].partition(" @ ")[0], o["configuration"].partition(" @ ")[2], _travels(o)]
+        [o["operator"], o["kind"], o["configuration"].partition(" @ ")[0], places(o["devices"]), _travels(o)]
         for o in operators
     ]
     tell(render(["operator", "kind", "cut", "devices", "weights and partial values"], lines, words=(0, 1, 2, 3, 4)))
@@ -77,7 +78,7 @@ def _operator(problem: Problem, strategy: Strategy, name: str) -> dict[str, Any]
 
 
 # ---- diff ------------------------------------------------------------------------------------------------------------
-@strategy_group.command("diff", short_help="Say where two plans differ, and what it costs.")
+@strategy_group.command("diff", cls=SectionedCommand, short_help="Say where two plans differ, and what it costs.")
 @click.argument("first", shell_complete=completing.strategies)
 @click.argument("second", shell_complete=completing.strategies)
 @plan_options
@@ -153,7 +154,7 @@ def _diff_table(problem: Problem, changes: tuple[LayerChange, ...], whole: float
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------
-@strategy_group.command("check", short_help="Say whether a plan fits model and machine.")
+@strategy_group.command("check", cls=SectionedCommand, short_help="Say whether a plan fits model and machine.")
 @click.argument("plan", shell_complete=completing.strategies)
 @plan_options
 @seed_option

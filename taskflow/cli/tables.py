@@ -16,9 +16,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from taskflow.mapper import ranges
+from taskflow.wording import some
+
 PIPED = 120  # columns of a table that goes to a file or another program, unless COLUMNS says otherwise
 _WIDEST = 10_000  # columns: nothing is folded
 MOST_SHORT = 8
+MOST_PLACES = 80  # letters that say the device of every piece
+MOST_RANGES = 8  # of devices, where each is said once
 LONGEST_WHOLE = 40  # letters of a word that is not broken, however narrow the terminal
 
 
@@ -126,6 +131,14 @@ def nbytes(value: float) -> str:
         if abs(value) >= scale:
             return f"{value / scale:.3g} {unit}"
     return f"{value:.0f} B"
+
+
+def places(processors: Sequence[int]) -> str:
+    """Return the devices of an operator's pieces in order or, where that takes more than a line, each device once."""
+    text = ranges(tuple(processors))
+    if len(text) <= MOST_PLACES:
+        return text
+    return f"{some(ranges(tuple(sorted(set(processors)))).split(','), MOST_RANGES)} ({len(processors):,} pieces)"
 
 
 def percent(part: float, whole: float) -> str:

@@ -18,6 +18,7 @@ from taskflow.cli.model import arguments_of, function_at
 from taskflow.cli.options import FAILED, emit, output_options, plan_options
 from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem
 from taskflow.cli.progress import working
+from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, render, seconds, tell
 from taskflow.export import Exported, exported
 from taskflow.mapper import Strategy, as_content, paths_of, plan_of, samples, save
@@ -38,7 +39,7 @@ class Candidate:
     row: Mapping[str, Any]
 
 
-@click.command("try")
+@click.command("try", cls=SectionedCommand)
 @click.argument("plans", nargs=-1, required=True, metavar="PLAN...", shell_complete=completing.strategies)
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="The folder to write to; it is made.")
 @click.option("--steps", type=click.IntRange(1), default=20, show_default=True, help="Of each plan that are timed.")

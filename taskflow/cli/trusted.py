@@ -24,7 +24,7 @@ def runs_option(command: F) -> F:
     """Add --runs, the folder of measured steps that `trusted` looks at."""
     return click.option(
         "--runs", type=click.Path(file_okay=False), envvar=RUNS_FOLDER, expose_value=False, callback=kept(RUNS),
-        help=f"A folder of your own measured steps (`taskflow runs`), from which to say what to expect (also by {RUNS_FOLDER})."
+        help=f"Folder of steps that you have measured (`taskflow runs`), by which to judge the prediction (or {RUNS_FOLDER})."
     )(command)
 
 

@@ -46,15 +46,21 @@ def hybrid_of(graph: OperatorGraph, strategy: Strategy, levels: Sequence[str] = 
     recomputation that it may have, the last one for all of a layer. Raises ValueError if its devices form no pipeline of equal
     ranks, or no degrees divide."""
     strategy.verify(graph)
+    known = plan_of(graph, strategy)
+    if known is not None and not known.shares and not known.devices:  # of which a mesh says nothing more
+        group = known.tensor * known.context * (known.data or 1), known.pipeline
+        degrees = known.data or 1, known.context, known.experts
+        return _hybrid(graph, strategy, group, degrees, range(prod(group)), levels, known)
     mesh = mesh_of(graph, strategy)
-    if (known := plan_of(graph, strategy)) is not None:
+    group = prod(mesh.sizes), len(mesh.orders)
+    if known is not None:
         devices = placed_devices(known, host(strategy.processors))
-        return _hybrid(graph, strategy, mesh, (known.data or 1, known.context, known.experts), devices, levels, known)
+        return _hybrid(graph, strategy, group, (known.data or 1, known.context, known.experts), devices, levels, known)
     least, refused = None, None
     for degrees in _degrees(graph, mesh):
         try:
             ascending = tuple(device for order in mesh.orders for device in sorted(order))
-            found = _hybrid(graph, strategy, mesh, degrees, mesh.devices if degrees[1:] == (1, 1) else ascending, levels)
+            found = _hybrid(graph, strategy, group, degrees, mesh.devices if degrees[1:] == (1, 1) else ascending, levels)
         except ValueError as error:
             refused = refused or error
             continue
@@ -82,12 +88,13 @@ def _degrees(graph: OperatorGraph, mesh: Mesh) -> Iterator[tuple[int, int, int]]
 
 
 def _hybrid(
-    graph: OperatorGraph, strategy: Strategy, mesh: Mesh, degrees: tuple[int, int, int], devices: Sequence[int],
+    graph: OperatorGraph, strategy: Strategy, group: tuple[int, int], degrees: tuple[int, int, int], devices: Sequence[int],
     levels: Sequence[str], known: HybridPlan | None = None,
 ) -> Hybrid:
-    """The plan of these degrees, of data, context and experts, whose other words are the strategy's; on these devices. What the
-    strategy's parts do not say, and words of single layers and replicas, are as in ``known`` and as without them."""
-    pipeline, size, (data, context, experts) = strategy.pipeline, prod(mesh.sizes), degrees
+    """The plan of these degrees, of data, context and experts, whose other words are the strategy's; on these devices. ``group``:
+    the number of devices of a rank of its pipeline, and of these ranks. What the strategy's parts do not say, and words of single
+    layers and replicas, are as in ``known`` and as without them."""
+    pipeline, (size, places), (data, context, experts) = strategy.pipeline, group, degrees
     ranks, many = (pipeline.ranks, pipeline.micro_batches) if pipeline is not None else (1, 1)
     virtual = pipeline.count // ranks if pipeline is not None else 1
     in_sequence = size == data or not any(config.copies > 1 for config in strategy.configs.values())
@@ -102,11 +109,11 @@ def _hybrid(
     )
     if plan.sharers == 1 or plan.bucket == default_bucket(plan.zero, plan.sharers):
         plan = replace(plan, bucket=None)
-    ranks_of_it = map_graph(HybridParallel(plan), graph, host(mesh.ranks))
+    ranks_of_it = map_graph(HybridParallel(plan), graph, host(size * places))
     in_order = tuple(devices) == tuple(range(strategy.processors))
     placed = replace(plan, devices=() if in_order else tuple(devices))
-    found = replace(ranks_of_it, processors=strategy.processors, plan=placed, configs={  # each rank where the plan has it
-        name: replace(config, processors=tuple(devices[rank] for rank in config.processors))
+    found = replace(ranks_of_it, processors=strategy.processors, plan=placed, configs=ranks_of_it.configs if in_order else {
+        name: replace(config, processors=tuple(devices[rank] for rank in config.processors))  # each rank where the plan has it
         for name, config in ranks_of_it.configs.items()
     })
     return Hybrid(plan, found, _differences(graph, strategy, found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,13 @@ def load_machine(name: str | Path, devices: int | None = None) -> Cluster:
         return host(cores() if devices is None else devices)
     path = Path(name) if text.endswith(".json") else FOLDER / f"{text.lower()}.json"
     if not text.endswith(".json") and text.lower() not in preset_names():
+        name, _, precision = text.lower().partition(":")
+        if precision and name in preset_names():
+            raise ValueError(f"machine {text}: no precision {precision!r} of products; use :tf32 or :bf16")
+        close = get_close_matches(name, preset_names(), 1)
         raise ValueError(
-            f"no machine {text!r}; use {', '.join(preset_names())}, or a machine file FILE.json; with :tf32 or :bf16 behind it, "
-            f"products multiply on tensor cores"
+            f"no machine {text!r}{f' (did you mean {close[0]}?)' if close else ''}; use {', '.join(preset_names())}, or a machine "
+            "file FILE.json"
         )
     machine = parse(machine_content(path), str(path))
     return machine if devices is None else machine.prefix(devices)

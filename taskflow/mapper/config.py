@@ -15,11 +15,15 @@ from taskflow.regions import Rect
 
 @dataclass(frozen=True, slots=True)
 class OpConfig:
-    """Configuration of one operator: ``degrees[i]`` pieces along dimension i of its iteration space; ``processors[k]`` runs
-    piece k, pieces numbered with the last dimension fastest. ``weights[i]``, if given: the proportions of the pieces along
-    dimension i (empty: even pieces), for processors of unequal speed. ``copies``: how many processors compute each whole piece
-    redundantly, as Megatron-LM's tensor-parallel ranks do between shared layers. ``processors`` then lists the processors of
-    piece 0, then those of piece 1, and so on."""
+    """Configuration of one operator: how it is cut into pieces, and which processor runs each.
+
+    - ``degrees[i]``: the number of pieces along dimension i of its iteration space.
+    - ``processors[k]``: the processor of piece k; pieces are numbered with the last dimension fastest.
+    - ``weights[i]``, if given: the proportions of the pieces along dimension i (empty: even pieces), for processors of unequal
+      speed.
+    - ``copies``: how many processors compute each whole piece redundantly, as Megatron-LM's tensor-parallel ranks do between
+      shared layers. ``processors`` then lists the processors of piece 0, then those of piece 1, and so on.
+    """
 
     degrees: tuple[int, ...]
     processors: tuple[int, ...]
@@ -158,6 +162,7 @@ class Exchange(Enum):
     RING = "ring"
 
 
+@lru_cache(maxsize=64)  # on ten thousand devices those of a layer are as many, and layers are alike
 def ranges(numbers: tuple[int, ...]) -> str:
     """Return ``0-3,8`` for (0, 1, 2, 3, 8)."""
     parts: list[str] = []

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 
+import numpy as np
+
 from taskflow.drawing import box, device_colour, svg
 from taskflow.drawing import table as html_table
 from taskflow.graph import Node, OperatorGraph
@@ -14,7 +16,6 @@ from taskflow.mapper.config import Exchange, OpConfig, ranges
 from taskflow.mapper.pipeline import Pipeline, verify_pipeline
 from taskflow.mapper.plan import HybridPlan
 from taskflow.mapper.sync import MessageSync, Sync, SyncAlgorithm
-from taskflow.regions import Rect
 
 _DEFAULT_SYNC = MessageSync()
 _NOTHING = HadAgain()
@@ -24,16 +25,23 @@ SUMS = (SyncAlgorithm.OWNER, SyncAlgorithm.COLLECTIVE)  # how partial values may
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """Parallelisation strategy of a graph. ``configs``: operator name -> OpConfig. ``syncs``: layer name -> Sync (a layer that
-    is not named: the default). ``sums``: how partial values that several processors computed of one Rect are added. OWNER: one
-    of them adds and the others fetch the sum. COLLECTIVE: one all-reduce leaves the sum with all of them. ``pipeline``:
-    micro-batches, stages and the order of passes; None: operator after operator. ``again``: what is not kept for the backward
-    pass, but computed or fetched again. ``exchange``: how tensors are resharded within a group of processors. With COLLECTIVES,
-    partial values that `sums` adds by collectives become reduce-scatters where each processor reads only a share of the sum.
-    ``plan``: the plan in notation that all this is, with every degree set; None: none, or nobody knows. It describes what the
-    other fields say, so it does not count when strategies are compared. Who replaces these fields replaces it, too; `plan_of`
-    returns it only if it is true. ``name``: what people call the strategy; nothing follows from it. Raises ValueError if ``sums``
-    is any other algorithm."""
+    """Parallelisation strategy of a graph.
+
+    - ``configs``: operator name -> OpConfig.
+    - ``syncs``: layer name -> Sync; a layer that is not named has the default.
+    - ``sums``: how partial values that several processors computed of one Rect are added. OWNER: one of them adds and the
+      others fetch the sum. COLLECTIVE: one all-reduce leaves the sum with all of them.
+    - ``pipeline``: micro-batches, stages and the order of passes; None: operator after operator.
+    - ``again``: what is not kept for the backward pass, but computed or fetched again.
+    - ``exchange``: how tensors are resharded within a group of processors. With COLLECTIVES, partial values that ``sums`` adds
+      by collectives become reduce-scatters where each processor reads only a share of the sum.
+    - ``plan``: the plan in notation that all this is, with every degree set; None: none, or nobody knows. It describes what the
+      other fields say, so it does not count when strategies are compared. Who replaces these fields replaces it, too; `plan_of`
+      returns it only if it is true.
+    - ``name``: what people call the strategy; nothing follows from it.
+
+    Raises ValueError if ``sums`` is any other algorithm.
+    """
 
     processors: int
     configs: Mapping[str, OpConfig]
@@ -67,13 +75,15 @@ class Strategy:
     def partial(self, node: Node) -> bool:
         """True if several processors compute partial values of one Rect of an output of ``node``; `sums` says how these are
         added."""
-        if self[node.name].copies > 1:
+        config = self[node.name]
+        if config.copies > 1:
             return False
-        makers: dict[tuple[int, Rect], set[int]] = {}
-        for rect, processor in self[node.name].pieces(node):
-            for output in enumerate(node.writes(rect)):
-                makers.setdefault(output, set()).add(processor)
-        return any(len(processors) > 1 for processors in makers.values())
+        cut = [i for i, degree in enumerate(config.degrees) if degree > 1]
+        sums = {tuple(i for i in cut if node.written_axis(i, tensor.index) is None) for tensor in node.outputs} - {()}
+        if sums:
+            places = np.asarray(config.processors).reshape(config.degrees)
+            return any((places.max(along) != places.min(along)).any() for along in sums)  # pieces there write the same Rect
+        return False
 
     def verify_names(self, graph: OperatorGraph) -> None:
         """Raise ValueError that names operators of the graph without a configuration, and configurations without an operator."""

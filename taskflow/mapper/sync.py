@@ -143,15 +143,17 @@ class MessageSync(Sync):
 
 @dataclass(frozen=True, slots=True)
 class CollectiveSync(Sync):
-    """Synchronisation by collectives. REPLICATED: one all-reduce. SHARDED: a reduce-scatter of the gradients, by which every holder
-    gets the sum of one share of equal size. After the update of the shares, one all-gather of the new weights follows (ZeRO's
-    stage 1: Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", arXiv 1910.02054).
+    """Synchronisation by collectives. REPLICATED: one all-reduce of the gradients. SHARDED: a reduce-scatter gives every holder the
+    sum of one share; after the update of the shares, one all-gather follows of the new weights (ZeRO's stage 1: Rajbhandari et
+    al., "ZeRO: Memory optimizations toward training trillion parameter models", arXiv 1910.02054).
 
-    ``overlap``: whether gradients are summed during the backward pass, as soon as they are ready. If not, it waits until each
-    holder's backward pass is over (Megatron-LM without --overlap-grad-reduce). ``bucket``: the elements that layers have at
-    least whose gradients are summed together, and whose new weights are gathered together (`bucket_units`); 0: each layer by
-    itself. ``late_gather``: whether new weights are gathered at the beginning of the next step, behind its first forward
-    passes, instead of after the update (Megatron-LM's --overlap-param-gather)."""
+    - ``overlap``: sum gradients during the backward pass, as soon as they are ready. Otherwise summing waits until each
+      holder's backward pass is over (Megatron-LM without --overlap-grad-reduce).
+    - ``bucket``: the least number of elements of the layers whose gradients are summed together, and whose new weights are
+      gathered together (`bucket_units`); 0: each layer by itself.
+    - ``late_gather``: gather new weights at the beginning of the next step, behind its first forward passes, instead of after
+      the update (Megatron-LM's --overlap-param-gather).
+    """
 
     placement: UpdatePlacement = UpdatePlacement.REPLICATED
     overlap: bool = True
@@ -180,15 +182,19 @@ class CollectiveSync(Sync):
 class ShardedSync(Sync):
     """Synchronisation of weights whose gradients are kept as shares only, after a reduce-scatter in each backward pass.
 
-    ``zero``: the stage of ZeRO. 3 (FSDP): weights are kept as shares too; an all-gather collects them for each pass that reads
-    them. ``shard_group``: the number of neighbouring holders (by their numbers) that have all shares between them (hybrid
-    sharding, HSDP). Groups have equal sizes, at most this one. Between groups, the shares' gradients are all-reduced. 0: all
-    holders form one group. ``prefetch``: with stage 3, how many layers ahead weights are gathered; or `BLOCK`. Then the layers of
-    a block are gathered together, while the block before computes, and their gradients are summed together (`gather_units`).
-    FSDP2 does so with `fully_shard` of each block. ``replicas``: how many replicas hold the layer. Weights that k times as many
-    processors hold (a tensor-parallel group has those of a normalisation on each of its devices) are in k groups, each with one
-    processor of every replica, as FSDP shares them; ``shard_group`` counts within these. 0: replicas do not matter.
-    ``late_gather``: as in `CollectiveSync`, with stage 2."""
+    - ``zero``: the stage of ZeRO. 3 (FSDP): weights are kept as shares too; an all-gather collects them for each pass that reads
+      them.
+    - ``shard_group``: the number of neighbouring holders (by their numbers) that have all shares between them (hybrid
+      sharding, HSDP). Groups have equal sizes, at most this one. Between groups, the shares' gradients are all-reduced. 0: all
+      holders form one group.
+    - ``prefetch``: with stage 3, how many layers ahead weights are gathered; or `BLOCK`. Then the layers of a block are gathered
+      together, while the block before computes, and their gradients are summed together (`gather_units`), as FSDP2 does with
+      `fully_shard` of each block.
+    - ``replicas``: how many replicas hold the layer; 0: that does not matter. If k times as many processors hold its weights,
+      as a tensor-parallel group does those of a normalisation, they are in k groups. Each group has one processor of every
+      replica, as FSDP shares them; ``shard_group`` counts within these.
+    - ``late_gather``: as in `CollectiveSync`, with stage 2.
+    """
 
     zero: int = 3
     shard_group: int = 0

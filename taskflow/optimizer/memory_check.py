@@ -124,7 +124,10 @@ class MemoryCheck:
 
     def kept_gradients(self, strategy: Strategy) -> int:
         """Return the bytes that the fullest device needs in a framework that keeps gradients until the update, beyond `peaks`. The
-        runtime gives a layer's up as soon as they are used, which is within the backward pass of a step of one micro-batch."""
+        runtime gives a layer's up as soon as they are used, which is within the backward pass of a step of one micro-batch: of more
+        there is nothing to add."""
+        if strategy.pipeline is not None and strategy.pipeline.micro_batches > 1:
+            return 0
         needs, (kept, updating) = self.needs(strategy), self.estimate.updating(strategy)
         if needs.uses is not None:
             kept = [use.weights + use.state for use in needs.uses]

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from taskflow.mapper import Strategy
-from taskflow.wording import listed, sentence
+from taskflow.wording import listed, milliseconds, sentence
 
 if TYPE_CHECKING:
     from taskflow.optimizer.grid import AnyGrid  # which gives results itself
@@ -45,7 +45,7 @@ class Progress:
 
     def __str__(self) -> str:
         return (
-            f"{self.algorithm} {self.phase}: best {self.best * 1e3:.4g} ms, {self.proposals} proposals "
+            f"{self.algorithm} {self.phase}: best {milliseconds(self.best)} ms, {self.proposals} proposals "
             f"({self.proposals_per_second:,.0f}/s, {self.acceptance:.0%} accepted), {self.elapsed:.1f} s"
         )
 
@@ -101,14 +101,18 @@ class Proof:
 class SearchResult:
     """The result of a search.
 
-    ``seconds``: predicted time of a step under ``strategy``. ``starts``: the same for each strategy from which it started or
-    that it had to beat, by name. ``lacking``: those of them that are known not to fit the memory. ``lower_bound``: no plan that
-    the default search may return for these options takes fewer seconds (0: not known). ``optimal``: proved that none is faster.
-    ``optimal_among``: the same was proved of some of these plans only, such as those with even pieces. ``local``: no change of a
-    single operator from the candidate list is faster. ``refused``: the number of better plans that did not fit the memory.
-    ``proof``: figures of an exact search. ``stopped``: why it ended (``budget``, ``finished``, ``stalled``, ``interrupted``).
-    ``left_out``: what was not done, and why. ``phases``: what each part of the search did (`taskflow.optimizer.phases`).
-    ``grid``: that of the plans in notation which were searched, with the prices found so far; None if none were.
+    - ``seconds``: predicted time of a step under ``strategy``.
+    - ``starts``: the same for each strategy from which it started or that it had to beat, by name. ``lacking``: those of them
+      that are known not to fit the memory.
+    - ``lower_bound``: no plan that the default search may return for these options takes fewer seconds (0: not known).
+    - ``optimal``: proved that none is faster. ``optimal_among``: the same was proved of some of these plans only, such as those
+      with even pieces. ``proof``: figures of an exact search.
+    - ``local``: no change of a single operator from the candidate list is faster.
+    - ``refused``: the number of better plans that did not fit the memory.
+    - ``stopped``: why it ended (``budget``, ``finished``, ``stalled``, ``interrupted``).
+    - ``left_out``: what was not done, and why.
+    - ``phases``: what each part of the search did (`taskflow.optimizer.phases`).
+    - ``grid``: that of the plans in notation which were searched, with the prices found so far; None if none were.
     """
 
     strategy: Strategy
@@ -170,7 +174,7 @@ class SearchResult:
     def __str__(self) -> str:
         gap = "" if self.gap is None or self.optimal else f"at most {self.gap:.0%} to gain"
         return sentence(
-            f"{self.seconds * 1e3:.4g} ms a step",
+            f"{milliseconds(self.seconds)} ms a step",
             (
                 *(f"{self.speedup(name):.2f}x {name}" for name in self.starts if name not in self.lacking),
                 "optimal" if self.optimal else self._among, gap, *(f"{name} does not fit the memory" for name in self.lacking),

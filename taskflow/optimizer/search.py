@@ -60,28 +60,28 @@ def search(
     """Search for a strategy with which training ``graph`` on ``machine`` is fast. The result is never predicted to be slower
     than data parallelism, the expert strategy, model parallelism, or ``starts``.
 
-    ``budget``: seconds, or text such as ``30s`` and ``20000p`` (proposals; the result then depends only on the seed). Seconds
-    are of the whole call, including the lower bound. Data parallelism is always evaluated. ``SearchResult.left_out`` names
-    everything else for which there was no time, including other known strategies and ``starts``. ``algorithm``: one of
-    ALGORITHMS. ``costs``: by default the analytic model of the machine; ``measured`` times tasks on the processor at hand when
-    their costs are first needed (`choose_costs`), within the budget. ``rule``: the update rule that training will use (its
-    arrays need memory and its tasks time). ``memory``: refuse plans that do not fit. A `MemoryCheck` of ``use`` may be given,
-    which keeps its cache. ``use``: an evaluator instead of machine, costs, rule and clip_norm. ``alone``: return the
-    algorithm's own plan even if a known strategy is faster (to compare algorithms). ``constraints``: on operators and layers,
-    as a table (`Constraints.parse`) or a file's name; known strategies and ``starts`` are first repaired to respect them.
-    ``workers``: threads of the guided search. By default one for each core, if the budget is in seconds and the step large
-    enough for threads to help, else one. With measured costs it is one, since others would disturb measurements. Ctrl-C returns
-    the best plan so far.
+    - ``budget``: seconds, or text such as ``30s`` and ``20000p`` (proposals; the result then depends only on the seed). Seconds
+      are of the whole call, the lower bound included. Data parallelism is always evaluated; ``SearchResult.left_out`` names
+      everything else for which there was no time.
+    - ``algorithm``: one of ALGORITHMS.
+    - ``costs``: by default the analytic model of the machine. ``measured`` times tasks on the processor at hand when their
+      costs are first needed (`choose_costs`), within the budget.
+    - ``rule``: the update rule that training will use. Its arrays need memory, its tasks time.
+    - ``memory``: refuse plans that do not fit; or a `MemoryCheck` of ``use``, which keeps its cache.
+    - ``use``: an evaluator instead of machine, costs, rule and clip_norm.
+    - ``alone``: return the algorithm's own plan even if a known strategy is faster, to compare algorithms.
+    - ``constraints``: on operators and layers, as a table (`Constraints.parse`) or a file's name. Known strategies and
+      ``starts`` are first repaired to respect them.
+    - ``workers``: threads of the guided search. The default is one for each core if the budget is in seconds and the step large
+      enough for threads to help, else one. With measured costs it is one, since others would disturb measurements.
+    - ``target``: a framework that the plan is to run in, such as ``torch`` or ``megatron``. Only what it can express is
+      returned, predicted as its training program runs it unless the machine names a program.
+    - ``products``: ``fp8`` has the products of linear layers in 8 bits, in all plans (`HybridPlan.products`). Numbers differ
+      a little, so a search does not choose this by itself. Only plans in notation are searched then.
 
-    ``target``: a framework that the plan is to run in (such as ``torch``, ``megatron``): only what it can express is returned,
-    predicted as its training program runs it if the machine names no program.
-
-    ``products``: ``fp8`` has the products of linear layers in 8 bits, in all plans (`HybridPlan.products`). Numbers differ a
-    little, so a search does not choose this by itself. Only plans in notation are searched then.
-
-    The phases of a search are in `taskflow.optimizer.phases`. For a large network of layers (`no_grid`), the guided search first
-    searches plans with micro-batches, stages, recomputation and sharded state, of those that ``space`` and ``constraints`` allow
-    (`Allowed`). Its result is never slower than the best simulated plan of the grid.
+    Ctrl-C returns the best plan so far. The phases of a search are in `taskflow.optimizer.phases`. For a large network of layers
+    (`no_grid`), the guided search begins with plans with micro-batches, stages, recomputation and sharded state, of those that
+    ``space`` and ``constraints`` allow (`Allowed`). Its result is never slower than the best simulated plan of that grid.
 
     Raises ValueError if an argument is wrong, constraints contradict each other, or no plan was found that fits the memory.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, log
 from statistics import fmean, median
@@ -12,15 +12,18 @@ import numpy as np
 
 from taskflow.machine import (
     NETWORK,
+    Channels,
     Cluster,
     Collectives,
     Curve,
     Device,
     Group,
     NodeTemplate,
+    SwitchSums,
     Timed,
     TimedPoint,
     Wire,
+    collective,
     fitted,
     left_out_errors,
 )
@@ -262,22 +265,51 @@ def _connected(found: Measurements, machine: Cluster, device: Device, result: Bu
     links = (("within a node", within), ("between nodes", between))
     result.errors |= {f"messages {where}": link[2] for where, link in links if link}
     count = max((len(row["ranks"]) for row in found.messages if row["where"] == "within"), default=0)
-    curves = {what: _curve(found, what, count, result) for what in COLLECTIVES} if count else {}
+    asked = [what for what in COLLECTIVES if not found.gpu or _points(found, what, count, "within")] if count else []
+    curves = {what: _curve(found, what, count, result) for what in asked}
+    if found.gpu:
+        return replace(machine, collectives=_on_links(machine, curves, count, between, result))
     rates = [rate for rate, _ in curves.values()] + [link[0] for link in (within, between) if link]
     fastest = max(rates)
-    base = machine.collectives or Collectives(0.0, 0.0, between[1] if between else 0.0, 1.0, 1.0, inf)
-    shared: dict[str, Any] = {
-        key: replace(curve, link_share=max(1e-6, min(1.0, rate / fastest))) for key, (rate, curve) in curves.items()
-    }
     library = replace(
-        base, start_seconds=0.0, blocks=not found.gpu, switch=None, copy_bytes_per_second=1e99, source="taskflow probe",
-        network_step_seconds=between[1] if between else base.network_step_seconds, **shared,
+        machine.collectives or Collectives(0.0, 0.0, between[1] if between else 0.0, 1.0, 1.0, inf), start_seconds=0.0, blocks=True,
+        switch=None, copy_bytes_per_second=1e99, source="taskflow probe", **_shared(curves, fastest),
     )  # fmt: skip
-    if found.gpu:
-        result.kept.append("shape of the network, and links of single messages within a node: of the machine that it is like")
-        return replace(machine, collectives=library)
+    if between:
+        library = replace(library, network_step_seconds=between[1])
     nodes = tuple(_joined(node, device.kind, within, between, fastest) for node in machine.nodes)
     return replace(machine, nodes=nodes, collectives=library)
+
+
+def _shared(curves: Mapping[str, tuple[float, Curve]], links: float) -> dict[str, Any]:
+    """Curves with the part that they have of what a processor's links carry in a second."""
+    return {key: replace(curve, link_share=max(1e-6, min(1.0, rate / links))) for key, (rate, curve) in curves.items()}
+
+
+def _on_links(
+    machine: Cluster, curves: Mapping[str, tuple[float, Curve]], count: int, between: Fit | None, result: Built
+) -> Collectives:
+    """The library of GPUs, whose links stay as they are: what was measured within a node has its part of these. An all-reduce that
+    is faster than rings over them is one that the switch adds up."""
+    base = machine.collectives or Collectives(0.0, 0.0, between[1] if between else 0.0, 1.0, 1.0, inf)
+    result.kept.append("shape of the network, rates between nodes, and links of single messages: of the machine that it is like")
+    if lacks := [what.replace("_", "-") for what in COLLECTIVES if what not in curves]:
+        result.kept.append(f"collectives within a node that were not measured ({', '.join(lacks)}): of the machine that it is like")
+    if between:
+        base = replace(base, network_step_seconds=between[1])
+    if not curves:
+        return base
+    others: dict[str, Any] = {
+        what: replace(curve, start_seconds=curve.start_seconds + base.start_seconds)
+        for halves, what in enumerate(reversed(COLLECTIVES)) if what not in curves and (curve := base.curve(halves)) is not None
+    }
+    around = collective(replace(machine, collectives=base), range(min(count, machine.nodes[0].count)))
+    links = around.bytes_per_second if isinstance(around, Channels) else max(rate for rate, _ in curves.values())
+    switch = base.switch and replace(base.switch, start_seconds=base.switch.start_seconds + base.start_seconds)
+    if (measured := curves.get("all_reduce")) is not None:
+        (rate, curve), sent = measured, 2 * (count - 1) / count
+        switch = SwitchSums(count, curve.start_seconds, curve.ramp_seconds, rate / sent / links) if rate > links else None
+    return replace(base, start_seconds=0.0, switch=switch, at_most=(), source="taskflow probe", **others, **_shared(curves, links))
 
 
 Fit = tuple[float, float, float]  # bytes a second, seconds of the shortest, mean relative error

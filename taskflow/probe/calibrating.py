@@ -15,7 +15,8 @@ from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import group_of, name_of, of_weights, parts_of, size_of, unit_message
 from taskflow.optimizer.evaluate import Evaluator
 from taskflow.probe.joined import COMPUTE, by_kind, owner_of, predicted_parts
-from taskflow.probe.kineto import RankTrace, TimeOf
+from taskflow.probe.kineto import RankTrace
+from taskflow.probe.trace_events import TimeOf
 from taskflow.programs import TrainingProgram
 from taskflow.rules import Adam
 from taskflow.tasks import Compute, Kind
@@ -70,14 +71,20 @@ def calibrated(
     measured = step_seconds or median(max(steps) for steps in zip(*(trace.seconds for trace in traces)))
     lines = [f"{len(fresh)} kinds of operators", f"update: {update:.2f} of what was predicted"]
     if blocks:
-        now = make_evaluator(evaluator.graph, machine, rule=evaluator.rule).seconds_of(strategy)
-        slower = (measured / now) ** OF_RUN
+        slower = (measured / _seconds(machine, evaluator, strategy)) ** OF_RUN
         machine = _all_slower(machine, slower)
         lines.append(f"everything: {slower:.2f}")
     else:
         machine, messages = _with_messages(machine, evaluator, strategy, measured)
         lines.append(f"messages and what comes with them: {messages:.2f}")
     return replace(machine, source=f"{machine.source}; calibrated by a run"), lines
+
+
+def _seconds(machine: Cluster, evaluator: Evaluator, strategy: Strategy) -> float:
+    """The seconds of the step on another machine."""
+    there = make_evaluator(evaluator.graph, machine, rule=evaluator.rule)
+    there.set(strategy)
+    return there.seconds
 
 
 def _computing(parts: Mapping[TimeOf, float]) -> float:
@@ -102,7 +109,7 @@ def _with_messages(machine: Cluster, evaluator: Evaluator, strategy: Strategy, m
         return result if library is None else replace(result, collectives=_slower(library, halves, factor))
 
     def seconds(factor: float) -> float:
-        return make_evaluator(evaluator.graph, slower(factor), rule=evaluator.rule).seconds_of(strategy)
+        return _seconds(slower(factor), evaluator, strategy)
 
     low, high = 1 / MOST_SLOWER, MOST_SLOWER
     if seconds(1.0) - seconds(low) < LEAST_MESSAGES * measured:  # they cannot explain the rest of the step

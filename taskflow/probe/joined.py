@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -11,8 +12,10 @@ from taskflow.machine import Cluster
 from taskflow.mapper import Strategy
 from taskflow.optimizer.cost import unit_message
 from taskflow.optimizer.evaluate import Evaluator
-from taskflow.probe.kineto import LOSS, RankTrace, TimeOf
-from taskflow.tasks import Compute, Kind, Purpose, Task
+from taskflow.probe.kineto import LOSS, RankTrace
+from taskflow.probe.kineto_gpu import first_of
+from taskflow.probe.trace_events import Slice, TimeOf
+from taskflow.tasks import Compute, Kind, Purpose, Task, TaskGraph, Timeline
 
 NUMBER = re.compile(r"(?<![^.])\d+(?=\.)")
 OF_PURPOSE = {Purpose.WEIGHT_GRADIENTS: "gradients", Purpose.UNSHARDED: "weights", Purpose.NEW_WEIGHTS: "weights"}
@@ -97,6 +100,8 @@ def predicted_parts(evaluator: Evaluator, strategy: Strategy, processor: int, pa
     tasks, timeline = evaluator.evaluated(strategy)
     machine, found, busy = evaluator.machine, dict[TimeOf, float](), 0.0
     blocks = isinstance(machine, Cluster) and machine.collectives is not None and machine.collectives.blocks
+    if isinstance(machine, Cluster) and machine.collectives is not None and not blocks:
+        return _beside(tasks, timeline, strategy, processor, paths)
     device = machine.processors[processor].device
     program = device.program
     for task in tasks.tasks:
@@ -117,6 +122,29 @@ def predicted_parts(evaluator: Evaluator, strategy: Strategy, processor: int, pa
     if (idle := timeline.makespan - busy) > 0:
         pipelined = strategy.pipeline is not None and strategy.pipeline.ranks > 1
         _add(found, TimeOf("stage" if pipelined else "gradients"), idle)
+    return found
+
+
+def _beside(
+    tasks: TaskGraph, timeline: Timeline, strategy: Strategy, processor: int, paths: frozenset[str]
+) -> dict[TimeOf, float]:
+    """The same where messages go beside computing, as a trace of a GPU has it: a message counts where nothing else runs, and so
+    does the waiting for it, in which NCCL's kernel runs already."""
+    computing, messages = list[Slice](), list[Slice]()
+    for task in tasks.tasks:
+        if processor in task.processors:
+            span, part = timeline.spans[task.number], _part_of(task, paths, strategy)
+            begin = span.starts[-1] if span.starts else span.start
+            (messages if task.kind.travels else computing).append((begin, span.end, part))
+    messages.sort(key=lambda message: message[0])
+    starts = [begin for begin, _, _ in messages]
+    found = dict[TimeOf, float]()
+    ends: list[Slice] = [(time, time, TimeOf("host")) for time in (0.0, timeline.makespan)]
+    for begin, end, part in first_of([*computing, *messages, *ends]):
+        if part.kind == "host":
+            following = bisect_left(starts, begin)
+            part = messages[following][2] if following < len(messages) else part
+        _add(found, part, end - begin)
     return found
 
 

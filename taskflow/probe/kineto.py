@@ -2,7 +2,7 @@
 
 The time of a step is cut into slices, each of which belongs to one part: forward or backward of a module, a message, a unit's
 gathering and summing (FSDP2), the update, or the host, which does none of these. On a CPU the thread that runs the step says it; on
-a GPU the kernels do, and what lies between them is the host's.
+a GPU the kernels do (`kineto_gpu`), and what lies between them is the host's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import gzip
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from taskflow.probe.kineto_gpu import of_kernels
+from taskflow.probe.trace_events import GPU_CALLS, GPU_WORK, Slice, TimeOf, TraceEvent
 from taskflow.reading import parse_json
 
 PREFIX = "taskflow::"
@@ -23,24 +25,10 @@ STEP, LOSS = "step", "loss"
 OF_PARTS = {LOSS: "loss", "sums": "gradients", "finish": "loss sum"}
 """Of an exported module's names that are no module's, the part of the step."""
 BROUGHT = "BroughtPieces"  # of an exported module: activations in another layout, copies and message
+AGAIN = "autograd::engine::evaluate_function"
 SENDS = ("gloo:", "nccl:")
 CALLS = ("c10d::", "c10d_functional::", "_c10d_functional::")
 UNIT = re.compile(r"FSDP::(\w+)(?: \((.*)\))?")
-GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-
-
-@dataclass(frozen=True, slots=True)
-class TimeOf:
-    """Part of a step. ``kind``: forward, backward, gradients, weights, activations, stage, unit, update, loss or host; ``owner``:
-    the module's path, or ""."""
-
-    kind: str
-    owner: str = ""
-
-    @property
-    def message(self) -> bool:
-        """Whether it is a message."""
-        return self.kind in ("gradients", "weights", "activations", "stage", "loss sum")
 
 
 @dataclass(slots=True)
@@ -61,16 +49,6 @@ class RankTrace:
     def known(self) -> dict[TimeOf, float]:
         """Median seconds of every part."""
         return {part: self.of(part) for part in dict.fromkeys(part for step in self.parts for part in step)}
-
-
-@dataclass(slots=True)
-class _Event:
-    begin: float
-    end: float
-    name: str
-    args: Mapping[str, Any]
-    thread: object
-    category: str
 
 
 @dataclass(slots=True)
@@ -98,32 +76,32 @@ def read_kineto(path: str) -> RankTrace:
         raise ValueError(
             f"{path}: has no step: profile steps of an exported module, or call profiler.step() behind each step"
         )
-    slices = list(_slices([event for event in found if event.thread == thread], _spans(found)))
-    on_gpu = any(event.category in GPU_WORK for event in found)
-    if on_gpu:
-        slices = list(_of_kernels(found, slices))
+    if on_gpu := any(event.category in GPU_WORK for event in found):
+        slices, windows = of_kernels(found, windows, threads_of(found, thread))
+    else:
+        slices = list(_slices([event for event in found if event.thread == thread], _spans(found), _Sequences()))
     paths = frozenset(event.name.removeprefix(PREFIX) for event in found if event.name.startswith(PREFIX))
     parts = [_within(slices, *window) for window in windows]
     return RankTrace(rank, [(end - begin) / 1e6 for begin, end in windows], parts, paths - {STEP, *OF_PARTS}, on_gpu)
 
 
-def _order(event: _Event) -> tuple[float, float, bool]:
+def _order(event: TraceEvent) -> tuple[float, float, bool]:
     """What contains others comes before them, also if it lasts as long."""
     return event.begin, -event.end, not event.name.startswith((PREFIX, "autograd::", "FSDP::", "Optimizer."))
 
 
-def _events(rows: Sequence[Any]) -> Iterator[_Event]:
+def _events(rows: Sequence[Any]) -> Iterator[TraceEvent]:
     for row in rows:
-        if row.get("ph") == "X" and row.get("cat") in ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", *GPU_WORK):
+        if row.get("ph") == "X" and row.get("cat") in ("cpu_op", "user_annotation", *GPU_CALLS, *GPU_WORK):
             begin = float(row["ts"])
-            yield _Event(begin, begin + float(row["dur"]), str(row["name"]), row.get("args") or {}, row["tid"], row["cat"])
+            yield TraceEvent(begin, begin + float(row["dur"]), str(row["name"]), row.get("args") or {}, row["tid"], row["cat"])
 
 
-def _windows(events: Sequence[_Event]) -> tuple[list[tuple[float, float]], object]:
+def _windows(events: Sequence[TraceEvent]) -> tuple[list[tuple[float, float]], object]:
     """Begin and end of each step, and the thread that runs it: from one step of an exported module (or of the profiler) to the
     next."""
     for mark in (f"{PREFIX}{STEP}", "ProfilerStep#"):
-        found = [event for event in events if event.name.startswith(mark) and event.category != "gpu_user_annotation"]
+        found = [event for event in events if event.name.startswith(mark)]
         if found:
             thread = found[0].thread
             last = max(event.end for event in events if event.thread == thread or event.category in GPU_WORK)
@@ -132,7 +110,7 @@ def _windows(events: Sequence[_Event]) -> tuple[list[tuple[float, float]], objec
     return [], None
 
 
-def _spans(events: Sequence[_Event]) -> list[tuple[float, float]]:
+def _spans(events: Sequence[TraceEvent]) -> list[tuple[float, float]]:
     """When messages were on their way, without overlaps."""
     found: list[tuple[float, float]] = []
     for event in events:
@@ -144,12 +122,25 @@ def _spans(events: Sequence[_Event]) -> list[tuple[float, float]]:
     return found
 
 
-Slice = tuple[float, float, TimeOf]
+def threads_of(events: Sequence[TraceEvent], first: object) -> dict[object, list[Slice]]:
+    """Cut the time of every thread of the host, ``first`` of which has run the forward passes. On a GPU PyTorch runs the backward
+    pass in a thread of its own; the sequence numbers of operators say which module's it is. The first thread's slices for
+    what is waited for are the launching of messages."""
+    by_thread: dict[object, list[TraceEvent]] = {first: []}
+    for event in events:
+        if event.category not in GPU_WORK:
+            by_thread.setdefault(event.thread, []).append(event)
+    walk = _Sequences()
+    found = {}
+    for thread, own in by_thread.items():
+        walk.backward = ""
+        found[thread] = list(_slices(own, (), walk))
+    return found
 
 
-def _slices(events: Sequence[_Event], spans: Sequence[tuple[float, float]]) -> Iterator[Slice]:
+def _slices(events: Sequence[TraceEvent], spans: Sequence[tuple[float, float]], walk: _Sequences) -> Iterator[Slice]:
     """Cut a thread's time: each moment belongs to the innermost event."""
-    walk, stack, at = _Sequences(), list[_Event](), 0.0
+    stack, at = list[TraceEvent](), 0.0
     starts = [begin for begin, _ in spans]
     for event in [*(e for e in events if not e.name.startswith(SENDS)), None]:
         while stack and (event is None or stack[-1].end <= event.begin):
@@ -160,12 +151,12 @@ def _slices(events: Sequence[_Event], spans: Sequence[tuple[float, float]]) -> I
         yield from _cut(at, event.begin, stack, walk, spans, starts)
         at = max(at, event.begin)
         stack.append(event)
-        if "Sequence number" in event.args and not _backward_of(stack):
+        if "Sequence number" in event.args and _backward_of(stack) is None:
             walk.owners[int(event.args["Sequence number"])] = _module(stack)
 
 
 def _cut(
-    begin: float, end: float, stack: Sequence[_Event], walk: _Sequences, spans: Sequence[tuple[float, float]],
+    begin: float, end: float, stack: Sequence[TraceEvent], walk: _Sequences, spans: Sequence[tuple[float, float]],
     starts: Sequence[float],
 ) -> Iterator[Slice]:
     """The part that a stretch of time belongs to. Outside of operators the thread may be waiting for messages."""
@@ -189,13 +180,13 @@ def _cut(
         yield begin, end, part
 
 
-def _part(stack: Sequence[_Event], walk: _Sequences) -> TimeOf:
+def _part(stack: Sequence[TraceEvent], walk: _Sequences) -> TimeOf:
     unit = next((found for event in reversed(stack) if (found := UNIT.fullmatch(event.name))), None)
     if unit is not None:
         return TimeOf("unit", unit.group(2) or "")
     if any(event.name.startswith("Optimizer.") for event in stack):
         return TimeOf("update")
-    if (inner := _backward_of(stack)) is not None:
+    if (inner := _backward_of(stack)) is not None and not _module(stack[stack.index(inner) :]):  # else it is computed again
         if "Sequence number" in inner.args:
             walk.backward = walk.owners.get(int(inner.args["Sequence number"]), walk.backward)
         if BROUGHT in inner.name:
@@ -211,7 +202,7 @@ def _part(stack: Sequence[_Event], walk: _Sequences) -> TimeOf:
     return TimeOf("host")
 
 
-def _message(stack: Sequence[_Event], part: TimeOf) -> TimeOf:
+def _message(stack: Sequence[TraceEvent], part: TimeOf) -> TimeOf:
     """The message that a thread waits for."""
     unit = next((found for event in reversed(stack) if (found := UNIT.fullmatch(event.name))), None)
     if unit is not None:
@@ -223,51 +214,15 @@ def _message(stack: Sequence[_Event], part: TimeOf) -> TimeOf:
     return TimeOf("activations", part.owner) if part.kind in ("forward", "backward", "loss") else TimeOf("weights")
 
 
-def _backward_of(stack: Sequence[_Event]) -> _Event | None:
-    return next((event for event in stack if event.name.startswith("autograd::engine::evaluate_function")), None)
+def _backward_of(stack: Sequence[TraceEvent]) -> TraceEvent | None:
+    return next((event for event in stack if event.name.startswith(AGAIN)), None)
 
 
-def _module(stack: Sequence[_Event]) -> str:
+def _module(stack: Sequence[TraceEvent]) -> str:
     return next((
         event.name.removeprefix(PREFIX) for event in reversed(stack)
         if event.name.startswith(PREFIX) and event.name != f"{PREFIX}{STEP}"
     ), "")  # fmt: skip
-
-
-def _of_kernels(events: Sequence[_Event], slices: Sequence[Slice]) -> Iterator[Slice]:
-    """The same of a GPU: a kernel belongs to the part in which it was started. Messages count where nothing else runs (exposed)."""
-    begins = [begin for begin, _, _ in slices]
-    started: dict[object, TimeOf] = {}
-    for event in events:
-        if event.category in ("cuda_runtime", "cuda_driver") and "correlation" in event.args:
-            i = bisect_left(begins, event.begin + 1e-9) - 1
-            started[event.args["correlation"]] = slices[i][2] if i >= 0 else TimeOf("host")
-    work = [event for event in events if event.category in GPU_WORK]
-    ends: list[tuple[float, float, TimeOf]] = []
-    for messages in (False, True):
-        for event in work:
-            if ("nccl" in event.name.lower()) == messages:
-                part = started.get(event.args.get("correlation"), TimeOf("host"))
-                ends.append((event.begin, event.end, _as_message(part) if messages else part))
-    yield from _first_of(ends)
-
-
-def _as_message(part: TimeOf) -> TimeOf:
-    if part.message:
-        return part
-    kind = "gradients" if part.kind in ("backward", "unit") else "weights" if part.kind == "host" else "activations"
-    return TimeOf(kind, part.owner)
-
-
-def _first_of(found: Sequence[Slice]) -> Iterator[Slice]:
-    """Cut the time so that each moment belongs to the first of the slices that cover it; the host has what none covers."""
-    borders = sorted({time for begin, end, _ in found for time in (begin, end)})
-    owner: list[TimeOf | None] = [None] * max(0, len(borders) - 1)
-    for begin, end, part in found:
-        for i in range(bisect_left(borders, begin), bisect_left(borders, end)):
-            owner[i] = owner[i] or part
-    for low, high, one in zip(borders, borders[1:], owner):
-        yield low, high, one or TimeOf("host")
 
 
 def _within(slices: Sequence[Slice], begin: float, end: float) -> dict[TimeOf, float]:

@@ -11,7 +11,8 @@ from taskflow.probe.measurements import Measurements
 
 OPERATIONS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
               "sendrecv": "both_ways", "broadcast": "broadcast"}  # fmt: skip
-RANK = re.compile(r"#\s*Rank\s+(\d+)\s+Group\s+\d+\s+Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s+(.+)")
+RANK = re.compile(r"#\s*Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s+(.+)")
+COLUMNS = re.compile(r"#\s+size\s+count\s+(.*?)\btime\b")
 LACKS = (
     "products, attention, passes over memory and updates of weights: operators are as the other machine has them",
     "what the host needs to start a kernel, FSDP2's units and operators on DTensors: the program is the other machine's",
@@ -39,13 +40,15 @@ def read_nccl_tests(path: str) -> tuple[dict[str, Any], list[Mapping[str, Any]]]
     nodes = [hosts.count(host) for host in dict.fromkeys(hosts)]
     where = "within" if len(nodes) == 1 else "between" if max(nodes) == 1 else "across"
     rows: list[Mapping[str, Any]] = []
+    before = COLUMNS.search(text)
+    if before is None:
+        raise ValueError(f"{path}: has no line that names the columns (size, count, ... time); give the whole output of nccl-tests")
+    time = 2 + len(before[1].split())  # from 10 ms on it has no decimal point
     for line in text.splitlines():
         words = line.split()
-        if len(words) >= 8 and words[0].isdigit() and words[1].isdigit():
-            time = next((i for i, word in enumerate(words[2:], 2) if re.fullmatch(r"\d+\.\d+", word)), None)
-            if time is not None and int(words[0]) > 0:
-                rows.append({"what": what, "where": where, "ranks": sorted(ranks), "bytes": int(words[0]),
-                             "seconds": float(words[time]) / 1e6, "spread": 0.0})  # fmt: skip
+        if len(words) > time + 2 and words[0].isdigit() and words[1].isdigit() and int(words[0]) > 0:
+            rows.append({"what": what, "where": where, "ranks": sorted(ranks), "bytes": int(words[0]),
+                         "seconds": float(words[time]) / 1e6, "spread": 0.0})  # fmt: skip
     if not rows:
         raise ValueError(f"{path}: has no rows of sizes and times")
     about = {

@@ -62,7 +62,7 @@ def _small(columns: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int
 
 def title(value: dict[str, Any]) -> str:
     """Return model, machine and plan in one line."""
-    devices = len(value["machine"]["devices"])
+    devices = value["machine"]["all_devices"]
     return (
         f"{value['model']['name']} on {value['machine']['name']}, {devices} device{'s' * (devices != 1)}: "
         f"{value['plan']['name']} plan"

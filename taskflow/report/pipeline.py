@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from taskflow.drawing import box, svg, text
 from taskflow.mapper import Pipeline, Strategy, ranges
-from taskflow.optimizer.explain import bubble
+from taskflow.optimizer.evaluate import ShownStep
+from taskflow.optimizer.explain import bubble_of
 from taskflow.report.units import percent, seconds
-from taskflow.tasks import Compute, Purpose, TaskGraph, Timeline
+from taskflow.tasks import Compute, Purpose
 
 MOST_BLOCKS = 20_000
 KINDS = ("forward", "computed again", "backward", "gradients of weights", "all micro-batches together")
@@ -24,24 +22,17 @@ _NUMBER = {"F": 0, "B": 2, "W": 3}
 LEFT, WIDTH, ROW, TOP = 190, 960, 22, 22
 
 
-def micro_batches_of(tasks: TaskGraph) -> NDArray[np.int64]:
-    """Return for each task its micro-batch plus 1; 0 for tasks without one (updates), and in a step without passes."""
-    found = np.zeros(len(tasks), np.int64)
-    for one, first, last in tasks.passes:
-        found[first:last] = one.micro_batch + 1
-    return found
-
-
-def pipeline_value(strategy: Strategy, tasks: TaskGraph, timeline: Timeline) -> dict[str, Any] | None:
+def pipeline_value(strategy: Strategy, step: ShownStep) -> dict[str, Any] | None:
     """Return the pipeline of a simulated step as JSON; None unless it has several stages. ``lanes``: devices that run the same
     stages, with the ``idle_share`` and ``blocks`` of the busiest of them, ``shown``. A block is [number in `KINDS`,
     micro-batch, stage, start, end in seconds]: a part of one pass without a gap. With more than `MOST_BLOCKS`, lanes are left
     out from the middle."""
     pipeline = strategy.pipeline
-    found = bubble(pipeline, tasks, timeline)
+    starts, ends = step.on.start.tolist(), step.on.end.tolist()
+    found = bubble_of(pipeline, step.tasks, starts, ends)
     if pipeline is None or found is None:
         return None
-    runs = _by_device(pipeline, tasks, timeline)
+    runs = _by_device(pipeline, step, starts, ends)
     stages: dict[tuple[int, ...], list[int]] = {}
     for device, blocks in runs.items():
         stages.setdefault(tuple(sorted({stage for _, _, stage, _, _ in blocks})), []).append(device)
@@ -56,31 +47,31 @@ def pipeline_value(strategy: Strategy, tasks: TaskGraph, timeline: Timeline) -> 
     all_lanes = len(lanes)
     while len(lanes) > 2 and sum(len(lane["blocks"]) for lane in lanes) > MOST_BLOCKS:
         del lanes[len(lanes) // 2]
-    spans = [timeline.spans[task.number] for task in tasks if isinstance(task.work, Compute)]
+    computing = [number for number, task in enumerate(step.tasks) if isinstance(task.work, Compute)]
     return {
         "description": str(pipeline), "schedule": pipeline.schedule.value, "micro_batches": pipeline.micro_batches,
         "stages": pipeline.count, "ranks": pipeline.ranks, "seconds": found.seconds, "idle_share": found.share,
         "closed_form_share": found.closed_form, "all_lanes": all_lanes, "lanes": lanes,
-        "begin_seconds": min(span.start for span in spans), "end_seconds": max(span.end for span in spans),
+        "begin_seconds": min(starts[number] for number in computing), "end_seconds": max(ends[number] for number in computing),
     }
 
 
 Block = list[Any]
 
 
-def _by_device(pipeline: Pipeline, tasks: TaskGraph, timeline: Timeline) -> dict[int, list[Block]]:
+def _by_device(pipeline: Pipeline, step: ShownStep, starts: list[float], ends: list[float]) -> dict[int, list[Block]]:
     """The blocks of each device, in order of start."""
-    least = timeline.makespan / 2000  # gaps that nobody would see
-    owner = {number: one for one, first, last in tasks.passes for number in range(first, last)}
+    least = step.makespan / 2000  # gaps that nobody would see
+    owner = {number: one for one, first, last in step.passes for number in range(first, last)}
     runs: dict[int, list[Block]] = {}
-    for task, span in zip(tasks, timeline.spans):
+    for number, (task, start, end) in enumerate(zip(step.tasks, starts, ends)):
         if not isinstance(task.work, Compute):
             continue
-        if (one := owner.get(task.number)) is None:
-            block = [TOGETHER, -1, pipeline.stage(task.work.node.name), span.start, span.end]
+        if (one := owner.get(number)) is None:
+            block = [TOGETHER, -1, pipeline.stage(step.names[number]), start, end]
         else:
             kind = 1 if task.topic.purpose is Purpose.RECOMPUTED else _NUMBER[one.kind.value]
-            block = [kind, one.micro_batch, one.stage, span.start, span.end]
+            block = [kind, one.micro_batch, one.stage, start, end]
         runs.setdefault(task.processor, []).append(block)
     found: dict[int, list[Block]] = {}
     for device in sorted(runs):

@@ -7,24 +7,22 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from taskflow.machine import Machine
 from taskflow.mapper import MAPPERS, Strategy, choose
 from taskflow.optimizer import Deadline, MemoryCheck, has_usual_plans, step_units, usual_plans
-from taskflow.optimizer.evaluate import Evaluator
+from taskflow.optimizer.evaluate import Evaluator, Shown, TooManyTasksError, has_no_timeline
 from taskflow.report.spans import CATEGORIES, Spans, spans_at
 from taskflow.report.split import PARTS, device_split
-from taskflow.rules import UpdateRule
 
 BASELINES = ("data", "model", "expert")
 LABELS = {"data": "data parallel", "model": "model parallel", "expert": "expert"}
 
 
 def plan_value(
-    name: str, spans: Spans, machine: Machine, samples: int, memory_check: MemoryCheck, strategy: Strategy, rule: UpdateRule | None
+    name: str, spans: Spans, shown: Shown, samples: int, memory_check: MemoryCheck, strategy: Strategy, evaluator: Evaluator
 ) -> dict[str, Any]:
     """Return one row of the comparison. ``split``: mean seconds of a device by `PARTS`. ``bytes``: moved, by category.
-    ``lacks``: what memory is missing by the judgement of ``memory_check``, whose evaluator is at ``strategy``; searches and all
-    commands use the same rule. ``units``: as `StepUnits` has them."""
+    ``lacks``: what memory is missing by the judgement of ``memory_check``; searches and all commands use the same rule.
+    ``evaluator`` is at ``strategy``. ``units``: as `StepUnits` has them."""
     seconds = spans.makespan
     peaks, planned = memory_check.peaks(strategy)
     lacks = memory_check(strategy)
@@ -32,18 +30,18 @@ def plan_value(
         "name": name,
         "seconds": seconds,
         "samples_per_second": samples / seconds if seconds > 0 else None,
-        "split": dict(zip(PARTS, device_split(spans, machine).mean(axis=0).tolist())),
+        "split": dict(zip(PARTS, device_split(spans, shown).mean(axis=0).tolist())),
         "bytes": {
-            CATEGORIES[c]: int(spans.nbytes[spans.message & (spans.category == c)].sum())
+            CATEGORIES[c]: int(spans.nbytes[spans.message & (spans.category == c)].sum()) * shown.replicas
             for c in range(len(CATEGORIES)) if c in set(spans.category[spans.message].tolist())
         },
-        "transfer_bytes": spans.transfer_bytes,
-        "tasks": int(spans.first.sum()),
+        "transfer_bytes": spans.transfer_bytes if shown.replicas == 1 else evaluator.usage().transfer_bytes,
+        "tasks": evaluator.tasks,
         "peak_memory_bytes": max(peaks),
         "peak_memory_is": "planned" if planned else "estimate",
         "fits_memory": not lacks,
         "lacks": lacks,
-        "units": step_units(memory_check.graph, machine, rule, seconds).as_json(),
+        "units": step_units(memory_check.graph, shown.machine, evaluator.rule, seconds).as_json(),
     }
 
 
@@ -51,10 +49,10 @@ def baseline_values(
     evaluator: Evaluator, samples: int, memory_check: MemoryCheck | None = None, seconds: float = inf,
     say: Callable[[str], None] = lambda words: None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the rows of data, model and expert parallelism, and of the usual plans of networks with layers (`usual_plans`). Also
-    return the names of those that equal the plan and so have no row. ``memory_check``, by default one of its own, judges their
-    memory. After so many ``seconds`` no other is begun. ``say`` is told which one is. Afterwards the evaluator is back at
-    its strategy."""
+    """Return the rows of data, model and expert parallelism (unless the plan has too many pieces), and of the usual plans of
+    networks with layers (`usual_plans`). Also return the names of those that equal the plan and so have no row. ``memory_check``,
+    by default one of its own, judges their memory. After so many ``seconds`` no other is begun. ``say`` is told which one is.
+    Afterwards the evaluator is back at its strategy."""
     here, memory_check, deadline = evaluator.strategy, memory_check or MemoryCheck(evaluator), Deadline(seconds)
     rows, same = [], []
     for name, strategy in _baselines(evaluator, memory_check, lambda: deadline.expired):
@@ -62,8 +60,11 @@ def baseline_values(
             same.append(name)
             continue
         say(name)
-        evaluator.set(strategy)
-        rows.append(plan_value(name, spans_at(evaluator), evaluator.machine, samples, memory_check, strategy, evaluator.rule))
+        try:
+            evaluator.set(strategy)
+        except TooManyTasksError:  # its replicas differ: nobody can tell what it takes
+            continue
+        rows.append(plan_value(name, *spans_at(evaluator), samples, memory_check, strategy, evaluator))
         if deadline.expired:
             break
     evaluator.set(here)
@@ -71,7 +72,7 @@ def baseline_values(
 
 
 def _baselines(evaluator: Evaluator, memory_check: MemoryCheck, over: Callable[[], bool]) -> Iterator[tuple[str, Strategy]]:
-    for name in BASELINES:
+    for name in () if has_no_timeline(evaluator.strategy) else BASELINES:  # of such a size they would take minutes each
         yield LABELS[name], choose(name, evaluator.graph, evaluator.machine)[0]
     yield from _usual(evaluator, memory_check, over)
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taskflow.optimizer.evaluate import Evaluator
-from taskflow.tasks import Kind, Purpose, TaskGraph, Timeline
+from taskflow.optimizer.evaluate import Evaluator, Shown, ShownStep, everything, shown_step
+from taskflow.tasks import Kind, Purpose
 
 try:
     from taskflow.optimizer.evaluate.compiled import KINDS, CompiledEvaluator
@@ -69,28 +69,41 @@ class Spans:
         return int(self.nbytes[self.message].sum())
 
 
-def spans_of(tasks: TaskGraph, timeline: Timeline) -> Spans:
-    """Return the spans of a lowered step. Tasks are in program order: those after the last backward task synchronise weights."""
-    number = {kind: i for i, kind in enumerate(_ORDER)}
+def spans_of(step: ShownStep) -> Spans:
+    """Return the spans of a step. Tasks are in program order: those after the last backward task synchronise weights. Of a
+    collective, a replica has what its own devices get; so it has of a message that it sends to another one what it gets instead."""
+    tasks, on, number = step.tasks, step.on, {kind: i for i, kind in enumerate(_ORDER)}
     kinds = np.array([number[task.kind] for task in tasks], np.int64)
     new = np.array([task.topic.purpose is Purpose.NEW_WEIGHTS for task in tasks], bool)
-    return _apart(Spans(
+    spans = _apart(Spans(
         _categories(kinds, new),
         np.array([task.processor for task in tasks], np.int64),
         np.array([task.source for task in tasks], np.int64),
-        np.array([span.start for span in timeline.spans], np.float64),
-        np.array([span.end for span in timeline.spans], np.float64),
+        on.start, on.end,
         np.array([task.nbytes for task in tasks], np.int64),
-        np.array([min(span.starts, default=span.start) for span in timeline.spans], np.float64),
+        _begun(on.start, on.starts, on.place[:-1]),
         np.arange(len(tasks)),
-    ), {task.number: task.processors for task in tasks if task.kind is Kind.COLLECTIVE})  # fmt: skip
+    ), {n: task.processors for n, task in enumerate(tasks) if task.kind is Kind.COLLECTIVE})  # fmt: skip
+    if step.folded is None:
+        return spans
+    own = step.shown.first[spans.processor] == spans.processor
+    alone = np.isin(spans.task, np.flatnonzero(kinds == number[Kind.COPY])) & ~own
+    spans.processor[alone] = step.shown.first[spans.processor[alone]]
+    return Spans(*(getattr(spans, f.name)[own | alone] for f in fields(spans)))
 
 
-def spans_at(evaluator: Evaluator) -> Spans:
-    """Return the spans of the strategy that an evaluator is at. A compiled evaluator is read without lowering in Python; new
-    weights are then told from weight gradients by whether an update came before in program order."""
+def _begun(start: NDArray[np.float64], starts: NDArray[np.float64], place: NDArray[np.int64]) -> NDArray[np.float64]:
+    """When each task occupies the first thing; its start if there is none. ``place``: where its own begin in ``starts``."""
+    first = np.minimum.reduceat(np.append(starts, np.inf), place) if len(place) else start
+    return np.where(np.diff(place, append=len(starts)) > 0, first, start)
+
+
+def spans_at(evaluator: Evaluator) -> tuple[Spans, Shown]:
+    """Return the spans of the strategy that an evaluator is at, and on which devices. A compiled evaluator is read without
+    lowering in Python; new weights are then told from weight gradients by whether an update came before in program order."""
     if CompiledEvaluator is None or not isinstance(evaluator, CompiledEvaluator) or evaluator.reference is not None:
-        return spans_of(*evaluator.current())
+        step = shown_step(evaluator)
+        return spans_of(step), step.shown
     table = evaluator.task_table()
     _, start, end, _, _, starts, place = evaluator._core.times()
     number = np.array([_ORDER.index(kind) for kind in KINDS], np.int64)
@@ -100,9 +113,9 @@ def spans_at(evaluator: Evaluator) -> Spans:
     return _apart(Spans(
         _categories(kinds, new), table["processor"].astype(np.int64), table["source"].astype(np.int64),
         np.asarray(start, np.float64), np.asarray(end, np.float64), table["nbytes"].astype(np.int64),
-        np.where(np.diff(place, append=len(starts)) > 0, np.minimum.reduceat(np.append(starts, np.inf), place), start),
+        _begun(np.asarray(start), np.asarray(starts), np.asarray(place)),
         np.arange(len(kinds)),
-    ), {task: evaluator.groups[table["source"][task]] for task in collectives})  # fmt: skip
+    ), {task: evaluator.groups[table["source"][task]] for task in collectives}), everything(evaluator.machine)  # fmt: skip
 
 
 def _apart(spans: Spans, rings: Mapping[int, tuple[int, ...]]) -> Spans:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taskflow.machine import Machine
+from taskflow.machine import Link
+from taskflow.optimizer.evaluate import Shown
 from taskflow.report.spans import BACKWARD, FORWARD, LOCAL, VALUES, Spans
 from taskflow.tasks import message_resources
 
@@ -19,19 +21,18 @@ PARTS = (
 )
 
 
-def device_split(spans: Spans, machine: Machine) -> NDArray[np.float64]:
-    """Return seconds (devices, PARTS). Each row adds up to the step's time, up to rounding."""
-    count = len(machine.processors)
-    sends, receives = copying_ends(spans, machine)
-    result = np.zeros((count, len(PARTS)))
-    took = spans.end - spans.start
-    for p in range(count):
+def device_split(spans: Spans, shown: Shown) -> NDArray[np.float64]:
+    """Return seconds (shown devices, PARTS). Each row adds up to the step's time, up to rounding."""
+    sends, receives = copying_ends(spans, shown)
+    result = np.zeros((len(shown.processors), len(PARTS)))
+    took, sources = spans.end - spans.start, shown.first[spans.source]
+    for at, p in enumerate(shown.processors):
         own = spans.processor == p
         work = own & ~spans.message
         computes = work & ((spans.category == FORWARD) | (spans.category == BACKWARD))
-        sending, receiving = (spans.source == p) & sends, own & receives
+        sending, receiving = (sources == p) & sends, own & receives
         values, weights = own & (spans.category == VALUES), own & (spans.category > VALUES)
-        result[p] = _first_of(spans.makespan, (
+        result[at] = _first_of(spans.makespan, (
             _of(spans.start, spans.end, computes),
             _of(spans.start, spans.end, work & (spans.category == LOCAL)),
             _of(spans.start, spans.end, work & (spans.category > LOCAL)),
@@ -73,34 +74,49 @@ def _first_of(makespan: float, layers: tuple[Layer, ...]) -> NDArray[np.float64]
     return seconds
 
 
-def copying_ends(spans: Spans, machine: Machine) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def occupied(shown: Shown, source: int, target: int) -> tuple[int, ...]:
+    """Return what a message occupies, numbered as in `resources`."""
+    return shown.images(message_resources(source, target, shown.machine))
+
+
+def copying_ends(spans: Spans, shown: Shown) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which messages occupy their sender, and which their receiver."""
     sends, receives = np.zeros(len(spans), bool), np.zeros(len(spans), bool)
-    for rows, source, target in _by_route(spans, machine):
-        occupied = message_resources(source, target, machine)
-        sends[rows], receives[rows] = source in occupied, target in occupied
+    for rows, source, target in _by_route(spans, shown):
+        things = occupied(shown, source, target)
+        sends[rows], receives[rows] = shown.first[source] in things, shown.first[target] in things
     return sends, receives
 
 
-def link_use(spans: Spans, machine: Machine) -> Mapping[int, tuple[str, float, int, int]]:
-    """Return for each link in use, by number, its name, busy seconds, bytes and messages."""
-    found: dict[int, tuple[str, float, int, int]] = {}
-    took, count = spans.end - spans.start, len(machine.processors)
-    for rows, source, target in _by_route(spans, machine):
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """A link, and what it does in a step: ``seconds`` busy, bytes and messages."""
+
+    link: Link
+    seconds: float = 0.0
+    nbytes: int = 0
+    messages: int = 0
+
+
+def link_use(spans: Spans, shown: Shown) -> Mapping[int, LinkUse]:
+    """Return what each link in use does, by number; of links that replicas use alike, the first one."""
+    found: dict[int, LinkUse] = {}
+    took, count = spans.end - spans.start, len(shown.machine.processors)
+    for rows, source, target in _by_route(spans, shown):
         seconds, nbytes = float(took[rows].sum()), int(spans.nbytes[rows].sum())
-        names = {link.number: link.name for link in machine.route(source, target)}
-        for number in (r - count for r in message_resources(source, target, machine) if r >= count):
-            _, s, b, n = found.get(number, ("", 0.0, 0, 0))
-            found[number] = (names[number], s + seconds, b + nbytes, n + len(rows))
+        links = {shown.images((count + link.number,))[0]: link for link in shown.machine.route(source, target)}
+        for thing in (r for r in occupied(shown, source, target) if r >= count):
+            use = found.get(thing - count, LinkUse(links[thing]))
+            found[thing - count] = LinkUse(use.link, use.seconds + seconds, use.nbytes + nbytes, use.messages + len(rows))
     return found
 
 
-def _by_route(spans: Spans, machine: Machine) -> Iterator[tuple[NDArray[np.int64], int, int]]:
+def _by_route(spans: Spans, shown: Shown) -> Iterator[tuple[NDArray[np.int64], int, int]]:
     """(rows of all messages between two processors, the sender, the receiver)."""
     messages = np.flatnonzero(spans.message)
     if not len(messages):
         return
-    count = len(machine.processors)
+    count = len(shown.machine.processors)
     pairs = spans.source[messages] * count + spans.processor[messages]
     order = np.argsort(pairs, kind="stable")
     cuts = np.flatnonzero(np.diff(pairs[order])) + 1

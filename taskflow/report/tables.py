@@ -17,7 +17,7 @@ LINKS = 400  # rows of the table of links, the busiest ones; the page says how m
 def headline(value: dict[str, Any]) -> str:
     """Return the most important figures."""
     plan = value["plan"]
-    units, devices = plan["units"], len(value["machine"]["devices"])
+    units, devices = plan["units"], value["machine"]["all_devices"]
     cards = [
         ("step", seconds(plan["seconds"]), "predicted"),
         ("throughput", f"{plan['samples_per_second']:,.0f}" if plan["samples_per_second"] else "–", "samples a second"),
@@ -58,6 +58,7 @@ def facts(value: dict[str, Any]) -> str:
                   f"{model['samples']:,} samples a step{_tokens(value)}"),
         ("machine", machine["description"]),
         ("plan", f"{value['plan']['name']}{same}, {value['plan']['tasks']:,} tasks a step"),
+        *_shown(value),
         *_pipeline(value),
         *_estimated(value),
         ("update rule", value["rule"] or "none: forward only"),
@@ -65,6 +66,14 @@ def facts(value: dict[str, Any]) -> str:
         ("made by", f"taskflow {value['taskflow']}"),
     ]
     return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(words)}</dd></div>" for name, words in entries)
+
+
+def _shown(value: dict[str, Any]) -> list[tuple[str, str]]:
+    """A row if only the devices of the first replica are shown."""
+    shown, every = len(value["machine"]["devices"]), value["machine"]["all_devices"]
+    if shown == every:
+        return []
+    return [("shown", f"the first replica: {shown:,} of {every:,} devices, which stand for all others; totals are of all")]
 
 
 def _tokens(value: dict[str, Any]) -> str:
@@ -135,11 +144,11 @@ def machine_tables(value: dict[str, Any]) -> str:
     """Return tables of the devices, and of the links in use, the busiest first."""
     step = value["plan"]["seconds"] or 1.0
     devices = []
-    for number, (device, memory) in enumerate(zip(value["machine"]["devices"], value["memory"])):
+    for device, memory in zip(value["machine"]["devices"], value["memory"]):
         split = device["split"]
         busy = split["compute"] + split["local values"] + split["synchronise"] + split["copy messages"]
         devices.append([
-            f"device {number}", device["kind"], device["node"], percent(busy / step), percent(split["compute"] / step),
+            f"device {device['number']}", device["kind"], device["node"], percent(busy / step), percent(split["compute"] / step),
             nbytes(device["sent_bytes"]), nbytes(device["received_bytes"]),
             nbytes(memory["peak_bytes"]), nbytes(memory["limit_bytes"]),
         ])

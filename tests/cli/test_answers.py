@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from taskflow.cli.beside import beside_table
 from taskflow.cli.main import main
 
 DECODER = ("llama", "--size", "small", "--batch", "16", "--dtype", "bf16", "-m", "h100", "-n", "8", "--rule", "adam")
@@ -45,6 +46,7 @@ def test_search_puts_the_usual_plans_beside_what_it_found(tmp_path: Path) -> Non
     text = run("search", *DECODER, "--budget", "20p")
     for name in ("found", "DDP d8 mb2", "FSDP d8 mb2 zero3", "Megatron-LM t1 p1 d8 mb2 zero1"):
         assert re.search(rf"^{name} .* yes$", text, re.MULTILINE), text
+    assert "\nfound t1 p1 d8 zero2 " in f"\n{beside_table(row, 't1 p1 d8 zero2', row['beside'])}"
 
 
 def test_plans_beside_it_say_what_does_not_fit_and_why_there_is_none(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_what_people_see() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("search", "NoNet"), "taskflow search: no model 'NoNet'; there are AlexNet"),
+        (("search", "NoNet"), "taskflow search: no model 'NoNet' (did you mean RNNTC?); there are AlexNet"),
         (("search", "MLP", "--machine", "cray"), "no machine 'cray'; use "),
         (("search", "MLP", "--machine", "p100", "--devices", "99"), "16"),
         (("search", *PROBLEM, "--budget", "later"), "budget: write seconds"),

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import taskflow
 from taskflow.cli.main import main
-from taskflow.machine import Timed, TimedPoint, fitted, left_out_errors, load_machine, save
+from taskflow.machine import Timed, TimedPoint, collective, exchange, fitted, left_out_errors, load_machine, save
 from taskflow.optimizer import make_evaluator
 from taskflow.optimizer.cost import size_of
 from taskflow.optimizer.cost.pace import of_weights
@@ -327,6 +327,57 @@ def test_nccl_tests_are_read_and_what_they_lack_is_said(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "not measured: products, attention" in done.output, done.output
     path.write_text(OUTPUT.replace("Rank", "rank"))
     with pytest.raises(ValueError, match="says no ranks"):
+        measurements_of([str(path)])
+
+
+RATES = {"all_reduce": 360e9, "all_gather": 330e9, "reduce_scatter": 330e9, "all_to_all": 300e9}
+
+
+def messages_of_a_node(kinds: dict[str, float]) -> Measurements:
+    """Collectives of eight GPUs: 15 us, and what a rank sends over its links at a rate."""
+    rows = [
+        {"what": what, "where": "within", "ranks": list(range(8)), "bytes": nbytes, "spread": 0.0,
+         "seconds": 15e-6 + nbytes * (2 if what == "all_reduce" else 1) * 7 / 8 / rate}
+        for what, rate in kinds.items() for nbytes in (1 << 8, 1 << 16, 1 << 22, 1 << 28)
+    ]  # fmt: skip
+    about = {"kind": "cuda", "name": "H100", "torch": "2.14", "backend": "nccl", "when": "", "ranks": 8, "nodes": [8], "threads": 1}
+    return Measurements({**about, "memory_bytes": 80 << 30}, messages=tuple(rows))
+
+
+@pytest.mark.parametrize("kinds", [
+    RATES, {**RATES, "all_reduce": 480e9}, {"all_reduce": 200e9}, {"all_gather": 300e9}, {"all_to_all": 310e9},
+])
+def test_messages_of_gpus_take_what_was_measured_and_others_what_they_took(kinds: dict[str, float]) -> None:
+    """Also those that are faster than rings over the links, as sums in the switch are."""
+    like, found = load_machine("h100", 8), messages_of_a_node(kinds)
+    machine = built(found, "mine", like).machine
+    for what, halves in (("all_reduce", 2), ("all_gather", 1), ("all_to_all", 0)):
+        for nbytes, seconds in found.of_message(what, 8, "within") or ((1 << 22, 0.0), (1 << 28, 0.0)):
+            mine, theirs = (
+                exchange(one, range(8)).seconds(7 * int(nbytes)) if halves == 0
+                else collective(one, range(8)).seconds(halves * 7 * int(nbytes), halves) for one in (machine, like)
+            )
+            assert mine == pytest.approx(seconds or theirs, rel=0.02), (what, nbytes)
+
+
+def test_messages_between_nodes_alone_leave_those_within() -> None:
+    """As of nccl-tests on 16 GPUs, which were a traceback."""
+    found = messages_of_a_node({"all_reduce": 40e9})
+    rows = tuple({**row, "where": "across", "ranks": list(range(16))} for row in found.messages)
+    result = built(replace(found, messages=rows), "mine", load_machine("h100", 16))
+    assert result.machine.collectives == load_machine("h100", 16).collectives
+    assert any("all-reduce, halves, all-to-all" in line for line in result.kept)
+
+
+def test_times_of_nccl_tests_without_a_decimal_point_are_times(tmp_path: Path) -> None:
+    """From 10 ms on; and older versions name no group of ranks."""
+    long = "  8589934592    2147483648     float     sum      -1    20123  426.87  426.87       0    20118  426.98  426.98       0"
+    lines = [line.replace("Group  0 ", "") for line in OUTPUT.splitlines()]
+    path = tmp_path / "all_reduce_perf.txt"
+    path.write_text("\n".join([*lines[:-1], long, lines[-1]]))
+    assert measurements_of([str(path)]).of_message("all_reduce", 2, "within")[-1] == (8589934592.0, 20123e-6)
+    path.write_text("\n".join(line for line in lines if "redop" not in line))
+    with pytest.raises(ValueError, match="no line that names the columns"):
         measurements_of([str(path)])
 
 

@@ -11,6 +11,7 @@ from report_cases import judge_of, report_of
 import taskflow
 from taskflow.machine.machine_file import parse, unparse
 from taskflow.mapper import MAPPERS, choose
+from taskflow.optimizer.evaluate import everything, shown_step
 from taskflow.optimizer.evaluate.evaluator import PythonEvaluator
 from taskflow.optimizer.memory.peak import memory_use
 from taskflow.optimizer.memory.profile import memory_profile
@@ -99,13 +100,13 @@ def test_memory_is_the_planners(model: str, mapper: str, devices: int) -> None:
 @pytest.mark.parametrize("model,mapper,devices", CASES)
 def test_a_device_s_time_adds_up(model: str, mapper: str, devices: int) -> None:
     evaluator, _ = report_of(model, mapper, devices)
-    spans = spans_of(evaluator.lowered(), evaluator.timeline())
-    split = device_split(spans, evaluator.machine)
+    spans, shown = spans_of(shown_step(evaluator)), everything(evaluator.machine)
+    split = device_split(spans, shown)
     assert split.shape == (devices, len(PARTS)) and (split >= 0).all()
     assert np.allclose(split.sum(axis=1), evaluator.seconds, rtol=1e-9)
     usage = evaluator.usage()
     assert np.allclose(split[:, :3].sum(axis=1), usage.processor_seconds, rtol=1e-9, atol=1e-15)
-    links = {n: s for n, (_, s, _, _) in link_use(spans, evaluator.machine).items()}
+    links = {n: use.seconds for n, use in link_use(spans, shown).items()}
     assert links.keys() == usage.link_seconds.keys()
     assert all(np.isclose(links[n], s, rtol=1e-9) for n, s in usage.link_seconds.items())
 
@@ -123,7 +124,7 @@ def test_the_split_of_a_step_made_by_hand() -> None:
         column(FORWARD, VALUES, FORWARD, FORWARD, GRADIENTS), column(0, 1, 1, 1, 0), column(0, 0, 1, 1, 1), starts, ends,
         column(1, 1, 1, 1, 1), starts, column(0, 1, 2, 3, 4),
     )
-    split = device_split(spans, load_machine("k80", 2))
+    split = device_split(spans, everything(load_machine("k80", 2)))
     expected = {"compute": [2, 2], "wait for values": [0, 3], "wait for weights": [2, 0], "wait for others": [4, 3]}
     for part, (first, second) in expected.items():
         assert split[:, PARTS.index(part)].tolist() == [first, second], part
@@ -139,7 +140,7 @@ def test_a_message_is_on_its_way_from_its_first_link_on() -> None:
     assert message_resources(0, 1, machine)[0] == 0 and message_resources(0, 1, machine)[-1] == 1
     one = np.array([VALUES], np.int64)
     spans = Spans(one, one * 0 + 1, one * 0, np.array([3.0]), np.array([4.0]), one, np.array([0.0]), one)
-    split = {part: device_split(spans, machine)[:, i].tolist() for i, part in enumerate(PARTS)}
+    split = {part: device_split(spans, everything(machine))[:, i].tolist() for i, part in enumerate(PARTS)}
     assert split["copy messages"] == [1.0, 1.0]
     assert split["wait for values"] == [0.0, 3.0] and split["wait for others"] == [3.0, 0.0]
 
@@ -148,7 +149,7 @@ def test_a_message_is_on_its_way_from_its_first_link_on() -> None:
 def test_compiled_and_lowered_spans_agree(mapper: str) -> None:
     evaluator = judge_of("RNNTC", 4)
     evaluator.set(choose(mapper, evaluator.graph, evaluator.machine)[0])
-    one, other = spans_at(evaluator), spans_of(evaluator.lowered(), evaluator.timeline())
+    (one, _), other = spans_at(evaluator), spans_of(shown_step(evaluator))
     for name in ("processor", "source", "start", "end", "nbytes", "begun"):
         assert (getattr(one, name) == getattr(other, name)).all(), name
     assert (one.message == other.message).all()
@@ -160,7 +161,7 @@ def test_categories_are_the_kinds() -> None:
     evaluator = judge_of("RNNTC", 4)
     evaluator.set(choose("data", evaluator.graph, evaluator.machine)[0])
     tasks = evaluator.lowered()
-    spans = spans_of(tasks, evaluator.timeline())
+    spans = spans_of(shown_step(evaluator))
     names = {kind: {CATEGORIES[c] for c, t in zip(spans.category, spans.task) if tasks.tasks[t].kind is kind} for kind in Kind}
     assert names[Kind.COLLECTIVE] == {"weight gradients between devices"}
     assert names[Kind.FORWARD] == {"forward"} and names[Kind.BACKWARD] == {"backward"} and names[Kind.UPDATE] == {"update"}

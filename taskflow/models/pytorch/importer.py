@@ -21,19 +21,22 @@ def from_torch(
     module: Any, *examples: Any, loss: str | Loss | None = "cross_entropy", name: str | None = None, verify: bool = True,
     keywords: Mapping[str, Any] | None = None,
 ) -> OperatorGraph:
-    """The operator graph of a torch.nn.Module, to plan or to train: it computes what the module computes, or there is an error.
+    """Return the operator graph of a torch.nn.Module, to plan or to train. It computes what the module computes, or there is an
+    error.
 
-    Args: ``module``: or what ``torch.export.export`` or ``torch.export.load`` returned, whose examples may be left out.
-    ``examples``: for each argument of ``forward`` its shape, a tensor, or a value that is no tensor. A shape is of the whole batch,
-    and stands for floats of the type of the module's parameters. A tensor has the shape and type that each step will be given.
-    Arguments with defaults may be left out. Inputs of the graph have the names of the arguments (with ``_in`` added if a layer has
-    that name). ``keywords``: examples for arguments by their names. ``loss``: "cross_entropy" of scores (N, ..., classes) and an
-    input ``labels`` (N, ...) int64 (the mean over those that are not -100), "mse_loss" of the output and an input ``targets`` of
-    its shape, a function from the module's result (with `taskflow`'s tensors) to a scalar, or None. If the module returns several
-    tensors, the two named losses use the first one; of a mapping, such as Hugging Face's outputs, they use ``logits``; mappings
-    within one are left out. ``verify``: run the module and the graph on small random numbers, and where operators have corners, in
-    training and in evaluation, and compare all outputs, gradients, running statistics. Networks too large for that
-    (`verify.MOST_PARAMETERS`, `MOST_FLOPS`) are not verified, with a warning.
+    - ``module``: the module, or what ``torch.export.export`` or ``torch.export.load`` returned, whose examples may be left out.
+    - ``examples``: for each argument of ``forward`` its shape, a tensor, or a value that is no tensor. A shape is of the whole
+      batch, and stands for floats of the type of the module's parameters. A tensor has the shape and type that each step will be
+      given. Arguments with defaults may be left out. Inputs of the graph have the names of the arguments (with ``_in`` added if
+      a layer has that name).
+    - ``keywords``: examples for arguments by their names.
+    - ``loss``: "cross_entropy", "mse_loss", a function from the module's result (with `taskflow`'s tensors) to a scalar, or
+      None. Cross-entropy is of scores (N, ..., classes) and an input ``labels`` (N, ...) int64: the mean over those that are not
+      -100. The square error is of the output and an input ``targets`` of its shape. If the module returns several tensors, these
+      two use the first one; of a mapping, such as Hugging Face's outputs, they use ``logits``.
+    - ``verify``: run the module and the graph on small random numbers, and where operators have corners, in training and in
+      evaluation, and compare all outputs, gradients and running statistics. Networks too large for that
+      (`verify.MOST_PARAMETERS`, `MOST_FLOPS`) are not verified, with a warning.
 
     Layers are named by their paths, as in ``state_dict``: `weights_of` gives the module's weights under these names. Training
     steps do what the module does after ``module.train()``, evaluation what it does after ``module.eval()``; a layer that is

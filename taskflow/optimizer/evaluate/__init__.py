@@ -10,6 +10,7 @@ from taskflow.optimizer.evaluate.critical_path import PathSegment, critical_path
 from taskflow.optimizer.evaluate.evaluator import ALGORITHMS, NO_SYNCS, Evaluator, TooManyTasksError, timeline_json
 from taskflow.optimizer.evaluate.ordered import has_no_timeline, is_small
 from taskflow.optimizer.evaluate.repetition import Repetition, repeated, repeated_seconds, repetition
+from taskflow.optimizer.evaluate.shown import Shown, ShownStep, everything, piece_color, shown_step
 from taskflow.optimizer.evaluate.support import MOST_PROCESSORS
 from taskflow.optimizer.evaluate.usage import where_time_goes
 
@@ -21,15 +22,20 @@ __all__ = [
     "Evaluator",
     "PathSegment",
     "Repetition",
+    "Shown",
+    "ShownStep",
     "TooManyTasksError",
     "critical_path",
     "evaluator",
+    "everything",
     "has_no_timeline",
     "is_small",
     "make_evaluator",
+    "piece_color",
     "repeated",
     "repeated_seconds",
     "repetition",
+    "shown_step",
     "timeline_json",
     "where_time_goes",
     "with_products",

@@ -152,7 +152,7 @@ class OrderedEvaluator(PythonEvaluator):
         if (pieces := _pieces(strategy)) > MOST_TIMELINE:
             raise ValueError(
                 f"evaluator: strategy {strategy.name} has {pieces:,} pieces, of which one replica and a few micro-batches are "
-                "evaluated; what needs every task (timelines, reports, `explain` of one operator) can be had of at most "
+                "evaluated; what needs every task (a timeline of all, ONNX files) can be had of at most "
                 f"{MOST_TIMELINE:,} pieces: take the plan with {-(-pieces // MOST_TIMELINE)} times fewer replicas (d, and the "
                 "batch with it), micro-batches or layers; those that are left out look like the others"
             )

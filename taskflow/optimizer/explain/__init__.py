@@ -5,7 +5,7 @@ The critical path in words, alternatives for single operators, differences betwe
 
 from taskflow.optimizer.explain.alternatives import alternatives
 from taskflow.optimizer.explain.beyond import beyond_grid
-from taskflow.optimizer.explain.bubble import Bubble, bubble, closed_form
+from taskflow.optimizer.explain.bubble import Bubble, bubble_of, closed_form
 from taskflow.optimizer.explain.difference import LayerChange, difference
 from taskflow.optimizer.explain.explain import Busy, Explanation, Stretch, explain
 from taskflow.optimizer.explain.labels import TaskPurpose
@@ -29,7 +29,7 @@ __all__ = [
     "UnevenGain",
     "alternatives",
     "beyond_grid",
-    "bubble",
+    "bubble_of",
     "closed_form",
     "difference",
     "explain",

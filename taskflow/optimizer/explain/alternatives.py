@@ -14,9 +14,10 @@ from taskflow.graph import Node
 from taskflow.mapper import OpConfig, Strategy, copy_on_each, cut_only, in_micro_batches
 from taskflow.operators.operator import Soap
 from taskflow.optimizer.algorithms import OperatorGroups
-from taskflow.optimizer.evaluate import Evaluator, critical_path
-from taskflow.optimizer.explain.explain import shares
-from taskflow.optimizer.explain.labels import TaskPurpose, labels
+from taskflow.optimizer.budget import BudgetExhausted, Deadline
+from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError, shown_step
+from taskflow.optimizer.explain.explain import shares, step_labels
+from taskflow.optimizer.explain.labels import TaskPurpose
 from taskflow.optimizer.space import SearchSpace, SpaceOptions, place
 
 SAMPLE = 200  # configurations of the operator's space beside the ones with a reason
@@ -46,25 +47,35 @@ class Alternative:
 
 
 def alternatives(
-    evaluator: Evaluator, operator: str, *, options: SpaceOptions | None = None, most: int = 10,
+    evaluator: Evaluator, operator: str, *, options: SpaceOptions | None = None, most: int = 10, seconds: float = inf,
     say: Callable[[str], object] = lambda text: None,
 ) -> tuple[Alternative, ...]:
     """Return the best ``most`` other configurations of an operator that ``options.constraints`` permit, fastest first. The rest
     of the evaluator's current strategy stays unchanged. Data parallel and whole on one device come after them, if they are
-    permitted and not among them.
+    permitted and not among them. Those that are not simulated after so many ``seconds`` are left out, and those of so many pieces
+    that nobody can.
 
     Afterwards the evaluator is at its first strategy again. Raises KeyError if there is no such operator.
     """
     strategy, node = evaluator.strategy, evaluator.graph.node(operator)
+    deadline = Deadline(seconds)
     now = _shares(evaluator)
     tried: dict[OpConfig, tuple[str, float]] = {}
     space = SearchSpace(evaluator.graph, len(evaluator.machine.processors), options)
     of = space.permitted.get(operator)
     for reason, candidate in _candidates(evaluator, node, space):
+        if deadline.expired:
+            break
         config = _in_order(evaluator, node, candidate)
         if config is not None and config not in tried and config != strategy[operator] and not (of and of.violation(config)):
             say(f"{operator}: alternative {len(tried) + 1}")
-            tried[config] = (reason, evaluator.propose({operator: config}))
+            try:
+                with evaluator.interruptible(deadline.check):
+                    tried[config] = (reason, evaluator.propose({operator: config}))
+            except TooManyTasksError:
+                continue
+            except BudgetExhausted:
+                break
     ranked = sorted(tried, key=lambda config: tried[config][1])
     shown: list[OpConfig] = []
     for config in ranked:  # a cut that can lie in many places must not fill the list
@@ -75,7 +86,7 @@ def alternatives(
     found = []
     for i, config in enumerate(shown):
         say(f"{operator}: what grows in alternative {i + 1} of {len(shown)}")
-        grows = _difference(evaluator, strategy, operator, config, now) if i < explained else None
+        grows = _difference(evaluator, strategy, operator, config, now) if i < explained and not deadline.expired else None
         found.append(Alternative(config, *tried[config], grows))
     evaluator.set(strategy)
     return tuple(found)
@@ -96,9 +107,8 @@ def _in_order(evaluator: Evaluator, node: Node, config: OpConfig) -> OpConfig | 
 
 
 def _shares(evaluator: Evaluator) -> dict[TaskPurpose, float]:
-    tasks, timeline = evaluator.current()
-    path = critical_path(tasks, timeline, evaluator.machine)
-    return shares(path, labels(tasks))
+    step = shown_step(evaluator)
+    return shares(step.path(), step_labels(step))
 
 
 def _difference(

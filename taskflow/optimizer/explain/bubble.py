@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from taskflow.mapper import Pipeline
-from taskflow.tasks import Compute, Task, TaskGraph, Timeline
+from taskflow.tasks import Compute, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,10 @@ def closed_form(pipeline: Pipeline) -> float:
     return idle / (work + idle)
 
 
-def bubble(pipeline: Pipeline | None, tasks: TaskGraph, timeline: Timeline) -> Bubble | None:
-    """Return the bubble of a simulated step; None unless it has several stages."""
-    return bubble_of(pipeline, tasks.tasks, [span.start for span in timeline.spans], [span.end for span in timeline.spans])
-
-
 def bubble_of(
     pipeline: Pipeline | None, tasks: Sequence[Task], starts: Sequence[float], ends: Sequence[float]
 ) -> Bubble | None:
-    """Return the `bubble` of tasks that start and end at these times."""
+    """Return the bubble of a simulated step's tasks, which start and end at these times; None unless it has several stages."""
     if pipeline is None or pipeline.count == 1:
         return None
     busy: dict[int, float] = {}

@@ -13,14 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taskflow.machine import Machine
-from taskflow.optimizer.evaluate import Evaluator, PathSegment, critical_path, has_no_timeline
-from taskflow.optimizer.evaluate.folded import (
-    FoldedResources,
-    FoldedStep,
-    replica_course,
-    replica_operators,
-    replica_path,
-)
+from taskflow.optimizer.evaluate import Evaluator, PathSegment, ShownStep, shown_step
+from taskflow.optimizer.evaluate.folded import FoldedResources
 from taskflow.optimizer.explain.bubble import Bubble, bubble_of
 from taskflow.optimizer.explain.labels import Label, TaskPurpose, labels
 from taskflow.tasks import Task, link_names, resources
@@ -112,48 +106,33 @@ class Explanation:
 
 def explain(evaluator: Evaluator) -> Explanation:
     """Explain the evaluator's current strategy. One of too many pieces for a timeline of all tasks (`has_no_timeline`) is explained
-    by its first replica, if replicas do the same. Raises ValueError if they do not."""
-    step = evaluator.folded(evaluator.strategy) if has_no_timeline(evaluator.strategy) else None
-    if step is not None:
-        return _of_replica(evaluator, step)
-    (tasks, timeline), machine = evaluator.current(), evaluator.machine
-    return _explained(
-        evaluator, tasks.tasks, labels(tasks), critical_path(tasks, timeline, machine), timeline.makespan,
-        np.array([(span.ready, span.start, span.end) for span in timeline.spans]).reshape(-1, 3).T,
-        busiest(tasks.tasks, [span.end - span.start for span in timeline.spans], machine),
-    )
-
-
-def _of_replica(evaluator: Evaluator, step: FoldedStep) -> Explanation:
-    machine, lowered, origin = evaluator.machine, step.lowered, step.whole.origin.tolist()
-    on, every = replica_course(step, machine), labels(lowered)
-    names = replica_operators(step, [label.operator for label in every])
-    tasks = [lowered.tasks[of] for of in origin]
-    known: dict[Label, Label] = {}
-    found = []
-    for of, name in zip(origin, names):
-        label = every[of] if name == every[of].operator else replace(every[of], operator=name)
-        found.append(known.setdefault(label, label))
-    return _explained(
-        evaluator, tasks, found, replica_path(step, on), step.makespan, np.array([on.ready, on.start, on.end]),
-        busiest(tasks, step.seconds.tolist(), machine, step.occupies), step.alike[step.whole.origin].tolist(),
-        len(step.replicas.images),
-    )
-
-
-def _explained(
-    evaluator: Evaluator, tasks: Sequence[Task], found: Sequence[Label], path: Sequence[PathSegment], makespan: float,
-    times: Times, busy: tuple[Busy, ...], alike: Sequence[int] | None = None, shown: int | None = None,
-) -> Explanation:
-    """``times``: when each task is ready, starts and ends, in a row each. ``alike``: how many tasks each stands for."""
-    verify(path, makespan)
-    steps, devices = contract(path, tasks, evaluator.machine, found), len(evaluator.machine.processors)
+    by its first replica. Raises ValueError if replicas do not do the same."""
+    step = shown_step(evaluator)
+    found, path, machine, times = step_labels(step), step.path(), evaluator.machine, step.on
+    verify(path, step.makespan)
+    steps = contract(path, step.tasks, machine, found)
+    seconds = (times.end - times.start if step.folded is None else step.folded.seconds).tolist()
     return Explanation(
-        makespan, steps, stretches(steps, makespan), shares(path, found),
-        operator_costs([node.name for node in evaluator.graph], tasks, times, found, path, alike or [1] * len(tasks)), busy,
-        bubble_of(evaluator.strategy.pipeline, tasks, times[1].tolist(), times[2].tolist()),
-        devices, devices if shown is None else shown,
+        step.makespan, steps, stretches(steps, step.makespan), shares(path, found),
+        operator_costs(
+            [node.name for node in evaluator.graph], step.tasks, np.array([times.ready, times.start, times.end]), found, path,
+            step.alike.tolist(),
+        ),
+        busiest(step.tasks, seconds, machine, None if step.folded is None else step.folded.occupies),
+        bubble_of(evaluator.strategy.pipeline, step.tasks, times.start.tolist(), times.end.tolist()),
+        len(machine.processors), len(step.shown.processors),
     )
+
+
+def step_labels(step: ShownStep) -> list[Label]:
+    """Return a label for every task of a step."""
+    known: dict[tuple[Label, str], Label] = {}
+    found = []
+    for label, name in zip(labels(step.tasks), step.names):
+        if (label, name) not in known:
+            known[label, name] = replace(label, operator=name) if label.operator else label
+        found.append(known[label, name])
+    return found
 
 
 def verify(path: Sequence[PathSegment], whole: float) -> None:

@@ -6,11 +6,11 @@ updates of a layer's weights belong to the layer's first operator, which declare
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from taskflow.tasks import Purpose, TaskGraph, Topic
+from taskflow.tasks import Purpose, Task, TaskGraph, Topic
 
 
 class TaskPurpose(Enum):
@@ -50,8 +50,8 @@ _HERE = {Purpose.GRADIENT: "sums of gradients", Purpose.PARTIAL: "sums of partia
 """What is done on one processor with what is called otherwise when it travels."""
 
 
-def labels(tasks: TaskGraph) -> tuple[Label, ...]:
-    """Return a label for every task of a lowered step, by number."""
+def labels(tasks: Iterable[Task]) -> tuple[Label, ...]:
+    """Return a label for every task of a step, in order."""
     known: dict[tuple[Topic, bool], Label] = {}
     found = []
     for task in tasks:

@@ -7,6 +7,7 @@ from typing import Any
 
 from taskflow.mapper import HybridParallel, map_graph, plan_of
 from taskflow.optimizer.evaluate import Evaluator, TooManyTasksError
+from taskflow.wording import milliseconds
 
 WORTH = 1.01  # times as long: what gains less is not said of a plan that is not split
 
@@ -35,10 +36,10 @@ class SplitGain:
 
     def __str__(self) -> str:
         if self.now:
-            return f"Without split={self.parts} a step would take {self.whole_seconds * 1e3:.4g} ms ({self.gain - 1:+.1%})."
+            return f"Without split={self.parts} a step would take {milliseconds(self.whole_seconds)} ms ({self.gain - 1:+.1%})."
         return (
-            f"With split={self.parts} a step would take {self.split_seconds * 1e3:.4g} ms ({1 / self.gain - 1:+.1%}): exchanges of "
-            "one part of a micro-batch would go on while another is computed."
+            f"With split={self.parts} a step would take {milliseconds(self.split_seconds)} ms ({1 / self.gain - 1:+.1%}): "
+            "exchanges of one part of a micro-batch would go on while another is computed."
         )
 
 

@@ -14,6 +14,7 @@ from taskflow.optimizer.evaluate import Evaluator, where_time_goes
 from taskflow.optimizer.space import Weigher, even, shares_by_speed, unequal, units_of, whole_shares
 from taskflow.partition import even_cuts
 from taskflow.regions import Rect
+from taskflow.wording import milliseconds
 
 ROUNDS = 3  # in which speeds are worked out again at the new sizes
 
@@ -63,7 +64,7 @@ class UnevenGain:
 
     def __str__(self) -> str:
         does = ", ".join(map(str, self.kinds))
-        uneven, flat = (f"{seconds * 1e3:.4g} ms" for seconds in (self.uneven_seconds, self.even_seconds))
+        uneven, flat = (f"{milliseconds(seconds)} ms" for seconds in (self.uneven_seconds, self.even_seconds))
         if self.ordered:
             text = f"Unequal devices: {does} of the arithmetic"
             if not self.now:

@@ -108,7 +108,7 @@ class MixedPrices:
         if each.each_pass:
             alone = stages == micro_batches == 1
             for stage, (r, kind) in enumerate(zip(rank, kinds)):
-                ahead[stage], back[stage] = self.sharded[kind].stage(one, stage, alone, self._groups_of(plan, r))
+                ahead[stage], back[stage], _ = self.sharded[kind].stage(one, stage, alone, self._groups_of(plan, r))
         if plan.pipeline == 1:
             return ahead, back, 0.0
         crosses = np.array([a != b for a, b in zip(rank, rank[1:])], float)

@@ -17,10 +17,11 @@ LONG = 3
 
 def passes_seconds(
     ahead: Sequence[Seconds], back: Sequence[Seconds], micro_batches: int, message: Seconds, *, ranks: int,
-    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B,
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B, behind: Sequence[Seconds] = (),
 ) -> Seconds:
     """Return the seconds until the last pass ends. ``ahead`` and ``back``: of a forward and a backward pass of each stage.
-    ``message``: from one rank to the next."""
+    ``message``: from one rank to the next. ``behind``: for how long the message of each stage's backward pass waits for its links
+    (empty: not at all)."""
     if len(ahead) == 1:
         return micro_batches * (ahead[0] + back[0])
     split = schedule.weights_apart
@@ -33,7 +34,8 @@ def passes_seconds(
         rank = schedule.rank(stage, ranks)
         ready = free[rank]
         if before is not None:
-            ready = larger(ready, ends[before] + message if travels else ends[before])
+            late = behind[stage + 1] if behind and travels and kind is PassKind.BACKWARD else 0.0
+            ready = larger(ready, ends[before] + message + late if travels else ends[before])
         ends.append(ready + each[kind][stage])
         free[rank] = ends[-1]
     total = free[0]
@@ -44,14 +46,15 @@ def passes_seconds(
 
 def long_passes_seconds(
     ahead: Sequence[Seconds], back: Sequence[Seconds], micro_batches: int, message: Seconds, *, ranks: int,
-    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B,
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B, behind: Sequence[Seconds] = (),
 ) -> Seconds:
     """Return the same, with rounds after the first `LONG` extrapolated from the last two of these."""
     most = LONG * ranks
     if micro_batches <= most or len(ahead) == 1:
-        return passes_seconds(ahead, back, micro_batches, message, ranks=ranks, schedule=schedule)
+        return passes_seconds(ahead, back, micro_batches, message, ranks=ranks, schedule=schedule, behind=behind)
     last, before = (
-        passes_seconds(ahead, back, count, message, ranks=ranks, schedule=schedule) for count in (most, most - ranks)
+        passes_seconds(ahead, back, count, message, ranks=ranks, schedule=schedule, behind=behind)
+        for count in (most, most - ranks)
     )
     return last + (last - before) * ((micro_batches - most) / ranks)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from taskflow.machine import collective
 from taskflow.mapper import HybridPlan
 from taskflow.optimizer.grid.memory import bytes_in_program
 from taskflow.optimizer.grid.passes import long_passes_seconds
@@ -40,6 +41,7 @@ class PlanPrices:
         self._known: dict[HybridPlan, float] = {}
         self.sharded = ShardedPasses(sums)
         self._groups: dict[object, WeightGroups] = {}
+        self._shared: dict[tuple[int, int, int], bool] = {}
 
     def __call__(self, plan: HybridPlan, micro_batches: int) -> float:
         """Return the seconds of a step."""
@@ -58,21 +60,26 @@ class PlanPrices:
             ahead = np.array([one[0] for one in passes]).T
             back = np.array([one[1] for one in passes]).T
             message = np.array([one[2] for one in passes])
+            behind = np.array([one[3] for one in passes]).T
             first, count = some[0]
-            total = long_passes_seconds(list(ahead), list(back), count, message, ranks=first.pipeline, schedule=first.schedule)
+            total = long_passes_seconds(
+                list(ahead), list(back), count, message, ranks=first.pipeline, schedule=first.schedule,
+                behind=list(behind) if behind.any() else (),
+            )
             for i, (plan, _) in enumerate(some):
                 sooner = begun_sooner(self.sums, plan, count)
                 seconds = float(total[i]) - sooner + self._after(plan, ahead[:, i], back[:, i])
                 self._known[plan] = seconds * self._crowded(plan, count)
         return [self._known[plan] for plan, _ in plans]
 
-    def _passes(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float]:
-        """Seconds of a pass of each stage, forward and backward, and of a message to the next rank."""
+    def _passes(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float, Array]:
+        """Seconds of a pass of each stage, forward and backward, and of a message to the next rank. Last, for how long the message
+        of each stage's backward pass waits: for the reductions of its last gradients, which are ready when it is."""
         if plan.split > 1:
             return self._in_turns(plan, count)
         found, weights = self.sums.sums(plan), self.sums.weights(plan)
         stages = plan.pipeline * plan.virtual
-        waits = np.zeros(stages)
+        waits, behind = np.zeros(stages), np.zeros(stages)
         if plan.pipeline > 1:
             at = np.array([plan.schedule.rank(stage, plan.pipeline) for stage in range(stages)])
             crosses = (at[1:] != at[:-1]).astype(float)
@@ -85,22 +92,25 @@ class PlanPrices:
             ahead, back = found.seconds[:, 4] + found.sums[:, 0], found.seconds[:, 5] + found.sums[:, 1]
         if weights.each_pass:
             groups = self._groups_of(plan)
-            each = np.array([self.sharded.stage(plan, stage, stages == count == 1, groups) for stage in range(stages)])
+            alone = stages == count == 1
+            each = np.array([self.sharded.stage(plan, stage, alone, groups, starts[stage]) for stage in range(stages)])
             ahead, back = each[:, 0], each[:, 1]
+            shared = [self._shares_links(plan, plan.schedule.rank(stage, plan.pipeline)) for stage in range(stages)]
+            behind = each[:, 2] * shared
         travels = 0.0
         if plan.pipeline > 1:
             route = self.machine.route(0, plan.tensor * plan.context * (plan.data or 1))
             slowest = min(link.bytes_per_second for link in route)
             travels = sum(link.latency_seconds for link in route) + found.crossing / slowest
-        return ahead + waits, back + waits, travels
+        return ahead + waits, back + waits, travels, behind
 
-    def _in_turns(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float]:
+    def _in_turns(self, plan: HybridPlan, count: int) -> tuple[Array, Array, float, Array]:
         """The same of a plan whose micro-batches are split. The parts' kernels are smaller. As much of their exchanges is hidden as
         they compute meanwhile, except of what is computed again."""
         parts, plan = plan.split, replace(plan, split=1)
-        ahead, back, travels = self._passes(plan, count)
+        ahead, back, travels, behind = self._passes(plan, count)
         if plan.micro_batch is None:  # unequal shares
-            return ahead, back, travels
+            return ahead, back, travels, behind
         part = replace(plan, micro_batch=plan.micro_batch // parts)
         whole, each = (self.sums.sums(of) for of in (plan, part))
         once = self.sums.sums(replace(part, recompute_layers=(), recompute="none"))
@@ -109,7 +119,7 @@ class PlanPrices:
             more = parts * (each.seconds[:, device] + each.sums[:, sums]) - whole.seconds[:, device] - whole.sums[:, sums]
             hidden = parts * np.minimum(once.seconds[:, device], once.sums[:, sums])
             found.append(np.maximum(seconds + more - hidden, parts * each.seconds[:, [device, host]].max(axis=1)))
-        return found[0], found[1], travels
+        return found[0], found[1], travels, behind
 
     def _after(self, plan: HybridPlan, ahead: Array, back: Array) -> float:
         """Seconds of synchronisation and update on the slowest rank that no backward pass hides, and of late gathers that no
@@ -131,6 +141,19 @@ class PlanPrices:
             return 1.0
         filled = bytes_in_program(self.sums, plan, count) / self.memory_bytes
         return 1 + (self.full_times - 1) * min(1.0, max(0.0, (filled - NEARLY_FULL) / (1 - NEARLY_FULL)))
+
+    def _shares_links(self, plan: HybridPlan, rank: int) -> bool:
+        """Whether a rank's message to the one before takes a link that reductions of its gradients take."""
+        if rank == 0:
+            return False
+        size = plan.tensor * plan.context * (plan.data or 1)
+        key = size, plan.tensor, rank
+        if key not in self._shared:
+            first, count = rank * size, len(self.machine.processors)
+            group = tuple(range(first, first + size, plan.tensor))
+            taken = () if len(group) < 2 else collective(self.machine, group).resources
+            self._shared[key] = not {count + link.number for link in self.machine.route(first, first - size)}.isdisjoint(taken)
+        return self._shared[key]
 
     def _groups_of(self, plan: HybridPlan) -> WeightGroups:
         """The groups of the first stage's devices, which stand for those of the others."""

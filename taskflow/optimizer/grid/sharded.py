@@ -56,9 +56,13 @@ class ShardedPasses:
                 for of in {parameter.layer, blocks.get(parameter.layer, parameter.layer)}:
                     self._places.setdefault(of, []).append(place)
 
-    def stage(self, plan: HybridPlan, number: int, alone: bool, groups: WeightGroups) -> tuple[float, float]:
-        """Return the seconds of a forward and a backward pass of a stage. ``alone``: whether the step has no other passes, so
-        that each task takes what it takes by itself."""
+    def stage(
+        self, plan: HybridPlan, number: int, alone: bool, groups: WeightGroups, starts: Array | float = 0.0
+    ) -> tuple[float, float, float]:
+        """Return the seconds of a forward and a backward pass of a stage, and for how long reductions take the links after the
+        latter. ``alone``: whether the step has no other passes, so
+        that each task takes what it takes by itself. ``starts``: seconds in which the host of each pass starts collectives that are
+        not of weights."""
         found = self.sums.sums(plan)
         layers = self._layers_of(plan, number)
         walk, runs, name = self._walk(plan, number, layers)
@@ -68,7 +72,7 @@ class ShardedPasses:
         prepared = self._prepared[of]
         device, host, each = found.seconds[number, 0:4:2], found.seconds[number, 1:4:2], found.seconds[number, 4:6]
         weights = np.array(prepared.meanwhile) * len(layers)
-        took = each if alone else np.maximum(device, host - found.sums[number] - weights)
+        took = each if alone else np.maximum(device, host + starts - found.sums[number] - weights)
         # To a thousandth, so that stages which differ in length only need no walk of their own.
         scale = tuple(np.round((took + self.exposed * weights) / np.maximum(each, 1e-30), 3).tolist())
         key = of, scale
@@ -76,11 +80,11 @@ class ShardedPasses:
             tasks = prepared.tasks
             seconds = self.tables.seconds(plan)[tasks.nodes, 4 + tasks.back] * np.array(scale)[tasks.back | tasks.again]
             self._known[key] = tasks.seconds(seconds.tolist(), prepared.reads, prepared.travels)
-        (ahead, back), each_run = self._known[key]
+        (ahead, back, after), each_run = self._known[key]
         for (more_ahead, more_back), run in zip(each_run, runs):
             ahead += run.more * more_ahead
             back += run.more * more_back
-        return ahead, back
+        return ahead, back, after
 
     def _prepare(self, walk: Walk, number: int, plan: HybridPlan, groups: WeightGroups) -> _Prepared:
         """What a walk, known by its number, takes under a plan, but for its steps."""

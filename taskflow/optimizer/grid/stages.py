@@ -292,7 +292,7 @@ class PlanSums:
 
         unit = np.where((zero >= 2) & plan.in_blocks, -1 - self._unit, self._in_buckets(plan, table, zero))
         unit -= unit.min(initial=0)
-        moved = sent * (zero == 0), sent * (zero == 1), nbytes * ~alone * (wide > 0) * ((zero == 1) | (zero == 2))
+        moved = sent * (zero == 0), sent * (zero >= 1), nbytes * ~alone * (wide > 0) * ((zero == 1) | (zero == 2))
         experts = table.weight_holders < plan.context * plan.experts
         each_pass = bool(((zero >= 2) & ~alone).any())
         return StageWeights(

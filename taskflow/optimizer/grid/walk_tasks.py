@@ -39,8 +39,9 @@ class Travel:
 Travels = Mapping[str, Sequence[Travel]]
 """By name of weights, the collectives by which they are gathered, or their gradients reduced."""
 
-Walked = tuple[tuple[float, float], list[tuple[float, float]]]
-"""Seconds of a forward and a backward pass of the kept layers, and of each run those of one block more."""
+Walked = tuple[tuple[float, float, float], list[tuple[float, float]]]
+"""Seconds of a forward and a backward pass of the kept layers, and for how long the links are taken by reductions after the latter;
+and of each run the seconds of one block more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class WalkTasks:
         self._places: list[int] = []
         self._after: list[list[int]] = []
         self._steps: list[int] = []  # the task of each step
+        self._sent: list[int] = []  # those of reductions on links
         self._ends: dict[int, list[int]] = {}  # the tasks that a collective ends with
         self._begin = {gather: at for at, step in enumerate(walk.steps) for gather in step.begins}
         self._begin |= {sent: at for at, step in enumerate(walk.steps) for sent in step.sends}
@@ -89,7 +91,9 @@ class WalkTasks:
         source, place, offset, after, own = self._arrays
         seconds = np.ceil(np.array([*steps, *reads, *travels])[source] * TICKS) / TICKS
         _, _, ends, _ = simulate_arrays(1, OCCUPIED, TOGETHER, seconds, place, offset, after, _go_on)
-        return _added_up(self.walk, ends[own].tolist())
+        (ahead, back), blocks = _added_up(self.walk, ends[own].tolist())
+        taken = float(ends[self._sent[-1]]) - float(ends[own[self.walk.ends[1][0]]]) if self._sent else 0.0
+        return (ahead, back, max(0.0, taken)), blocks
 
     def _step(self, step: WalkStep) -> None:
         for number in step.waits:
@@ -101,6 +105,7 @@ class WalkTasks:
             self._ends[number] = ends = []
             for at in self._travels[str(self.walk.collectives[number]), True]:
                 sent = self._add(at, OWN, self._steps[-1:])
+                self._sent.append(sent)
                 ends.append(self._add(at + 1, DEVICE, [sent]))
 
     def _brought(self, number: int) -> list[int]:
@@ -129,7 +134,7 @@ def _go_on() -> None:
     """A walk takes too little time to be broken off."""
 
 
-def _added_up(walk: Walk, ends: Sequence[float]) -> Walked:
+def _added_up(walk: Walk, ends: Sequence[float]) -> tuple[tuple[float, float], list[tuple[float, float]]]:
     """The seconds of the backward pass, and of the forward pass after it. ``ends``: of the steps."""
     tail, backward, forward = walk.ends
     last, middle = ends[tail[max(tail)]], ends[backward[0]]

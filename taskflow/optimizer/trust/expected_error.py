@@ -13,6 +13,7 @@ from taskflow.mapper import Strategy
 from taskflow.optimizer.trust.features import Features, features
 from taskflow.optimizer.trust.measured import MEASURED, MeasuredPlan
 from taskflow.optimizer.trust.product_seconds import product_seconds
+from taskflow.wording import milliseconds
 
 NEAREST = 10
 """How many measured plans the errors to expect are taken from."""
@@ -80,14 +81,14 @@ class Trust:
         if self.low is None or self.high is None:
             return "trust: far from any measured plan"
         one, _ = self.nearest[0]
-        text = f"trust: {self.low * 1e3:.4g} to {self.high * 1e3:.4g} ms are likely"
+        text = f"trust: {milliseconds(self.low)} to {milliseconds(self.high)} ms are likely"
         if self.own:
             runs = "your run" if len(self.nearest) == 1 else f"{len(self.nearest)} of your runs"
             return (
-                f"{text}, by {runs}; most like {one}: {one.seconds * 1e3:.4g} ms, predicted {one.predicted / one.seconds:.3g} of "
-                "measured"
+                f"{text}, by {runs}; most like {one}: {milliseconds(one.seconds)} ms, predicted {one.predicted / one.seconds:.3g} "
+                "of measured"
             )
-        return f"{text}; nearest measured: {one}, {one.seconds * 1e3:.4g} ms, predicted {one.predicted * 1e3:.4g}"
+        return f"{text}; nearest measured: {one}, {milliseconds(one.seconds)} ms, predicted {milliseconds(one.predicted)}"
 
     def as_json(self) -> dict[str, object]:
         """Return it as a JSON value."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, median
 from time import perf_counter
 from typing import Any
@@ -15,7 +16,7 @@ BUSY_EDGE, BUSY_ELEMENTS = 256, 1 << 19  # of the products and of the passes ove
 FAR_OFF = 10  # times the median: other programs' doing
 CHUNK_SECONDS = 0.004  # of repeats that are timed together: their mean is what a step adds up, interruptions included
 LEAST_CHUNKS, MOST_CHUNKS = 3, 200
-SLEEP_CYCLES = 4_000_000  # by which the host of a GPU gets ahead
+SLEEPS = (4_000_000, 64_000_000)  # cycles of a GPU (2 and 32 ms), by which its host gets ahead
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,12 @@ def taken(
 ) -> list[Taken]:
     """Return what each of some phases takes, which follow each other and each do their work ``times`` times. ``seconds``: to spend.
     ``together``: where phases have messages, which all ranks must begin equally often, the largest value of all ranks."""
-    run = _on_gpu if device.type == "cuda" else _on_cpu
+    run = partial(_on_gpu, asleep(phases, device, together)) if device.type == "cuda" else _on_cpu
     run(phases, device)
+    began = perf_counter()
     once = sum(device_seconds for device_seconds, _ in run(phases, device))
+    if device.type == "cuda":
+        once = perf_counter() - began  # with the time that the device sleeps
     once = max(1e-7, together(once) if together is not None else once)
     chunk = max(1, min(50, round(CHUNK_SECONDS / once)))
     wanted = max(LEAST_CHUNKS, min(MOST_CHUNKS, round(seconds / (chunk * once)))) if together is not None else LEAST_CHUNKS
@@ -95,20 +99,51 @@ def _on_cpu(phases: Sequence[Callable[[], Any]], device: torch.device) -> list[t
     return found
 
 
-def _on_gpu(phases: Sequence[Callable[[], Any]], device: torch.device) -> list[tuple[float, float]]:
+def finish(device: torch.device) -> None:
+    """Wait until a GPU has done what it was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def asleep(phases: Sequence[Callable[[], Any]], device: torch.device, together: Callable[[float], float] | None = None) -> int:
+    """Return for how many cycles a GPU has to sleep so that the host has started all kernels before it wakes, on all ranks; 0 where
+    the host waits for the device, however long it sleeps."""
+    _on_gpu(0, phases, device)  # compilers and choices of kernels take their time in the first
+    for cycles in SLEEPS:
+        late = float(not _started(cycles, phases, device)[1])
+        if not (together(late) if together is not None else late):
+            return cycles
+    return 0
+
+
+def _on_gpu(cycles: int, phases: Sequence[Callable[[], Any]], device: torch.device) -> list[tuple[float, float]]:
     """The device sleeps while the host starts all kernels, so that events between them see the device alone."""
+    return _started(cycles, phases, device)[0]
+
+
+def _started(
+    cycles: int, phases: Sequence[Callable[[], Any]], device: torch.device
+) -> tuple[list[tuple[float, float]], bool]:
+    """Seconds of device and host of each phase, and whether the device still slept when the host had started all."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(len(phases) + 1)]
     hosts, kept = [], []
     torch.cuda.synchronize(device)
-    torch.cuda._sleep(SLEEP_CYCLES)
+    if cycles:
+        torch.cuda._sleep(cycles)
     events[0].record()
     for phase, event in zip(phases, events[1:]):
         began = perf_counter()
         kept.append(phase())
         hosts.append(perf_counter() - began)
         event.record()
+    slept = not events[0].query()
     torch.cuda.synchronize(device)
-    return [(before.elapsed_time(after) / 1e3, host) for before, after, host in zip(events, events[1:], hosts)]
+    return [(seconds_between(before, after), host) for before, after, host in zip(events, events[1:], hosts)], slept
+
+
+def seconds_between(before: torch.cuda.Event, after: torch.cuda.Event) -> float:
+    """Seconds of a device, which are never 0: events are half a microsecond apart or not at all."""
+    return max(1e-9, float(before.elapsed_time(after)) / 1e3)
 
 
 def both_ways(call: Callable[..., Any], given: Sequence[Any], module: Any = None) -> list[Callable[[], Any]]:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from taskflow.probe.cases import OF_A_PLAN, Case, cases_of, usual
-from taskflow.probe.script.clock import LEAST_CHUNKS, Taken, busy, taken
+from taskflow.probe.script.clock import LEAST_CHUNKS, Taken, busy, finish, taken
 from taskflow.probe.script.cut import changes, cut_operators
 from taskflow.probe.script.messages import measured
 from taskflow.probe.script.parts import (
@@ -135,8 +135,10 @@ def timed_case(case: Case, dtype: torch.dtype, device: torch.device, seconds: fl
     """Return what forward and backward of a case take, on as many copies of its arrays as there is time for."""
     (first,) = phases_of(case, arrays_of(case, dtype, device, 1))[:1]
     first()
+    finish(device)
     began = perf_counter()
     first()
+    finish(device)
     once = 3 * (perf_counter() - began)  # backward takes twice as long as forward
     arrays = arrays_of(case, dtype, device, seconds / (LEAST_CHUNKS + 2) / max(1e-7, once))
     return taken(phases_of(case, arrays), len(arrays), device, seconds)
@@ -213,7 +215,7 @@ def together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def described(device: torch.device) -> dict[str, Any]:
     """Return what the machine is, and which versions measure it."""
     names: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(names, socket.gethostname())
+    dist.all_gather_object(names, (socket.gethostname(), os.environ.get("GROUP_RANK")))  # torchrun's number of a node
     nodes: list[int] = []
     for i, name in enumerate(names):
         if i and name == names[i - 1]:

@@ -13,9 +13,10 @@ import torch.distributed as dist
 
 from taskflow.export.pytorch.support import gather, reduce_scatter
 from taskflow.probe.cases import groups_of, sizes_of
-from taskflow.probe.script.clock import busy, mean_of
+from taskflow.probe.script.clock import SLEEPS, busy, mean_of, seconds_between
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 200
+ROW = 5  # messages on a GPU that follow each other
 
 
 def collectives(nbytes: int, count: int, device: torch.device, group: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -51,24 +52,39 @@ def timed(
 ) -> tuple[float, float]:
     """Return the seconds of an operation, begun by all ranks of a group at about the same time: mean and spread. The mean, since a
     step adds messages up, and one of several waits for a core. Each rank counts from its own begin on, behind a barrier and what
-    comes ``before`` the operation."""
+    comes ``before`` the operation. On a GPU several follow each other, as in nccl-tests, and the device alone counts."""
     found = []
-    for _ in range(rounds):
-        dist.barrier(group=group)
+    for _ in range(-(-rounds // ROW) if device.type == "cuda" else rounds):
+        meet(group, device)
+        if device.type == "cuda":
+            found.append(_in_a_row(action, device))
+            continue
         if before is not None:
             before()
-        _finish(device)
         began = perf_counter()
         action()
-        _finish(device)
         found.append(perf_counter() - began)
     found.sort()
     return mean_of(found), (found[3 * len(found) // 4] - found[len(found) // 4]) / median(found)
 
 
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def meet(group: Any, device: torch.device) -> None:
+    """Wait for the other ranks of a group. NCCL is told the device: some versions of torch take the one of the rank's number in
+    the group."""
+    dist.barrier(group=group, **({"device_ids": [device.index]} if device.type == "cuda" else {}))
+
+
+def _in_a_row(action: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of a device for one of several messages, which it begins when the host has started them all."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize(device)
+    torch.cuda._sleep(SLEEPS[0])
+    first.record()
+    for _ in range(ROW):
+        action()
+    last.record()
+    torch.cuda.synchronize(device)
+    return seconds_between(first, last) / ROW
 
 
 def measured(nodes: Sequence[int], device: torch.device, seconds: float, missing: list[str]) -> list[dict[str, Any]]:

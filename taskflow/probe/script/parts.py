@@ -188,8 +188,8 @@ def pipeline(part: nn.Module, count: int, rank: int, device: torch.device, group
 
 def beside(device: torch.device, seconds: float) -> dict[str, float]:
     """Return what a product and a sum over all ranks take alone, and both begun at once."""
-    edge, elements = (8192, 1 << 26) if device.type == "cuda" else (384, 1 << 18)
-    a, b = torch.randn(edge, edge, device=device), torch.randn(edge, edge, device=device)
+    edge, elements, dtype = (8192, 1 << 26, torch.bfloat16) if device.type == "cuda" else (384, 1 << 18, torch.float32)
+    a, b = (torch.randn(edge, edge, device=device).to(dtype) for _ in range(2))
     values = torch.zeros(elements, device=device)
 
     def sums() -> Any:

@@ -63,7 +63,7 @@ def experts_of(case: Case) -> Call:
 
     def call(x: Any, which: Any, wide: Any, narrow: Any, weights: Any) -> Any:
         order = which.view(-1).argsort()
-        counts = torch.bincount(which.view(-1), minlength=count)
+        counts = which.new_zeros(count).index_add(0, which.view(-1), torch.ones_like(which.view(-1)))  # bincount waits for a GPU
         gate, up = grouped(x[order // chosen], wide, counts).chunk(2, -1)
         rows = grouped(nn.functional.silu(gate) * up, narrow, counts) * weights.view(-1)[order, None]
         return torch.zeros_like(x).index_add(0, order // chosen, rows)
@@ -104,7 +104,10 @@ def call_of(case: Case) -> Call:
 
 def arrays_of(case: Case, dtype: torch.dtype, device: torch.device, most: float = MOST_COPIES) -> list[list[torch.Tensor]]:
     """Return several copies of a case's arguments, as many as ``most``."""
-    copies = max(1, int(min(MOST_COPIES, most, APART_BYTES // max(1, case.nbytes(dtype.itemsize)))))
+    apart = APART_BYTES
+    if device.type == "cuda":
+        apart = max(apart, 2 * getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
+    copies = max(1, int(min(MOST_COPIES, most, apart // max(1, case.nbytes(dtype.itemsize)))))
 
     def array(shape: tuple[int, ...]) -> torch.Tensor:
         if shape[0] < 0:

@@ -56,7 +56,7 @@ function startMachine(report, colours) {
     if (!nodes.has(node)) { nodes.set(node, make("div", "", { class: "node" })); nodes.get(node).append(make("h3", `node ${node}`)); }
     return nodes.get(node);
   };
-  machine.devices.forEach((d, i) => meter(of(d.node), `device ${i} (${d.kind})`, 1 - idle.reduce((s, k) => s + d.split[k], 0) / step, colours[i], `memory ${bytes(report.memory[i].peak_bytes)} of ${bytes(d.memory_bytes)}, sent ${bytes(d.sent_bytes)}, received ${bytes(d.received_bytes)}`));
+  machine.devices.forEach((d, i) => meter(of(d.node), `device ${deviceNumbers[i]} (${d.kind})`, 1 - idle.reduce((s, k) => s + d.split[k], 0) / step, colours[i], `memory ${bytes(report.memory[i].peak_bytes)} of ${bytes(d.memory_bytes)}, sent ${bytes(d.sent_bytes)}, received ${bytes(d.received_bytes)}`));
   for (const k of machine.links) {
     const [, node, name] = /^node(\d+)\.(.*)$/.exec(k.name) || [0, 0, k.name];
     meter(of(Number(node)), name, k.busy_seconds / step, k.busy_seconds > 0.8 * step ? "var(--bad)" : "var(--accent)", `${bytes(k.bytes)} in ${grouped.format(k.messages)} messages at ${bytes(k.bytes_per_second)}/s`);
@@ -68,7 +68,7 @@ function startMachine(report, colours) {
   machine.devices.forEach((d, i) => groups.set(d.node, [...(groups.get(d.node) || []), i]));
   for (const [node, list] of groups) {
     const entry = make("span", `node ${node}:`);
-    for (const i of list) { const colour = make("i", "", { title: `device ${i}` }); colour.style.background = colours[i]; entry.append(colour); }
+    for (const i of list) { const colour = make("i", "", { title: `device ${deviceNumbers[i]}` }); colour.style.background = colours[i]; entry.append(colour); }
     entry.append(ranges(list));
     legend.append(entry);
   }

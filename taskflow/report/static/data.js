@@ -1,4 +1,5 @@
 // The packed data (taskflow/report/columns.py): gzip of [length of the JSON][JSON][columns as byte planes].
+let deviceNumbers = []; // of the devices that are shown, and of those with which they exchange messages
 async function unpackData(text) {
   const stream = new Blob([fromBase64(text.trim())]).stream().pipeThrough(new DecompressionStream("gzip"));
   const raw = new Uint8Array(await new Response(stream).arrayBuffer());
@@ -13,6 +14,7 @@ async function unpackData(text) {
   const { start, took, idle } = rows; // stored as small differences (taskflow/report/page.py)
   rows.end = start.map((s, i) => s + took[i]);
   if (idle) rows.busy = took.map((t, i) => t - idle[i]);
+  deviceNumbers = [...value.machine.devices.map((d) => d.number), ...value.machine.peers];
   return { ...value, rows };
 }
 function fromBase64(text) {

@@ -14,6 +14,9 @@ function pieceText(operator, piece) {
     return `${name} ${cuts[place[i]]}:${cuts[place[i] + 1]}`;
   }).filter(Boolean).join(", ") || "whole";
 }
+function pieceNumber(operator, k) { // of the k-th that is shown
+  return operator.pieces ? operator.pieces[k] : k;
+}
 function startDetails(report, colours, show, zoomTo) {
   const panel = at("details"), operators = report.operators;
   const readers = operators.map(() => []);
@@ -62,13 +65,13 @@ function startDetails(report, colours, show, zoomTo) {
     clear.onclick = () => choose(i);
     const pieces = make("details");
     pieces.append(make("summary", `${o.processors.length} ${o.processors.length === 1 ? "piece" : "pieces"}`));
-    pieces.append(words(["piece", "of the iteration space", "device"], o.processors.map((d, k) => [k, pieceText(o, k), d])));
+    pieces.append(words(["piece", "of the iteration space", "device"], o.processors.map((d, k) => [pieceNumber(o, k), pieceText(o, pieceNumber(o, k)), deviceNumbers[d]])));
     panel.replaceChildren(
       make("h3", o.name),
       make("p", `${o.kind}: ${o.configuration}`, { id: "configuration" }),
       canvas,
       words(["dimension", "size", "class", "pieces"], o.dims.map(([name, size, soap, degree]) => [name, size, CLASSES[soap], degree])),
-      make("p", `Devices: ${ranges(o.processors)}. Longest task: forward ${seconds(o.piece_seconds[0])}, backward ${seconds(o.piece_seconds[1])}.`),
+      make("p", `Devices: ${ranges(o.processors.map((d) => deviceNumbers[d]))}. Longest task: forward ${seconds(o.piece_seconds[0])}, backward ${seconds(o.piece_seconds[1])}.`),
       words(["tasks", "number", "time of all", "moved"], times),
       make("p", o.layer ? `Weights: ${grouped.format(o.parameters)} (${bytes(o.parameter_bytes)}), layer ${o.layer}, synchronised ${o.sync} (how sums travel / where weights are updated).` : "No weights."),
       o.sums ? make("p", `Partial values of several devices, summed by ${o.sums === "collective" ? "an all-reduce" : "an owner"}.`) : "",
@@ -81,7 +84,8 @@ function startDetails(report, colours, show, zoomTo) {
     const [columns, rows] = gridOf(o);
     canvas.onpointermove = (e) => {
       const c = Math.min(columns - 1, Math.floor((e.offsetX / canvas.clientWidth) * columns)), r = Math.min(rows - 1, Math.floor((e.offsetY / canvas.clientHeight) * rows));
-      tip(e, [`piece ${c * rows + r}: ${pieceText(o, c * rows + r)}`, `device ${o.processors[c * rows + r]}`]);
+      const k = c * rows + r, piece = pieceNumber(o, k);
+      tip(e, [`piece ${piece}: ${pieceText(o, piece)}`, `device ${deviceNumbers[o.processors[k]]}`]);
     };
     canvas.onpointerleave = (e) => tip(e, null);
   }

@@ -1,7 +1,7 @@
 // The operator graph: every operator as its grid of pieces, coloured by device (paper, figures 13 and 14).
 // The cut dimensions as [columns, rows]: the first along the width, all others down.
 function gridOf(operator) {
-  const degrees = operator.dims.map((d) => d[3]).filter((k) => k > 1);
+  const degrees = operator.grid.filter((k) => k > 1);
   return [degrees[0] || 1, degrees.slice(1).reduce((a, b) => a * b, 1)];
 }
 function drawPieces(context, operator, colours, x, y, width, height, numbers) {
@@ -15,7 +15,7 @@ function drawPieces(context, operator, colours, x, y, width, height, numbers) {
       if (numbers && w >= numbers * 1.7 && h >= numbers) {
         context.fillStyle = "#10151c";
         context.textAlign = "center";
-        context.fillText(device, x + (c + 0.5) * w, y + (r + 0.5) * h);
+        context.fillText(deviceNumbers[device], x + (c + 0.5) * w, y + (r + 0.5) * h);
       }
     }
   }

@@ -2,15 +2,10 @@
 // in which lane is found at once; a lane is sorted when it is first drawn, for most never are.
 function buildLanes(report) {
   const { rows, machine } = report, devices = machine.devices.length, links = machine.links.length, count = rows.category.length;
-  const pairs = new Array(devices * devices);
+  const ends = devices + machine.peers.length, pairs = new Array(ends * ends);
   const lanesOf = (source, target) => { // what a message from source to target occupies
-    const key = source * devices + target;
-    if (!pairs[key]) {
-      const copies = machine.copies[`${source} ${target}`] || [false, false];
-      const route = machine.routes[`${source} ${target}`].map((k) => devices + k);
-      pairs[key] = [...(copies[0] ? [source] : []), ...(copies[1] ? [target] : []), ...route];
-    }
-    return pairs[key];
+    const key = source * ends + target;
+    return (pairs[key] ||= machine.routes[`${source} ${target}`]);
   };
   const length = devices + links, from = new Int32Array(length + 1);
   for (let i = 0; i < count; i++) {

@@ -3,7 +3,7 @@ function startMemory(report, colours) {
   const { rows, memory } = report, canvas = at("memory-canvas"), face = surface(canvas), pick = at("memory-device");
   const offsets = [0];
   for (const n of rows.memory_points) offsets.push(offsets[offsets.length - 1] + n);
-  memory.forEach((m, i) => pick.append(make("option", `${i}: ${bytes(m.peak_bytes)}`, { value: i })));
+  memory.forEach((m, i) => pick.append(make("option", `${deviceNumbers[i]}: ${bytes(m.peak_bytes)}`, { value: i })));
   const worst = memory.reduce((best, m, i) => (m.peak_bytes > memory[best].peak_bytes ? i : best), 0);
   pick.value = worst;
   const peak = memory[worst].peak_bytes, limit = Math.min(...memory.map((m) => m.limit_bytes));
@@ -47,7 +47,7 @@ function startMemory(report, colours) {
       c.fillText(`limit ${bytes(own)}`, area.left + 6, area.y(own) + 9);
     }
     const m = memory[one];
-    at("memory-note").textContent = `Device ${one}: peak ${bytes(m.peak_bytes)} of ${bytes(m.limit_bytes)} (${percent(m.peak_bytes / m.limit_bytes)}): weights ${bytes(m.weights)}, update rule and states ${bytes(m.state)}, at most ${bytes(m.buffers)} of values, gradients and messages at once, ${bytes(m.packed)} to pack messages, ${bytes(m.holes)} between buffers. Faint lines: the other devices.`;
+    at("memory-note").textContent = `Device ${deviceNumbers[one]}: peak ${bytes(m.peak_bytes)} of ${bytes(m.limit_bytes)} (${percent(m.peak_bytes / m.limit_bytes)}): weights ${bytes(m.weights)}, update rule and states ${bytes(m.state)}, at most ${bytes(m.buffers)} of values, gradients and messages at once, ${bytes(m.packed)} to pack messages, ${bytes(m.holes)} between buffers. Faint lines: the other devices.`;
   }
   const redraw = onFrame(draw);
   pick.onchange = redraw;
@@ -57,7 +57,7 @@ function startMemory(report, colours) {
     if (share < 0 || share > 1) return tip(e, null);
     let k = offsets[one];
     while (k + 1 < offsets[one + 1] && rows.memory_time[k + 1] <= time) k++;
-    tip(e, [`device ${one} at ${seconds(time * report.tick_seconds)}`, bytes(rows.memory_bytes[k])]);
+    tip(e, [`device ${deviceNumbers[one]} at ${seconds(time * report.tick_seconds)}`, bytes(rows.memory_bytes[k])]);
   });
   canvas.addEventListener("pointerleave", (e) => tip(e, null));
   return { redraw, draw };

@@ -8,7 +8,7 @@ function startTimeline(report, showOperator) {
   let view = { from: 0, to: step, top: 0 }, shown = [], only = null, height = 18, hover = -1; // only(lane): rows that are chosen
   const pipeline = report.pipeline, micros = rows.micro.reduce((a, b) => Math.max(a, b), 0);
   const stages = new Map((pipeline ? pipeline.lanes : []).flatMap((lane) => lane.devices.map((d) => [d, ` · stage ${lane.stages}`])));
-  const labels = [...machine.devices.map((_, i) => `device ${i}${stages.get(i) || ""}`), ...machine.links.map((k) => k.name)];
+  const labels = [...machine.devices.map((d) => `device ${d.number}${stages.get(d.number) || ""}`), ...machine.links.map((k) => k.name)];
   const use = [...machine.devices.map((d) => 1 - ["wait for values", "wait for weights", "wait for others"].reduce((s, k) => s + d.split[k], 0) / report.plan.seconds),
     ...machine.links.map((k) => k.busy_seconds / report.plan.seconds)];
 
@@ -226,12 +226,12 @@ function startTimeline(report, showOperator) {
     return [
       o ? `${o.name}: ${what}` : what,
       many ? `${grouped.format(rows.count[i])} tasks joined for drawing, busy ${seconds(rows.busy[i] * tick)} of ${seconds(took)}` : "",
-      !many && rows.category[i] < 2 && o ? `piece ${rows.piece[i]} of ${o.processors.length} (${pieceText(o, rows.piece[i])})` : "",
-      message ? `device ${rows.source[i]} → device ${rows.processor[i]}` : `device ${rows.processor[i]}`,
+      !many && rows.category[i] < 2 && o ? `piece ${rows.piece[i]} of ${o.dims.reduce((n, d) => n * d[3], 1)} (${pieceText(o, rows.piece[i])})` : "",
+      message ? `device ${deviceNumbers[rows.source[i]]} → device ${deviceNumbers[rows.processor[i]]}` : `device ${deviceNumbers[rows.processor[i]]}`,
       many ? "" : `takes ${seconds(took)}`,
       `from ${(start * 1e3).toFixed(4)} to ${((start + took) * 1e3).toFixed(4)} ms`,
       `${bytes(rows.nbytes[i])} ${message ? "moved" : "touched"}`,
-      message ? `over ${machine.routes[`${rows.source[i]} ${rows.processor[i]}`].map((k) => machine.links[k].name).join(", ")}` : "",
+      message ? `over ${machine.routes[`${rows.source[i]} ${rows.processor[i]}`].map((k) => labels[k]).join(", ")}` : "",
       rows.micro[i] && micros > 1 ? `micro-batch ${rows.micro[i] - 1}` : "",
       rows.critical[i] ? "on the critical path" : "",
     ];

@@ -80,12 +80,14 @@ def run_elastic(
     most ``max_restarts`` times, it is started again on the ranks that are left. It must go on from its last checkpoint by
     itself: ``taskflow train`` with ``--resume auto`` does.
 
-    ``launcher``: words before the command, in which {ranks} and {hosts} (``a:4,b:4``) are replaced. ``hosts`` returns the
-    ranks that each node takes; it is asked before every start, so that the job shrinks and grows with them. Without it, each
-    rank that has died (not one that raised an exception) is one less, down to the fewest. ``watchdog_seconds`` is as `connect` has
-    it: a job whose ranks are all here is ended when no process of it has done anything for twice as long, or one of them has been
-    stopped for that time. Its ranks watch each other, but nobody does if all are stopped, or the only one is, or one is when the
-    others have left the program: these wait for it without a limit. ``say`` gets a line about each start.
+    - ``launcher``: words before the command, in which {ranks} and {hosts} (``a:4,b:4``) are replaced.
+    - ``hosts`` returns the ranks that each node takes. It is asked before every start, so that the job shrinks and grows with
+      them. Without it, each rank that has died (not one that raised an exception) is one less, down to the fewest.
+    - ``watchdog_seconds`` is as `connect` has it. A job whose ranks are all here is ended when no process of it has done
+      anything for twice as long, or one of them has been stopped for that time. Ranks watch each other only while some of them
+      run: if all are stopped, nobody else ends the job.
+    - ``say`` gets a line about each start.
+
     A mistake of the user (exit status 2) and Ctrl-C (130) end it. Raises LaunchError if the launcher does not exist or too few
     nodes are there for ten minutes.
     """

@@ -14,7 +14,7 @@ from taskflow.training.data import LanguageModelBatches, Validation, Watch, load
 from taskflow.training.evaluation import LanguageModelEvaluation
 from taskflow.training.program.example import RunConfig, Training
 
-DATA_HELP = "Text file to train on; may be repeated."
+DATA_HELP = "Text file to train on; may be given several times."
 Function = Callable[..., Any]
 
 

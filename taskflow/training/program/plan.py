@@ -16,7 +16,7 @@ from taskflow.rules import UpdateRule
 from taskflow.runtime.transport import Transport
 from taskflow.training.program.measured_choice import best, trial
 from taskflow.training.program.rank_agreement import on_all_ranks
-from taskflow.wording import listed
+from taskflow.wording import listed, milliseconds
 from taskflow.writing import one_line
 
 SEARCH_BUDGET = "5s"
@@ -100,9 +100,9 @@ def _searched(
                 raise KeyboardInterrupt
             result = found.strategy
             if say is not None:
-                times = listed(f"{k} {v * 1e3:.4g} ms" for k, v in found.starts.items())
+                times = listed(f"{k} {milliseconds(v)} ms" for k, v in found.starts.items())
                 beside = listed((f"predicted for {times}" if times else "", f"costs: {evaluator.costs.name}"), "; ")
-                say(f"search: predicted {found.seconds * 1e3:.4g} ms a step ({beside})\nsearch: {found}")
+                say(f"search: predicted {milliseconds(found.seconds)} ms a step ({beside})\nsearch: {found}")
         except (ValueError, OSError) as error:  # the other ranks are waiting: they must end too
             result = str(error)
     with transport.patient(PATIENCE_SECONDS) if costs != ANALYTIC else nullcontext():

@@ -234,5 +234,5 @@ def test_a_step_of_millions_of_tasks_is_evaluated_and_says_what_it_cannot_give()
     seconds = evaluator.set(map_graph(HybridParallel("t8 p4 d16 mb1 recompute=full"), graph, machine))
     assert 0.2 < seconds < 5 and evaluator.tasks > 1_000_000
     assert len(evaluator.step.lowered) < 30_000  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match=r"what needs every task \(timelines, reports, `explain` of one operator\) can be"):
+    with pytest.raises(ValueError, match=r"what needs every task \(a timeline of all, ONNX files\) can be"):
         evaluator.timeline()

@@ -274,3 +274,8 @@ def test_effects_of_layers_add_up(model: str) -> None:
 def test_an_explanation_is_a_value() -> None:
     assert isinstance(explain(evaluator_at("mlp", "data", devices=2)), Explanation)
     assert explain(evaluator_at("mlp", "data", devices=2)) == explain(evaluator_at("mlp", "data", devices=2))
+
+
+def test_alternatives_end_with_their_time() -> None:
+    evaluator = evaluator_at("mlp", "data", devices=4)
+    assert alternatives(evaluator, "fc1", seconds=1e-9) == ()

@@ -62,6 +62,27 @@ def test_prices_of_sharded_plans_are_near_simulated_steps(monkeypatch: pytest.Mo
     assert kendall(pairs) > 0.8
 
 
+PIPELINED = {  # networks of short kernels, whose hosts also start collectives of each pass, and of long ones
+    512: ("t2 p2 d4 mb1 zero2", "t4 p2 d2 mb1 zero2", "t4 p2 d2 mb1 zero3"),
+    2048: ("p4 d4 mb1 zero2", "p4 d4 mb1 v2 zero2", "t2 p2 d4 mb1 zero2", "d16 mb2 zero2"),
+}
+
+
+@pytest.mark.parametrize("steps", PIPELINED)
+def test_prices_of_shares_in_a_pipeline_are_near_simulated_steps(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """A message waits for the reductions that its stage has just begun, hosts start what a tensor group exchanges, and what is left
+    of reductions and new weights comes at the end."""
+    monkeypatch.setattr("taskflow.optimizer.evaluate.ordered.MOST_WHOLE", 0)
+    hidden = 4096 if steps == 2048 else 2048
+    sizes = LlamaConfig(batch=64, layers=8, steps=steps, hidden=hidden, inner=5632, vocabulary=8192, heads=16, key_heads=4)
+    graph, machine = llama(sizes, "bfloat16"), load_machine("a100", DEVICES)
+    one, evaluator = PlanGrid(graph, machine, RULE), make_evaluator(graph, machine, rule=RULE)
+    for text in PIPELINED[steps]:
+        plan = parse_plan(text)
+        price = one.prices(plan, samples(graph) // plan.samples_a_pass)
+        assert price == pytest.approx(evaluator.seconds_of(map_graph(HybridParallel(plan), graph, machine)), rel=0.03), text
+
+
 EXACT = [
     "d16 mb1 zero2", "d16 mb2 zero2", "d16 mb1 zero3", "d16 mb1 zero3 prefetch=3", "d16 mb1 zero2 recompute=full",
     "d16 mb1 zero3 recompute=full",
@@ -78,7 +99,7 @@ def test_one_more_micro_batch_takes_as_long_as_in_the_simulated_step(monkeypatch
         graph = network(batch=micro_batches * plan.samples_a_pass)
         strategy = map_graph(HybridParallel(plan), graph, grid().machine)
         seconds.append(make_evaluator(graph, grid().machine, rule=RULE).set(strategy))
-    ahead, back, _ = grid().prices._passes(plan, 5)
+    ahead, back, *_ = grid().prices._passes(plan, 5)
     assert ahead[0] + back[0] == pytest.approx(seconds[1] - seconds[0], rel=2e-3)
 
 
@@ -95,8 +116,8 @@ def test_a_price_does_not_depend_on_what_was_priced_before() -> None:
 def test_gathers_that_take_as_long_as_the_computation_are_not_hidden_by_the_whole_pass() -> None:
     one, plan = grid(), HybridPlan(tensor=4, data=4, micro_batch=1, zero=3, prefetch=1)
     whole = replace(plan, zero=1, prefetch=BLOCK)
-    ahead, back, _ = one.prices._passes(plan, 8)
-    without, backward, _ = one.prices._passes(whole, 8)
+    ahead, back, *_ = one.prices._passes(plan, 8)
+    without, backward, *_ = one.prices._passes(whole, 8)
     assert ahead[0] > 1.2 * without[0] and back[0] > 1.2 * backward[0]
     early = replace(plan, prefetch=4)
     assert one.prices._passes(early, 8)[0][0] < ahead[0]  # more of them is beside more

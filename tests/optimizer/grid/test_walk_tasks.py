@@ -24,7 +24,7 @@ def ahead(
     shape = WalkShape(
         meets, tuple(one > 0 for one in reads), *(tuple(len(of[name]) for name in walk.names) for of in (gathers, reduces))
     )
-    (forward, back), _ = WalkTasks(walk, shape).seconds(seconds, reads, listed(walk, gathers, reduces))
+    (forward, back, _), _ = WalkTasks(walk, shape).seconds(seconds, reads, listed(walk, gathers, reduces))
     assert back == 1.0
     return forward
 

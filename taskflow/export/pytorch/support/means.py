@@ -18,7 +18,7 @@ class MeanOverAll:
 
     def __init__(self, target: Any, ignore_index: int, replicas: int, device: torch.device, group: Any = None) -> None:
         self.ignore_index, self.replicas = ignore_index, replicas
-        every = self._counted(target).to(device)
+        every = self._counted(target).to(device, non_blocking=True)
         if group is not None:
             dist.all_reduce(every, group=group)
         self.all = every.clamp(min=1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
@@ -42,16 +43,29 @@ def require_planned(module: nn.Module, plan: ParallelPlan) -> None:
         )
 
 
-def is_meta(module: nn.Module) -> bool:
-    """True if a module has only shapes, and no numbers."""
-    return any(parameter.is_meta for parameter in module.parameters())
-
-
-def broadcast(module: nn.Module) -> None:
-    """Give all ranks the initial weights of rank 0."""
+def broadcast(module: nn.Module, device: torch.device) -> None:
+    """Give all ranks the initial weights of rank 0. Each goes by way of ``device``, since NCCL sends none of a host's, and back: a
+    device may have no room for all of them."""
     for value in (*module.parameters(), *module.buffers()):
         if not value.is_meta:
-            dist.broadcast(value.detach(), 0)
+            sent = value.detach().to(device)
+            dist.broadcast(sent, 0)
+            value.detach().copy_(sent)
+
+
+def moved(module: nn.Module, device: torch.device) -> None:
+    """Bring to a device the parameters that a module has elsewhere, but for those that have only shapes."""
+    for part in module.modules():
+        if any(p is not None and not p.is_meta and p.device != device for p in part._parameters.values()):
+            part._apply(lambda value: value if value.is_meta or value.device == device else value.to(device), recurse=False)
+
+
+def moved_buffers(module: nn.Module, device: torch.device) -> None:
+    """Bring a module's buffers to a device, but for those that have only shapes."""
+    for part in module.modules():
+        for name, value in part._buffers.items():
+            if value is not None and not value.is_meta:
+                part._buffers[name] = value.to(device)
 
 
 def recompute(part: nn.Module, around: Callable[[], AbstractContextManager[None]], whole: bool = False) -> None:

@@ -31,7 +31,14 @@ from taskflow.export.pytorch.support.layers import (
     plain_is_whole,
 )
 from taskflow.export.pytorch.support.means import Criterion, MeanOverAll
-from taskflow.export.pytorch.support.modules import broadcast, is_meta, matching, recompute, require_planned
+from taskflow.export.pytorch.support.modules import (
+    broadcast,
+    matching,
+    moved,
+    moved_buffers,
+    recompute,
+    require_planned,
+)
 from taskflow.export.pytorch.support.naming import name_modules, named
 from taskflow.export.pytorch.support.plan import ParallelPlan
 from taskflow.export.pytorch.support.stages import StagePart, parameters_of
@@ -48,8 +55,8 @@ class Parallel:
         self.mesh = init_device_mesh(self.device.type, tuple(plan.mesh.values()), mesh_dim_names=tuple(plan.mesh))
         self.tensor = self.mesh[plan.tensor] if plan.tensor else None
         self.data = self._data_mesh()
-        broadcast(module)
-        module.to(self.device) if not is_meta(module) else None
+        broadcast(module, self.device)
+        moved_buffers(module, self.device)
         whole = matching(module, plan.whole)
         for path in matching(module, plan.again):
             around = divided if self.tensor is not None else contextlib.nullcontext
@@ -123,9 +130,12 @@ class Parallel:
         return found * self._loss_pieces() * self.plan.mesh.get("pipeline", 1) / dist.get_world_size()
 
     def rows(self, value: Any, own: bool = False) -> Any:
-        """Return this replica's samples of a batch, on its device; ``own``: of what are these samples alone."""
-        if self.data is None or not isinstance(value, torch.Tensor):
-            return value.to(self.device) if isinstance(value, torch.Tensor) else value
+        """Return this replica's samples of a batch, on its device; ``own``: of these samples alone. The host does not wait for
+        copies out of pinned memory."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if self.data is None:
+            return value.to(self.device, non_blocking=True)
         replicas, many = 1 if own else self.replicas, self.plan.micro_batches
         if len(value) % (replicas * many):
             given = "each replica" if own else "every rank the whole batch,"
@@ -133,7 +143,7 @@ class Parallel:
                 f"{len(value)} samples do not divide into {replicas} replicas x {many} micro-batches; give {given} a multiple of "
                 f"{replicas * many} samples"
             )
-        return (value if own else value.chunk(replicas)[self.replica]).to(self.device)
+        return (value if own else value.chunk(replicas)[self.replica]).to(self.device, non_blocking=True)
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the module's result for this replica's inputs, whole on every rank. Not for pipelines, which only have `step`."""
@@ -201,12 +211,15 @@ class Parallel:
                 again = {*matching(part, plan.again)}
                 for path in sorted(units, key=lambda path: -path.count(".")):  # what is within another comes first
                     unit: Any = part.get_submodule(path)
+                    moved(unit, self.device)  # one after the other: a device need not have room for all before they are spread
                     spread(unit, **options)
                     if plan.zero == 3 and type(unit).forward is nn.Embedding.forward and path not in again:
                         unit.set_unshard_in_backward(False)  # the gradient of a table needs no table
+                moved(part, self.device)
                 spread(part, **options)
                 if self.tensor is not None:
                     bring_once(part, plan.layers, self.tensor)
+            moved(part, self.device)
         return parts
 
     def _run(self, part: nn.Module, inputs: Sequence[Any]) -> Any:

@@ -60,8 +60,9 @@ class NormalisedTogether(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Any:  # type: ignore[override]
         """Return the gradients of x, weight and bias, the last two of this rank's samples."""
         x, weight, mean, variance = ctx.saved_tensors
+        kept = x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32)) if x.is_cuda else None  # some kernels ask for one
         given, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
-            gradient, x, weight, mean, variance, None, None, False, ctx.eps, [True, True, True]
+            gradient, x, weight, mean, variance, kept, kept, False, ctx.eps, [True, True, True]
         )
         sums = torch.stack((of_weight, of_bias))
         dist.all_reduce(sums, group=ctx.group)

@@ -12,14 +12,14 @@ from taskflow.optimizer.evaluate.folded.needs import LastNeeds, last_needs
 from taskflow.optimizer.evaluate.folded.repeat import TaskPlaces, every_pair
 from taskflow.optimizer.evaluate.folded.step import FoldedStep
 from taskflow.optimizer.evaluate.folded.template import Segment
-from taskflow.optimizer.memory import MemoryUse, kept_bytes, packed_bytes
-from taskflow.tasks import Kind, Task, plan_places, rooms
+from taskflow.optimizer.memory import MemoryProfile, MemoryUse, kept_bytes, packed_bytes
+from taskflow.tasks import ALIGNMENT, Kind, Task, plan_places, rooms
 
 Array = np.ndarray  # type: ignore[type-arg]
 
 
 @dataclass(frozen=True, slots=True)
-class _Lives:
+class ArrayLives:
     """Lifetimes: processor, bytes, and the positions of the first and the last use."""
 
     processor: Array
@@ -48,13 +48,35 @@ def folded_use(step: FoldedStep, checkpoint: Callable[[], object] = lambda: None
     return tuple([found[p] if p in found else MemoryUse(p, 0, 0, 0, 0) for p in range(tasks.processors)])
 
 
+def folded_profile(step: FoldedStep) -> tuple[MemoryProfile, ...]:
+    """Return what lives when on each processor of the first replica, as `memory_profile` does for a whole step. The time of a task
+    is when it begins."""
+    uses, lives = folded_use(step), _lives(step, lambda: None)
+    began = np.sort(step.began)  # by position
+    size = np.maximum(ALIGNMENT, -(-lives.nbytes // ALIGNMENT) * ALIGNMENT)
+    found = []
+    for processor in sorted(step.replicas.images):
+        here, use = lives.processor == processor, uses[processor]
+        at = np.concatenate([lives.first[here], lives.last[here] + 1])
+        by = np.concatenate([size[here], -size[here]])
+        times, which = np.unique(np.append(0, at), return_inverse=True)
+        change = np.bincount(which[1:], by, len(times)).astype(np.int64)
+        live = use.nbytes - use.buffers + np.cumsum(change)
+        found.append(MemoryProfile(use, began[np.minimum(times, len(began) - 1)] if len(began) else times * 0.0, live))
+    return tuple(found)
+
+
+def _lives(step: FoldedStep, checkpoint: Callable[[], object]) -> ArrayLives:
+    position = _positions(step)
+    return _Finder(step, position, last_needs(step, position), checkpoint).lives()
+
+
 def _arenas(step: FoldedStep, checkpoint: Callable[[], object]) -> dict[int, tuple[int, int]]:
     """Return, by processor of the first replica, the bytes of the arena for arrays that are not kept from step to step, and the
     most of them that live at once. An array lives as in the runtime's plan (`taskflow.tasks.lifetimes`): from the turn of the
     first task that uses it to that of the last one. What is sent, and what a collective takes, lives until the first task that
     needs the result."""
-    position = _positions(step)
-    lives = _Finder(step, position, last_needs(step, position), checkpoint).lives()
+    lives = _lives(step, checkpoint)
     found = {}
     small = lives.processor.astype(np.uint16 if step.lowered.processors < 1 << 16 else np.int64)  # which is soon sorted
     by_processor = np.argsort(small, kind="stable")
@@ -105,7 +127,7 @@ class _Finder:
         self.first: dict[Instance, Array] = {}  # by micro-batch of those that are like its maker
         self.last: dict[Instance, Array] = {}
 
-    def lives(self) -> _Lives:
+    def lives(self) -> ArrayLives:
         template, whole, like = self.step.template, self.step.whole, self.step.template.like
         count = max(like) + 1
         numbers = [np.array([i for i, c in enumerate(like) if c == of]) for of in range(count)]
@@ -122,7 +144,7 @@ class _Finder:
                 self.last[one] = np.full_like(self.last[one], len(self.position))
         repeats = [len(first) for first in self.first.values()]
         sizes = [self.sizes[key] for key, _ in self.first]
-        return _Lives(
+        return ArrayLives(
             np.repeat([processor for processor, _ in sizes], repeats), np.repeat([nbytes for _, nbytes in sizes], repeats),
             np.concatenate(list(self.first.values())), np.concatenate([self.last[one] for one in self.first]),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from taskflow.machine import Machine
+from taskflow.mapper import Pass
 from taskflow.optimizer.evaluate.critical_path import PathSegment, TimelineArrays, walk
 from taskflow.optimizer.evaluate.folded.step import FoldedStep
 from taskflow.optimizer.evaluate.folded.template import StepTemplate, WholeStep
@@ -48,6 +49,15 @@ def replica_operators(step: FoldedStep, names: list[str]) -> list[str]:
     stands_for = [step.stands_for.get(name) for name in names]
     return [
         names[of] if (every := stands_for[of]) is None else every[copy] for of, copy in zip(origin, copies.tolist())
+    ]
+
+
+def replica_passes(step: FoldedStep) -> list[tuple[Pass, int, int]]:
+    """Return the passes of the first replica, each with its tasks from first to last - 1."""
+    template, begins = step.template, step.whole.begins
+    return [
+        (Pass(kind, number, stage), first, first + template.passes[kind, stage, of].layout.count)
+        for (kind, stage), at in begins.items() for number, (first, of) in enumerate(zip(at.tolist(), template.like))
     ]
 
 
