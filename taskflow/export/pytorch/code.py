@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from taskflow.export.cuts import Lies
@@ -92,7 +92,7 @@ def _plan(plan: TorchPlan) -> str:
     names = [f"S{axis} = Shard({axis})" for axis in axes]
     if plan.tensor:
         names += ["R = Replicate()", "P = Partial()"]
-    lines = [f"mesh={_mapping(plan.names)}", f"layers={_layers(plan.layers)}"]
+    lines = [f"mesh={_mapping(plan.names)}", f"layers={_layers(plan.layers, plan.modules)}"]
     for key in ("data", "tensor", "zero", "group", "units", "again", "whole", "devices", "elements", "samples"):
         if value := getattr(plan, key):
             lines.append(f"{key}={value!r}")
@@ -123,12 +123,12 @@ def _all_lies(plan: TorchPlan) -> Iterable[Lies]:
     yield from (*plan.output, *plan.target)
 
 
-def _layers(layers: Mapping[str, CutLayer]) -> str:
-    """Layers by pattern, or by path where patterns are equal but cuts differ."""
+def _layers(layers: Mapping[str, CutLayer], modules: Sequence[str]) -> str:
+    """Layers by pattern, or by path where modules of one pattern are cut differently, or some are no layers."""
     texts = {path: _layer(layer) for path, layer in layers.items()}
     by_pattern: dict[str, set[str]] = {}
-    for path, text in texts.items():
-        by_pattern.setdefault(NUMBER.sub("#", path), set()).add(text)
+    for path in modules:
+        by_pattern.setdefault(NUMBER.sub("#", path), set()).add(texts.get(path, ""))
     lines: dict[str, str] = {}
     for path, text in texts.items():
         pattern = NUMBER.sub("#", path)

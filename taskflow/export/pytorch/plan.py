@@ -45,7 +45,7 @@ class TorchPlan:
     """Contents of a generated module. ``names``: the mesh's dimensions (the pipeline's first). ``nearest``: the strategy that
     it expresses, which is the given one if there are no ``differences``. ``notes``: what is done differently with the same
     result. ``more_bytes``: what a rank needs beyond the plan's memory. ``elements``: of all parameters, 0: unknown. ``samples``: of
-    each step, 0: any number."""
+    each step, 0: any number. ``modules``: the paths of all modules."""
 
     mesh: Mesh
     names: Mapping[str, int]
@@ -72,6 +72,7 @@ class TorchPlan:
     more_bytes: int = 0
     elements: int = 0
     samples: int = 0
+    modules: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
 
@@ -113,6 +114,7 @@ def torch_plan(graph: OperatorGraph, strategy: Strategy) -> TorchPlan:
         inputs=(inputs := _inputs(graph, sites)), by_name=_by_name(origin.module, inputs), output=found.output, target=found.target,
         statistics=bool(data) and any(node.operator.kind == "running_statistics" for node in graph),
         devices=mesh.devices if list(mesh.devices) != sorted(mesh.devices) else (), elements=_elements(origin.module),
+        modules=tuple(path for path, _ in origin.module.named_modules(remove_duplicate=False)),
     )
     if is_narrow(graph.dtype):
         plan.notes.append(

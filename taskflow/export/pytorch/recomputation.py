@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taskflow.export.pytorch.units import NUMBER, patterns
+from taskflow.export.pytorch.units import matching, patterns
 from taskflow.graph import OperatorGraph
 from taskflow.mapper import Strategy
 from taskflow.models.pytorch import OperatorSite
@@ -39,7 +39,7 @@ def recomputed_modules(
         )
 
     kept = tuple(node.name for node in graph if node.name in strategy.again.recompute and not covered(node.name))
-    return _patterns(outer, module), kept
+    return patterns(outer, _paths(module)), kept
 
 
 def rerun_modules(
@@ -48,11 +48,11 @@ def rerun_modules(
     """Return those of the recomputed modules all of whose operators run again (`Strategy.rerun`), as patterns, and these operators.
     ``again``: the recomputed modules, as patterns."""
     inside = _inside(sites)
-    recomputed = _matching(module, again)
+    recomputed = matching(module, again)
     paths = [path for path in inside if path in recomputed]
     some = {node.name for node in graph if node.inputs}
     whole = [path for path in paths if inside[path] & some and inside[path] & some <= strategy.again.rerun]
-    return _patterns(whole, module), frozenset(name for path in whole for name in inside[path] & some)
+    return patterns(whole, _paths(module)), frozenset(name for path in whole for name in inside[path] & some)
 
 
 def _inside(sites: Mapping[str, OperatorSite]) -> dict[str, set[str]]:
@@ -65,19 +65,8 @@ def _inside(sites: Mapping[str, OperatorSite]) -> dict[str, set[str]]:
     return inside
 
 
-def _patterns(paths: Sequence[str], module: Any) -> tuple[str, ...]:
-    """Return paths with ``#`` for their numbers where all modules of a pattern are meant, the others as they are."""
-    found = {pattern: [path for path in paths if NUMBER.sub("#", path) == pattern] for pattern in patterns(paths)}
-    return tuple(
-        one for pattern, some in found.items()
-        for one in ([pattern] if len(_matching(module, [pattern])) == len(some) else some)
-    )
-
-
-def _matching(module: Any, some: Iterable[str]) -> set[str]:
-    """The paths of the modules that patterns mean."""
-    wanted = set(some)
-    return {path for path, _ in module.named_modules() if path and (path in wanted or NUMBER.sub("#", path) in wanted)}
+def _paths(module: Any) -> list[str]:
+    return [path for path, _ in module.named_modules()]
 
 
 def _is_called(module: Any, path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import Any
@@ -33,7 +34,7 @@ def units_of(
     if in_blocks:
         found = [_block(module, path, paths) for path in found]
     shared = {path for of in places.values() for holder in of for path in _between(_called(module, _common(of), paths), holder)}
-    return patterns(path for path in found if path and path not in shared)
+    return patterns((path for path in found if path and path not in shared), _with_parameters(module))
 
 
 def _between(outer: str, inner: str) -> Iterator[str]:
@@ -76,6 +77,22 @@ def _called(module: Any, path: str, paths: set[str]) -> str:
     return path
 
 
-def patterns(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return paths with ``#`` for their numbers, each pattern once."""
-    return tuple(dict.fromkeys(NUMBER.sub("#", path) for path in paths))
+def patterns(paths: Iterable[str], among: Iterable[str]) -> tuple[str, ...]:
+    """Return paths with ``#`` for their numbers, each pattern once, where ``among`` others none has this pattern; those of other
+    patterns as they are."""
+    found: dict[str, dict[str, None]] = {}
+    for path in paths:
+        found.setdefault(NUMBER.sub("#", path), {})[path] = None
+    known = Counter(NUMBER.sub("#", path) for path in among)
+    return tuple(one for pattern, some in found.items() for one in ([pattern] if known[pattern] <= len(some) else some))
+
+
+def _with_parameters(module: Any) -> set[str]:
+    """The paths of the modules that have parameters, also in modules that they have."""
+    return {path for name, _ in module.named_parameters() for path in _upwards(name.rpartition(".")[0])}
+
+
+def matching(module: Any, some: Iterable[str]) -> set[str]:
+    """Return the paths of the modules that patterns mean."""
+    wanted = set(some)
+    return {path for path, _ in module.named_modules() if path and (path in wanted or NUMBER.sub("#", path) in wanted)}
