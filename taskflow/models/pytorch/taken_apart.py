@@ -313,3 +313,11 @@ def _mean_of_volumes(input: Any, output_size: Any) -> Any:
     one = output_size in (1, (1, 1, 1), [1, 1, 1]) and input.ndim == 5
     require(one, "adaptive_avg_pool3d: only of (N, C, T, H, W) into one part")
     return input.mean((2, 3, 4), keepdim=True)
+
+
+@apart("affine_grid")
+def _affine_grid(theta: Any, size: Sequence[int], align_corners: bool | None = None) -> Any:
+    require(len(size) == 4, f"affine_grid: only of (N, C, H, W), not of {len(size)} dimensions")
+    rows, columns = (torch.linspace(-1, 1, n, dtype=theta.dtype) * (1 if align_corners else (n - 1) / n) for n in size[2:])
+    at = torch.stack((columns.expand(size[2], -1), rows[:, None].expand(-1, size[3]), torch.ones(size[2], size[3])), -1)
+    return (at.to(theta.dtype).reshape(1, -1, 3) @ theta.transpose(1, 2)).reshape(size[0], size[2], size[3], 2)

@@ -125,11 +125,15 @@ def _flops(graph: OperatorGraph) -> float:
     return float(sum(node.operator.flops(node.specs, node.space) for node in graph))
 
 
+NO_WORK = ("cast", "constant")
+
+
 def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
-    """True if the operators have the same names and kinds, but for what verification adds, and for other types."""
+    """True if the operators have the same names and kinds, but for what verification adds, for other types, and for constants, of
+    which those with equal numbers are one."""
 
     def lines(graph: OperatorGraph) -> list[tuple[str, str]]:
-        return [(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING) and n.operator.kind != "cast"]
+        return [(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING) and n.operator.kind not in NO_WORK]
 
     return lines(a) == lines(b)
 
