@@ -436,6 +436,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
         ),
         vision_config=PATCHES | dict(intermediate_size=128, out_hidden_size=64, num_position_embeddings=16), **WORDS_OF_IMAGES,
     ),
+    "ViT MAE": dict(
+        model_type="vit_mae", architectures=["ViTMAEForPreTraining"], image_size=32, patch_size=8, decoder_hidden_size=32,
+        decoder_num_hidden_layers=1, decoder_num_attention_heads=4, decoder_intermediate_size=64, **WIDTH,
+    ),
     "RT-DETR": dict(model_type="rt_detr", architectures=["RTDetrForObjectDetection"], **REAL_TIME),
     "RT-DETR v2": dict(model_type="rt_detr_v2", architectures=["RTDetrV2ForObjectDetection"], **REAL_TIME),
     "Deformable DETR": dict(

@@ -48,6 +48,7 @@ from taskflow.operators.matmul import matmul
 from taskflow.operators.max_pool2d import max_pool2d
 from taskflow.operators.mse_loss import mse_loss
 from taskflow.operators.narrow import narrow, select
+from taskflow.operators.noise import noise
 from taskflow.operators.pad import pad
 from taskflow.operators.per_label import per_label
 from taskflow.operators.positional_encoding import positional_encoding
@@ -78,8 +79,9 @@ __all__ = [
     "exp", "expand", "expand_weight", "expert_linear", "expert_places", "filter2d", "flash_attention", "flatten",
     "gather", "gelu", "grid_sample", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm",
     "leaky_relu", "linear", "linear_attention", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "masked_scatter",
-    "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
-    "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "scatter_add",
+    "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "noise", "pad",
+    "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale",
+    "scatter_add",
     "select", "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state",
     "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "to_integer", "top2_gating", "top_k",
     "top_k_routing", "transpose", "where",

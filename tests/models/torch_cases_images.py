@@ -160,7 +160,7 @@ def part_of_a_parameter_is_cleared() -> Any:
     return net(forward, a=line())
 
 
-@case("refused")
+@case("equal")
 def part_is_cleared_behind_another_view() -> Any:
     def forward(self: Any, x: Any) -> Any:
         h = self.a(x)

@@ -16,6 +16,7 @@ from torch import nn
 
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch.corners import at_corners
+from taskflow.models.pytorch.draws import SameDraws
 from taskflow.models.pytorch.exported import ExportedModule, difference_to_program
 from taskflow.models.pytorch.follow import WATCHING, Followed, follow
 from taskflow.models.pytorch.locate import located
@@ -268,7 +269,7 @@ def _evaluated_alike(
     run.set_parameters({p.name: np.zeros(p.shape) for p in followed.graph.parameters if p.name.startswith(WATCHING)})
     found = run.evaluate_with(fed(followed, feeds), outputs)[1] or {}
     module.eval()
-    with torch.enable_grad():  # without, PyTorch's transformer layers leave out padding
+    with SameDraws(), torch.enable_grad():  # without, PyTorch's transformer layers leave out padding
         returned = call(module, [f.detach() if isinstance(f, torch.Tensor) else f for f in feeds])
     theirs = [v.detach().numpy() for v in leaves(returned) if isinstance(v, torch.Tensor) and v.is_floating_point()]
     for number, (y, b) in enumerate(zip(outputs, theirs if len(theirs) == len(outputs) else theirs[:1])):
