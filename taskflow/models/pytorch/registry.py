@@ -69,8 +69,7 @@ def graph_of(*values: Any) -> Builder:
 @dataclass(frozen=True, slots=True, eq=False)
 class Stacked:
     """Tensors of one shape along a new first dimension, such as the last states of an LSTM's layers, or queries, keys and values of
-    one product. They are only put together where they are used together: the result has samples in its second dimension, so that
-    no micro-batches can go on from it."""
+    one product. They are only put together where they are used together."""
 
     parts: tuple[Tensor, ...]
 
