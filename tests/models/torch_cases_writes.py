@@ -123,3 +123,22 @@ _written(
         lambda: torch.zeros(4, 8, dtype=torch.float64), also=lambda out: out[:, :1],
     ),
 )
+
+
+class PutTogether(torch.nn.Module):
+    """A part written, and another copied into a view, as in DeepSeek V3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = line()
+
+    def forward(self, x: Any) -> Any:
+        whole = x.new_empty(*x.shape)
+        whole[..., :4] = self.a(x)[..., :4]
+        whole[..., 4:].copy_(x[..., 4:])
+        return whole
+
+
+CASES["views_in_layers_alike"] = Case(
+    "views_in_layers_alike", lambda: torch.nn.Sequential(*(PutTogether() for _ in range(4))), rows(), "equal",
+)
