@@ -31,6 +31,13 @@ LATENT = DECODER | dict(  # of keys and values, of which indices choose, and exp
     first_k_dense_replace=1,
 )
 CHOSEN = dict(index_n_heads=16, index_head_dim=16, index_topk=8)
+STAGES = dict(embedding_size=16, hidden_sizes=[16, 32, 64, 64], depths=[1, 1, 1, 1], out_features=["stage2", "stage3", "stage4"])
+DETECTOR = dict(d_model=32, decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=64, num_queries=10, image_size=64)
+ENCODER = dict(encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=64)
+REAL_TIME = DETECTOR | ENCODER | dict(
+    backbone_config=dict(model_type="rt_detr_resnet", layer_type="basic", **STAGES), encoder_hidden_dim=32,
+    encoder_in_channels=[32, 64, 64], decoder_in_channels=[32, 32, 32], num_denoising=0, anchor_image_size=None,
+)
 CONFIGS: dict[str, dict[str, Any]] = {
     "GPT-2": dict(model_type="gpt2", n_layer=2, n_head=4, n_embd=64, n_positions=64, **WORDS),
     "Llama": dict(model_type="llama", **DECODER),
@@ -428,6 +435,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
             rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[1, 1, 0], partial_rotary_factor=0.25),
         ),
         vision_config=PATCHES | dict(intermediate_size=128, out_hidden_size=64, num_position_embeddings=16), **WORDS_OF_IMAGES,
+    ),
+    "ViT MAE": dict(
+        model_type="vit_mae", architectures=["ViTMAEForPreTraining"], image_size=32, patch_size=8, decoder_hidden_size=32,
+        decoder_num_hidden_layers=1, decoder_num_attention_heads=4, decoder_intermediate_size=64, **WIDTH,
+    ),
+    "RT-DETR": dict(model_type="rt_detr", architectures=["RTDetrForObjectDetection"], **REAL_TIME),
+    "RT-DETR v2": dict(model_type="rt_detr_v2", architectures=["RTDetrV2ForObjectDetection"], **REAL_TIME),
+    "Deformable DETR": dict(
+        model_type="deformable_detr", architectures=["DeformableDetrForObjectDetection"], dropout=0.0,
+        backbone_config=dict(model_type="resnet", **STAGES), **DETECTOR, **ENCODER,
+    ),
+    "GLM-4V, images": dict(
+        model_type="glm4v", architectures=["Glm4vForConditionalGeneration"], text_config=TEXT_OF_IMAGES, image_token_id=5,
+        video_token_id=6, image_start_token_id=7, image_end_token_id=8,
+        vision_config=PATCHES | dict(intermediate_size=128, out_hidden_size=64, image_size=512),
     ),
 }
 LARGE: dict[str, tuple[dict[str, Any], int, int]] = {

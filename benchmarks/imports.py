@@ -31,7 +31,8 @@ from taskflow.models.huggingface.parts import images_beside
 from taskflow.models.huggingface.patches import BY_SPANS
 from taskflow.models.huggingface.replaced import without_random_parts
 from taskflow.models.huggingface.returned import missing_result, returning_none
-from taskflow.models.pytorch import from_torch, weights_of
+from taskflow.models.pytorch import from_torch, trial, weights_of
+from taskflow.models.pytorch.draws import SameDraws
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.exported import why_not_exported
 
@@ -105,6 +106,8 @@ def _compared(module: Any, keywords: dict[str, Any], masked: bool, exported: boo
         imported = torch.export.export(module, (), keywords) if exported else module  # which has the module's own parameters
         graph = from_torch(imported) if exported else from_torch(module, keywords=keywords)
     seconds = time.perf_counter() - start
+    if any(node.operator.kind == "noise" for node in graph):
+        trial.without_dropout(graph)
     _place_images(graph, keywords)
     exact, given = in_double(module), {k: v.double() if v.is_floating_point() else v for k, v in keywords.items()}
     logits = _logits(module, keywords)
@@ -150,7 +153,8 @@ def _logits(module: Any, keywords: dict[str, Any]) -> Any:
     """What a module returns as scores."""
     import torch
 
-    returned = module(**keywords)
+    with SameDraws():
+        returned = module(**keywords)
     return returned if isinstance(returned, torch.Tensor) else getattr(returned, "logits", returned[0])
 
 

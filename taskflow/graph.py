@@ -21,6 +21,7 @@ from taskflow.regions import Rect
 from taskflow.wording import some
 
 AXES = 1 << 16  # that are kept
+ALONG = (Soap.SAMPLE, Soap.ATTRIBUTE)  # dimensions that cut no weights
 MOST_ROWS = 200  # of the table that a notebook shows
 MOST_NAMES = 8  # of layers in a message
 MOST_ELEMENTS = 2**50  # of an array: no cluster has memory for more, and sums over all arrays stay below 2**63 bytes
@@ -118,6 +119,7 @@ class OperatorGraph:
         self.carries: list[tuple[Tensor, Tensor]] = []  # (state, the tensor that it becomes in the next step)
         self._names: dict[str, int] = {}
         self._shared: set[int] = set()  # the nodes that are `Node.of_weights`
+        self._samples_at: dict[tuple[int, int], int] = {}  # axis of the samples of (node, output), where that is not the first
         self._perhaps: set[int] = set()  # nodes made of constants whose first size is that of the samples, until they are read
 
     def apply(
@@ -164,11 +166,34 @@ class OperatorGraph:
             dims = _without_samples(dims)
         elif constant and all(tensor.node in self._shared | self._perhaps for tensor in inputs):
             self._perhaps.add(number)
+        elif (along := self._along_samples(operator, inputs, specs, dims)) is not None:
+            dims = tuple(
+                replace(dim, soap=Soap.SAMPLE if i == along else Soap.ATTRIBUTE) if dim.soap in ALONG else dim
+                for i, dim in enumerate(dims)
+            )
+            axes = (_written_axis(operator, specs, dims, along, i) for i in range(len(outputs)))
+            self._samples_at |= {(number, i): axis for i, axis in enumerate(axes) if axis}
         node = Node(number, name, operator, tuple(inputs), tensors, tuple(parameters), specs, dims, number in self._shared)
         self.nodes.append(node)
         if number not in self._perhaps and self._perhaps:
             self._decide(node)
         return tensors
+
+    def _along_samples(
+        self, operator: Operator, inputs: Sequence[Tensor], specs: tuple[Spec, ...], dims: tuple[Dim, ...]
+    ) -> int | None:
+        """The dimension of an operator that cuts the samples of its inputs. Mostly it is the one that the operator takes for them,
+        but not where it is given them behind another dimension. None if none does."""
+        first = next((i for i, dim in enumerate(dims) if dim.soap is Soap.SAMPLE), None)
+        given = [
+            (k, self._samples_at.get((t.node, t.index), 0)) for k, t in enumerate(inputs)
+            if t.shape and t.node not in self._shared and t.node not in self._perhaps
+        ]
+        if first is None or not given:
+            return None
+        others = (i for i, dim in enumerate(dims) if dim.soap is Soap.ATTRIBUTE and dim.divisible)
+        cuts = (i for i in (first, *others) if dims[i].size > 1)
+        return next((i for i in cuts if any(_read_axis(operator, specs, dims, i, k) == axis for k, axis in given)), None)
 
     def _decide(self, node: Node) -> None:
         """Take the sample dimension from what is made of constants and happens to be as large as there are samples, if ``node``

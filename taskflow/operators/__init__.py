@@ -32,6 +32,7 @@ from taskflow.operators.filter2d import filter2d
 from taskflow.operators.flash_attention import flash_attention
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
 from taskflow.operators.gather import gather
+from taskflow.operators.grid_sample import grid_sample
 from taskflow.operators.group_norm import group_norm
 from taskflow.operators.gru import gru
 from taskflow.operators.hard import clamp, hardsigmoid, hardswish, hardtanh, leaky_relu
@@ -47,6 +48,7 @@ from taskflow.operators.matmul import matmul
 from taskflow.operators.max_pool2d import max_pool2d
 from taskflow.operators.mse_loss import mse_loss
 from taskflow.operators.narrow import narrow, select
+from taskflow.operators.noise import noise
 from taskflow.operators.pad import pad
 from taskflow.operators.per_label import per_label
 from taskflow.operators.positional_encoding import positional_encoding
@@ -75,10 +77,11 @@ __all__ = [
     "cast", "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d",
     "conv_transpose2d", "cos", "cross_entropy", "cumsum", "detach", "dispatch", "dropout", "einsum", "elu", "embedding", "erf",
     "exp", "expand", "expand_weight", "expert_linear", "expert_places", "filter2d", "flash_attention", "flatten",
-    "gather", "gelu", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm", "leaky_relu",
-    "linear", "linear_attention", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "masked_scatter", "matmul",
-    "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "pad", "per_label",
-    "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale", "scatter_add",
+    "gather", "gelu", "grid_sample", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm",
+    "leaky_relu", "linear", "linear_attention", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "masked_scatter",
+    "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "noise", "pad",
+    "per_label", "positional_encoding", "pow", "relu", "reshape", "rms_norm", "rotary", "routed_linear", "rsqrt", "scale",
+    "scatter_add",
     "select", "selective_scan", "shift", "sigmoid", "silu", "sin", "softmax", "softplus", "split", "sqrt", "state",
     "stochastic_depth", "sub", "sum", "swiglu", "tanh", "to_float", "to_integer", "top2_gating", "top_k",
     "top_k_routing", "transpose", "where",

@@ -16,7 +16,7 @@ FUNCTIONS = {  # of numpy, that CuPy has too and the runtime or the operators ca
     "empty", "zeros", "ones", "full", "arange", "asarray", "ascontiguousarray", "empty_like", "zeros_like", "ones_like", "where",
     "copyto", "repeat",
     "moveaxis", "stack", "broadcast_arrays", "broadcast_to", "count_nonzero", "may_share_memory", "maximum", "minimum",
-    "sqrt", "matmul", "add", "subtract", "multiply", "divide", "sort", "argmax", "cumsum", "flip",
+    "sqrt", "matmul", "add", "subtract", "multiply", "divide", "sort", "argmax", "cumsum", "flip", "floor", "rint",
 }
 
 

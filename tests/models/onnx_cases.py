@@ -345,6 +345,13 @@ def old_resized(c: Case) -> str:
     return c.add("Upsample", [c.x(2, 2, 4, 3), c.keep(np.array([1, 1, 2, c.r.choice([1, 2])], np.float32))], mode="nearest")
 
 
+def sampled(c: Case) -> str:
+    mode = c.r.choice([None, "nearest", "linear", "cubic"])  # as opset 20 has them: onnx's evaluator knows no older names
+    padding = c.r.choice([None, "zeros", *([] if mode == "cubic" else ["border", "reflection"])])
+    x, grid = c.x(2, 3, 4, 5), c.x(2, 3, 2, 2)
+    return c.add("GridSample", [x, grid], mode=mode, padding_mode=padding, align_corners=c.r.choice([None, 0, 1]))
+
+
 def pixels(kind: str) -> Maker:
     def made(c: Case) -> str:
         if kind == "SpaceToDepth":
@@ -417,7 +424,8 @@ MAKERS: dict[str, Maker] = {
         "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Not", "And", "Or",
     )},
     "Expand": expand, "Slice": sliced, "Flatten": flatten, "rows": rows, "ConvTranspose": conv_transpose, "Pad": padded,
-    "Resize": resized, "Upsample": old_resized, "DepthToSpace": pixels("DepthToSpace"), "SpaceToDepth": pixels("SpaceToDepth"),
+    "Resize": resized, "Upsample": old_resized, "GridSample": sampled,
+    **{kind: pixels(kind) for kind in ("DepthToSpace", "SpaceToDepth")},
     "Einsum": einsum, "LSTM": recurrent("LSTM", 4), "GRU": recurrent("GRU", 3), "TopK": top_k,
     **{kind: bounded(kind) for kind in ("Max", "Min")}, "PRelu": prelu,
     **{kind: normed(kind) for kind in ("InstanceNormalization", "GroupNormalization")},

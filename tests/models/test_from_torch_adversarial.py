@@ -14,11 +14,14 @@ from fast_and_slow import fast_among
 import taskflow
 from taskflow.checkpoint.weights import load_weights
 from taskflow.models.pytorch import from_torch, weights_of
+from taskflow.models.pytorch.draws import SameDraws
+from taskflow.models.pytorch.trial import without_dropout
 from taskflow.operators.tensor import Tensor
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
 import torch_cases_apart  # noqa: E402, F401
 import torch_cases_complex  # noqa: E402  they fill CASES
+import torch_cases_draws  # noqa: E402, F401
 import torch_cases_images  # noqa: E402, F401
 import torch_cases_integers  # noqa: E402, F401
 import torch_cases_layers  # noqa: E402, F401
@@ -27,6 +30,7 @@ import torch_cases_modules  # noqa: E402, F401
 import torch_cases_more  # noqa: E402, F401
 import torch_cases_state  # noqa: E402, F401
 import torch_cases_values  # noqa: E402, F401
+import torch_cases_writes  # noqa: E402, F401
 from torch_cases import CASES, Case  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -83,6 +87,8 @@ def outcome(case: Case, verify: bool) -> tuple[str, str]:
     for name, value in module.state_dict().items():
         assert torch.equal(value, before[name]), f"the import changed {name}"
     assert all(p.grad is None for p in module.parameters()), "the import left a gradient"
+    if any(node.operator.kind == "noise" for node in graph):
+        without_dropout(graph)
     run = taskflow.Executor(graph, taskflow.choose("data", graph, taskflow.host(1))[0], taskflow.SGD(lr=LR))
     load_weights(run, weights_of(module))
     fed = [a for a in arguments if isinstance(a, torch.Tensor)]
@@ -120,7 +126,8 @@ def called(module: Any, arguments: tuple[Any, ...]) -> Any:
     parameters = inspect.signature(type(module).forward).parameters.values()
     named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     place = len(copies) - len(named)
-    return module(*copies[:place], **dict(zip(named, copies[place:])))
+    with SameDraws():
+        return module(*copies[:place], **dict(zip(named, copies[place:])))
 
 
 @pytest.mark.parametrize("name", CASES)

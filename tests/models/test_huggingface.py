@@ -60,8 +60,9 @@ def test_other_configs_of_llama_4_compute_what_pytorch_computes(changes: dict[st
 @pytest.mark.parametrize("name", [name for name in imports.CONFIGS if name not in NETWORKS])
 @pytest.mark.slow
 def test_the_other_networks_of_the_table_are_equal(name: str) -> None:
-    _, _, loss, gradients, _ = imports.compared(imports.CONFIGS[name])
-    assert loss <= CLOSE and gradients <= CLOSE
+    _, _, loss, gradients, rounding = imports.compared(imports.CONFIGS[name])
+    # It begins with samples exactly at pixels, where their slopes jump: PyTorch's own gradients depend on the rounding.
+    assert loss <= CLOSE and gradients <= (2 * rounding if name == "Deformable DETR" else CLOSE)
 
 
 @pytest.mark.parametrize("name, constants", [("Llama", 0), ("GPT-2", 1), ("T5", 4), ("Mistral, window 8", 0), ("OPT", 1)])

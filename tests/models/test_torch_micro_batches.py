@@ -89,6 +89,23 @@ class Together(nn.Module):
         return self.scores(x + y.transpose(1, 2).flatten(2))
 
 
+class Streams(nn.Module):
+    """Three streams ahead of the samples, mixed by what is computed, of which one is changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.mixed, self.scores = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 9), nn.Linear(WIDTH, WORDS)
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.table(tokens)
+        streams = torch.stack([x, x * 2, x.sin()], dim=0)
+        mixed = self.mixed(streams[1]).reshape(*x.shape[:2], 3, 3)
+        streams = torch.matmul(streams.permute(1, 2, 3, 0), mixed).permute(3, 0, 1, 2) + streams
+        streams[1:] += self.norm(streams * 1)[0]
+        return self.scores(streams.mean(0))
+
+
 def check(module: Any, inputs: Mapping[str, Any], plan: str, devices: int) -> taskflow.OperatorGraph:
     """Train three steps in PyTorch and here."""
     graph = from_torch(module, keywords=inputs)
@@ -120,11 +137,19 @@ def test_an_lstm_trains_in_micro_batches_as_in_pytorch(layers: int, use: str, pl
     check(Recurrent(layers, use), tokens(), plan, devices)
 
 
-def test_states_of_several_layers_together_are_refused_in_micro_batches() -> None:
+@pytest.mark.parametrize("plan, devices", [("d4", 4), ("mb1", 1), ("p2 mb2", 2)])
+def test_states_of_several_layers_together_go_on_in_micro_batches(plan: str, devices: int) -> None:
     """Samples are in the second dimension there."""
-    check(Recurrent(2, "summed"), tokens(), "d2", 2)
-    with pytest.raises(ValueError, match=r"need 8 samples, got 2; .* or keep samples in the first dimension of what it makes"):
-        check(Recurrent(2, "summed"), tokens(), "mb1", 1)
+    check(Recurrent(2, "summed"), tokens(), plan, devices)
+
+
+@pytest.mark.parametrize("plan, devices", [("d8", 8), ("d2 mb2", 2), ("p2 mb2", 2), ("d4 zero3", 4)])
+def test_samples_behind_streams_are_cut_as_samples(plan: str, devices: int) -> None:
+    """As Gemma 3n has its streams: every operator knows where the samples are."""
+    torch.manual_seed(0)
+    graph = check(Streams(), tokens(), plan, devices)
+    found = {node.dims[sample_dim(node)].size for node in graph if not node.of_weights}  # type: ignore[index]
+    assert found == {BATCH} and "a1:8s" in str(graph.node("add"))
 
 
 @pytest.mark.parametrize("plan,devices", [("mb2", 1), ("d2 zero3 mb1", 2), ("p2 mb2", 2)])

@@ -160,7 +160,7 @@ def part_of_a_parameter_is_cleared() -> Any:
     return net(forward, a=line())
 
 
-@case("refused")
+@case("equal")
 def part_is_cleared_behind_another_view() -> Any:
     def forward(self: Any, x: Any) -> Any:
         h = self.a(x)
@@ -169,3 +169,41 @@ def part_is_cleared_behind_another_view() -> Any:
         return self.b(h[:, 3:] + first)
 
     return net(forward, a=line(), b=line(3))
+
+def _sampled(mode: str = "bilinear", padding: str = "zeros", corners: bool = False) -> Any:
+    def forward(self: Any, x: Any) -> Any:
+        places = self.at(x).permute(0, 2, 3, 1) * 1.5
+        return F.grid_sample(self.c(x), places, mode, padding, corners)
+
+    return net(forward, c=nn.Conv2d(3, 4, 1), at=nn.Conv2d(3, 2, (2, 3)))
+
+
+modules(
+    "equal", IMAGES,
+    **{
+        f"sampled_{mode}_{padding}_{corners}": lambda given=(mode, padding, corners): _sampled(*given)
+        for mode in ("bilinear", "nearest", "bicubic") for padding in ("zeros", "border", "reflection") for corners in (False, True)
+    },
+    sampled_of_one_row=lambda: net(
+        lambda s, x: F.grid_sample(s.c(x), s.at(x).permute(0, 2, 3, 1), padding_mode="reflection", align_corners=True),
+        c=nn.Conv2d(3, 4, (6, 1)), at=nn.Conv2d(3, 2, 3)),
+    sampled_at_fixed_places=lambda: net(
+        lambda s, x: F.grid_sample(s.c(x), s.at.expand(3, -1, -1, -1), align_corners=False), c=nn.Conv2d(3, 4, 1),
+        at=torch.rand(1, 2, 5, 2) * 3 - 1.5),
+    sampled_from_a_weight=lambda: net(
+        lambda s, x: F.grid_sample(s.w.expand(3, -1, -1, -1), s.at(x).permute(0, 2, 3, 1), align_corners=True),
+        w=nn.Parameter(torch.randn(1, 4, 3, 5)), at=nn.Conv2d(3, 2, 3)),
+    **{
+        f"turned_images_{corners}": lambda corners=corners: net(
+            lambda s, x: F.grid_sample(
+                s.c(x), F.affine_grid(s.at(x.flatten(1)).reshape(3, 2, 3), (3, 4, 5, 7), corners), align_corners=corners),
+            c=nn.Conv2d(3, 4, 1), at=nn.Linear(108, 6))
+        for corners in (False, True)
+    },
+)
+modules(
+    "refused", IMAGES,
+    sampled_blocks=lambda: net(
+        lambda s, x: F.grid_sample(s.c(x)[:, :, None], s.at.expand(3, -1, -1, -1, -1), align_corners=True), c=nn.Conv2d(3, 4, 1),
+        at=torch.rand(1, 2, 5, 3, 3)),
+)

@@ -193,11 +193,6 @@ def draws_random_numbers() -> Any:
 
 
 @case("refused")
-def draws_noise_of_its_shape() -> Any:
-    return net(lambda self, x: self.a(x) + torch.randn_like(x), a=line())
-
-
-@case("refused")
 def draws_with_python() -> Any:
     return net(lambda self, x: self.a(x) * random.random(), a=line())
 

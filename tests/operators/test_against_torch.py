@@ -337,6 +337,7 @@ TORCH = {
     "detach": lambda op, x: x.detach() + 0 * x,
     "scatter_add": _scatter_add,
     "gather": _gather,
+    "grid_sample": lambda op, x, grid: F.grid_sample(x, grid, op.mode, op.padding, op.corners),
     "linear": lambda op, x, *weights: F.linear(x, *weights),
     "cumsum": lambda op, x: torch.cumsum(x, op.dim),
     "elu": _elu,

@@ -6,6 +6,7 @@ operator graph.
 
 from __future__ import annotations
 
+import inspect
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -204,7 +205,8 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
             note(f"hf: {type(module).__name__} reads sounds; {steps:,} numbers a sample are planned (--set steps= says others)")
         return [], {"input_values": torch.empty(batch, steps, dtype=module.dtype, device="meta")}
     if wanted == "pixel_values":
-        if steps is not None:
+        words = _needs_words(module)
+        if steps is not None and not words:
             raise ValueError(f"hf: {type(module).__name__} reads images; it has no steps")
         side = getattr(config, "image_size", None) or getattr(getattr(config, "vision_config", None), "image_size", None)
         if side is None:
@@ -213,12 +215,20 @@ def examples_for(module: Any, batch: int, steps: int | None) -> tuple[list[Any],
         rows, columns = side if isinstance(side, (tuple, list)) else (side, side)
         channels = getattr(config, "num_channels", None) or getattr(getattr(config, "vision_config", None), "num_channels", 3)
         pixels = torch.empty(batch, channels, rows, columns, dtype=module.dtype, device="meta")
-        return [], {"pixel_values": pixels}
+        longest = getattr(config, "max_text_len", MOST_STEPS)
+        tokens = {"input_ids": torch.empty(batch, min(steps or longest, longest), dtype=torch.long, device="meta")} if words else {}
+        return [], {"pixel_values": pixels} | tokens
     raise ValueError(
         f"hf: {type(module).__name__} reads {wanted}; only input_ids, pixel_values, input_values of Wav2Vec2's kin and Whisper's "
         "input_features are known. Write a function that returns "
         "the module and examples, and give FILE.py:FUNCTION"
     )
+
+
+def _needs_words(module: Any) -> bool:
+    """True for a network of images whose forward cannot be called without tokens."""
+    argument = inspect.signature(type(module).forward).parameters.get("input_ids")
+    return argument is not None and argument.default is inspect.Parameter.empty
 
 
 def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,17 @@ def pad(c: Context, node: Any) -> Tensor:
     return x
 
 
+@says("GridSample")
+def grid_sample(c: Context, node: Any) -> Tensor:
+    """Images at computed places."""
+    attrs = c.attributes(node, mode="bilinear", padding_mode="zeros", align_corners=0)
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(attrs["mode"], attrs["mode"])  # as opset 20 has them
+    if mode == "bicubic" and attrs["padding_mode"] != "zeros":
+        raise Unknown(f"mode={attrs['mode']} with padding_mode={attrs['padding_mode']}, which PyTorch has otherwise; only zeros")
+    x, grid = c.tensor(node, 0), c.tensor(node, 1)
+    return ops.grid_sample(x, grid, mode, attrs["padding_mode"], bool(attrs["align_corners"]), name=name_of(node))
+
+
 @says("DepthToSpace", "SpaceToDepth")
 def pixels(c: Context, node: Any) -> Tensor:
     """Channels become pixels of blocks, or the other way round."""

@@ -26,11 +26,7 @@ WITHOUT_SHAPE = {  # functions whose results have shapes that depend on numbers:
     "masked_select": "has as many results as the mask has True: multiply by the mask, or use where",
     "unique": "has as many results as there are different numbers",
 }
-DRAWS = "forward draws random numbers by itself; only dropout layers and functions may: give noise to forward as an argument"
-WITHOUT_SHAPE |= dict.fromkeys(
-    ("randn_like", "rand_like", "randint_like", "bernoulli", "multinomial", "normal_", "uniform_", "bernoulli_", "exponential_"),
-    "draws random numbers, of which a graph has those of dropout alone: give noise to forward as an argument",
-)
+DRAWS = "forward draws random numbers that no function of torch returns for each sample: give noise to forward as an argument"
 WITHOUT_SHAPE |= dict.fromkeys(
     ("nan_to_num", "nan_to_num_"), "replaces numbers that are not finite, which a graph does not look for: see to it that there "
     "are none, such as by a place in each row of a mask that is not masked",

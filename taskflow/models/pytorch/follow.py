@@ -25,6 +25,7 @@ from taskflow.models.pytorch import (  # noqa: F401  they fill the registry
 )
 from taskflow.models.pytorch.complex_numbers import OF_COMPLEX, Complex, complex_call, is_complex_call
 from taskflow.models.pytorch.convolving import as_planes
+from taskflow.models.pytorch.draws import standard
 from taskflow.models.pytorch.experts import layout_of
 from taskflow.models.pytorch.fused import fusions_of
 from taskflow.models.pytorch.idle import memory_savers
@@ -214,8 +215,7 @@ class _Following:
             if step.number in self.given:
                 return self.given[step.number]
             (example,) = step.values
-            dtype = str(example.dtype).removeprefix("torch.")
-            return ops.input(self.graph, tuple(example.shape), dtype, name=self._free(step.target))
+            return ops.input(self.graph, tuple(example.shape), name_of_type(example.dtype), name=self._free(step.target))
         if step.kind == "parameter":
             held = self.parameters[step.target]
             self._require_type(held, step.target, torch.float32)  # functions are given what PyTorch gives them
@@ -224,8 +224,8 @@ class _Following:
                 self.frozen.add(step.target)
             owner, _, own = step.target.rpartition(".")
             planes = as_planes(type(self.module.get_submodule(owner)), tuple(held.shape)) if own == "weight" else held.shape
-            kept = None if planes == held.shape else planes  # of Conv1d and Conv3d
-            return Held(Site(step.target, self.graph, self.known, names=self.names), held, kept)
+            site, kept = Site(step.target, self.graph, self.known, names=self.names), None if planes == held.shape else planes
+            return Held(site, held, kept)
         args, kwargs = mapped(self._given, step.args), mapped(self._given, step.kwargs)
         if step.kind == "module":
             return self._layer(step, args, kwargs)
@@ -237,6 +237,7 @@ class _Following:
             return masked_call(step.target, name, self.graph, args, kwargs)
         if is_complex_call(step.target, args, kwargs):
             return complex_call(step.target, name, self.graph, args, kwargs)
+        args = (self.graph, *args) if step.target is standard else args
         handler = FUNCTIONS[step.target]
         if handler not in SWAPPED:
             convert = self._tensor(name) if handler not in RAW else in_order
@@ -246,9 +247,8 @@ class _Following:
     def _layer(self, step: TorchStep, args: Any, kwargs: Any) -> Any:
         part = self.module.get_submodule(step.target)
         require(not any(isinstance(value, Complex) for value in leaves((args, kwargs))), "of complex numbers")
-        build = layer_of(part)
+        parameters, build = dict(part.named_parameters()), layer_of(part)
         assert build is not None, "layers without counterparts are refused before"
-        parameters = dict(part.named_parameters())
         fixed = [name for name, parameter in parameters.items() if not parameter.requires_grad]
         if fixed and len(fixed) < len(parameters):
             raise Unsupported(
@@ -391,7 +391,7 @@ class _Following:
         return name in self.parameters and not self.parameters[name].requires_grad
 
     def _free(self, name: str) -> str:
-        """A name for what is no layer: weights are found by the layers' names, which nothing else may take."""
+        """A name for what is no layer: weights are found by layers' names."""
         return f"{name}_in" if name in self.paths else name
 
 

@@ -27,6 +27,7 @@ from taskflow.models.pytorch.calls import (
     numbers_like,
     tensors_of,
 )
+from taskflow.models.pytorch.draws import DRAWS, NOT_BY_SAMPLES, drawn
 from taskflow.models.pytorch.dropping import probability_of
 from taskflow.models.pytorch.own_gradients import functions_followed
 from taskflow.models.pytorch.places import calling_line
@@ -98,7 +99,7 @@ class TorchRecorder(TorchFunctionMode):
         for value in self.fixed.values():
             if value.tensor._version != value.version:
                 raise Unsupported(f"a constant of shape {tuple(value.tensor.shape)} is changed after it was used")
-        drop_unread(self.steps, output)
+        drop_unread(self.steps, output, self.writes.steps)
         return TorchRecording(self.steps, output, self.asked)
 
     def _bound(self, forward: Any, examples: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -137,6 +138,8 @@ class TorchRecorder(TorchFunctionMode):
         if self.paused:
             return func(*args, **kwargs)
         try:
+            if func in DRAWS or func in NOT_BY_SAMPLES:
+                return drawn(self, func, args, kwargs)
             if func in APART and (result := in_parts(self, func, args, kwargs)) is not NotImplemented:
                 return result
             return self._called("function", func, args, kwargs, func)
@@ -227,9 +230,11 @@ class TorchRecorder(TorchFunctionMode):
             raise Unsupported(f"{name_of(target)} in {self.inside or 'forward'} {WITHOUT_SHAPE[name]}")
         if name in ("copy_", INDEX_ASSIGNMENT) and (into := self.recipes.unset(given[0])) is not None:
             return self.writes.assigned(into, run, args)
-        if name == "copy_" and (view := self.writes.last_view(given[0])) is not None:
-            return self.writes.assigned(view, run, args)
-        if not kwargs and (part := self.writes.of_part(name, run, args)) is not None:
+        if changes and not kwargs and not self.tracked(given[0]):
+            self.writes.into_fixed(name, given[0])
+        if not kwargs and self.writes.stands_there(name, args):
+            return args[0]
+        if not kwargs and (part := self.writes.filled(name, run, args)) is not None:
             return part
         if name in QUERIES:
             result = run(*args, **kwargs)
@@ -248,8 +253,10 @@ class TorchRecorder(TorchFunctionMode):
         changed = [value for value, version in zip(given, before) if value._version != version]
         if not changed and plain_name(target) in SAME and any(result is value for value in given):
             return result  # such as x.float() of what is float32
-        self._forget(changed, kind, target)
+        self.writes.forget_others(changed, str(target) if kind == "module" else name_of(target))
         self.add(kind, target, referred, named, result, getattr(run, "training", True))
+        if any(result is value for value in changed):
+            self.writes.carry(result)
         return result
 
     def _returning(self, name: str, into: torch.Tensor) -> Any:
@@ -290,6 +297,8 @@ class TorchRecorder(TorchFunctionMode):
         """Compute what depends on nothing but fixed tensors."""
         name = getattr(target, "__name__", str(target))
         given = tensors_of((args, kwargs))
+        for value in () if name in QUERIES else given:
+            self.writes.require_fixed(value)
         older = {value.untyped_storage()._cdata for value in given} - self.own_storages.keys()
         if changes or name == "__set__" or is_in_place(target if kind == "function" else run, args, kwargs):
             into = kwargs.get("out", args[0] if args else None)
@@ -322,13 +331,14 @@ class TorchRecorder(TorchFunctionMode):
     def reference(self, value: torch.Tensor) -> Ref | Fixed:
         """Return what stands for a tensor in a recording."""
         if not self.tracked(value):
+            self.writes.require_fixed(value)
             if id(value) not in self.fixed or self.fixed[id(value)].version != value._version:
                 if id(value) in self.fixed:
                     raise Unsupported(f"a constant of shape {list(value.shape)} is changed after it was used")
                 name, recipe = self.names.get(id(value), ""), self.recipes.of(value)
                 self.fixed[id(value)] = Fixed(value, value._version, name, recipe)
             return self.fixed[id(value)]
-        if id(value) in self.stale:
+        if id(value) in self.stale and not self.writes.again(value):
             raise Unsupported(
                 f"{self.stale[id(value)]} changes in place what {self.inside or 'forward'} reads again by another view; "
                 "use an operation that returns a new tensor"
@@ -366,6 +376,7 @@ class TorchRecorder(TorchFunctionMode):
             return ref
 
         step.result = mapped(kept, result)
+        self.writes.note(step)
         if self.observe is not None:
             self.observe(step)
 
@@ -379,20 +390,6 @@ class TorchRecorder(TorchFunctionMode):
                 "that is written step by step, which would become as many operators, and there is none for such a scan; plan it "
                 "with shorter sequences (--set steps=), or write it with nn.LSTM"
             )
-
-    def _forget(self, changed: Sequence[torch.Tensor], kind: str, target: Any) -> None:
-        """Forbid reading other views of memory that a step changed in place."""
-        name = target if kind == "module" else name_of(target)
-        for value in changed:
-            storage = value.untyped_storage()._cdata
-            if storage in self.protected:
-                raise Unsupported(
-                    f"{name} in {self.inside or 'forward'} changes the {self.protected[storage]} in place; "
-                    "use an operation that returns a new tensor (inplace=False)"
-                )
-            for view in self.storages.get(storage, ()):
-                if view is not value:
-                    self.stale[id(view)] = str(name)
 
     def named(self, value: torch.Tensor) -> str:
         """Describe a tensor that no step has returned."""

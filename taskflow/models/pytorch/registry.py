@@ -69,8 +69,7 @@ def graph_of(*values: Any) -> Builder:
 @dataclass(frozen=True, slots=True, eq=False)
 class Stacked:
     """Tensors of one shape along a new first dimension, such as the last states of an LSTM's layers, or queries, keys and values of
-    one product. They are only put together where they are used together: the result has samples in its second dimension, so that
-    no micro-batches can go on from it."""
+    one product. They are only put together where they are used together."""
 
     parts: tuple[Tensor, ...]
 
@@ -150,12 +149,14 @@ class Hides:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patches:
-    """An array of which parts along one dimension have been written: ``parts`` by where they begin."""
+    """An array of which parts along one dimension have been written: ``parts`` by where they begin. With a ``step`` each has every
+    so-manieth element."""
 
     shape: tuple[int, ...]
     dim: int
     parts: dict[int, Tensor]
     name: str
+    step: int = 1
 
     @property
     def base(self) -> Tensor:
@@ -164,6 +165,8 @@ class Patches:
 
     def tensor(self) -> Tensor:
         """Return the whole. Raises Unsupported if some of it has never been written."""
+        if self.step > 1:
+            return self._in_turn()
         at = 0
         for start in sorted(self.parts):
             require(start == at, f"elements {at} to {start} of dimension {self.dim} are read, but never written")
@@ -171,6 +174,25 @@ class Patches:
         require(at == self.shape[self.dim], f"elements from {at} on of dimension {self.dim} are read, but never written")
         each = [self.parts[start] for start in sorted(self.parts)]
         return each[0] if len(each) == 1 else ops.concat(each, self.dim, name=self.name)
+
+    def _in_turn(self) -> Tensor:
+        """The whole of parts that take turns along the dimension."""
+        dim, count = self.dim, -(-self.shape[self.dim] // self.step)
+        whole = all(
+            start in self.parts and self.parts[start].shape[dim] == len(range(start, self.shape[dim], self.step))
+            for start in range(self.step)
+        )
+        require(whole, f"some of every {self.step} elements of dimension {dim} are read, but never written")
+        rows = []
+        for start in range(self.step):
+            one = self.parts[start]
+            if one.shape[dim] < count:  # the last row is not whole
+                one = ops.pad(one, (*[0] * (2 * (one.ndim - 1 - dim)), 0, 1), name=f"{self.name}.longer{start}")
+            rows.append(ops.reshape(one, (*one.shape[:dim], count, 1, *one.shape[dim + 1 :]), name=f"{self.name}.each{start}"))
+        joined = ops.concat(rows, dim + 1, name=f"{self.name}.rows")
+        longer = (*self.shape[:dim], count * self.step, *self.shape[dim + 1 :])
+        result = ops.reshape(joined, longer, name=self.name)
+        return result if longer == self.shape else ops.narrow(result, dim, 0, self.shape[dim], name=f"{self.name}.first")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -271,6 +271,7 @@ class RepeatedLayers:
                 moved.update({Ref(step.number, i): Ref(number, i) for i in range(len(step.values))})
                 copy = shifted(step, known, path, number, moved.__getitem__)
                 self.recorder.steps.append(copy)
+                self.recorder.writes.steps |= {number} if step.number in self.recorder.writes.steps else set()
                 if copy.kind == "parameter":
                     value = part.get_parameter(copy.target[len(path) + 1 :])
                     self.recorder.refs[id(value)], self.recorder.origins[id(value)] = Ref(number), value.grad_fn

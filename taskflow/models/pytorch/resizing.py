@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.registry import constant
+from taskflow.models.pytorch.registry import constant, graph_of, stands_for, tensor_of
 from taskflow.models.pytorch.site import Site, require
 from taskflow.operators.tensor import Tensor
 
@@ -58,6 +58,16 @@ def _repeated(site: Site, x: Tensor, times: list[int]) -> Tensor:
             again = ops.concat([alone] * count, dim + 1, name=f"{at}.again")
             x = ops.reshape(again, (*x.shape[:dim], count * x.shape[dim], *x.shape[dim + 1 :]), name=f"{at}.joined")
     return ops.reshape(x, whole, name=site.name)
+
+
+@stands_for("grid_sample", raw=True)
+def grid_sample(
+    name: str, input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None,
+) -> Tensor:
+    """Images at computed or fixed places between their pixels."""
+    require(len(input.shape) == 4, f"only of (N, C, H, W), not of {len(input.shape)} dimensions")
+    x, at = (tensor_of(value, graph_of(input, grid), name) for value in (input, grid))
+    return ops.grid_sample(x, at, mode, padding_mode, bool(align_corners), name=name)
 
 
 def pixel_shuffle(site: Site, m: Any, x: Tensor) -> Any:

@@ -8,7 +8,16 @@ from operator import index as whole_number
 from typing import Any
 
 from taskflow import operators as ops
-from taskflow.models.pytorch.registry import Later, Stacked, TurnedWeight, graph_of, stands_for, swapped, tensor_of
+from taskflow.models.pytorch.registry import (
+    Later,
+    Stacked,
+    TurnedWeight,
+    graph_of,
+    number_of,
+    stands_for,
+    swapped,
+    tensor_of,
+)
 from taskflow.models.pytorch.site import Held, Unsupported, require, started
 from taskflow.models.pytorch.steps import Fixed
 from taskflow.operators.tensor import Tensor
@@ -20,7 +29,7 @@ MOST_COPIES = 64  # of a tensor that is repeated by joining it with itself
 def _sizes(sizes: Sequence[Any]) -> tuple[int, ...]:
     """Sizes that are given one by one or in a sequence."""
     given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    return tuple(whole_number(size) for size in given)
+    return tuple(whole_number(int(number_of(size) or 0) if isinstance(size, Fixed) else size) for size in given)
 
 
 @stands_for("reshape", "view", later=True)

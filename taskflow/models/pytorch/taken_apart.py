@@ -313,3 +313,39 @@ def _mean_of_volumes(input: Any, output_size: Any) -> Any:
     one = output_size in (1, (1, 1, 1), [1, 1, 1]) and input.ndim == 5
     require(one, "adaptive_avg_pool3d: only of (N, C, T, H, W) into one part")
     return input.mean((2, 3, 4), keepdim=True)
+
+
+@apart("affine_grid")
+def _affine_grid(theta: Any, size: Sequence[int], align_corners: bool | None = None) -> Any:
+    require(len(size) == 4, f"affine_grid: only of (N, C, H, W), not of {len(size)} dimensions")
+    rows, columns = (torch.linspace(-1, 1, n, dtype=theta.dtype) * (1 if align_corners else (n - 1) / n) for n in size[2:])
+    at = torch.stack((columns.expand(size[2], -1), rows[:, None].expand(-1, size[3]), torch.ones(size[2], size[3])), -1)
+    return (at.to(theta.dtype).reshape(1, -1, 3) @ theta.transpose(1, 2)).reshape(size[0], size[2], size[3], 2)
+
+
+@apart("as_strided")
+def _as_strided(input: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
+    """Windows of rows, (N, windows, window, ...), that overlap, of (N, rows, ...) or (N, chunks, rows, ...), by places."""
+    shape, own, given = list(input.shape), list(input.stride()), list(stride)
+    if len(shape) == len(size) > 2 and own[1] == shape[2] * own[2]:  # chunks that lie one after the other
+        shape[1:3], own[1:3] = [shape[1] * shape[2]], [own[2]]
+    fits = storage_offset is None and len(size) == len(shape) + 1 > 2 and [*given[:1], *given[2:]] == own
+    fits = fits and [size[0], *size[3:]] == [shape[0], *shape[2:]] and given[1] > given[1] % own[1] == 0
+    step = given[1] // own[1] if fits else 1
+    require(fits and (size[1] - 1) * step + size[2] == shape[1], "as_strided: only for windows of rows that lie in turn in memory")
+    return input.reshape(shape).unfold(1, size[2], step).movedim(-1, 2)
+
+
+@apart("sort")
+def _sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    x = input.transpose(dim, -1)
+    x = x if x.is_floating_point() else x.to(torch.float32)  # whole numbers below 2**24
+    values, places = (x if descending else -x).topk(x.shape[-1])
+    values = values if descending else -values
+    whole = values if input.is_floating_point() else values.long()
+    return torch.return_types.sort((whole.transpose(dim, -1), places.transpose(dim, -1)))
+
+
+@apart("argsort")
+def _argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    return _sort(input, dim, descending)[1]

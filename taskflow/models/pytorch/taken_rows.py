@@ -60,7 +60,7 @@ def taken_or_put(recorder: Any, name: str, args: Any) -> TakenRows | torch.Tenso
     tokens = recorder.steps[taken.tokens.step].values[taken.tokens.index]
     given = (recorder.reference(x), taken.tokens, taken.token, recorder.reference(taken.rows))
     x.copy_(added_rows(x, tokens, taken.token, taken.rows))
-    recorder._forget([x], "function", added_rows)
+    recorder.writes.forget_others([x], "added_rows")
     recorder.add("function", added_rows, given, {}, x)
     return x  # type: ignore[no-any-return]
 

@@ -21,6 +21,7 @@ from taskflow.graph import OperatorGraph
 from taskflow.machine import host
 from taskflow.mapper import choose
 from taskflow.models.pytorch.calls import all_arguments
+from taskflow.models.pytorch.draws import SameDraws
 from taskflow.models.pytorch.dropping import probability_name
 from taskflow.models.pytorch.follow import WATCHING, Followed, Watch, follow
 from taskflow.models.pytorch.steps import TorchStep, leaves
@@ -28,6 +29,7 @@ from taskflow.models.pytorch.unread import result_of
 from taskflow.models.pytorch.weights import weights_of
 from taskflow.operators.flash_attention import FlashAttention
 from taskflow.operators.masked_scatter import MaskedScatter
+from taskflow.operators.noise import Noise
 from taskflow.operators.operator import Init
 from taskflow.operators.tensor import Tensor
 from taskflow.rules import SGD
@@ -89,10 +91,12 @@ def random_copy(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def without_dropout(graph: OperatorGraph) -> None:
-    """Disable dropout and stochastic depth in a graph."""
+    """Disable dropout and stochastic depth in a graph; all that draws draws the same numbers."""
     for number, node in enumerate(graph.nodes):
         if node.operator.kind in ("dropout", "stochastic_depth"):
             graph.nodes[number] = replace(node, operator=type(node.operator)(0.0))  # type: ignore[call-arg]
+        elif isinstance(node.operator, Noise):
+            graph.nodes[number] = replace(node, operator=replace(node.operator, alike=True))
         elif isinstance(node.operator, FlashAttention):
             graph.nodes[number] = replace(node, operator=replace(node.operator, dropout=0.0))
 
@@ -111,7 +115,7 @@ class _NoDropout(TorchFunctionMode):
 
 @contextmanager
 def no_dropout(module: nn.Module) -> Iterator[None]:
-    """Disable dropout of the module within the block."""
+    """Disable dropout of the module within the block, in which what is drawn is what graphs without dropout draw."""
     before: list[tuple[Any, str, float]] = []
     for part in module.modules():
         if (name := probability_name(part)) is not None:
@@ -121,7 +125,7 @@ def no_dropout(module: nn.Module) -> Iterator[None]:
     try:
         for part, name, _ in before:
             setattr(part, name, 0.0)
-        with _NoDropout():
+        with _NoDropout(), SameDraws():
             yield
     finally:
         for part, name, value in before:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,14 +31,15 @@ def without_checks() -> Iterator[None]:
             os.environ[CHECKS] = before
 
 
-def drop_unread(steps: list[TorchStep], output: Any) -> None:
-    """Mark the functions that return integers or truth values which nobody reads. No gradient goes through them."""
+def drop_unread(steps: list[TorchStep], output: Any, views: Set[int]) -> None:
+    """Mark the functions that return integers or truth values which nobody reads. No gradient goes through them. So are ``views``,
+    steps that only take a part of a tensor, perhaps to write there."""
     read = {leaf.step for leaf in leaves(output) if isinstance(leaf, Ref)}
     for step in reversed(steps):
         whole = step.kind == "function" and step.values and not any(
             value.is_floating_point() or value.is_complex() for value in step.values
         )
-        if whole and step.number not in read:
+        if (whole or step.number in views) and step.number not in read:
             step.kind = "unused"
         elif step.kind != "unused":
             read |= {leaf.step for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Ref)}

@@ -16,6 +16,7 @@ from torch import nn
 
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch.corners import at_corners
+from taskflow.models.pytorch.draws import SameDraws
 from taskflow.models.pytorch.exported import ExportedModule, difference_to_program
 from taskflow.models.pytorch.follow import WATCHING, Followed, follow
 from taskflow.models.pytorch.locate import located
@@ -125,11 +126,15 @@ def _flops(graph: OperatorGraph) -> float:
     return float(sum(node.operator.flops(node.specs, node.space) for node in graph))
 
 
+NO_WORK = ("cast", "constant")
+
+
 def _alike(a: OperatorGraph, b: OperatorGraph) -> bool:
-    """True if the operators have the same names and kinds, but for what verification adds, and for other types."""
+    """True if the operators have the same names and kinds, but for what verification adds, for other types, and for constants, of
+    which those with equal numbers are one."""
 
     def lines(graph: OperatorGraph) -> list[tuple[str, str]]:
-        return [(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING) and n.operator.kind != "cast"]
+        return [(n.name, n.operator.kind) for n in graph if not n.name.startswith(WATCHING) and n.operator.kind not in NO_WORK]
 
     return lines(a) == lines(b)
 
@@ -264,7 +269,7 @@ def _evaluated_alike(
     run.set_parameters({p.name: np.zeros(p.shape) for p in followed.graph.parameters if p.name.startswith(WATCHING)})
     found = run.evaluate_with(fed(followed, feeds), outputs)[1] or {}
     module.eval()
-    with torch.enable_grad():  # without, PyTorch's transformer layers leave out padding
+    with SameDraws(), torch.enable_grad():  # without, PyTorch's transformer layers leave out padding
         returned = call(module, [f.detach() if isinstance(f, torch.Tensor) else f for f in feeds])
     theirs = [v.detach().numpy() for v in leaves(returned) if isinstance(v, torch.Tensor) and v.is_floating_point()]
     for number, (y, b) in enumerate(zip(outputs, theirs if len(theirs) == len(outputs) else theirs[:1])):

@@ -1,98 +1,131 @@
-"""Writes into parts of tensors that forward makes: each is a step that returns the whole."""
+"""Writes into memory that several tensors share: a write into one is carried to the tensor that it is a part of, and others are
+taken anew from there when they are read."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from taskflow.models.pytorch.calls import INDEX_ASSIGNMENT
-from taskflow.models.pytorch.steps import Fixed, Ref, Unset, leaves, mapped
+from taskflow.models.pytorch.parts import indices_of
+from taskflow.models.pytorch.recipes import plain_name
+from taskflow.models.pytorch.site import Unsupported
+from taskflow.models.pytorch.steps import Fixed, Ref, TorchStep, Unset, leaves, mapped, name_of
 
-IN_PLACE = {
-    f"{before}{name}{after}": f"{around}{name}{around}" for name in ("add", "sub", "mul")
-    for before, after, around in (("__i", "__", "__"), ("", "_", ""))
+RESHAPED = {
+    "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel",
 }
-"""Functions that change a tensor in place, and those that return the new one."""
+TURNED = {"transpose", "swapaxes", "swapdims", "t", "T", "mT"}
 
 
-def _indices(index: Any) -> tuple[Any, ...]:
-    """Of each axis, but for those that an ellipsis stands for."""
-    every = index if isinstance(index, tuple) else (index,)
-    return tuple(one for one in every if one is not Ellipsis)
+def as_it_is(value: Any) -> Any:
+    """A fixed tensor into which forward writes next."""
+    return value
+
+
+class View(NamedTuple):
+    """A tensor in the memory of another, ``base``: what a function makes of it with these other arguments."""
+
+    base: torch.Tensor
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def index(self) -> Any:
+        """The index that takes it from its base; None for other functions."""
+        return self.args[0] if self.target is torch.Tensor.__getitem__ else None
 
 
 class Writes:
-    """Writes of the module of a `TorchRecorder`."""
+    """Views and writes of the module of a `TorchRecorder`."""
 
     def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
-        self.done: dict[int, tuple[torch.Tensor, Any]] = {}  # parts that were changed in place, by identity: of what, where
+        self.views: dict[int, View] = {}  # by the view's identity
+        self.steps: set[int] = set()  # those that return views
+        self.fixed: dict[int, str] = {}  # memory of fixed tensors that is computed from some write on: what wrote
 
-    def last_view(self, value: torch.Tensor, again: bool = False) -> tuple[torch.Tensor, Any] | None:
-        """What a tensor is a part of, with its index, if nobody has read it: the step that has taken it is none, but where it is
-        read ``again``."""
-        ref = self.recorder.refs.get(id(value))
-        step = self.recorder.steps[ref.step] if ref is not None else None
-        if step is None or step.target is not torch.Tensor.__getitem__ or len(step.args) != 2:
-            return None
-        of, index = step.args
-        if not isinstance(of, Ref) or any(isinstance(leaf, (Ref, Fixed)) for leaf in leaves(index)):
-            return None
-        if any(leaf == ref for later in self.recorder.steps[step.number :] for leaf in leaves((later.args, later.kwargs))):
-            return None
-        if again:
-            return self.recorder.steps[of.step].values[of.index], index
-        step.kind = "unused"
-        del self.recorder.refs[id(value)]
-        self.recorder.kept.append(value)
-        return self.recorder.steps[of.step].values[of.index], index
+    def note(self, step: TorchStep) -> None:
+        """Note which results of a function lie in the memory of its first argument."""
+        if step.kind != "function" or not step.args or not isinstance(step.args[0], Ref):
+            return
+        base, rest = self._value(step.args[0]), step.args[1:]
+        if any(isinstance(leaf, (Ref, Fixed)) for leaf in leaves((rest, step.kwargs))):
+            return
+        several = indices_of(plain_name(step.target), step.values, *rest[:1], **self._divided(step, base)) or ()
+        found: list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = []
+        found += [(part, torch.Tensor.__getitem__, (index,), {}) for part, index in several]
+        if not found and len(step.values) == 1:
+            index = _index(name_of(step.target), base.ndim, *rest, **step.kwargs)
+            plain = (step.target, rest, step.kwargs) if index is None else (torch.Tensor.__getitem__, (index,), {})
+            found.append((step.values[0], *plain))
+        for part, target, args, kwargs in found:
+            if part is not base and _memory(part) == _memory(base):
+                self.views[id(part)] = View(base, target, args, kwargs)
+                self.steps.add(step.number)
 
-    def of_part(self, name: str, run: Any, args: Any) -> torch.Tensor | None:
-        """Write into a part of a tensor, and return what the function of that name returns; None for another function."""
-        if name == INDEX_ASSIGNMENT and self._is_done(args):
-            return args[0]  # type: ignore[no-any-return]
-        part = self._filled(name, run, args)
-        return self._changed(name, run, args) if part is None else part
+    def carry(self, written: torch.Tensor) -> None:
+        """Carry what was written into a view to the tensors that it is a part of, as far as is known how."""
+        while (view := self.views.get(id(written))) is not None:
+            new, back = self.recorder.refs[id(written)], _back(view)
+            if view.index is not None:
+                self._put(view, new)
+            elif back is not None:
+                above = self.views.get(id(view.base))
+                self.recorder.add("function", back[0], (new, *back[1]), {}, view.base)
+                self.views.pop(id(view.base), None)  # which is no view of its own view
+                self.views |= {} if above is None else {id(view.base): above}
+            else:
+                return
+            written = view.base
 
-    def _filled(self, name: str, run: Any, args: Any) -> torch.Tensor | None:
-        """Fill a part of a tensor that nobody has read, ``x[2:4].zero_()``, with a number; None for another function, or for what
-        is no such part of a tensor that was made on the way."""
-        fills = (name == "zero_" and len(args) == 1) or (name == "fill_" and len(args) == 2 and isinstance(args[1], (int, float)))
-        memory = args[0].untyped_storage()._cdata if fills else None
-        if not fills or memory in self.recorder.protected or (view := self.last_view(args[0])) is None:
+    def again(self, value: torch.Tensor) -> bool:
+        """Take a view anew from what it is a part of, where that was written into since; False for what is no view."""
+        if (view := self.views.get(id(value))) is None:
+            return False
+        base = self.recorder.reference(view.base)
+        self.recorder.add("function", view.target, (base, *view.args), view.kwargs, value)
+        return True
+
+    def filled(self, name: str, run: Any, args: Any) -> torch.Tensor | None:
+        """Write a number, or another tensor, into a part of a tensor; None for another function, or what is no such part."""
+        number = name == "zero_" or (name == "fill_" and len(args) == 2 and isinstance(args[1], (int, float)))
+        view = self.views.get(id(args[0])) if number or name == "copy_" else None
+        if view is None or view.index is None or _memory(args[0]) in self.recorder.protected:
             return None
-        self._forget(view[0], args[0], name)
-        return self.assigned(view, lambda *_: run(*args), (args[0], args[1] if name == "fill_" else 0.0))
+        value = mapped(self.recorder.reference_in_nest, args[1] if len(args) > 1 else 0.0)
+        self.recorder.reference(view.base)  # as it is now
+        run(*args)
+        self.forget_others([args[0]], name)
+        self._put(view, value)
+        self.recorder.stale[id(args[0])] = name
+        self.carry(view.base)
+        return args[0]  # type: ignore[no-any-return]
 
-    def _changed(self, name: str, run: Any, args: Any) -> torch.Tensor | None:
-        """Change a part of a tensor in place, ``x[1:] += y``, where nobody has read the part: a new part is written into the whole.
-        None for what is no such change of a tensor that was made on the way."""
-        plain = getattr(torch.Tensor, IN_PLACE.get(name, ""), None)
-        if plain is None or not isinstance(args[0], torch.Tensor):
-            return None
-        memory = args[0].untyped_storage()._cdata
-        if memory in self.recorder.protected or (view := self.last_view(args[0], True)) is None or view[0].shape == args[0].shape:
-            return None
-        if any(not isinstance(one, slice) or one.step not in (None, 1) for one in _indices(view[1])):
-            return None  # no part that can be written into the whole
-        result = self.recorder._written("function", plain, args, {}, plain)
-        self._forget(view[0], args[0], name)
-        part = self.assigned(view, lambda *_: run(*args), (args[0], result))
-        self.recorder.refs[id(part)], self.recorder.origins[id(part)] = self.recorder.refs[id(result)], part.grad_fn
-        self.done[id(part)] = view
-        return part
+    def stands_there(self, name: str, args: Any) -> bool:
+        """True for an assignment of a part to where it is, such as the end of ``x[1:] += y``."""
+        view = self.views.get(id(args[2])) if name == INDEX_ASSIGNMENT else None
+        return view is not None and view.base is args[0] and bool(view.index is not None and _same(view.index, args[1]))
 
-    def _is_done(self, args: Any) -> bool:
-        """True for an assignment of what stands there already: the end of ``x[1:] += y``."""
-        whole, index = self.done.get(id(args[2]), (None, None))
-        return whole is args[0] and bool(index == args[1])
+    def into_fixed(self, name: str, into: torch.Tensor) -> None:
+        """Let a fixed tensor that was made on the way be computed from here on, as a part of it is written."""
+        fresh = _memory(into) in self.recorder.own_storages and id(into) not in self.recorder.fixed
+        if name != INDEX_ASSIGNMENT or not fresh or self.recorder.recipes.reads(into) or into._is_view():
+            return
+        copied = self.recorder._fixed("function", torch.Tensor.clone, (into,), {}, torch.Tensor.clone, False)
+        self.fixed[_memory(into)] = name
+        self.recorder.add("function", as_it_is, (self.recorder.reference(copied),), {}, into)
 
-    def _forget(self, whole: torch.Tensor, part: torch.Tensor, name: str) -> None:
-        """Forbid reading other views of memory that is written into."""
-        for other in self.recorder.storages.get(part.untyped_storage()._cdata, ()):
-            if other is not whole and other is not part:
-                self.recorder.stale[id(other)] = name
+    def require_fixed(self, value: torch.Tensor) -> None:
+        """Raise Unsupported for a fixed tensor in whose memory something computed was written."""
+        if self.fixed and value.layout is torch.strided and _memory(value) in self.fixed and not self.recorder.tracked(value):
+            raise Unsupported(
+                f"{self.fixed[_memory(value)]} changes in place what {self.recorder.inside or 'forward'} reads again by another "
+                "view; use an operation that returns a new tensor"
+            )
 
     def assigned(self, into: tuple[torch.Tensor, Any], run: Any, args: Any) -> torch.Tensor:
         """Write a part of an array that was made without numbers: the whole has a new value from there on."""
@@ -105,3 +138,71 @@ class Writes:
         self.recorder.kept += [whole, args[0]]
         self.recorder.add("function", torch.Tensor.__setitem__, (before, index, value), {}, whole)
         return args[0]  # type: ignore[no-any-return]
+
+    def forget_others(self, changed: Sequence[torch.Tensor], name: str) -> None:
+        """Forbid reading other views of memory that a step changed in place, as they are."""
+        for value in changed:
+            storage = value.untyped_storage()._cdata
+            if storage in self.recorder.protected:
+                raise Unsupported(
+                    f"{name} in {self.recorder.inside or 'forward'} changes the {self.recorder.protected[storage]} in place; "
+                    "use an operation that returns a new tensor (inplace=False)"
+                )
+            if value.requires_grad and not torch.is_grad_enabled():
+                raise Unsupported(
+                    f"{name} in {self.recorder.inside or 'forward'} changes a tensor in place where no gradients are recorded, so "
+                    "that its gradient is another one than of what it computes; use an operation that returns a new tensor"
+                )
+            for view in self.recorder.storages.get(storage, ()):
+                if view is not value:
+                    self.recorder.stale[id(view)] = name
+
+    def _value(self, ref: Ref) -> torch.Tensor:
+        return self.recorder.steps[ref.step].values[ref.index]  # type: ignore[no-any-return]
+
+    def _put(self, view: View, value: Any) -> None:
+        """A step that writes a value where a view lies."""
+        before = self.recorder.refs[id(view.base)]
+        self.recorder.add("function", torch.Tensor.__setitem__, (before, view.index, value), {}, view.base)
+
+    @staticmethod
+    def _divided(step: TorchStep, base: torch.Tensor) -> dict[str, Any]:
+        """The dimension along which a function divides a tensor."""
+        dim = step.kwargs.get("dim", step.args[2] if len(step.args) > 2 else 0)
+        return {"dim": dim} if plain_name(step.target) != "unbind" or "dim" in step.kwargs else {}
+
+
+def _memory(value: torch.Tensor) -> int:
+    return value.untyped_storage()._cdata
+
+
+def _index(name: str, rank: int, *args: Any, **options: Any) -> Any:
+    """The index that takes what ``select`` and ``narrow`` take; that of an index by slices and whole numbers."""
+    if name == "getitem":
+        every = args[0] if isinstance(args[0], tuple) else (args[0],)
+        plain = all(type(part) is int or part is Ellipsis or isinstance(part, slice) for part in every)
+        return args[0] if plain else None
+    if name in ("select", "narrow") and not options and type(args[0]) is int:
+        part = args[1] if name == "select" else slice(args[1], args[1] + args[2])
+        return (*[slice(None)] * (args[0] % rank), part)
+    return None
+
+
+def _back(view: View) -> tuple[Any, tuple[Any, ...]] | None:
+    """The function, with its arguments, that makes the base of a view of as many numbers; None for other views."""
+    name = name_of(view.target)
+    if name in RESHAPED:
+        return torch.Tensor.reshape, (tuple(view.base.shape),)
+    if name in TURNED:
+        return torch.Tensor.transpose, view.args or ((0, 1) if name in ("t", "T") else (-2, -1))
+    if name in ("permute", "movedim") and not view.kwargs:
+        places = torch.empty((1,) * view.base.ndim).as_strided((1,) * view.base.ndim, (*range(1, view.base.ndim + 1),))
+        order = [stride - 1 for stride in view.target(places, *view.args).stride()]
+        return torch.Tensor.permute, tuple(sorted(range(len(order)), key=order.__getitem__))
+    return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    """True for equal indices."""
+    a, b = (index if isinstance(index, tuple) else (index,) for index in (one, other))
+    return len(a) == len(b) and all(type(x) is type(y) and bool(x == y) for x, y in zip(a, b))

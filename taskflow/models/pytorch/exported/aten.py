@@ -86,6 +86,12 @@ def _layer_norm(
     return F.layer_norm(input, tuple(normalized_shape), weight, bias, eps)
 
 
+@_is("grid_sampler", "grid_sampler_2d")
+def _grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
+    mode, padding = ("bilinear", "nearest", "bicubic")[interpolation_mode], ("zeros", "border", "reflection")[padding_mode]
+    return F.grid_sample(input, grid, mode, padding, align_corners)
+
+
 @_is("native_layer_norm")
 def _native_layer_norm(input: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
     return F.layer_norm(input, tuple(normalized_shape), weight, bias, eps), None, None
