@@ -15,7 +15,7 @@ from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, seconds, tell
-from taskflow.export import TARGETS, Exported, exported, kept_gradients
+from taskflow.export import TARGETS, Exported, exported, kept_gradients, require_running
 from taskflow.mapper import Strategy
 from taskflow.writing import replacing
 
@@ -57,7 +57,9 @@ def export_command(
         kept = kept_gradients(target, problem.graph, problem.memory_check, found.nearest)
         stays = f"{target} keeps gradients until the update: {nbytes(kept)} more than predicted, since the plan has one micro-batch"
         found = replace(found, notes=(*found.notes, *_of_rule(str(problem.made_from.get("rule")), target), *[stays] * (kept > 0)))
-    fine = nearest or not found.differences
+        fine = nearest or not found.differences
+        if fine:
+            require_running(problem.graph, found, target)
     written = _write(found, Path(out)) if fine else []
     if as_json:
         emit({

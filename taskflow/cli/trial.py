@@ -20,7 +20,7 @@ from taskflow.cli.problem import Problem, describe, named_strategy, plan_problem
 from taskflow.cli.progress import working
 from taskflow.cli.sections import SectionedCommand
 from taskflow.cli.tables import nbytes, render, seconds, tell
-from taskflow.export import Exported, exported
+from taskflow.export import Exported, exported, require_running
 from taskflow.mapper import Strategy, as_content, paths_of, plan_of, samples, save
 from taskflow.trial import PLANS, SCRIPT_NAME, TriedNetwork, script_text, tried_network
 from taskflow.writing import json_text, path_text, replacing, unwritable
@@ -161,6 +161,7 @@ def _candidate(problem: Problem, name: str) -> Candidate:
     try:
         strategy = named_strategy(problem, name)
         found = exported(problem.graph, strategy, "torch", "plan.py")
+        require_running(problem.graph, found, "torch")
     except ValueError as error:
         raise ValueError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from error
     return Candidate(name, found.nearest, found, describe(problem, found.nearest))

@@ -14,11 +14,13 @@ from taskflow.export.export import (
     exported,
     nearest_plan,
     require_exportable,
+    require_running,
 )
 from taskflow.export.mesh import Mesh, mesh_of
 from taskflow.export.restrict import Framework, constraints_for, kept_gradients, nearest_within, target
 
 __all__ = [
     "PROGRAM_OF", "RESTRICTING", "TARGETS", "Difference", "Exported", "Framework", "Mesh", "constraints_for", "exported",
-    "kept_gradients", "mesh_of", "nearest_plan", "nearest_within", "require_exportable", "target",
+    "kept_gradients", "mesh_of", "nearest_plan", "nearest_within", "require_exportable", "require_running",
+    "target",
 ]

@@ -55,6 +55,15 @@ def exported(graph: OperatorGraph, strategy: Strategy, target: str, file: str) -
     return replace(found, differences=(split, *found.differences))
 
 
+def require_running(graph: OperatorGraph, found: Exported, target: str) -> None:
+    """Raise ValueError if the network's code fails on the pieces that an exported module gives it. Only PyTorch's modules have code
+    beside that of their layers; each takes a second or more to be called without numbers."""
+    if target == "torch":
+        from taskflow.export.pytorch.without_numbers import require_running as of_module
+
+        of_module(graph, str(next(iter(found.files.values()))), found.ranks)
+
+
 def require_exportable(graph: OperatorGraph, target: str) -> None:
     """Raise ValueError, or ImportError without PyTorch, if no plan of a network can be exported to a framework: before anybody
     searches for one."""

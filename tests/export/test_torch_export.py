@@ -20,10 +20,10 @@ import unusual  # noqa: E402
 from beside import TOLERANCE, check, in_taskflow  # noqa: E402
 
 import taskflow  # noqa: E402
-from taskflow.export import exported  # noqa: E402
+from taskflow.export import exported, require_running  # noqa: E402
 from taskflow.export.pytorch.units import units_of  # noqa: E402
 from taskflow.mapper import HadAgain  # noqa: E402
-from taskflow.models.pytorch import sites_of  # noqa: E402
+from taskflow.models.pytorch import origin_of, sites_of  # noqa: E402
 
 
 def plan_for(name: str, plan: str, ranks: int, nearest: bool = False) -> tuple[taskflow.OperatorGraph, taskflow.Strategy, str]:
@@ -375,3 +375,36 @@ def test_the_nearest_to_a_random_plan_trains_as_pytorch_alone(name: str, seed: i
     found = exported(graph, strategy, "torch", "parallel.py")
     assert found.differences
     check(tmp_path, name, found.files["parallel.py"], found.ranks)
+
+
+class Windows(torch.nn.Module):
+    """Turns its channels, which ``t`` cuts, as Swin does its windows: DTensor refuses the view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(8, 64, bias=False), torch.nn.Linear(64, 8, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.first(x).view(8, 2, 4, 8).transpose(1, 2).contiguous().view(-1, 2, 8).view(8, 64))
+
+
+@pytest.mark.parametrize("plan", ["t2", "d2"])
+def test_code_that_fails_on_pieces_is_refused_at_the_export(plan: str) -> None:
+    graph = taskflow.from_torch(Windows(), torch.zeros(8, 8))
+    found = exported(graph, taskflow.choose(plan, graph, taskflow.load_machine("p100", 2))[0], "torch", "parallel.py")
+    if plan == "d2":
+        require_running(graph, found, "torch")
+        return
+    with pytest.raises(ValueError, match=r"the code of Windows does not work on pieces .*test_torch_export.*export a plan that"):
+        require_running(graph, found, "torch")
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt", "resnet"])
+def test_code_that_works_on_pieces_is_called_without_a_trace(name: str) -> None:
+    graph = networks.graph(name)
+    before = {key: value.clone() for key, value in origin_of(graph).module.state_dict().items()}
+    found = exported(graph, taskflow.choose("t2", graph, taskflow.load_machine("p100", 2))[0], "torch", "parallel.py")
+    require_running(graph, found, "torch")
+    assert not torch.distributed.is_initialized()
+    after = origin_of(graph).module.state_dict()
+    assert all(type(after[key]) is type(value) and torch.equal(after[key], value) for key, value in before.items())
