@@ -11,9 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from taskflow.graph import OperatorGraph
-from taskflow.models.pytorch import require_origin, sites_of
-from taskflow.models.pytorch.exported import ExportedModule
-from taskflow.models.pytorch.places import place_text, raising_line
+from taskflow.models.pytorch import place_text, raising_line, require_origin, sites_of
 
 OF_MESHES = ("__init__", "_flatten", "_unflatten", "__getitem__")
 
@@ -23,6 +21,8 @@ def require_running(graph: OperatorGraph, text: str, ranks: int) -> None:
     plans that cut no layers, pipelines, and modules that need numbers even alone. Changes nothing outside; in a process that has
     a process group it does nothing."""
     import torch.distributed as dist
+
+    from taskflow.models.pytorch.exported import ExportedModule
 
     module = require_origin(graph).module
     if isinstance(module, ExportedModule) or dist.is_initialized():

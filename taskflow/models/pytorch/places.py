@@ -6,12 +6,13 @@ import linecache
 import os
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
 
-import torch
-
-_NOT_THEIRS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+_NOT_THEIRS = tuple(
+    os.path.dirname(spec.origin) + os.sep for spec in map(find_spec, ("torch", __package__)) if spec is not None and spec.origin
+)
 _LIBRARY = os.path.dirname(os.__file__) + os.sep  # decorators, context managers
 
 
