@@ -206,7 +206,7 @@ def test_configs(config: dict[str, Any], said: list[str], hf: Any) -> None:
         "rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
         "original_max_position_embeddings": 64,
     }), "changes the buffer model.rotary_emb.inv_freq"),
-    (MIXTRAL | dict(router_jitter_noise=0.1), "draws random numbers by itself"),
+    (MIXTRAL | dict(router_jitter_noise=0.1), "does in evaluation what it does not do in training"),
     (BERT | dict(architectures=["BertForSequenceClassification"], num_labels=1), "regression; choose loss=mse_loss"),
     (BERT | dict(architectures=["BertForSequenceClassification"], problem_type="multi_label_classification"), "binary cross-"),
     (HUBERT | dict(architectures=["HubertForCTC"], vocab_size=32), "trained by CTC, a loss that there is not here; choose loss=ms"),
