@@ -7,8 +7,8 @@ Networks of tests/export/networks.py, somewhat larger, and of own_networks.py. T
 median of all steps, each until the slower rank is done, the update (SGD with momentum) included. Other programs on the machine
 disturb all of this, the probe as much as the steps. ``--probes FILE ...``: those instead of new ones. Behind the rounds some
 steps of each plan are traced and read back: the last columns have the part of the traced step that has a name, and what a plan is
-predicted to take once the run of another plan of its network was read back (mean error over these). ``--networks mixer convnext
-lstm t5``: networks that the probe was not made with.
+predicted to take once the run of another plan of its network was read back (mean error over these). ``--networks bert mobilenet
+unet dlrm``: networks that the probe was not made with.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLANS = {
     "mixer": [*SHARED, "t2", "p2 mb2"], "convnext": [*SHARED, "t2", "p2 mb2"], "lstm": SHARED, "t5": [*SHARED, "t2"],
     "bert": [*SHARED, "t2", "p2 mb2"], "mobilenet": SHARED, "unet": [*SHARED, "p2 mb2"], "dlrm": [*SHARED, "t2"],
 }  # fmt: skip
-OTHERS = ("mixer", "convnext", "lstm", "t5", "bert", "mobilenet", "unet", "dlrm")  # networks that the probe was not made with
+OTHERS = ("mixer", "convnext", "lstm", "t5", "bert", "mobilenet", "unet", "dlrm")  # beside those that the probe was made with
 SIZES: dict[str, dict[str, int]] = {
     "llama": {"width": 256, "heads": 8, "depth": 2}, "gpt": {"width": 256, "heads": 8, "depth": 2},
     "mixtral": {"width": 128, "depth": 2}, "resnet": {"channels": 48}, "vit": {}, "mlp": {},
