@@ -32,6 +32,7 @@ from typing import Any
 
 import taskflow
 from taskflow.export import exported
+from taskflow.export.pytorch.without_numbers import real_meshes
 from taskflow.mapper import ShardedSync, Strategy
 from taskflow.models.huggingface import from_config, module_of
 from taskflow.optimizer import make_evaluator
@@ -115,7 +116,7 @@ def _run(
     shapes: dict[str, tuple[int, ...]] = {}
     try:
         memory = _memory()
-        with _real_meshes(parallel), FakeTensorMode(allow_non_fake_inputs=True), memory, _shapes_apart(memory), _all_to_all():
+        with real_meshes(parallel), FakeTensorMode(allow_non_fake_inputs=True), memory, _shapes_apart(memory), _all_to_all():
             model = parallel.parallelize(module_of(config, weights=True), "cpu")
             optimizer: torch.optim.Optimizer = (
                 torch.optim.Adam(model.parameters()) if rule == "adam" else torch.optim.SGD(model.parameters(), 0.1, 0.9)
@@ -269,30 +270,6 @@ def _all_to_all() -> Iterator[None]:
         yield
     finally:
         placement_types.shard_dim_alltoall = before
-
-
-@contextmanager
-def _real_meshes(parallel: Any) -> Iterator[None]:
-    """Meshes are made of real tensors, since what they hold are ranks."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-    from torch.distributed.device_mesh import DeviceMesh
-
-    def real(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(*given: Any, **named: Any) -> Any:
-            with unset_fake_temporarily():
-                return make(*given, **named)
-
-        return made
-
-    before = {name: getattr(DeviceMesh, name) for name in ("__init__", "_flatten", "_unflatten", "__getitem__")}
-    parallel.init_device_mesh = real(parallel.init_device_mesh)
-    for name, make in before.items():
-        setattr(DeviceMesh, name, real(make))
-    try:
-        yield
-    finally:
-        for name, make in before.items():
-            setattr(DeviceMesh, name, make)
 
 
 def _noting(shapes: dict[str, tuple[int, ...]], path: str) -> Callable[..., None]:

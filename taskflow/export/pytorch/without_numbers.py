@@ -52,7 +52,7 @@ def _error(generated: Any, module: Any, inputs: Sequence[tuple[str, Any]], ranks
         UnsupportedFakeTensorException,
     )
 
-    with _one_of(ranks), _real_meshes(generated), FakeTensorMode(allow_non_fake_inputs=True):
+    with _one_of(ranks), real_meshes(generated), FakeTensorMode(allow_non_fake_inputs=True):
         try:
             _without_numbers(module)(**{name: _fake(tensor) for name, tensor in inputs})
         except Exception:
@@ -109,8 +109,8 @@ def _one_of(ranks: int) -> Iterator[None]:
 
 
 @contextmanager
-def _real_meshes(generated: Any) -> Iterator[None]:
-    """Meshes are made of real tensors, since what they hold are ranks."""
+def real_meshes(generated: Any) -> Iterator[None]:
+    """A context in which a generated module and PyTorch make meshes of real tensors: what they hold are ranks."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.distributed.device_mesh import DeviceMesh
 

@@ -60,9 +60,8 @@ class ShardedPasses:
         self, plan: HybridPlan, number: int, alone: bool, groups: WeightGroups, starts: Array | float = 0.0
     ) -> tuple[float, float, float]:
         """Return the seconds of a forward and a backward pass of a stage, and for how long reductions take the links after the
-        latter. ``alone``: whether the step has no other passes, so
-        that each task takes what it takes by itself. ``starts``: seconds in which the host of each pass starts collectives that are
-        not of weights."""
+        latter. ``alone``: whether the step has no other passes, so that each task takes what it takes by itself. ``starts``:
+        seconds in which the host of each pass starts collectives that are not of weights."""
         found = self.sums.sums(plan)
         layers = self._layers_of(plan, number)
         walk, runs, name = self._walk(plan, number, layers)
