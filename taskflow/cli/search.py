@@ -14,6 +14,7 @@ from taskflow.cli import completing
 from taskflow.cli.beside import beside, beside_table, better
 from taskflow.cli.budgets import NEXT_SHARE, CommandBudget
 from taskflow.cli.constraints import constraint_options, require_target, taken_from, target_option
+from taskflow.cli.dealing import dealing, faster_of_both
 from taskflow.cli.experts import experts_sentence
 from taskflow.cli.next_best import write_next_best
 from taskflow.cli.options import budget_option, emit, output_options, problem_options, seed_option, writable
@@ -110,7 +111,11 @@ def search_command(
         run_search, algorithm=algorithm, seed=seed, quiet=silent, space=space, memory=memory, workers=workers,
         target=target, products=products or "",
     )
-    found = searched(problem, budget=limit, starts=[named_strategy(problem, name, seed) for name in dict.fromkeys(starts)])
+    begins = [named_strategy(problem, name, seed) for name in dict.fromkeys(starts)]
+    deals = algorithm == "guided" and not begins and not constraints.rules
+    problem, found = faster_of_both(
+        problem, dealing(problem, target) if deals else None, lambda of, part: searched(of, budget=part, starts=begins), limit
+    )
     unsaved = _saved(problem, found, out)
     beside_it = beside(problem, spending.beside, silent)
     if algorithm == "guided" and target is None and memory and space == SpaceOptions():
@@ -126,7 +131,9 @@ def search_command(
     ) if top > 1 and not interrupted else []
     row["constraints"] = [str(rule) for rule in constraints.rules]
     row["also_for"] = smaller = [] if interrupted else [
-        _smaller(fewer, str(out), partial(searched, budget=spending.whole)) for fewer in smaller_problems
+        _smaller(fewer, str(out), lambda fewer: faster_of_both(
+            fewer, dealing(fewer, target) if deals else None, lambda of, part: searched(of, budget=part), spending.whole
+        )) for fewer in smaller_problems
     ]
     if as_json:
         emit(row)
@@ -169,13 +176,13 @@ def _of_fewer(problem: Problem, count: int, asked: dict[str, Any]) -> Problem:
     return make_problem(**{**asked, "devices": devices, "batch": problem.graph.nodes[0].space.shape[0]})
 
 
-def _smaller(fewer: Problem, out: str, searched: Callable[[Problem], SearchResult]) -> dict[str, Any]:
+def _smaller(fewer: Problem, out: str, searched: Callable[[Problem], tuple[Problem, SearchResult]]) -> dict[str, Any]:
     """Search for a plan on fewer devices, and write it beside ``out``. ``why`` there is none, or no file: what was found for all
     devices is not lost with it."""
     devices = len(fewer.machine.processors)
     row: dict[str, Any] = {"devices": devices, "iteration_seconds": None, "file": None, "why": None}
     try:
-        found = searched(fewer)
+        fewer, found = searched(fewer)
     except ValueError as error:
         return {**row, "why": str(error)}
     file = str(for_processors(out, devices))

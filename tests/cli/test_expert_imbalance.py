@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from taskflow.cli.dealing import dealing, faster_of_both
 from taskflow.cli.main import main
+from taskflow.cli.problem import Problem, make_problem
+from taskflow.mapper import HybridParallel, map_graph
+from taskflow.optimizer import Budget, SearchResult, search
 
 ASKED = ["mixtral", "--size", "small", "--set", "steps=64", "--batch", "4", "-m", "h100", "-n", "2", "--rule", "adam"]
 
@@ -46,6 +51,44 @@ def test_a_plan_s_file_has_the_factor_and_is_read_with_it(tmp_path: Path) -> Non
     assert found["experts"]["imbalance"] == 1.5
     assert json.loads(Path(file).read_text())["made_from"]["expert_imbalance"] == 1.5
     assert row("explain", file)["iteration_seconds"] == found["iteration_seconds"]
+
+
+MANY = [
+    "mixtral", "--size", "small", *(word for size in ("hidden=512", "heads=8", "inner=4096", "experts=64", "layers=2", "steps=512")
+                                    for word in ("--set", size)),
+    "--batch", "32", "--dtype", "bf16", "--rule", "adam", "--budget", "20p",
+]  # fmt: skip
+
+
+def test_a_search_deals_experts_where_that_is_faster(tmp_path: Path) -> None:
+    file = str(tmp_path / "plan.json")
+    found = row("search", *MANY, "-m", "h100", "-n", "8", "--out", file)
+    assert found["experts"]["imbalance"] == 1 and found["experts"]["dealt"] > 1 and found["proposals"] == 20
+    assert found["iteration_seconds"] < row("search", *MANY, "-m", "h100", "-n", "8", "--start", "data")["iteration_seconds"]
+    assert json.loads(Path(file).read_text())["made_from"]["expert_imbalance"] == 1
+    assert row("explain", file)["iteration_seconds"] == found["iteration_seconds"]
+
+
+@pytest.mark.parametrize(("model", "machine", "devices"), [("mixtral", "host", 2), ("mixtral", "h100", 1), ("moe", "h100", 2)])
+def test_experts_stay_as_they_are_on_cpus_on_one_device_and_where_they_have_places(model: str, machine: str, devices: int) -> None:
+    assert dealing(make_problem(model, machine, devices, 8, "small", "adam", settings={}), None) is None
+
+
+def test_a_plan_that_deals_no_experts_is_one_of_the_network_without_places() -> None:
+    of = make_problem("mixtral", "h100", 2, 8, "small", "adam", settings={"steps": "64"})
+    dealt = dealing(of, None)
+    assert dealt is not None
+    placed = map_graph(HybridParallel("d2 mb4 zero1"), dealt.graph, dealt.machine)
+
+    def searched(problem: Problem, budget: Budget) -> SearchResult:
+        if problem is of:
+            raise ValueError("nothing fits")
+        found = search(problem.graph, problem.machine, budget=budget, use=problem.evaluator)
+        return replace(found, strategy=placed, seconds=problem.evaluator.set(placed))
+
+    best, found = faster_of_both(of, dealt, searched, Budget(proposals=4))
+    assert best is of and str(found.strategy.plan) == str(placed.plan)
+    assert found.seconds == of.evaluator.set(found.strategy) and found.proposals <= 2
 
 
 def test_fit_names_it() -> None:
