@@ -80,6 +80,9 @@ class TrainingProgram:
     reserved_bytes: int = _figure(Whole, "Memory that no array of a step gets: context, communication, fragmentation.", 0)
     gradient_bytes: int = _figure(Whole, "Of each sum of gradients; 0: float32 for 16-bit weights.", 0)
     whole_scores: bool = _figure(bool, "Whether each device of a tensor group has the scores of all words.", False)
+    once_a_node: bool = _figure(
+        bool, "Whether a token goes once to each node that has experts of it (DeepEP), not once for each expert.", False
+    )
     adds_to_zeros: bool = _figure(
         bool, "Whether the first micro-batch's gradients of weights are added to zeros, not written.", False
     )

@@ -88,7 +88,7 @@ def test_a_plan_that_deals_no_experts_is_one_of_the_network_without_places() -> 
 
     best, found = faster_of_both(of, dealt, searched, Budget(proposals=4))
     assert best is of and str(found.strategy.plan) == str(placed.plan)
-    assert found.seconds == of.evaluator.set(found.strategy) and found.proposals <= 2
+    assert found.seconds == of.evaluator.set(found.strategy) and found.proposals < 4
 
 
 def test_fit_names_it() -> None:

@@ -14,6 +14,7 @@ from taskflow.optimizer.cost.phases import arrays, product_flops
 from taskflow.optimizer.cost.pieces import Pieces, classes
 from taskflow.optimizer.cost.task_costs import Costs, FromTasks, Roofline
 from taskflow.optimizer.cost.timed import CallPart, group_of, name_of, parts_of, size_of, untimed
+from taskflow.optimizer.cost.tokens import crossing_bytes, token_choices
 
 __all__ = [
     "ANALYTIC",
@@ -30,6 +31,7 @@ __all__ = [
     "arrays",
     "choose_costs",
     "classes",
+    "crossing_bytes",
     "group_of",
     "kept_bytes",
     "name_of",
@@ -37,6 +39,7 @@ __all__ = [
     "parts_of",
     "product_flops",
     "size_of",
+    "token_choices",
     "unit_message",
     "untimed",
 ]

@@ -19,9 +19,10 @@ from taskflow.optimizer.cost.pace import Pacing, paced
 from taskflow.optimizer.cost.phases import arrays
 from taskflow.optimizer.cost.task_costs import Costs
 from taskflow.optimizer.cost.timed import CallPart, parts_of, timed_spent
+from taskflow.optimizer.cost.tokens import crossing_bytes, token_choices
 from taskflow.regions import Rect
 from taskflow.rules import UpdateRule
-from taskflow.tasks import Compute, Cost, Kind, Runs, Task, TaskGraph, Update, all_reduce_seconds
+from taskflow.tasks import AllToAll, Compute, Cost, Kind, Runs, Task, TaskGraph, Update, all_reduce_seconds
 from taskflow.tasks.lower import gradient_flow, gradients_given
 
 # Of a piece's backward task: which input gradients it gives; bytes of all gradients that it gives; bytes of what it reads, apart
@@ -45,6 +46,7 @@ class ModelCosts(Costs):
         self._wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
         timed = graph.calls and any(device.timed for device in machine.kinds)
         self._calls = parts_of(graph) if timed else {}
+        self._choices = token_choices(graph, machine)
         kinds: dict[str, int] = {}
         self._known: dict[tuple[object, ...], float] = {}
         self._backward: dict[tuple[int, Rect], _Backward] = {}
@@ -55,6 +57,12 @@ class ModelCosts(Costs):
         self._like = [first.setdefault((n.operator, n.specs, wanted, given, self._calls.get(n.name)), n.number)
                       for n, wanted, given in zip(graph, self._wanted, self._given)]
         self._classes = [kinds.setdefault(p.device.kind, p.number) for p in machine.processors]
+
+    def task(self, task: Task) -> float:
+        if isinstance(task.work, AllToAll) and (choices := self._choices.get(task.topic.name)) is not None:
+            nbytes = crossing_bytes(task.nbytes, choices, self._machine, task.work.group)
+            return self.collective(task.work.group, nbytes, task.flops, task.work.halves)
+        return super().task(task)
 
     def piece(self, node: Node, piece: Rect, backward: bool, processor: int, flops: int, nbytes: int) -> float:
         # Pieces that are equally long in every dimension, at the same borders, and touch as many bytes differ only in

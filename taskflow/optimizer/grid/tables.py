@@ -18,7 +18,7 @@ from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster, Machine, PartOfMachine, collective, exchange, host, ring_bytes
 from taskflow.mapper import HybridParallel, HybridPlan, sample_dim, samples
 from taskflow.operators.operator import Soap
-from taskflow.optimizer.cost import AnalyticCosts, kept_bytes
+from taskflow.optimizer.cost import AnalyticCosts, crossing_bytes, kept_bytes, token_choices
 from taskflow.regions import Rect
 from taskflow.tasks.lower import gradient_flow
 
@@ -112,6 +112,7 @@ class GraphTables:
         self.device = machine.processors[0].device
         active, needs, _ = gradient_flow(graph)
         self.active = np.array([node.number in active for node in graph])
+        self._choices = token_choices(graph, machine)
         self.wanted = [tuple((t.node, t.index) in needs for t in node.inputs) for node in graph]
         first: dict[Hashable, int] = {}
         self.like = [first.setdefault((n.operator, n.specs, tuple(p.spec for p in n.parameters)), n.number) for n in graph]
@@ -276,7 +277,7 @@ class GraphTables:
             there = source.writes(corner(source, from_, True, part))[tensor.index]
             partial = any(k > 1 and dim.soap is Soap.REDUCTION for k, dim in zip(from_, source.dims))
             summed = wanted and group[0] > 1 and rect.volume == there.volume and _gives_partial(node, own, tensor.index, from_)
-            one = self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, bool(source.inputs), group)
+            one = self._transfer(rect, there, partial, tensor.spec.dtype.itemsize, wanted, source, group)
             found.append(self._summed_back(one, group[0]) if one.local and summed else one)
         return _PieceWork(
             seconds, alone, tuple(r.volume * x.dtype.itemsize for r, x in zip(writes, node.outputs)),
@@ -316,7 +317,7 @@ class GraphTables:
 
     # ---- what crosses a group ----------------------------------------------------------------------------------------
     def _transfer(
-        self, read: Rect, there: Rect, partial: bool, itemsize: int, wanted: bool, computed: bool, group: tuple[int, int, int]
+        self, read: Rect, there: Rect, partial: bool, itemsize: int, wanted: bool, source: Node, group: tuple[int, int, int]
     ) -> GroupTransfer:
         nbytes = read.volume * itemsize
         if read.empty:
@@ -332,10 +333,10 @@ class GraphTables:
         both = read.intersect(there).volume if read.overlaps(there) else 0
         grows = read.volume / both if both else float(t * c * e)
         members = self._members(grows, t, c, e)
-        if not computed:  # what comes from outside is put where it is read
+        if not source.inputs:  # what comes from outside is put where it is read
             return GroupTransfer(nbytes, False)
         if read.volume <= there.volume or members.step == t * c:  # cut otherwise: each gives each a part
-            ahead = self._exchange_seconds(members, nbytes)
+            ahead = self._exchange_seconds(members, nbytes, self._choices.get(source.name))
         else:
             ahead = self.collective_seconds(members, nbytes, 1)
         return GroupTransfer(nbytes, False, ahead, ahead if wanted else 0.0, len(members))
@@ -358,10 +359,13 @@ class GraphTables:
             self._collectives[group, True] = collective(self.machine, group)
         return float(self._collectives[group, True].seconds(ring_bytes(len(group), nbytes, halves), halves))
 
-    def _exchange_seconds(self, group: range, nbytes: int) -> float:
-        """Seconds of an all-to-all in which each processor receives ``nbytes``."""
+    def _exchange_seconds(self, group: range, nbytes: int, choices: int | None) -> float:
+        """Seconds of an all-to-all in which each processor receives ``nbytes``, of tokens with so many ``choices`` if they are for
+        experts."""
         if (group, False) not in self._collectives:
             self._collectives[group, False] = exchange(self.machine, group)
+        if choices is not None:
+            nbytes = crossing_bytes(nbytes, choices, self.machine, group)
         return float(self._collectives[group, False].seconds(nbytes * (len(group) - 1), 0))
 
 
