@@ -13,11 +13,10 @@ from math import inf
 from taskflow.mapper import HybridPlan, samples
 from taskflow.optimizer.grid.grid import SURE
 from taskflow.optimizer.grid.memory import PlanMemory
-from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan
+from taskflow.optimizer.grid.priced import TOO_LARGE, AnyGrid, PricedPlan
 
 MOST_STARTS = 24  # plans from which single changes go on
 MOST_STEPS = 24  # from a start
-TOO_LARGE = 3.0  # times the memory: plans that need more are no starts
 PENALTY = 4.0
 """A plan costs its seconds, and more for each byte beyond the memory: times 1 + PENALTY x (bytes beyond / memory)."""
 SMALL_PENALTY = 0.2

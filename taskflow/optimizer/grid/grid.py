@@ -20,9 +20,9 @@ from taskflow.optimizer.grid.bound_work import LayerWorks
 from taskflow.optimizer.grid.memory import PlanMemory, memory_of_plan
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.plan_bound import least_of_plans, least_unordered_bytes
-from taskflow.optimizer.grid.plans import has_no_order, runs_after_micro_batches
+from taskflow.optimizer.grid.plans import has_no_order, runs_after_micro_batches, unusual
 from taskflow.optimizer.grid.price import PlanPrices
-from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, unusual, varied
+from taskflow.optimizer.grid.priced import AnyGrid, PricedPlan, priced_plans, varied
 from taskflow.optimizer.grid.recompute_to_fit import fitted, refitted
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import GraphTables
@@ -131,7 +131,7 @@ class PlanGrid:
 
     def usual(self, over: Callable[[], bool] = lambda: False) -> list[PricedPlan]:
         """Return those of these plans that fit and that people often use (not `unusual`): a tenth, soon priced."""
-        return priced_plans(self, (one for one in self.listed() if not unusual(one[0])), over)[0]
+        return priced_plans(self, (one for one in self.sums.axes.plans(usual=True) if self._takes(one[0])), over)[0]
 
     @property
     def known(self) -> int:
@@ -246,8 +246,6 @@ def _order(
     """Yield the plans in the order of simulation. ``early``: the first is a usual one, the smallest of those with nearly the best
     price, and comes before the others are priced. ``counts`` receives the number of plans and of those that fit."""
 
-    counts[0] = grid.known
-
     def part() -> Callable[[], bool]:
         """Whether a share of what is left from now on has passed: of all time, if there must be a plan and is none."""
         last = end if trial.best is not None or not must else deadline.elapsed + max(0.0, deadline.left)
@@ -256,6 +254,7 @@ def _order(
 
     first: HybridPlan | None = None
     if early and (usual := grid.usual(part())):
+        counts[:] = len(usual), len(usual)  # others are listed, which takes seconds of thousands of devices, once there is a plan
         quick = [
             one for one in usual if one.memory.nbytes <= SURE * grid.memory_bytes and one.seconds <= NEAR * usual[0].seconds
         ]  # fmt: skip

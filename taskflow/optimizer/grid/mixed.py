@@ -21,8 +21,8 @@ from taskflow.optimizer.grid.memory import PlanMemory
 from taskflow.optimizer.grid.mixed_price import MixedPrices, of_replica, unlike
 from taskflow.optimizer.grid.neighbours import neighbours, quick_neighbours
 from taskflow.optimizer.grid.places import Places, PlacesOf
-from taskflow.optimizer.grid.plans import PlanAxes, powers
-from taskflow.optimizer.grid.priced import PricedPlan, priced_plans, unusual
+from taskflow.optimizer.grid.plans import PlanAxes, powers, unusual
+from taskflow.optimizer.grid.priced import PricedPlan, priced_plans
 from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.optimizer.grid.tables import Array, GraphTables
 from taskflow.optimizer.space import kinds_of

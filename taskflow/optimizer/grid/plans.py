@@ -55,30 +55,30 @@ class PlanAxes:
         if self.layers and recomputed(graph, "full"):
             self.recompute.append(all_of_a_layer)
 
-    def plans(self) -> Iterator[tuple[HybridPlan, int]]:
-        """Yield all plans."""
+    def plans(self, usual: bool = False) -> Iterator[tuple[HybridPlan, int]]:
+        """Yield all plans, or only those without features that are less often used (`unusual`)."""
         for t in self.tensor:
-            for c in self.context:
+            for c in [1] if usual else self.context:
                 if t * c > self.node or self.devices % (t * c):
                     continue
                 rest = self.devices // (t * c)
                 for p in self._pipelines(rest):
-                    yield from self._of(t, c, p, rest // p)
+                    yield from self._of(t, c, p, rest // p, usual)
 
     def _pipelines(self, most: int) -> list[int]:
         stages = self.layers or sum(bool(node.inputs) for node in self.graph)
         return [p for p in range(1, most + 1) if most % p == 0 and p <= stages and (p == 1 or self.divided)]
 
-    def _of(self, t: int, c: int, p: int, d: int) -> Iterator[tuple[HybridPlan, int]]:
+    def _of(self, t: int, c: int, p: int, d: int, usual: bool) -> Iterator[tuple[HybridPlan, int]]:
         if self.batch % d:
             return
         each = self.batch // d
         sizes = [mb for mb in powers(each) if each % mb == 0 and (self.divided or mb == each)]
         for mb in dict.fromkeys((*sizes, *([each] if p == 1 else []))):
             count = each // mb
-            for v in self._virtual(p, count):
+            for v in [1] if usual else self._virtual(p, count):
                 shape = HybridPlan(tensor=t, pipeline=p, data=d, micro_batch=mb, virtual=v, context=c)
-                yield from ((plan, count) for plan in self.variants(shape))
+                yield from ((plan, count) for plan in self.variants(shape) if not usual or not unusual(plan))
 
     def variants(self, shape: HybridPlan) -> Iterator[HybridPlan]:
         """Yield a plan with every way to distribute experts, to recompute and to shard state."""
@@ -87,13 +87,20 @@ class PlanAxes:
             if replicas % e or (e > 1 and self.experts[-1] < e * shape.tensor):
                 continue
             for recompute in self.recompute:
-                for zero in range(4) if shape.context * replicas > 1 else (0,):
+                for zero in (3, 2, 1, 0) if shape.context * replicas > 1 else (0,):
                     yield replace(shape, experts=e, recompute=recompute, zero=zero)
 
     def _virtual(self, p: int, count: int) -> list[int]:
         if p == 1 or count % p:
             return [1]
         return [v for v in powers(MOST_VIRTUAL) if v * p <= max(p, self.layers)]
+
+
+def unusual(plan: HybridPlan) -> int:
+    """Return how many unusual features a plan has. If time is short, plans with more of them are left out. Weights by shares are
+    usual where there are no stages."""
+    shares = plan.zero == 2 or (plan.zero == 3 and plan.pipeline > 1)
+    return shares + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
 
 
 def powers(most: int) -> list[int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 from typing import Protocol
@@ -17,6 +17,7 @@ from taskflow.optimizer.grid.stages import PlanSums
 from taskflow.rules import UpdateRule
 
 PRICED = 256  # plans at a time, so that little of the time is taken beyond its end; more are hardly quicker to price
+TOO_LARGE = 3.0  # times the memory: plans that need more do not come to fit by a few changes
 ALIKE = 2  # plans of one t, c, p and e, with or without stage 3, that are simulated before others
 
 
@@ -97,19 +98,14 @@ class AnyGrid(Protocol):
         ...
 
 
-def unusual(plan: HybridPlan) -> int:
-    """Return how many unusual features a plan has. If time is short, plans with more of them are left out. Weights by shares are
-    usual where there are no stages."""
-    shares = plan.zero == 2 or (plan.zero == 3 and plan.pipeline > 1)
-    return shares + (plan.context > 1) + (plan.virtual > 1) + (plan.recompute == "selective")
-
-
 def priced_plans(
     grid: AnyGrid, plans: Iterable[tuple[HybridPlan, int]], over: Callable[[], bool]
 ) -> tuple[list[PricedPlan], list[PricedPlan]]:
     """Return, of ``plans`` with their numbers of micro-batches, those that fit in closed form, the one with the best price first,
-    and those that do not, without prices. Stops early once ``over`` answers true; `PRICED` are priced together."""
+    and those that do not, without prices. Those that need far more than the memory even in smaller micro-batches, which came
+    before, are left out. Stops early once ``over`` answers true; `PRICED` are priced together."""
     priced: list[PricedPlan] = []
+    huge: set[HybridPlan] = set()
     refused: list[PricedPlan] = []
     left = iter(plans)
     while some := list(islice(left, PRICED)):
@@ -117,10 +113,15 @@ def priced_plans(
         for plan, count in some:
             if over():
                 break
+            if _eases(plan, count, huge):
+                huge.add(plan)
+                continue
             try:
                 memory = grid.memory(plan, count)
             except ValueError:  # the network cannot be cut so
                 continue
+            if memory.nbytes > TOO_LARGE * grid.memory_bytes:
+                huge.add(plan)
             if memory.nbytes <= (1 + MARGIN) * grid.memory_bytes:
                 fitting.append((plan, count, memory))
             else:
@@ -130,6 +131,16 @@ def priced_plans(
         if over():
             break
     return sorted(priced, key=lambda one: (one.seconds, one.memory.nbytes, str(one.plan))), refused
+
+
+def _eases(plan: HybridPlan, count: int, huge: Collection[HybridPlan]) -> bool:
+    """Whether a plan that needs no more is among those that need far too much: in smaller micro-batches (of several: of one no
+    sums of gradients are kept), or with the state by shares."""
+    size = plan.micro_batch or 1
+    if not huge or plan.shares:
+        return False
+    smaller = count > 1 and size % 2 == 0 and replace(plan, micro_batch=size // 2) in huge
+    return smaller or (plan.zero == 0 and plan.sharers > 1 and replace(plan, zero=1) in huge)
 
 
 def varied(
