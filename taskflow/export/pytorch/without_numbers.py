@@ -62,7 +62,6 @@ def _error(generated: Any, module: Any, inputs: Sequence[tuple[str, Any]], ranks
         try:
             result = _without_numbers(module)(**{name: _fake(tensor) for name, tensor in inputs})
             target = _target(result)
-            _sum_of(result, target).backward()
         except Exception:
             return None
         try:
@@ -71,8 +70,17 @@ def _error(generated: Any, module: Any, inputs: Sequence[tuple[str, Any]], ranks
         except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException):
             return None
         except Exception as error:
-            return error
+            return error if _goes_back(result, target) else None
     return None
+
+
+def _goes_back(result: Any, target: Any) -> bool:
+    """True if the backward pass of a whole module works."""
+    try:
+        _sum_of(result, target).backward()
+    except Exception:
+        return False
+    return True
 
 
 class _OnZeros(TorchDispatchMode):
