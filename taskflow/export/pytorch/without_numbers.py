@@ -60,12 +60,12 @@ def _error(generated: Any, module: Any, inputs: Sequence[tuple[str, Any]], ranks
 
     with _one_of(ranks), real_meshes(generated), FakeTensorMode(allow_non_fake_inputs=True), _quiet(), _OnZeros():
         try:
-            result = _without_numbers(module)(**{name: _fake(tensor) for name, tensor in inputs})
+            result = without_numbers(module)(**{name: _fake(tensor) for name, tensor in inputs})
             target = _target(result)
         except Exception:
             return None
         try:
-            model = generated.parallelize(_without_numbers(module), "cpu")
+            model = generated.parallelize(without_numbers(module), "cpu")
             model.gradients(_sum_of, [_fake(tensor) for _, tensor in inputs], target)
         except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException):
             return None
@@ -146,7 +146,7 @@ def _sum_of(result: Any, target: Any) -> Any:
     return sum(value.float().sum() for value in _leaves(result))
 
 
-def _without_numbers(module: Any) -> Any:
+def without_numbers(module: Any) -> Any:
     """A copy of a module whose tensors have shapes alone."""
     made: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
