@@ -23,6 +23,7 @@ class Lies:
 
 
 WHOLE, PARTIAL = Lies(), Lies(None, True)
+NOTHING_READ = {"full_like"}  # operators of an input's shape that read nothing of it: the framework computes them where it is
 
 
 class NotEven(ValueError):
@@ -83,6 +84,8 @@ def _read(operator: Operator, specs: tuple[Spec, ...], dim: int, pieces: int, in
         return (reads.weights if weight else reads.inputs)[index]
 
     axis = node.axis(dim, rect_of)
+    if operator.kind in NOTHING_READ:
+        return _written(operator, specs, dim, 0)
     if axis is None or (weight and added_once(node, dim, index)):
         return WHOLE
     size = node.dims[dim].size

@@ -15,6 +15,7 @@ from math import inf
 
 from taskflow.export.cuts import NotEven, input_lies, weight_lies
 from taskflow.export.export import NAMES, PROGRAM_OF, RESTRICTING, exported, nearest_plan, require_exportable
+from taskflow.export.tried import TriedCode
 from taskflow.graph import Node, OperatorGraph
 from taskflow.machine import Cluster, Machine, host
 from taskflow.mapper import HybridParallel, HybridPlan, Strategy, choose, map_graph, samples
@@ -44,7 +45,14 @@ class Framework:
     def __init__(self, name: str, graph: OperatorGraph) -> None:
         self.name, self.graph = name, graph
         self.all_of_a_layer = "whole" if name == "megatron" else "full"
-        self._expressible = Expressible(graph, name)
+        self._tried = TriedCode(graph, name)
+        self._expressible = Expressible(graph, name, tried=self._tried)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What a search left out because the network's code fails under it, and why."""
+        why = self._tried.failed.partition("; export a plan")[0].removeprefix("torch: ")
+        return (f"plans that cut layers as this code cannot ({why})",) if why else ()
 
     def driven(self, machine: Machine) -> Machine:
         """Return the machine with the framework's training program, unless it has one or no GPUs."""
@@ -79,6 +87,8 @@ class Framework:
             return str(error)
         if found.differences:
             return f"{self.name} cannot express it"
+        if why := self._tried(strategy, found):
+            return why
         if memory is None or self.name == "jax":
             return ""
         more = found.more_bytes + kept_gradients(self.name, self.graph, memory, strategy)
@@ -113,9 +123,10 @@ class Framework:
                     seconds = inf if short else evaluator.set(plan)
             except BudgetExhausted:
                 break
-            why = short or why
             if not short and (best is None or seconds < best[1]):
-                best = plan, seconds
+                short = self._tried(plan)
+                best = best if short else (plan, seconds)
+            why = short or why
         if best is None:
             raise ValueError(f"no plan for {self.name}: {why}")
         return best
@@ -176,10 +187,13 @@ class Expressible:
     """Test whether a framework can have plans of the grid as they are. To look at a plan takes seconds for a large network, so the
     smallest plan of its kind is looked at: with as few replicas and micro-batches as it can have. ``may_have`` asks for each
     choice of a plan by itself, which is soon done; calling this asks for all of them together. ``over``: true once time has run
-    out; then what is not known counts as refused."""
+    out; then what is not known counts as refused. ``tried``: says whether the network's code works on pieces."""
 
-    def __init__(self, graph: OperatorGraph, target: str, over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, graph: OperatorGraph, target: str, over: Callable[[], bool] = lambda: False, tried: TriedCode | None = None
+    ) -> None:
         self.graph, self.target, self.over, self.batch = graph, target, over, samples(graph)
+        self.tried = tried or TriedCode(graph, target)
         self.known: dict[HybridPlan, bool] = {}
         # By the choice that all pipelines, or all with several stages a rank, share, and whether weights are in shares beside it.
         self.refused: Counter[tuple[str, int]] = Counter()
@@ -239,7 +253,7 @@ class Expressible:
             try:
                 ranks = plan.tensor * plan.context * plan.pipeline * (plan.data or 1)
                 strategy = map_graph(HybridParallel(plan), self.graph, host(ranks))
-                self.known[plan] = nearest_plan(self.graph, strategy, self.target) is strategy
+                self.known[plan] = nearest_plan(self.graph, strategy, self.target) is strategy and not self.tried(strategy)
             except ValueError:
                 self.known[plan] = False
         return self.known[plan]

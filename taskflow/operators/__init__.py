@@ -31,6 +31,7 @@ from taskflow.operators.extreme import amax
 from taskflow.operators.filter2d import filter2d
 from taskflow.operators.flash_attention import flash_attention
 from taskflow.operators.free_weight import add_weight, expand_weight, mul_weight
+from taskflow.operators.full_like import full_like
 from taskflow.operators.gather import gather
 from taskflow.operators.grid_sample import grid_sample
 from taskflow.operators.group_norm import group_norm
@@ -76,7 +77,7 @@ __all__ = [
     "abs", "adaptive_avg_pool2d", "add", "add_weight", "amax", "argmax", "attention", "avg_pool2d", "batch_norm",
     "cast", "causal_conv1d", "clamp", "combine", "combine_weights", "compare", "concat", "constant", "conv2d",
     "conv_transpose2d", "cos", "cross_entropy", "cumsum", "detach", "dispatch", "dropout", "einsum", "elu", "embedding", "erf",
-    "exp", "expand", "expand_weight", "expert_linear", "expert_places", "filter2d", "flash_attention", "flatten",
+    "exp", "expand", "expand_weight", "expert_linear", "expert_places", "filter2d", "flash_attention", "flatten", "full_like",
     "gather", "gelu", "grid_sample", "group_norm", "gru", "hardsigmoid", "hardswish", "hardtanh", "input", "layer_norm",
     "leaky_relu", "linear", "linear_attention", "log", "logsumexp", "lstm", "lstm_layer", "mask_padding", "masked_scatter",
     "matmul", "max_pool2d", "mean", "mish", "mse_loss", "mul", "mul_weight", "multi_head_attention", "narrow", "noise", "pad",

@@ -135,7 +135,8 @@ def in_phases(run: SearchRun) -> SearchResult:
     found = run.found
     return replace(
         found, phases=tuple(reports), grid=run.grid, search_seconds=run.deadline.elapsed, starts={**run.starts, **found.starts},
-        lacking=(*run.lacking, *found.lacking), left_out=(*found.left_out, *run.left_out),
+        lacking=(*run.lacking, *found.lacking),
+        left_out=(*found.left_out, *run.left_out, *(() if run.target is None else run.target.left_out)),
     )
 
 

@@ -26,6 +26,11 @@ class PlanTarget(Protocol):
     @property
     def all_of_a_layer(self) -> str: ...
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What was refused so far for reasons of the network's code, to be said with the answer."""
+        ...
+
     def driven(self, machine: Machine) -> Machine:
         """Return the machine with the framework's training program, unless it has one."""
         ...

@@ -72,6 +72,19 @@ def test_other_layouts_hold_what_dtensors_own_way_brings_there(tmp_path: Path) -
         assert all(found["right"]) and len(found["right"]) == 123 and found["by_one_message"] > 40
 
 
+@pytest.mark.timeout(200)
+def test_functions_of_code_between_layers_are_right_whichever_way_their_arguments_are_cut(tmp_path: Path) -> None:
+    """DTensor alone pads each piece of a filter's input, and loses gradients of what indices take, in some layouts."""
+    done = starting.run_python(
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(Path(__file__).with_name("call_on_pieces.py")),
+        str(tmp_path), folder=tmp_path, extra={"OMP_NUM_THREADS": "1"}, limit=180.0,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    for path in tmp_path.glob("rank*.json"):
+        found = json.loads(path.read_text())
+        assert len(found) > 150 and not [case for case, off in found.items() if not off < 1e-4]
+
+
 def test_an_exchange_holds_a_slab_beside_what_it_is_given_and_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -16,7 +16,7 @@ from fast_and_slow import fast_among
 
 import taskflow
 from taskflow.cli.main import main
-from taskflow.export import Framework, constraints_for, exported
+from taskflow.export import Framework, constraints_for, exported, require_running
 from taskflow.export import target as framework_of
 from taskflow.export.restrict import Expressible
 from taskflow.machine import save as save_machine
@@ -237,3 +237,37 @@ def test_a_search_and_the_plans_for_its_target_have_one_budget(monkeypatch: pyte
     found = phases.in_phases(run)
     assert given == [pytest.approx((7.0, 3.0))]
     assert found.search_seconds == pytest.approx(7.0) and [phase.barred for phase in found.phases][1] == "small"
+
+
+def windows() -> taskflow.OperatorGraph:
+    """A network that turns its channels, which ``t`` cuts, as Swin does its windows."""
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = (torch.nn.Linear(a, b, bias=False) for a, b in ((256, 4096), (4096, 256)))
+
+        def forward(self, x: Any) -> Any:
+            turned = self.first(x).view(8, 2, 4, 512).transpose(1, 2).contiguous()
+            return self.last(turned.view(-1, 2, 512).view(8, 4096))
+
+    return taskflow.from_torch(Net(), torch.zeros(8, 256))
+
+
+@pytest.mark.parametrize("algorithm", ["guided", "mcmc"])
+def test_a_search_for_torch_leaves_out_plans_under_which_the_code_fails_and_says_so(algorithm: str) -> None:
+    """Data parallelism moves all weights, so that ``t`` would be faster."""
+    pytest.importorskip("torch", reason="PyTorch is not installed: make test TORCH=1")
+    graph, machine = windows(), taskflow.load_machine("p100", 2)
+    shared = taskflow.choose("t2", graph, machine)[0]
+    with pytest.raises(ValueError, match="does not work on pieces"):
+        require_running(graph, exported(graph, shared, "torch", "plan.py"), "torch")
+    found = taskflow.search(graph, machine, budget="30p", target="torch", algorithm=algorithm)
+    plan = exported(graph, found.strategy, "torch", "plan.py")
+    require_running(graph, plan, "torch")
+    assert not plan.differences
+    assert any("cut layers as this code cannot (the code of Net" in text for text in found.left_out)
+    of_torch = framework_of("torch", graph)
+    assert not of_torch.may_have(HybridPlan(tensor=2), lambda: False) and of_torch.may_have(HybridPlan(zero=3), lambda: False)
+    assert "does not work on pieces" in of_torch.lacks(shared, None)

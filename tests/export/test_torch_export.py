@@ -399,6 +399,46 @@ def test_code_that_fails_on_pieces_is_refused_at_the_export(plan: str) -> None:
         require_running(graph, found, "torch")
 
 
+def test_functions_that_pytorch_knows_without_numbers_for_other_types_alone_do_not_end_the_look() -> None:
+    """Products in groups of float32, which a CPU has: as experts of Hugging Face's networks make them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from taskflow.export.pytorch.without_numbers import _OnZeros, _quiet
+
+    def product() -> Any:
+        return torch._grouped_mm(torch.empty(8, 16), torch.empty(2, 16, 32), offs=torch.empty(2, dtype=torch.int32))
+
+    with FakeTensorMode(), _quiet():
+        with pytest.raises(RuntimeError, match="BFloat16"):
+            product()
+        with _OnZeros():
+            assert product().shape == (8, 32) and type(product()).__name__ == "FakeTensor"
+            with pytest.raises(RuntimeError, match="invalid for input of size 8"):
+                torch.empty(8).view(3, 3)
+
+
+def test_a_piece_of_another_size_than_pytorch_counts_on_is_seen() -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from taskflow.export.pytorch.without_numbers import _require_pieces
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (2,))
+        for rows, whole, fits in ((2, 4, True), (3, 5, True), (3, 4, False)):
+            value = DTensor.from_local(torch.zeros(rows, 3), mesh, (Shard(0),), run_check=False, shape=(whole, 3), stride=(3, 1))
+            if fits:
+                _require_pieces("convolution", [value])
+                continue
+            with pytest.raises(ValueError, match=r"convolution makes a piece of \(3, 3\) where PyTorch counts on \(2, 3\)"):
+                _require_pieces("convolution", [value])
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt", "resnet"])
 def test_code_that_works_on_pieces_is_called_without_a_trace(name: str) -> None:
     graph = networks.graph(name)

@@ -24,7 +24,7 @@ ON_TWO = [
     ("again", "p2 mb4"), ("returning", "p2 v2 mb2"), ("table", "p2 mb2"), ("table", "d2 zero3 mb2"), ("skipped", "d2"),
     ("skipped", "t2"), ("skipped", "p2 mb2"), ("by_name", "d2 mb2"), ("by_name", "t2"), ("number", "p2 mb2"), ("masked", "d2"),
     ("head", "d2"), ("head", "d2 zero3 mb2"), ("head", "t2"), ("head", "p2 mb2"),
-    ("joined", "p2 mb2"),
+    ("joined", "p2 mb2"), ("asking", "p2 mb2"), ("mapping", "d2"), ("mapping", "p2 mb2"),
 ]
 ON_FOUR = [
     ("again", "p2 d2 mb2"), ("table", "p2 d2 mb2"), ("skipped", "t2 p2 mb2"), ("by_name", "t2 d2 zero1"),

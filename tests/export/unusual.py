@@ -148,6 +148,46 @@ class Masked(nn.Module):
         return self.last(self.drop(torch.tanh(self.first(x))))
 
 
+class Asked(nn.Module):
+    """A layer that returns None beside its result, for which the code asks."""
+
+    def __init__(self, masks: bool = False) -> None:
+        super().__init__()
+        self.layer, self.masks = nn.Linear(8, 8), masks
+
+    def forward(self, x: Any) -> Any:
+        y = torch.tanh(self.layer(x))
+        return y, (torch.sigmoid(y) if self.masks else None), [y * 2, self.masks]
+
+
+class Asking(nn.Module):
+    """Asks which of its layers return a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, CLASSES)
+        self.layers = nn.ModuleList([Asked(), Asked(True), Asked()])
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        for layer in self.layers:
+            y, mask, (double, _) = layer(x)
+            x = y - double if mask is None else y * mask
+        return self.last(x)
+
+
+class InMapping(nn.Module):
+    """Returns a dictionary, which no stage of PyTorch's does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.tanh(self.first(x))
+        return {"hidden": x, "logits": self.last(x)}
+
+
 class Twin(nn.Module):
     """One encoder of two inputs: by the module's code the second stage computes all."""
 
@@ -161,7 +201,7 @@ class Twin(nn.Module):
 
 MODULES: dict[str, type[nn.Module]] = {
     "again": Again, "returning": Returning, "table": SharedTable, "skipped": Skipped, "by_name": ByName, "number": WithNumber,
-    "masked": Masked, "twin": Twin, "head": BehindHead, "joined": Joined,
+    "masked": Masked, "twin": Twin, "head": BehindHead, "joined": Joined, "asking": Asking, "mapping": InMapping,
 }  # fmt: skip
 OF_TOKENS = ("table", "head")
 KEYWORDS: Mapping[str, Mapping[str, tuple[int, int]]] = {"skipped": {"more": (BATCH, 8)}, "by_name": {"side": (BATCH, 3)}}
@@ -186,5 +226,5 @@ def batch(name: str, step: int) -> tuple[list[Any], dict[str, Any], Any]:
 
 def loss(output: Any, labels: Any) -> Any:
     """Mean cross-entropy of the scores, which are the first of several results."""
-    scores = output[0] if isinstance(output, tuple) else output
+    scores = output[0] if isinstance(output, tuple) else output["logits"] if isinstance(output, dict) else output
     return F.cross_entropy(scores.flatten(0, -2), labels.flatten())

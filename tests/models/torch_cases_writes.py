@@ -90,6 +90,27 @@ def _without_gradients(h: Any, y: Any) -> Any:
     return h * y
 
 
+def _undefined(h: Any) -> Any:
+    """No numbers, through which a gradient of 0 goes back as 0."""
+    return torch.log(-h.square() - 1)
+
+
+def _filled(value: Any) -> Callable[[Any, Any], Any]:
+    """Overwrite what is not a number, all of it."""
+    return lambda h, y: (value(_undefined(h)) + 1) * y
+
+
+def _overwritten(index: Any, value: float) -> Callable[[Any, Any], Any]:
+    """Overwrite what is not a number, and what is infinite, in a part."""
+    def function(h: Any, y: Any) -> Any:
+        low = h + torch.tensor([0.0, -torch.inf, 0.0, torch.inf, -torch.inf, 0.0], dtype=h.dtype)
+        both = torch.cat([low, _undefined(h)], 1)
+        both[index] = value
+        return both[:, :6] * y + both[:, 6:].sin()
+
+    return function
+
+
 _written(
     "equal", turned_by_steps=_turned, thirds_in_turn=_thirds,
     every_other_is_written=_put((slice(None), slice(None, None, 2)), lambda y: y[:, :3]),
@@ -98,6 +119,9 @@ _written(
     steps_that_end_early=_put((slice(None), slice(0, 3, 2)), lambda y: y[:, 2:4]),
     a_part_of_two_dimensions=_put((slice(1, 3), slice(2, None)), lambda y: y[:2, 2:]),
     steps_of_two_dimensions=_put((slice(1, None, 2), slice(None, None, 3)), lambda y: y[:2, :2]),
+    what_is_not_a_number_is_filled=_filled(lambda h: h.fill_(0.25)), what_is_not_a_number_is_zero=_filled(lambda h: h.zero_()),
+    infinities_of_a_range_are_overwritten=_overwritten((slice(None), slice(1, None)), 0.5),
+    infinities_of_a_view_are_zero=lambda h, y: (v := h[:, :3] + float("inf"), v.zero_(), v * y[:, :3] + h[:, 3:])[2],
     one_element=_put((2, -1), lambda y: y.mean()),
     a_column=_put((slice(None), 3), lambda y: y[:, 0]),
     a_row_of_a_part=_put((1, slice(2, 4)), lambda y: y[0, :2]),

@@ -335,6 +335,7 @@ TORCH = {
     "filter2d": lambda op, x, filters: _conv2d(op.convolution, x, filters),
     "flash_attention": _flash_attention,
     "detach": lambda op, x: x.detach() + 0 * x,
+    "full_like": lambda op, x: torch.full_like(x, op.number) + 0 * x,
     "scatter_add": _scatter_add,
     "gather": _gather,
     "grid_sample": lambda op, x, grid: F.grid_sample(x, grid, op.mode, op.padding, op.corners),

@@ -28,6 +28,7 @@ UNCUT = {  # what takes a batch's statistics, or keeps state
 SIZED = {"Flatten", "Unflatten", "Upsample"}  # layers that name sizes, or that DTensor cuts as well
 APART = {  # functions that are computed on pieces (`support.OnPieces`): how many axes, from the left, may be cut
     "scaled_dot_product_attention": -2, "max_pool2d": 2, "avg_pool2d": 2, "adaptive_avg_pool2d": 2, "interpolate": 2,
+    "conv1d": 1, "conv2d": 1, "conv3d": 1,
 }
 TURNED = "Conv1D"  # Hugging Face's linear layer, which has its weight as (inputs, outputs)
 HEAVY = {Work.CONTRACTION, Work.CONVOLUTION, Work.RECURRENT}

@@ -8,11 +8,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any
 
 from taskflow.mapper import Pipeline
 from taskflow.models.pytorch import OperatorSite, graph_around
+
+PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,16 @@ def stages_of_module(
         for depth in range(len(parts) + 1):
             found.setdefault(".".join(parts[:depth]), set()).add(pipeline.stage(name))
 
+    returned = _returned(module, examples, found)
+
     class AroundStages(torch.fx.Tracer):
         def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
             return len(found.get(module_qualified_name, ())) <= 1
+
+        def call_module(self, m: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+            result = super().call_module(m, forward, args, kwargs)
+            calls = returned.get(id(m))
+            return _as_returned(result, calls.pop(0)) if calls and isinstance(result, torch.fx.Proxy) else result
 
     names = list(inspect.signature(module.forward).parameters.values())
     fixed = {p.name: value for p, value in zip(names, examples) if not isinstance(value, torch.Tensor)}
@@ -52,6 +62,7 @@ def stages_of_module(
     recorded = False
     try:
         graph = AroundStages().trace(module, concrete_args=fixed or None)
+        _require_sendable(next(node for node in graph.nodes if node.op == "output").args[0])
     except Exception:  # whatever the module's code does with what has no numbers
         graph, recorded = _recorded(module, examples, rows, found), True
     stage_of = _stages(graph, found)
@@ -65,6 +76,49 @@ def stages_of_module(
                 "stages use is computed by the last of them; take fewer stages, or others (stages=N,N,...)"
             )
     return texts, recorded
+
+
+def _returned(module: Any, examples: Sequence[Any], found: Mapping[str, set[int]]) -> dict[int, list[Any]]:
+    """What each call of a module within one stage returns, without numbers, by the module's identity. A tracer sees no difference
+    between a tensor and None, for which code may ask. Empty if forward asks for numbers."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from taskflow.export.pytorch.without_numbers import without_numbers
+
+    calls: dict[int, list[Any]] = {}
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        try:
+            copied = without_numbers(module)
+            paths = {id(part): path for path, part in reversed([*module.named_modules()])}
+            for part, other in zip(module.modules(), copied.modules()):
+                if len(found.get(paths[id(part)], ())) <= 1:
+                    other.register_forward_hook(partial(_note, calls.setdefault(id(part), [])))
+            copied(*(torch.empty(e.shape, dtype=e.dtype) if isinstance(e, torch.Tensor) else e for e in examples))
+        except Exception:
+            return {}
+    return calls
+
+
+def _require_sendable(result: Any) -> None:
+    """Raise TypeError for a result that no stage of PyTorch's returns: only tensors, and tuples and lists of them."""
+    if isinstance(result, dict):
+        raise TypeError("a stage returns tensors, or tuples and lists of them, not a dictionary")
+
+
+def _note(results: list[Any], part: Any, args: Any, result: Any) -> None:
+    results.append(result)
+
+
+def _as_returned(proxy: Any, value: Any) -> Any:
+    """A tracer's value for a module's result, in the form of that result: a tuple or list with what is no tensor as it is."""
+    import torch
+
+    if not isinstance(value, (tuple, list)) or type(value) not in (tuple, list):
+        return proxy
+    if not all(isinstance(part, (torch.Tensor, tuple, list, *PLAIN)) for part in value):
+        return proxy
+    return type(value)(part if isinstance(part, PLAIN) else _as_returned(proxy[i], part) for i, part in enumerate(value))
 
 
 def _recorded(module: Any, examples: Sequence[Any], rows: int, found: Mapping[str, set[int]]) -> Any:

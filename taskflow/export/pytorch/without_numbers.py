@@ -1,18 +1,26 @@
-"""An exported module's code, called once as a rank of the plan and without numbers: what it cannot compute on pieces shows at the
-export, not on the cluster."""
+"""An exported module's step, computed once as a rank of the plan and without numbers: what its code cannot compute on pieces shows
+at the export, not on the cluster."""
 
 from __future__ import annotations
 
 import copy
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
 from taskflow.graph import OperatorGraph
 from taskflow.models.pytorch import place_text, raising_line, require_origin, sites_of
 
+MOST_ZEROS = 1 << 28  # bytes of a function's arguments as zeros
 OF_MESHES = ("__init__", "_flatten", "_unflatten", "__getitem__")
 
 
@@ -20,8 +28,6 @@ def require_running(graph: OperatorGraph, text: str, ranks: int) -> None:
     """Raise ValueError if the module of a graph fails on the pieces that a generated module (``text``) gives it. Not looked at:
     plans that cut no layers, pipelines, and modules that need numbers even alone. Changes nothing outside; in a process that has
     a process group it does nothing."""
-    import torch.distributed as dist
-
     from taskflow.models.pytorch.exported import ExportedModule
 
     module = require_origin(graph).module
@@ -44,7 +50,7 @@ def require_running(graph: OperatorGraph, text: str, ranks: int) -> None:
 
 
 def _error(generated: Any, module: Any, inputs: Sequence[tuple[str, Any]], ranks: int) -> Exception | None:
-    """What a call on pieces raises. None if nothing, if it asks for numbers, or if the whole module raises as well."""
+    """What a step on pieces raises. None if nothing, if it asks for numbers, or if the whole module raises as well."""
     from torch._subclasses.fake_tensor import (
         DataDependentOutputException,
         DynamicOutputShapeException,
@@ -52,25 +58,96 @@ def _error(generated: Any, module: Any, inputs: Sequence[tuple[str, Any]], ranks
         UnsupportedFakeTensorException,
     )
 
-    with _one_of(ranks), real_meshes(generated), FakeTensorMode(allow_non_fake_inputs=True):
+    with _one_of(ranks), real_meshes(generated), FakeTensorMode(allow_non_fake_inputs=True), _quiet(), _OnZeros():
         try:
-            _without_numbers(module)(**{name: _fake(tensor) for name, tensor in inputs})
+            result = without_numbers(module)(**{name: _fake(tensor) for name, tensor in inputs})
+            target = _target(result)
         except Exception:
             return None
         try:
-            model = generated.parallelize(_without_numbers(module), "cpu")
-            model(*(model.rows(_fake(tensor)) for _, tensor in inputs))
+            model = generated.parallelize(without_numbers(module), "cpu")
+            model.gradients(_sum_of, [_fake(tensor) for _, tensor in inputs], target)
         except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException):
             return None
         except Exception as error:
-            return error
+            return error if _goes_back(result, target) else None
     return None
 
 
-def _without_numbers(module: Any) -> Any:
-    """A copy of a module whose tensors have shapes alone."""
-    import torch
+def _goes_back(result: Any, target: Any) -> bool:
+    """True if the backward pass of a whole module works."""
+    try:
+        _sum_of(result, target).backward()
+    except Exception:
+        return False
+    return True
 
+
+class _OnZeros(TorchDispatchMode):
+    """Context that computes on zeros what fails on tensors without numbers, and looks at the sizes of pieces. Of some functions,
+    PyTorch knows fewer types without numbers than it computes, such as of products in groups on a CPU."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
+        kwargs = kwargs or {}
+        try:
+            found = func(*args, **kwargs)
+            _require_pieces(func, found)
+            return found
+        except RuntimeError:
+            given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+            if not all(type(value) is FakeTensor for value in given) or sum(value.nbytes for value in given) > MOST_ZEROS:
+                raise
+            with unset_fake_temporarily():
+                zeros = tree_map_only(torch.Tensor, lambda value: torch.zeros(value.shape, dtype=value.dtype), (args, kwargs))
+                found = func(*zeros[0], **zeros[1])
+            return tree_map_only(torch.Tensor, lambda value: torch.empty(value.shape, dtype=value.dtype), found)
+
+
+def _require_pieces(func: Any, found: Any) -> None:
+    """Raise ValueError where a function of DTensors returns another piece than the first rank has of what it says."""
+    for value in tree_leaves(found):
+        if not isinstance(value, DTensor) or not all(type(p) in (Shard, Replicate, Partial) for p in value.placements):
+            continue
+        sizes, piece = list(value.shape), tuple(value._local_tensor.shape)
+        for j, placement in enumerate(value.placements):
+            if type(placement) is Shard:
+                sizes[placement.dim] = -(-sizes[placement.dim] // value.device_mesh.size(j))
+        if tuple(sizes) != piece:
+            raise ValueError(f"{func} makes a piece of {piece} where PyTorch counts on {tuple(sizes)}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A context in which PyTorch does not print what fails on tensors without numbers."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def _leaves(result: Any) -> list[Any]:
+    """The tensors that a module returns, of which a gradient can be taken."""
+    found = [*result.values()] if isinstance(result, dict) else result
+    return [value for value in tree_leaves(found) if isinstance(value, torch.Tensor) and value.requires_grad]
+
+
+def _target(result: Any) -> Any:
+    """As many labels as a module's first result has rows of scores."""
+    first = _leaves(result)[0]
+    return torch.zeros(first.shape[:-1] if first.ndim > 1 else first.shape, dtype=torch.int64)
+
+
+def _sum_of(result: Any, target: Any) -> Any:
+    """Loss: the sum of all that is returned."""
+    return sum(value.float().sum() for value in _leaves(result))
+
+
+def without_numbers(module: Any) -> Any:
+    """A copy of a module whose tensors have shapes alone."""
     made: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         fake = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -80,8 +157,6 @@ def _without_numbers(module: Any) -> Any:
 
 
 def _fake(tensor: Any) -> Any:
-    import torch
-
     return torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype.name))
 
 
@@ -98,7 +173,6 @@ def _loaded(text: str) -> Any:
 @contextmanager
 def _one_of(ranks: int) -> Iterator[None]:
     """A process group in which nothing is sent, as its first rank."""
-    import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())

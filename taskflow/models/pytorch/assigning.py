@@ -40,8 +40,7 @@ def assigned(name: str, input: Any, index: Any, value: Any) -> Any:
         new = _as_part(name, tensor_of(value, x.graph, name), part, kept)
         new = new if new.dtype == x.dtype else ops.cast(new, x.dtype, name=f"{name}.cast")
     else:
-        old = _taken(f"{name}.old", x, spans)
-        new = ops.shift(ops.scale(old, 0.0, name=f"{name}.zeros"), number, name=f"{name}.new")
+        new = ops.full_like(_taken(f"{name}.old", x, spans), number, name=f"{name}.new")
     return _put(name, x, spans, new)
 
 
@@ -57,7 +56,7 @@ RAW.add(_as_it_is)
 @stands_for("fill_", "zero_")
 def filled(name: str, input: Tensor, value: float = 0.0) -> Tensor:
     """A number in place of all elements."""
-    return ops.shift(ops.scale(input, 0.0, name=f"{name}.zeros"), float(value), name=name)
+    return ops.full_like(input, float(value), name=name)
 
 
 def _spans(index: Any, shape: tuple[int, ...]) -> tuple[list[range], list[int]]:

@@ -122,8 +122,7 @@ def _made(real: Tensor | float, imag: Tensor | float) -> Complex:
     if known is None:
         raise Unsupported("a complex number that depends on no input")
     parts = [
-        part if isinstance(part, Tensor)
-        else ops.shift(ops.scale(known, 0.0, name=f"{known.name}.none"), part, name=f"{known.name}.alone") for part in (real, imag)
+        part if isinstance(part, Tensor) else ops.full_like(known, part, name=f"{known.name}.alone") for part in (real, imag)
     ]
     return Complex(parts[0], parts[1])
 

@@ -7,11 +7,13 @@ import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
 
-_NOT_THEIRS = tuple(
-    os.path.dirname(spec.origin) + os.sep for spec in map(find_spec, ("torch", __package__)) if spec is not None and spec.origin
+_NOT_THEIRS = (
+    *(os.path.dirname(spec.origin) + os.sep for spec in map(find_spec, ("torch", __package__)) if spec is not None and spec.origin),
+    str(Path(__file__).resolve().parents[2] / "export") + os.sep,
 )
 _LIBRARY = os.path.dirname(os.__file__) + os.sep  # decorators, context managers
 

@@ -57,10 +57,10 @@ def brought(value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
         return value
     changed = [j for j, (here, there) in enumerate(zip(value.placements, placements)) if here != there]
     result = _by_one_message(value, changed[0], placements) if len(changed) == 1 else None
-    return value.redistribute(placements=placements) if result is None else _of_piece(result, value, placements)
+    return value.redistribute(placements=placements) if result is None else placed_piece(result, value, placements)
 
 
-def _of_piece(result: torch.Tensor, value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
+def placed_piece(result: torch.Tensor, value: DTensor, placements: tuple[Placement, ...]) -> DTensor:
     """This rank's piece as a DTensor with the shape of ``value``."""
     steps = torch.empty(value.shape, device="meta").stride()  # pieces are contiguous, whatever the value was
     return DTensor.from_local(result, value.device_mesh, placements, run_check=False, shape=value.shape, stride=steps)
@@ -126,7 +126,7 @@ def brought_together(
             flat = torch.cat([piece.flatten() for piece in pieces])
             dist.all_reduce(flat, group=mesh.get_group(j))
             for number, piece, result in zip(slab, pieces, flat.split([piece.numel() for piece in pieces])):
-                found[number] = _of_piece(result.view(piece.shape), values[number], layouts[number])
+                found[number] = placed_piece(result.view(piece.shape), values[number], layouts[number])
     for number, value in enumerate(values):
         yield found[number] if number in found else brought(value, layouts[number])
 

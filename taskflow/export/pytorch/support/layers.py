@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
 
-from taskflow.export.pytorch.support.exchange import DTensor, Partial, Replicate, Shard, placed
+from taskflow.export.pytorch.support.exchange import DTensor, Partial, Replicate, Shard, placed, placed_piece
 from taskflow.export.pytorch.support.modules import named_layer
 from taskflow.export.pytorch.support.plan import LayerPlan, Placements
 from taskflow.export.pytorch.support.statistics import SharedStatistics
@@ -77,6 +77,13 @@ def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> Non
             return local - local.detach()  # zero, with the gradient of what the first rank adds
         return local
 
+    def of_layers(*args: Any, **kwargs: Any) -> Any:
+        given = [
+            _given(value, mesh, wanted) if isinstance(value, torch.Tensor) else value
+            for value, wanted in itertools.zip_longest(args, layer.inputs[: len(args)])
+        ]
+        return mapped_leaves(lambda value: _handed_out(value, mesh, layer), compute(*given, **kwargs))
+
     def forward(*args: Any, **kwargs: Any) -> Any:
         given = [
             _given(value, mesh, wanted).to_local(grad_placements=gradient(wanted)) if isinstance(value, torch.Tensor) else value
@@ -95,7 +102,12 @@ def _compute_locally(part: nn.Module, layer: LayerPlan, mesh: DeviceMesh) -> Non
             result = compute(*given, **kwargs)
         return mapped_leaves(lambda value: _wrapped(value, mesh, layer), result)
 
-    part.forward = forward
+    of_parts = any(True for child in part.children() for _ in child.parameters())  # whose weights are DTensors
+    part.forward = of_layers if of_parts else forward
+
+
+def _handed_out(value: Any, mesh: DeviceMesh, layer: LayerPlan) -> Any:
+    return as_placed(value, mesh, layer.output) if isinstance(value, torch.Tensor) else value
 
 
 def _wrapped(value: Any, mesh: DeviceMesh, layer: LayerPlan) -> Any:
@@ -137,14 +149,22 @@ def _reshaped(before: Sequence[int], *sizes: Any, **named: Any) -> list[int]:
 
 class OnPieces(TorchFunctionMode):
     """Context for functions of a module's code. Those for which DTensor has no rule on some devices, but which handle each sample,
-    head or channel separately, are computed on this rank's pieces, all cut like the first argument (`APART`). What others are
-    given is brought by one message where DTensor would need several: what joins a cut dimension with those before it is given
-    the whole (`JOINING`), and of two arrays the second is cut like the first (`ALIKE`)."""
+    head or channel separately, are computed on this rank's pieces, all cut like the first argument (`APART`), or the others whole
+    (`FILTERS`). So are those that DTensor gets wrong: it adds a padding to each piece, divides arguments in different ways, and
+    loses a gradient that is added up in place unless the indices are a DTensor (`CHOOSING`). What others are given is brought by
+    one message where DTensor would need several: what joins a cut dimension with those before it is given the whole
+    (`JOINING`), and of two arrays the second is cut like the first (`ALIKE`)."""
 
+    FILTERS = frozenset({torch.conv1d, torch.conv2d, torch.conv3d})
     APART: Mapping[Any, int] = {  # function: how many dimensions from the left are taken by themselves; negative: all but so many
         nn.functional.scaled_dot_product_attention: -2, nn.functional.max_pool2d: 2, nn.functional.avg_pool2d: 2,
-        nn.functional.adaptive_avg_pool2d: 2, nn.functional.interpolate: 2,
+        nn.functional.adaptive_avg_pool2d: 2, nn.functional.interpolate: 2, torch.linalg.solve_triangular: -2,
+        **dict.fromkeys(FILTERS, 1),
     }
+    CHOOSING = frozenset({
+        torch.index_select, torch.Tensor.index_select, torch.gather, torch.Tensor.gather, torch.take_along_dim,
+        torch.Tensor.take_along_dim,
+    })
     JOINING: Mapping[Any, Callable[..., list[int]]] = {  # and the shape that each gives
         torch.Tensor.view: _reshaped, torch.Tensor.reshape: _reshaped, torch.reshape: _reshaped,
         torch.Tensor.flatten: _flattened, torch.flatten: _flattened,
@@ -154,21 +174,31 @@ class OnPieces(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, DTensor)]
-        if given and args and func in self.JOINING and given[0] is args[0] and _cut_behind_the_first(given[0]):
-            shape = self.JOINING[func](args[0].shape, *args[1:], **kwargs)
-            return func(_apart_from_others(args[0], shape), *args[1:], **kwargs)
+        if given and args and func in self.JOINING and given[0] is args[0]:
+            first = args[0]
+            if _cut_behind_the_first(first):
+                first = _apart_from_others(first, self.JOINING[func](first.shape, *args[1:], **kwargs))
+            result = func(first, *args[1:], **kwargs)
+            if result.requires_grad:
+                result.register_hook(_in_order)
+            return result
         if len(given) == len(args) == 2 and func in self.ALIKE:
             return func(args[0], _cut_like(*args), **kwargs)
+        if func in self.CHOOSING and given:
+            return func(*(_whole_indices(value, given[0].device_mesh) for value in args), **kwargs)
         if func not in self.APART or not given:
             return func(*args, **kwargs)
         mesh, first = given[0].device_mesh, given[0]
         apart = self.APART[func] if self.APART[func] > 0 else first.ndim + self.APART[func]
         placements = tuple(p if isinstance(p, Shard) and p.dim < apart else Replicate() for p in first.placements)
+        whole = (Replicate(),) * mesh.ndim
 
         def local(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            lies = _alike(value, first.ndim, placements)  # where it is whole, each rank has a part of its gradient
+            filters = func in self.FILTERS and value is not first
+            lies = whole if filters else _alike(value, first.ndim, placements)
+            # where it is whole, each rank has a part of its gradient
             parts = tuple(Partial() if isinstance(p, Replicate) and isinstance(q, Shard) else p for p, q in zip(lies, placements))
             return as_placed(value, mesh, lies).to_local(grad_placements=parts)
 
@@ -176,9 +206,22 @@ class OnPieces(TorchFunctionMode):
         return mapped_leaves(lambda value: DTensor.from_local(value, mesh, placements, run_check=False), result)
 
 
+def _whole_indices(value: Any, mesh: DeviceMesh) -> Any:
+    """Indices as a DTensor, of which every rank has all; any other argument is unchanged."""
+    plain = isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and value.dtype is torch.int64
+    return as_placed(value, mesh, (Replicate(),) * mesh.ndim) if plain else value
+
+
 def _cut_behind_the_first(value: DTensor) -> bool:
     """True if another dimension than the first is cut, which alone can be joined with one before it."""
     return any(type(p) is Shard and p.dim > 0 for p in value.placements)
+
+
+def _in_order(gradient: Any) -> Any:
+    """A gradient whose piece is contiguous. What DTensor says of strides is not always the piece's, so that a view of it fails."""
+    if not isinstance(gradient, DTensor) or gradient.to_local().is_contiguous():
+        return None
+    return placed_piece(gradient.to_local().contiguous(), gradient, gradient.placements)
 
 
 def _apart_from_others(value: DTensor, shape: Sequence[int]) -> DTensor:
