@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
     Reads,
     Soap,
@@ -42,7 +41,7 @@ class AdaptiveAvgPool2d(Operator):
     contracted: its input can be cut, and the pieces' partial sums are added."""
 
     size: Pair
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("adaptive_avg_pool2d", inputs, 1)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -23,8 +22,8 @@ class Binary(Operator):
 
     __slots__ = ()
 
-    keeps_inputs: ClassVar[bool] = False
-    flops_per_element: ClassVar[int] = 1
+    keeps_inputs = False
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 2)
@@ -88,7 +87,7 @@ class Sub(Binary):
 class Mul(Binary):
     """y = a b."""
 
-    keeps_inputs: ClassVar[bool] = True
+    keeps_inputs = True
 
     def forward(self, call: Call) -> None:
         np.multiply(call.inputs[0], call.inputs[1], out=call.outputs[0])

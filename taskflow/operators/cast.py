@@ -7,14 +7,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from taskflow.floats import float_type
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Spec, register, takes
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 
 
 class Converting(Operator):
@@ -23,8 +22,8 @@ class Converting(Operator):
     __slots__ = ()
 
     dtype: np.dtype[Any]
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 1
+    kept = NOTHING
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -34,9 +33,6 @@ class Converting(Operator):
     @abstractmethod
     def require(self, x: Spec) -> None:
         """Raise ValueError for an input of another type than it converts."""
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.inputs[0]

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -43,7 +42,7 @@ class CausalConv1d(Operator):
     kernel: int
     bias: bool = True
     silu: bool = False
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    kept = Keeps(outputs=False)
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("causal_conv1d", inputs, 1)

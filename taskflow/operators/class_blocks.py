@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
     Reads,
     Soap,
@@ -48,8 +46,8 @@ class ClassBlocks(Operator):
     make the loss of high scores inexact.
     """
 
-    dense_dim: ClassVar[str | None] = "c"
-    kept: ClassVar[Keeps] = NOTHING
+    dense_dim = "c"
+    kept = NOTHING
 
     blocks: int
     ignore_index: int | None = -100
@@ -103,9 +101,6 @@ class ClassBlocks(Operator):
                 dy.reshape(rows, 2 * dy.shape[-2]), out=dx.array.reshape(rows, columns), accumulate=dx.accumulate,
                 smoothing=self.label_smoothing,
             )
-
-    def computes_in(self, inputs: Sequence[Spec]) -> np.dtype[Any]:
-        return inputs[0].dtype  # only what it says of whole blocks is in double precision
 
     def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
         return 5 * self.reads(inputs, piece).inputs[0].volume  # the softmax of every block

@@ -6,25 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.expert_slots import check_slots, rows_of
-from taskflow.operators.operator import (
-    INPUTS,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    register,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Dim, Example, Operator, Reads, Soap, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -36,8 +22,8 @@ class CombineExperts(Operator):
     weighted sum over its slots; other slots, such as -1, add nothing. G, S and M can be cut; E is contracted: a piece of E adds
     its experts' part. A piece reads all places of its groups' experts."""
 
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = INPUTS
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("combine", inputs, 3)

@@ -6,25 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.expert_slots import check_slots
-from taskflow.operators.operator import (
-    INPUTS,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    register,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Dim, Example, Operator, Reads, Soap, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -38,7 +24,7 @@ class CombineWeights(Operator):
 
     experts: int
     capacity: int
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("combine_weights", inputs, 2)

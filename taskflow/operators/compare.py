@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from taskflow.operators.binary import seen_by
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -28,8 +28,8 @@ class Compare(Operator):
     relation: str
     number: int | None
     dtype: np.dtype[Any]
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 1
+    kept = NOTHING
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if self.relation not in RELATIONS:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class Conv2d(Convolution):
     there is one group. With several, a piece reads the input channels of the groups that it touches.
     """
 
-    cuts_groups: ClassVar[bool] = True
+    cuts_groups = True
 
     out_channels: int
     kernel: Pair

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,8 +27,8 @@ class ConvTranspose2d(Convolution):
     by which they do. K cuts the weights (parameter) and C is contracted; both can be cut if there is one group.
     """
 
-    cuts_groups: ClassVar[bool] = False
-    uniform: ClassVar[bool] = False
+    cuts_groups = False
+    uniform = False
 
     out_channels: int
     kernel: Pair

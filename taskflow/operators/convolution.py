@@ -32,12 +32,12 @@ class Convolution(Operator):
 
     __slots__ = ()
 
-    work: ClassVar[Work] = Work.CONVOLUTION
-    splits_backward: ClassVar[bool] = True
-    inputs_for_weights: ClassVar[bool] = True
+    work = Work.CONVOLUTION
+    splits_backward = True
+    inputs_for_weights = True
     cuts_groups: ClassVar[bool]
     """Whether output channels can be cut if there are several groups."""
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    kept = Keeps(outputs=False)
 
     out_channels: int
     kernel: Pair

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Keeps, register
+from taskflow.operators.operator import NOTHING, Call, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
 
@@ -17,10 +16,10 @@ from taskflow.operators.unary import Unary
 class Detach(Unary):
     """y = x, as if nothing trained lay before it: there are no backward tasks for its sake."""
 
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0  # it moves memory
-    calculates: ClassVar[bool] = False
-    stops_gradient: ClassVar[bool] = True
+    kept = NOTHING
+    flops_per_element = 0  # it moves memory
+    calculates = False
+    stops_gradient = True
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.inputs[0]

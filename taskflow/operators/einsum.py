@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 from random import Random
 from string import ascii_letters
-from typing import ClassVar
 
 import numpy as np
 
@@ -39,7 +38,7 @@ class Einsum(Operator):
     The letters are the iteration space: those of the output cut it, the others are contracted.
     """
 
-    work: ClassVar[Work] = Work.CONTRACTION
+    work = Work.CONTRACTION
 
     equation: str
 

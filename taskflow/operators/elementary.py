@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, register
+from taskflow.operators.operator import INPUTS, Array, Call, Example, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary, example
 
@@ -52,8 +51,8 @@ class Exp(Elementary):
 class Log(Elementary):
     """y = the natural logarithm of x."""
 
-    kept: ClassVar[Keeps] = INPUTS
-    positive: ClassVar[bool] = True
+    kept = INPUTS
+    positive = True
 
     def value(self, x: Array) -> Array:
         return np.log(x)
@@ -67,7 +66,7 @@ class Log(Elementary):
 class Sqrt(Elementary):
     """y = the square root of x; the derivative at 0 is infinite."""
 
-    positive: ClassVar[bool] = True
+    positive = True
 
     def value(self, x: Array) -> Array:
         return np.sqrt(x)
@@ -81,7 +80,7 @@ class Sqrt(Elementary):
 class Rsqrt(Elementary):
     """y = 1 / the square root of x."""
 
-    positive: ClassVar[bool] = True
+    positive = True
 
     def value(self, x: Array) -> Array:
         return 1 / np.sqrt(x)
@@ -95,7 +94,7 @@ class Rsqrt(Elementary):
 class Sin(Elementary):
     """y = the sine of x."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         return np.sin(x)
@@ -109,7 +108,7 @@ class Sin(Elementary):
 class Cos(Elementary):
     """y = the cosine of x."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         return np.cos(x)
@@ -123,7 +122,7 @@ class Cos(Elementary):
 class Abs(Elementary):
     """y = absolute value of x; the derivative at 0 is 0."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         return np.abs(x)
@@ -138,7 +137,7 @@ class Power(Elementary):
     """y = x to the power of a number, which is not trained and not 0."""
 
     exponent: float
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         return _power(x, self.exponent)

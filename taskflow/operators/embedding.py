@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from taskflow.operators.operator import (
     Dim,
     Example,
     Init,
-    Keeps,
     Operator,
     Reads,
     Soap,
@@ -41,8 +40,8 @@ class Embedding(Operator):
     dtype: np.dtype[Any]  # of the table; integers do not say
     std: float = 1.0  # of the table's start
     padding: int | None = None  # a row that is not trained: its gradient is zero
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = INPUTS
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("embedding", inputs, 1)

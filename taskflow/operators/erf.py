@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.elementary import Elementary
-from taskflow.operators.operator import INPUTS, Array, Keeps, register
+from taskflow.operators.operator import INPUTS, Array, register
 from taskflow.operators.tensor import Tensor
 
 NEAR, FAR = 1.0, 6.0  # from FAR on it is 1 in double precision
@@ -27,7 +26,7 @@ DEGREE = 30
 class Erf(Elementary):
     """y = 2 / sqrt(pi) times the integral of exp(-t t) from 0 to x."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         size = np.abs(x)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.binary import seen_by, summed_into
-from taskflow.operators.operator import NOTHING, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -22,8 +21,8 @@ class Expand(Operator):
     along a repeated one, each piece reads the same part of x."""
 
     shape: tuple[int, ...]
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = NOTHING
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("expand", inputs, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,10 +37,10 @@ class ExpertLinear(Operator):
     contracted. Expert parallelism is a cut of E: a processor has the weights of its experts, and reads their places from all
     groups."""
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    inputs_for_weights: ClassVar[bool] = True
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 2
+    work = Work.CONTRACTION
+    inputs_for_weights = True
+    kept = Keeps(outputs=False)
+    flops_per_element = 2
 
     out_features: int
 

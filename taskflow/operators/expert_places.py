@@ -5,25 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.expert_slots import next_places
-from taskflow.operators.operator import (
-    NOTHING,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Dim, Example, Operator, Soap, Spec, positive, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -40,7 +26,7 @@ class ExpertPlaces(Operator):
 
     experts: int
     capacity: int
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("expert_places", inputs, 1)
@@ -56,9 +42,6 @@ class ExpertPlaces(Operator):
             Dim("n", groups, Soap.SAMPLE), Dim("a1", tokens, Soap.ATTRIBUTE, divisible=False),
             Dim("a2", choices, Soap.ATTRIBUTE, divisible=False),
         )
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def integers_below(self, inputs: Sequence[Spec]) -> int:
         return self.experts

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -42,8 +42,8 @@ class FreeWeight(Operator):
     shape: tuple[int, ...]
     init: Init
 
-    keeps_both: ClassVar[bool] = False
-    flops_per_element: ClassVar[int] = 1
+    keeps_both = False
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
@@ -109,8 +109,8 @@ class AddWeight(FreeWeight):
 class MulWeight(FreeWeight):
     """y = x weight."""
 
-    keeps_both: ClassVar[bool] = True
-    inputs_for_weights: ClassVar[bool] = True
+    keeps_both = True
+    inputs_for_weights = True
 
     def forward(self, call: Call) -> None:
         np.multiply(call.inputs[0], call.weights[0], out=call.outputs[0])
@@ -133,7 +133,7 @@ class ExpandWeight(FreeWeight):
 
     whole: tuple[int, ...]
     dtype: np.dtype[Any]
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("expand_weight", inputs, 0)

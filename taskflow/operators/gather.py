@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -22,8 +21,8 @@ class Gather(Operator):
     samples, (1, B, ...) or (1, K). Every dimension of y can be cut. Only the data tell which of the B entries a piece needs, so it
     reads them all."""
 
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = INPUTS
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("gather", inputs, 2)

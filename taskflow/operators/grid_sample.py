@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -27,7 +27,7 @@ class GridSample(Operator):
     mode: str = "bilinear"
     padding: str = "zeros"
     corners: bool = False
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("grid_sample", inputs, 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +29,8 @@ class GRU(Recurrent):
         h = (1 - z) n + z h
     """
 
-    gates: ClassVar[int] = 3
-    states: ClassVar[int] = 1
+    gates = 3
+    states = 1
 
     hidden_size: int
     reverse: bool = False

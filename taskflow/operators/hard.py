@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.floats import is_narrow
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Spec, register
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary, example
 
@@ -56,7 +55,7 @@ class Clamp(Unary):
     low: float | None
     high: float | None
     strict: bool
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if self.low is None and self.high is None:
@@ -86,7 +85,7 @@ class LeakyReLU(Unary):
     """y = x above 0, elsewhere slope x; the derivative at 0 is the slope."""
 
     slope: float
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs
@@ -121,7 +120,7 @@ class Hardsigmoid(Unary):
 class Hardswish(Unary):
     """y = x min(max(x / 6 + 1 / 2, 0), 1)."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def forward(self, call: Call) -> None:
         (x,), (y,) = call.inputs, call.outputs

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -39,8 +38,8 @@ class LayerNorm(Operator):
     Forward saves mean and 1 / sqrt(variance + eps)."""
 
     eps: float
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 7
+    kept = Keeps(outputs=False)
+    flops_per_element = 7
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("layer_norm", inputs, 1)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -35,12 +34,12 @@ from taskflow.regions import Rect
 class Linear(Operator):
     """x (N, ..., K), weight (C, K), bias (C) -> y (N, ..., C). C cuts the weights (parameter), K is contracted."""
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    inputs_for_weights: ClassVar[bool] = True
-    splits_backward: ClassVar[bool] = True
-    dense_dim: ClassVar[str | None] = "c"
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 2
+    work = Work.CONTRACTION
+    inputs_for_weights = True
+    splits_backward = True
+    dense_dim = "c"
+    kept = Keeps(outputs=False)
+    flops_per_element = 2
 
     out_features: int
     bias: bool = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -46,8 +46,8 @@ class LinearAttention(Operator):
     is kept for backward but the inputs: states, which are computed again, leave the chip neither way.
     """
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    work = Work.CONTRACTION
+    kept = Keeps(outputs=False)
 
     scale: float = 1.0
     eps: float | None = None

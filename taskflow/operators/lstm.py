@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +32,8 @@ class LSTM(Recurrent):
     the previous step, so that a sentence's last state does not depend on the padding of its row.
     """
 
-    gates: ClassVar[int] = 4
-    states: ClassVar[int] = 2
+    gates = 4
+    states = 2
 
     hidden_size: int
     padding: int | None = None

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Dim, Example, Keeps, Operator, Reads, Soap, Spec, register, takes
+from taskflow.operators.operator import NOTHING, Call, Dim, Example, Operator, Reads, Soap, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -26,8 +25,8 @@ class MaskedScatter(Operator):
 
     token: int
     adds: bool = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0  # it moves memory
+    kept = NOTHING
+    flops_per_element = 0  # it moves memory
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("masked_scatter", inputs, 3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
     Reads,
     Soap,
@@ -35,9 +33,9 @@ class MatMul(Operator):
     """a (N, ..., M, K), b (N, ..., K, P) -> y (N, ..., M, P), or (M, K), (K, P) -> (M, P). K is contracted. With
     ``transpose_other``, b is (N, ..., P, K); it is not copied."""
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 2
+    work = Work.CONTRACTION
+    kept = INPUTS
+    flops_per_element = 2
 
     transpose_other: bool = False
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Dim, Example, Keeps, Operator, Reads, Spec, register
+from taskflow.operators.operator import NOTHING, Call, Dim, Example, Operator, Reads, Spec, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.window import Pair, SlidingWindow, pair, pool_dims, pool_example, pool_output, pool_sees
 from taskflow.regions import Rect
@@ -26,7 +25,7 @@ class MaxPool2d(Operator):
     padding: Pair
     dilation: Pair = (1, 1)
     ceil_mode: bool = False
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         return (pool_output("max_pool2d", inputs, self._windows),)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
     Reads,
     Spec,
@@ -39,8 +37,8 @@ class MergeAttention(Operator):
     x with the weights softmax(sums) over the blocks of which the query sees something; 0 if there are none. Blocks that no
     query of a piece sees are not read. Forward saves the weights."""
 
-    uniform: ClassVar[bool] = False  # how many blocks are seen depends on where the piece lies
-    kept: ClassVar[Keeps] = INPUTS
+    uniform = False  # how many blocks are seen depends on where the piece lies
+    kept = INPUTS
 
     keys: int
     causal: bool = False

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
     Reads,
     Soap,
@@ -42,7 +40,7 @@ class Moments(Operator):
     """
 
     samples: int
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("moments", inputs, 1)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -54,8 +53,8 @@ class Normalize(Operator):
 
     samples: int
     eps: float
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 3
+    kept = Keeps(outputs=False)
+    flops_per_element = 3
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("normalize", inputs, 4)

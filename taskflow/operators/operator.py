@@ -247,9 +247,9 @@ class Operator(ABC):
         """Return the iteration space: here the first output's dimensions, all of which can be cut."""
         return sample_and_attributes(outputs_of(self, tuple(inputs))[0].shape)
 
-    @abstractmethod
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        """Return what the task of ``piece`` reads: no more than it needs."""
+        """Return what the task of ``piece`` reads, no more than it needs: here the piece itself, of each input."""
+        return Reads((piece,) * len(inputs))
 
     def unread(self, training: bool) -> tuple[int, ...]:
         """Return the inputs that `forward` (and in training `backward`) does not use. They come as arrays without elements,

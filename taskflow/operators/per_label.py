@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import INPUTS, Array, Call, Example, Keeps, Operator, Reads, Spec, register, takes
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, Spec, register, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 
@@ -23,9 +22,9 @@ class PerLabel(Operator):
     task needs no forward task before it."""
 
     ignore_index: int = -100
-    linear: ClassVar[bool] = True
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 1
+    linear = True
+    kept = INPUTS
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("per_label", inputs, 2)

@@ -42,7 +42,7 @@ class Recurrent(Operator):
 
     __slots__ = ()
 
-    work: ClassVar[Work] = Work.RECURRENT
+    work = Work.RECURRENT
     gates: ClassVar[int]
     states: ClassVar[int]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
     Reads,
     Soap,
@@ -44,9 +42,9 @@ class Reshape(Operator):
     up to gcd(6, 3) = 3 parts: rows 0:2 of the input hold the elements of row 0 of the output. The iteration space is (3, 5).
     """
 
-    calculates: ClassVar[bool] = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 0
+    calculates = False
+    kept = NOTHING
+    flops_per_element = 0
 
     shape: tuple[int, ...]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -40,8 +39,8 @@ class RMSNorm(Operator):
 
     eps: float
     offset: float = 0.0
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
-    flops_per_element: ClassVar[int] = 4
+    kept = Keeps(outputs=False)
+    flops_per_element = 4
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("rms_norm", inputs, 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import pi
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,7 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
-    Reads,
     Spec,
     register,
     sample_and_attributes,
@@ -49,8 +47,8 @@ class Rotary(Operator):
     rates: tuple[float, ...] | None = None
     factor: float = 1.0
     neighbours: bool = False
-    kept: ClassVar[Keeps] = NOTHING
-    flops_per_element: ClassVar[int] = 3
+    kept = NOTHING
+    flops_per_element = 3
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("rotary", inputs, 1)
@@ -68,9 +66,6 @@ class Rotary(Operator):
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         shape = inputs[0].shape
         return sample_and_attributes(shape, fixed=len(shape) - 1)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def forward(self, call: Call) -> None:
         cosine, sine = self._waves(call)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -39,9 +38,9 @@ class RoutedLinear(Operator):
     dimensions M and E (like an embedding's rows). A piece of E gives zeros for tokens of other experts. So tokens stay where
     they are, and the pieces' outputs add up to the whole."""
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    uniform: ClassVar[bool] = False  # see `flops`
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    work = Work.CONTRACTION
+    uniform = False  # see `flops`
+    kept = Keeps(outputs=False)
 
     experts: int
     out_features: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
     Reads,
     Soap,
@@ -36,7 +34,7 @@ class RunningStatistics(Operator):
 
     count: int
     momentum: float
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("running_statistics", inputs, 3)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
     Reads,
     Spec,
@@ -37,8 +35,8 @@ class ScatterAdd(Operator):
     The samples and the last dimensions can be cut. Only the data tell which places entries go to, so a piece has all of them."""
 
     size: int
-    kept: ClassVar[Keeps] = INPUTS
-    flops_per_element: ClassVar[int] = 1
+    kept = INPUTS
+    flops_per_element = 1
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("scatter_add", inputs, 2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -44,7 +43,7 @@ class SelectiveScan(Operator):
     backward but the inputs: states, S times as large as x, are computed again, and leave the chip neither way.
     """
 
-    kept: ClassVar[Keeps] = Keeps(outputs=False)
+    kept = Keeps(outputs=False)
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("selective_scan", inputs, 4)

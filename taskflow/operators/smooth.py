@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
 from taskflow.operators.elementary import Elementary
-from taskflow.operators.operator import INPUTS, Array, Example, Keeps, register
+from taskflow.operators.operator import INPUTS, Array, Example, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import example
 
@@ -26,7 +25,7 @@ class ELU(Elementary):
     alpha: float
     scale: float = 1.0
     rate: float = 1.0
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         y = np.empty_like(x)
@@ -51,7 +50,7 @@ class Softplus(Elementary):
 
     beta: float
     threshold: float
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         scaled = self.beta * x
@@ -75,7 +74,7 @@ class Softplus(Elementary):
 class Mish(Elementary):
     """y = x tanh(log(1 + exp(x)))."""
 
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def value(self, x: Array) -> Array:
         return x * np.tanh(_log_one_plus_exp(x))

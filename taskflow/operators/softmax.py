@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,8 +37,8 @@ class Softmax(Operator):
 
     dim: int
     causal: bool = False
-    kept: ClassVar[Keeps] = Keeps(inputs=False, weights=False)
-    flops_per_element: ClassVar[int] = 5  # maximum, difference, exponential, sum, quotient
+    kept = Keeps(inputs=False, weights=False)
+    flops_per_element = 5  # maximum, difference, exponential, sum, quotient
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         if len(inputs) != 2:

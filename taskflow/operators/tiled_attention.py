@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -22,9 +21,9 @@ class TiledAttention(Operator):
     multiple of G: heads [g H / G, (g + 1) H / G) share key head g. ``tile``: how many queries and keys are multiplied at once;
     it changes only rounding and memory."""
 
-    work: ClassVar[Work] = Work.CONTRACTION
-    uniform: ClassVar[bool] = False  # how many pairs see each other depends on where the piece lies
-    kept: ClassVar[Keeps] = Keeps(weights=False)
+    work = Work.CONTRACTION
+    uniform = False  # how many pairs see each other depends on where the piece lies
+    kept = Keeps(weights=False)
 
     scale: float
     causal: bool = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
@@ -15,9 +14,7 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
-    Reads,
     Soap,
     Spec,
     positive,
@@ -38,7 +35,7 @@ class TopK(Operator):
     numbers the first is taken first. Every dimension but E can be cut."""
 
     k: int
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("top_k", inputs, 1)
@@ -51,9 +48,6 @@ class TopK(Operator):
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         *rows, size = inputs[0].shape
         return (*sample_and_attributes(rows), Dim("e", size, Soap.REDUCTION, divisible=False))
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         part = Rect((*piece.lo[:-1], 0), (*piece.hi[:-1], self.k))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,7 @@ from taskflow.operators.operator import (
     Call,
     Dim,
     Example,
-    Keeps,
     Operator,
-    Reads,
     Soap,
     Spec,
     positive,
@@ -67,7 +65,7 @@ class TopKRouting(Operator):
     count_all: bool = True
     normalize: bool = True
     balance: int = 1
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes("top_k_routing", inputs, 1)
@@ -94,9 +92,6 @@ class TopKRouting(Operator):
             Dim("n", groups, Soap.SAMPLE), Dim("a1", tokens, Soap.ATTRIBUTE, divisible=False),
             Dim("e", experts, Soap.REDUCTION, divisible=False),
         )
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         (first, *_), (last, tokens, experts) = piece.lo, piece.hi

@@ -6,27 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    INPUTS,
-    NOTHING,
-    OUTPUTS,
-    Call,
-    Dim,
-    Example,
-    Keeps,
-    Operator,
-    Reads,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, NOTHING, OUTPUTS, Call, Example, Operator, Spec, register, takes
 from taskflow.operators.tensor import Tensor
-from taskflow.regions import Rect
 
 
 class Unary(Operator):
@@ -34,21 +18,15 @@ class Unary(Operator):
 
     __slots__ = ()
 
-    kept: ClassVar[Keeps] = OUTPUTS  # from which backward computes the derivative
-    flops_per_element: ClassVar[int] = 1
-    positive: ClassVar[bool] = False  # whether it is defined for positive numbers only
+    kept = OUTPUTS  # from which backward computes the derivative
+    flops_per_element = 1
+    positive = False  # whether it is defined for positive numbers only
 
     def output(self, inputs: Sequence[Spec]) -> tuple[Spec, ...]:
         takes(self.kind, inputs, 1)
         if not inputs[0].differentiable:
             raise ValueError(f"{self.kind}: input must be a float tensor, got {inputs[0]}")
         return (inputs[0],)
-
-    def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
-        return sample_and_attributes(inputs[0].shape)
-
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,))
 
     @classmethod
     def example(cls, random: Random) -> Example:
@@ -76,7 +54,7 @@ class Scale(Unary):
     """y = factor x."""
 
     factor: float
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def forward(self, call: Call) -> None:
         np.multiply(call.inputs[0], self.factor, out=call.outputs[0])
@@ -99,7 +77,7 @@ class Shift(Unary):
     """y = x + number."""
 
     number: float
-    kept: ClassVar[Keeps] = NOTHING
+    kept = NOTHING
 
     def forward(self, call: Call) -> None:
         np.add(call.inputs[0], self.number, out=call.outputs[0])
@@ -138,7 +116,7 @@ class GELU(Unary):
     "tanh" the paper's approximation of it."""
 
     approximate: str = "none"
-    kept: ClassVar[Keeps] = INPUTS
+    kept = INPUTS
 
     def forward(self, call: Call) -> None:
         call.kernels.gelu(call.inputs[0], self.approximate == "tanh", out=call.outputs[0])
