@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -139,6 +139,32 @@ def test_packages_import_from_each_other_by_their_inits() -> None:
 ])
 def test_the_test_sees_what_is_imported_past_an_init(module: str, source: str, wrong: bool) -> None:
     assert bool(imported_past(source, module)) is wrong
+
+
+def exported_in_vain(package: str, names: set[str], sources: Iterable[str]) -> set[str]:
+    """The names that a package's ``__init__`` imports and nobody takes from there."""
+    taken = {
+        alias.name for source in sources for node in nodes(parsed(source))
+        if isinstance(node, ast.ImportFrom) and node.module == package for alias in node.names
+    }
+    return names - taken
+
+
+def test_what_a_package_exports_without_a_list_is_used() -> None:
+    """An ``__init__`` has an ``__all__`` if a document names the package; another one exports what it imports."""
+    sources = [path.read_text() for room in ("taskflow", "tests", "benchmarks") for path in (ROOT / room).rglob("*.py")]
+    found = {}
+    for path in FILES:
+        tree = parsed(path.read_text())
+        plain = all(isinstance(node, (ast.Expr, ast.ImportFrom)) for node in tree.body)
+        if path.name == "__init__.py" and plain:
+            names = {alias.asname or alias.name for node in nodes(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+            found[module_of(path)] = exported_in_vain(module_of(path), names - {"annotations"}, sources)
+    assert len(found) > 10 and not any(found.values()), {package: names for package, names in found.items() if names}
+
+
+def test_the_test_sees_what_is_exported_in_vain() -> None:
+    assert exported_in_vain("a.b", {"f", "g"}, ["from a.b import f", "from a import g"]) == {"g"}
 
 
 def circles(edges: dict[str, set[str]]) -> list[list[str]]:
