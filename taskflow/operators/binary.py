@@ -43,6 +43,18 @@ class Binary(Operator):
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(inputs=self.keeps_inputs and inputs[0].differentiable, weights=False, outputs=False)
 
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        shape = [random.randint(1, 5) for _ in range(random.randint(0, 4))]
+        shapes = [shape, list(shape)]
+        for operand in shapes:
+            if random.random() < 0.5:
+                for i in range(len(operand)):
+                    operand[i] = random.choice((1, operand[i]))
+                del operand[: random.randint(0, len(operand))]
+        random.shuffle(shapes)
+        return Example(cls(), tuple(Spec(tuple(s), np.dtype(np.float64)) for s in shapes))
+
 
 @register("add")
 @dataclass(frozen=True, slots=True)
@@ -56,10 +68,6 @@ class Add(Binary):
         for target in call.grad_inputs:
             if target is not None:
                 summed_into(call, target, call.grad)
-
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return _example(cls(), random)
 
 
 @register("sub")
@@ -76,10 +84,6 @@ class Sub(Binary):
             summed_into(call, da, dy)
         if db is not None:
             summed_into(call, db, np.negative(dy))
-
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return _example(cls(), random)
 
 
 @register("mul")
@@ -98,10 +102,6 @@ class Mul(Binary):
             summed_into(call, da, dy * b)
         if db is not None:
             summed_into(call, db, dy * a)
-
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return _example(cls(), random)
 
 
 def seen_by(shape: tuple[int, ...], piece: Rect) -> Rect:
@@ -126,18 +126,6 @@ def summed_into(call: Call, target: Target, value: Array) -> None:
         call.kernels.sum_rows(value.reshape(-1, columns), out=out, accumulate=target.accumulate)
     else:
         target.put(value.sum(axis=repeated).reshape(shape))
-
-
-def _example(operator: Operator, random: Random) -> Example:
-    shape = [random.randint(1, 5) for _ in range(random.randint(0, 4))]
-    shapes = [shape, list(shape)]
-    for operand in shapes:
-        if random.random() < 0.5:
-            for i in range(len(operand)):
-                operand[i] = random.choice((1, operand[i]))
-            del operand[: random.randint(0, len(operand))]
-    random.shuffle(shapes)
-    return Example(operator, tuple(Spec(tuple(s), np.dtype(np.float64)) for s in shapes))
 
 
 def add(input: Tensor, other: Tensor, *, name: str | None = None) -> Tensor:

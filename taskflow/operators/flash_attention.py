@@ -9,8 +9,9 @@ from random import Random
 
 from taskflow.floats import sums_in
 from taskflow.operators.attention_blocks import attention_blocks
+from taskflow.operators.attention_scope import Span
 from taskflow.operators.merge_attention import merge_attention
-from taskflow.operators.operator import Call, Dim, Example, Reads, Spec, register, sample_and_attributes
+from taskflow.operators.operator import Call, Dim, Example, Spec, register, sample_and_attributes
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.tiled_attention import TiledAttention, random_inputs
 from taskflow.regions import Rect
@@ -30,8 +31,8 @@ class FlashAttention(TiledAttention):
     def dims(self, inputs: Sequence[Spec]) -> tuple[Dim, ...]:
         return sample_and_attributes(inputs[0].shape[:3])
 
-    def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return self.rects(inputs, piece, *self.scope(inputs).within((piece.lo[1], piece.hi[1]), (0, inputs[1].shape[1])))
+    def keys_of(self, inputs: Sequence[Spec], piece: Rect) -> Span:
+        return 0, inputs[1].shape[1]
 
     def writes(self, inputs: Sequence[Spec], piece: Rect) -> tuple[Rect, ...]:
         return (Rect((*piece.lo, 0), (*piece.hi, inputs[2].shape[3])),)
@@ -58,16 +59,6 @@ class FlashAttention(TiledAttention):
             tiles.backward(
                 q, k, v, tiles.rows, tiles.keys, out[:, at], sums[:, at], call.grad[:, at], None, call.grad_inputs[:3]
             )
-
-    def flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return self._pairs(inputs, piece) * self.pair_flops(inputs, False)
-
-    def backward_flops(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        return self._pairs(inputs, piece) * self.pair_flops(inputs, True)
-
-    def _pairs(self, inputs: Sequence[Spec], piece: Rect) -> int:
-        seen = self.scope(inputs).pairs((piece.lo[1], piece.hi[1]), (0, inputs[1].shape[1]))
-        return piece.shape[0] * piece.shape[2] * seen
 
     @classmethod
     def example(cls, random: Random) -> Example:

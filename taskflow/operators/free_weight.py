@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from taskflow.operators.binary import seen_by
 from taskflow.operators.operator import (
     Array,
     Call,
@@ -70,19 +71,16 @@ class FreeWeight(Operator):
         kinds = [Soap.PARAMETER if size > 1 else Soap.ATTRIBUTE if i else Soap.SAMPLE for i, size in enumerate(own)]
         return tuple(Dim(f"a{i}" if i else "n", size, soap) for i, (size, soap) in enumerate(zip(whole.shape, kinds)))
 
-    def seen(self, piece: Rect) -> Rect:
-        """Return the part of the weight that a piece needs."""
-        skip = piece.ndim - len(self.shape)
-        return Rect(
-            tuple(0 if size == 1 else low for size, low in zip(self.shape, piece.lo[skip:])),
-            tuple(1 if size == 1 else high for size, high in zip(self.shape, piece.hi[skip:])),
-        )
-
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((piece,), (self.seen(piece),))
+        return Reads((piece,), (seen_by(self.shape, piece),))
 
     def keeps(self, inputs: Sequence[Spec]) -> Keeps:
         return Keeps(inputs=self.keeps_both, weights=self.keeps_both, outputs=False)
+
+    @classmethod
+    def example(cls, random: Random) -> Example:
+        whole, shape = _shapes(random)
+        return Example(cls(shape, Init("normal", 1.0)), (Spec(whole, np.dtype(np.float64)),))
 
 
 @register("add_weight")
@@ -98,10 +96,6 @@ class AddWeight(FreeWeight):
             dx.put(call.grad)
         if (dweight := call.grad_weights[0]) is not None:
             _put_sum(dweight, call.grad)
-
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return _example(cls, random)
 
 
 @register("mul_weight")
@@ -120,10 +114,6 @@ class MulWeight(FreeWeight):
             dx.put(call.grad * call.weights[0])
         if (dweight := call.grad_weights[0]) is not None:
             _put_sum(dweight, call.grad * call.inputs[0])
-
-    @classmethod
-    def example(cls, random: Random) -> Example:
-        return _example(cls, random)
 
 
 @register("expand_weight")
@@ -144,7 +134,7 @@ class ExpandWeight(FreeWeight):
         return (Spec(self.whole, self.dtype),)
 
     def reads(self, inputs: Sequence[Spec], piece: Rect) -> Reads:
-        return Reads((), (self.seen(piece),))
+        return Reads((), (seen_by(self.shape, piece),))
 
     def forward(self, call: Call) -> None:
         call.outputs[0][...] = call.weights[0]
@@ -175,11 +165,6 @@ def _shapes(random: Random) -> tuple[tuple[int, ...], tuple[int, ...]]:
     whole = tuple(random.randint(1, 5) for _ in range(random.randint(1, 4)))
     shape = tuple(random.choice((1, size)) for size in whole)
     return whole, shape[random.randint(0, len(shape)) :]
-
-
-def _example(kind: type[FreeWeight], random: Random) -> Example:
-    whole, shape = _shapes(random)
-    return Example(kind(shape, Init("normal", 1.0)), (Spec(whole, np.dtype(np.float64)),))
 
 
 def add_weight(
