@@ -10,7 +10,6 @@ docs/guide/operators.md explains each part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -37,7 +36,6 @@ from taskflow.regions import Rect
 
 
 @register("scale_norm")
-@dataclass(frozen=True, slots=True)
 class ScaleNorm(Operator):
     """x (N, ..., C), weight (1) -> y = weight x / sqrt(sum of x^2 over C + eps) (Nguyen and Salazar, arXiv 1910.05895). C cannot
     be cut, all other dimensions can; each piece then has a part of the weight's gradient."""

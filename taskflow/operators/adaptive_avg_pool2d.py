@@ -4,7 +4,6 @@ torch.nn.functional.adaptive_avg_pool2d)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from random import Random
@@ -34,7 +33,6 @@ NO_PADDING = ((0, 0), (0, 0))
 
 
 @register("adaptive_avg_pool2d")
-@dataclass(frozen=True, slots=True)
 class AdaptiveAvgPool2d(Operator):
     """x (N, C, H, W) -> y (N, C, Ho, Wo): output i of a dimension is the mean of inputs i H // Ho up to, not including, ceil((i
     + 1) H / Ho). Computed as y = A x B with the matrices of these means. A dimension with one output (global pooling) is

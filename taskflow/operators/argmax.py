@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -14,7 +13,6 @@ from taskflow.regions import Rect
 
 
 @register("argmax")
-@dataclass(frozen=True, slots=True)
 class ArgMax(Operator):
     """x (N, ..., B) numbers -> y (N, ...) integers: the position of the first largest. Every dimension of y can be cut; B is read
     whole. There is no gradient."""

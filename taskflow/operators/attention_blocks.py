@@ -4,7 +4,6 @@ the blocks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 from taskflow.floats import sums_in
@@ -16,7 +15,6 @@ from taskflow.regions import Rect
 
 
 @register("attention_blocks")
-@dataclass(frozen=True, slots=True)
 class AttentionBlocks(TiledAttention):
     """Inputs of `TiledAttention` -> y (N, Lq, H, B, E), the attention of each query to each of ``blocks`` blocks of the keys by
     itself, and the logarithm of its sum of exponentials (N, Lq, H, B). Both are 0 where a query sees nothing of the block.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -16,7 +15,6 @@ from taskflow.regions import Rect
 
 
 @register("avg_pool2d")
-@dataclass(frozen=True, slots=True)
 class AvgPool2d(Pool):
     """x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos. ``count_include_pad``: padding counts as zeros; else the
     mean is over elements of the image only."""

@@ -4,7 +4,6 @@ share every rule but the arithmetic."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
 
@@ -57,7 +56,6 @@ class Binary(Operator):
 
 
 @register("add")
-@dataclass(frozen=True, slots=True)
 class Add(Binary):
     """y = a + b."""
 
@@ -71,7 +69,6 @@ class Add(Binary):
 
 
 @register("sub")
-@dataclass(frozen=True, slots=True)
 class Sub(Binary):
     """y = a - b."""
 
@@ -87,7 +84,6 @@ class Sub(Binary):
 
 
 @register("mul")
-@dataclass(frozen=True, slots=True)
 class Mul(Binary):
     """y = a b."""
 

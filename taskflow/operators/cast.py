@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -43,7 +42,6 @@ class Converting(Operator):
 
 
 @register("cast")
-@dataclass(frozen=True, slots=True)
 class Cast(Converting):
     """Floats as the nearest floats of ``dtype``."""
 
@@ -59,7 +57,6 @@ class Cast(Converting):
 
 
 @register("to_float")
-@dataclass(frozen=True, slots=True)
 class ToFloat(Converting):
     """Integers or truth values as the same numbers in floats of ``dtype``. There is no gradient."""
 
@@ -75,7 +72,6 @@ class ToFloat(Converting):
 
 
 @register("to_integer")
-@dataclass(frozen=True, slots=True)
 class ToInteger(Converting):
     """Floats, such as the zeros and ones of a comparison, as integers of ``dtype``: without what is behind the point. There is no
     gradient."""

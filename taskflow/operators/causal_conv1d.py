@@ -4,7 +4,6 @@ torch.nn.functional.conv1d with as many groups as channels)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -30,7 +29,6 @@ from taskflow.regions import Rect
 
 
 @register("causal_conv1d")
-@dataclass(frozen=True, slots=True)
 class CausalConv1d(Operator):
     """x (N, T, D), weight (D, 1, K), bias (D) -> y (N, T, D): y_t = the sum of weight_k x_{t-K+1+k} over k, plus the bias, and silu
     of it if ``silu``. Zeros stand before the first step.

@@ -4,7 +4,6 @@ classes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -32,7 +31,6 @@ DOUBLE = np.dtype(np.float64)
 
 
 @register("class_blocks")
-@dataclass(frozen=True, slots=True)
 class ClassBlocks(Operator):
     """x (N, ..., C), target (N, ...) integers -> y (N, ..., B, 2) float64.
 

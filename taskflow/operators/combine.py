@@ -4,7 +4,6 @@ GSEC,GECM->GSM with the combine weights, without building that array."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -16,7 +15,6 @@ from taskflow.regions import Rect
 
 
 @register("combine")
-@dataclass(frozen=True, slots=True)
 class CombineExperts(Operator):
     """x (G, E, C, M), weights (G, S, k), slots (G, S, k) integers, expert * C + place -> y (G, S, M): for each token the
     weighted sum over its slots; other slots, such as -1, add nothing. G, S and M can be cut; E is contracted: a piece of E adds

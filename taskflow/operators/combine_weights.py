@@ -4,7 +4,6 @@ arrays."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -16,7 +15,6 @@ from taskflow.regions import Rect
 
 
 @register("combine_weights")
-@dataclass(frozen=True, slots=True)
 class CombineWeights(Operator):
     """weights (G, S, k), slots (G, S, k) integers, expert * capacity + place -> combine weights (G, S, E, C) and the
     dispatch mask of that shape. Combine weights are a token's weight at its slots and 0 elsewhere. The mask is 1 at its

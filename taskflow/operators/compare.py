@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -20,7 +19,6 @@ RELATIONS: dict[str, Any] = {
 
 
 @register("compare")
-@dataclass(frozen=True, slots=True)
 class Compare(Operator):
     """Integers a, and a number or integers b that broadcast with them -> y floats of ``dtype``: 1 where the relation between a
     and b holds, 0 elsewhere. Every dimension can be cut. There is no gradient."""

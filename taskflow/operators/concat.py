@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -14,7 +13,6 @@ from taskflow.regions import Rect
 
 
 @register("concat")
-@dataclass(frozen=True, slots=True)
 class Concat(Operator):
     """x_0, x_1, ... equal in all dimensions but ``dim`` -> y. Every dimension can be cut, including ``dim``: a piece reads the
     part of each input that falls into its range, which may be nothing."""

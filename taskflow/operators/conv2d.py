@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
@@ -19,7 +18,6 @@ Group = tuple[slice, slice, int]  # output channels, input channels (both of the
 
 
 @register("conv2d")
-@dataclass(frozen=True, slots=True)
 class Conv2d(Convolution):
     """x (N, C, H, W), weight (K, C / groups, kh, kw), bias (K) -> y (N, K, Ho, Wo).
 

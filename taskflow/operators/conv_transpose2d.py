@@ -17,7 +17,6 @@ from taskflow.regions import Rect
 
 
 @register("conv_transpose2d")
-@dataclass(frozen=True, slots=True)
 class ConvTranspose2d(Convolution):
     """x (N, C, H, W), weight (C, K / groups, kh, kw), bias (K) -> y (N, K, Ho, Wo), where Ho = (H - 1) stride - 2 padding +
     dilation (kh - 1) + output_padding + 1.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -18,7 +17,6 @@ from taskflow.regions import Rect
 
 
 @register("cross_entropy")
-@dataclass(frozen=True, slots=True)
 class CrossEntropy(LabelLoss):
     """x (N, ..., C), target (N, ...) integers -> a scalar: the sum over targets of -log softmax(x)[target], or their mean.
 

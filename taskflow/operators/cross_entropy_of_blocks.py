@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -15,7 +14,6 @@ from taskflow.regions import Rect
 
 
 @register("cross_entropy_of_blocks")
-@dataclass(frozen=True, slots=True)
 class CrossEntropyOfBlocks(LabelLoss):
     """y (N, ..., B, 2) pairs, target (N, ...) integers -> a scalar of type ``dtype``: the sum over targets of
     log(sum of exp(first of the pairs)) - sum of the second, or their mean. Otherwise as `cross_entropy`: pieces give partial

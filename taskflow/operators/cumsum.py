@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -14,7 +13,6 @@ from taskflow.operators.unary import Unary
 
 
 @register("cumsum")
-@dataclass(frozen=True, slots=True)
 class Cumsum(Unary):
     """y[..., i, ...] = the sum of x[..., 0 to i, ...] along ``dim``, of floats or integers. Every other dimension can be cut."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from taskflow.operators.operator import NOTHING, Call, register
@@ -12,7 +10,6 @@ from taskflow.operators.unary import Unary
 
 
 @register("detach")
-@dataclass(frozen=True, slots=True)
 class Detach(Unary):
     """y = x, as if nothing trained lay before it: there are no backward tasks for its sake."""
 

@@ -4,7 +4,6 @@ GSEC,GSM->GECM with the dispatch mask, without building that mask."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -16,7 +15,6 @@ from taskflow.regions import Rect
 
 
 @register("dispatch")
-@dataclass(frozen=True, slots=True)
 class Dispatch(Operator):
     """x (G, S, M), slots (G, S, k) integers, expert * capacity + place -> y (G, E, C, M): each token in its places, zeros where
     there is none; other slots, such as -1, are left out. G, E and M can be cut. The data decide which tokens an expert gets, so

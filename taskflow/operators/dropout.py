@@ -7,7 +7,6 @@ JMLR 15 (2014).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from zlib import crc32
 
@@ -19,7 +18,6 @@ from taskflow.regions import Rect
 
 
 @register("dropout")
-@dataclass(frozen=True, slots=True)
 class Dropout(Operator):
     """x -> y of the same shape: in training 0 with probability p, else x / (1 - p); in evaluation x.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
 from string import ascii_letters
@@ -30,7 +29,6 @@ from taskflow.regions import Rect
 
 
 @register("einsum")
-@dataclass(frozen=True, slots=True)
 class Einsum(Operator):
     """One operand, summed and transposed ("abc->ca"), or the product of two ("nik,nkj->nij"). Every letter that is not in the
     output is summed over. No operand repeats a letter, and with two operands each letter is in the output or in both.

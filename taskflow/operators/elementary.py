@@ -3,7 +3,6 @@ every rule but the arithmetic."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -35,7 +34,6 @@ class Elementary(Unary):
 
 
 @register("exp")
-@dataclass(frozen=True, slots=True)
 class Exp(Elementary):
     """y = e to the x."""
 
@@ -47,7 +45,6 @@ class Exp(Elementary):
 
 
 @register("log")
-@dataclass(frozen=True, slots=True)
 class Log(Elementary):
     """y = the natural logarithm of x."""
 
@@ -62,7 +59,6 @@ class Log(Elementary):
 
 
 @register("sqrt")
-@dataclass(frozen=True, slots=True)
 class Sqrt(Elementary):
     """y = the square root of x; the derivative at 0 is infinite."""
 
@@ -76,7 +72,6 @@ class Sqrt(Elementary):
 
 
 @register("rsqrt")
-@dataclass(frozen=True, slots=True)
 class Rsqrt(Elementary):
     """y = 1 / the square root of x."""
 
@@ -90,7 +85,6 @@ class Rsqrt(Elementary):
 
 
 @register("sin")
-@dataclass(frozen=True, slots=True)
 class Sin(Elementary):
     """y = the sine of x."""
 
@@ -104,7 +98,6 @@ class Sin(Elementary):
 
 
 @register("cos")
-@dataclass(frozen=True, slots=True)
 class Cos(Elementary):
     """y = the cosine of x."""
 
@@ -118,7 +111,6 @@ class Cos(Elementary):
 
 
 @register("abs")
-@dataclass(frozen=True, slots=True)
 class Abs(Elementary):
     """y = absolute value of x; the derivative at 0 is 0."""
 
@@ -132,7 +124,6 @@ class Abs(Elementary):
 
 
 @register("pow")
-@dataclass(frozen=True, slots=True)
 class Power(Elementary):
     """y = x to the power of a number, which is not trained and not 0."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -30,7 +29,6 @@ from taskflow.regions import Rect
 
 
 @register("embedding")
-@dataclass(frozen=True, slots=True)
 class Embedding(Operator):
     """x (N, ...) integers, weight (V, E) -> y (N, ..., E). E cuts the table by columns (parameter). V cuts it by rows and
     counts as contracted: a piece gives zeros for indices outside its rows, so the pieces' outputs add up to the whole."""

@@ -7,7 +7,6 @@ polynomial through its values at Chebyshev's points.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -22,7 +21,6 @@ DEGREE = 30
 
 
 @register("erf")
-@dataclass(frozen=True, slots=True)
 class Erf(Elementary):
     """y = 2 / sqrt(pi) times the integral of exp(-t t) from 0 to x."""
 

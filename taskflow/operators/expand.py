@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -15,7 +14,6 @@ from taskflow.regions import Rect
 
 
 @register("expand")
-@dataclass(frozen=True, slots=True)
 class Expand(Operator):
     """x -> y of a shape that x broadcasts to; the gradient is the sum over the repetitions. Every dimension of y can be cut;
     along a repeated one, each piece reads the same part of x."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -31,7 +30,6 @@ from taskflow.regions import Rect
 
 
 @register("expert_linear")
-@dataclass(frozen=True, slots=True)
 class ExpertLinear(Operator):
     """x (G, E, C, M), weight (E, H, M) -> y (G, E, C, H): x W_e^T at the places of expert e. E and H cut the weights, M is
     contracted. Expert parallelism is a cut of E: a processor has the weights of its experts, and reads their places from all

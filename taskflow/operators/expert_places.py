@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -18,7 +17,6 @@ TOGETHER = 1 << 20
 
 
 @register("expert_places")
-@dataclass(frozen=True, slots=True)
 class ExpertPlaces(Operator):
     """chosen (G, S, k) integers -> slots (G, S, k): expert * C + place, of C = ``capacity`` places; -1 for what is no expert,
     such as -1, and where the expert is full. Places are assigned as by `top_k_routing`: to all first choices, then to all second

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 from taskflow.operators.conv2d import Conv2d
@@ -14,7 +14,6 @@ from taskflow.regions import Rect
 
 
 @register("filter2d")
-@dataclass(frozen=True, slots=True)
 class Filter2d(Operator):
     """x (N, C, H, W), filters (K, C / groups, kh, kw) -> y (N, K, Ho, Wo): what `conv2d` computes, with a tensor in place of its
     weight. Its iteration space, cuts and halos are those of ``convolution``, which has no bias; K cuts the filters."""

@@ -4,7 +4,6 @@ torch.nn.functional.scaled_dot_product_attention). See `attention_tiles` for the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 from taskflow.floats import sums_in
@@ -18,7 +17,6 @@ from taskflow.regions import Rect
 
 
 @register("flash_attention")
-@dataclass(frozen=True, slots=True)
 class FlashAttention(TiledAttention):
     """Inputs of `TiledAttention` -> y (N, Lq, H, E) = softmax(scale q k^T) v over the keys that a query sees, 0 where it sees
     none. Samples, queries and heads can be cut; keys only with `attention_blocks`. Forward saves the logarithm of each row's

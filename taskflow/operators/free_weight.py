@@ -84,7 +84,6 @@ class FreeWeight(Operator):
 
 
 @register("add_weight")
-@dataclass(frozen=True, slots=True)
 class AddWeight(FreeWeight):
     """y = x + weight."""
 
@@ -99,7 +98,6 @@ class AddWeight(FreeWeight):
 
 
 @register("mul_weight")
-@dataclass(frozen=True, slots=True)
 class MulWeight(FreeWeight):
     """y = x weight."""
 
@@ -117,7 +115,6 @@ class MulWeight(FreeWeight):
 
 
 @register("expand_weight")
-@dataclass(frozen=True, slots=True)
 class ExpandWeight(FreeWeight):
     """-> y (N, ...), the weight expanded to the shape ``whole``."""
 

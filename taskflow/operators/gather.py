@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
 
@@ -15,7 +14,6 @@ from taskflow.regions import Rect
 
 
 @register("gather")
-@dataclass(frozen=True, slots=True)
 class Gather(Operator):
     """x (N, B, ...), index (N, K) integers below B -> y (N, K, ...): y[n, k] = x[n, index[n, k]]. Either may be one for all
     samples, (1, B, ...) or (1, K). Every dimension of y can be cut. Only the data tell which of the B entries a piece needs, so it

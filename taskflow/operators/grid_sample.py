@@ -18,7 +18,6 @@ MODES, PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "refle
 
 
 @register("grid_sample")
-@dataclass(frozen=True, slots=True)
 class GridSample(Operator):
     """x (N, C, H, W), grid (N, Ho, Wo, 2) -> y (N, C, Ho, Wo): y[n, :, i, j] is x[n] at the column grid[n, i, j, 0] and the row
     grid[n, i, j, 1]. -1 and 1 are the centres of the outermost pixels (``corners``), or their outer edges. Every dimension of y can

@@ -6,7 +6,6 @@ Wu and He, "Group normalization", arXiv 1803.08494.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -34,7 +33,6 @@ from taskflow.regions import Rect
 
 
 @register("group_norm")
-@dataclass(frozen=True, slots=True)
 class GroupNorm(Operator):
     """x (N, C, ...), weight and bias (C) -> y = (x - mean) / sqrt(variance + eps) weight + bias, with the mean and variance of
     a sample's group of C / groups channels over all positions. Samples and groups can be cut (groups cut the weights:

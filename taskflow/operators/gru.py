@@ -7,7 +7,6 @@ reset gate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -20,7 +19,6 @@ from taskflow.regions import Rect
 
 
 @register("gru")
-@dataclass(frozen=True, slots=True)
 class GRU(Recurrent):
     """x (N, T, I), h0 (N, H) -> y (N, T, H), h_n (N, H): one layer over T steps.
 

@@ -8,7 +8,6 @@ Hard swish: Howard et al., "Searching for MobileNetV3", arXiv 1905.02244, sectio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from random import Random
 
@@ -21,7 +20,6 @@ from taskflow.operators.unary import Unary, example
 
 
 @register("hardtanh")
-@dataclass(frozen=True, slots=True)
 class Hardtanh(Unary):
     """y = min(max(x, low), high); the derivative at both bounds is 0."""
 
@@ -47,7 +45,6 @@ class Hardtanh(Unary):
 
 
 @register("clamp")
-@dataclass(frozen=True, slots=True)
 class Clamp(Unary):
     """y = min(max(x, low), high), None: without that bound. The derivative at the bounds is 1, or 0 where ``strict`` (as in
     PyTorch before and since 2.14); of NaN it is 0, unlike `hardtanh`'s."""
@@ -80,7 +77,6 @@ class Clamp(Unary):
 
 
 @register("leaky_relu")
-@dataclass(frozen=True, slots=True)
 class LeakyReLU(Unary):
     """y = x above 0, elsewhere slope x; the derivative at 0 is the slope."""
 
@@ -102,7 +98,6 @@ class LeakyReLU(Unary):
 
 
 @register("hardsigmoid")
-@dataclass(frozen=True, slots=True)
 class Hardsigmoid(Unary):
     """y = min(max(x / 6 + 1 / 2, 0), 1); the derivative at both bounds is 0."""
 
@@ -116,7 +111,6 @@ class Hardsigmoid(Unary):
 
 
 @register("hardswish")
-@dataclass(frozen=True, slots=True)
 class Hardswish(Unary):
     """y = x min(max(x / 6 + 1 / 2, 0), 1)."""
 

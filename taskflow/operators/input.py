@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -17,7 +16,6 @@ from taskflow.regions import Rect
 
 
 @register("input")
-@dataclass(frozen=True, slots=True)
 class Input(Source):
     """-> (N, ...): each piece takes its Rect of the step's global array ``feeds[name]``."""
 

@@ -6,7 +6,6 @@ Ba, Kiros and Hinton, "Layer normalization", arXiv 1607.06450.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -17,7 +16,6 @@ from taskflow.operators.tensor import Parameter, Tensor
 
 
 @register("layer_norm")
-@dataclass(frozen=True, slots=True)
 class LayerNorm(RowNorm):
     """x (N, ..., C), weight and bias (C) -> y = (x - mean) / sqrt(variance + eps) weight + bias over C, which cannot be cut.
     Forward saves mean and 1 / sqrt(variance + eps)."""

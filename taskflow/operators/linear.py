@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
 
@@ -30,7 +29,6 @@ from taskflow.regions import Rect
 
 
 @register("linear")
-@dataclass(frozen=True, slots=True)
 class Linear(Operator):
     """x (N, ..., K), weight (C, K), bias (C) -> y (N, ..., C). C cuts the weights (parameter), K is contracted."""
 

@@ -8,7 +8,6 @@ Kimi Team, "Kimi Linear", arXiv 2510.26692 (a decay for each feature of the keys
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -35,7 +34,6 @@ CHUNK = 64  # steps that kernels of GPUs take together, by products
 
 
 @register("linear_attention")
-@dataclass(frozen=True, slots=True)
 class LinearAttention(Operator):
     """q, k (N, T, G, K), v (N, T, H, V), decay g (N, T, H) or (N, T, H, K), and with a correction beta (N, T, H) -> y (N, T, H, V).
     H is a multiple of G: heads [i H / G, (i + 1) H / G) share queries and keys i. With states S (K, V) that begin as zeros,

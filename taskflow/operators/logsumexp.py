@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -15,7 +14,6 @@ from taskflow.regions import Rect
 
 
 @register("logsumexp")
-@dataclass(frozen=True, slots=True)
 class LogSumExp(Reducing):
     """x -> log(sum of exp(x)) over the dimensions ``over``, which are read whole. Of minus infinities it is minus infinity."""
 

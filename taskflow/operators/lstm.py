@@ -7,7 +7,6 @@ and Cummins, "Learning to forget", Neural Computation 12 (2000).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -20,7 +19,6 @@ from taskflow.regions import Rect
 
 
 @register("lstm")
-@dataclass(frozen=True, slots=True)
 class LSTM(Recurrent):
     """x (N, T, I), h0 (N, H), c0 (N, H) -> y (N, T, H), h_n (N, H), c_n (N, H): one layer over T steps.
 

@@ -4,7 +4,6 @@ key_padding_mask of its attention)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -18,7 +17,6 @@ LOWEST = -1e9
 
 
 @register("mask_padding")
-@dataclass(frozen=True, slots=True)
 class MaskPadding(Operator):
     """x (N, ..., S), tokens (N, S) integers -> x, but ``value`` where the token is ``padding``. Every dimension can be
     cut."""

@@ -4,7 +4,6 @@ torch.Tensor.masked_scatter by ``tokens == token``, each sample from its own row
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -15,7 +14,6 @@ from taskflow.regions import Rect
 
 
 @register("masked_scatter")
-@dataclass(frozen=True, slots=True)
 class MaskedScatter(Operator):
     """x (N, T, D), tokens (N, T) integers, rows (N, M, D) -> y (N, T, D): where tokens[n, t] is ``token``, for the k-th time in its
     sample, y[n, t] = rows[n, k]; elsewhere y = x. A sample has the token at most M times. ``adds``: y = x + rows there.

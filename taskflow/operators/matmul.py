@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -28,7 +27,6 @@ from taskflow.regions import Rect
 
 
 @register("matmul")
-@dataclass(frozen=True, slots=True)
 class MatMul(Operator):
     """a (N, ..., M, K), b (N, ..., K, P) -> y (N, ..., M, P), or (M, K), (K, P) -> (M, P). K is contracted. With
     ``transpose_other``, b is (N, ..., P, K); it is not copied."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -15,7 +14,6 @@ from taskflow.regions import Rect
 
 
 @register("max_pool2d")
-@dataclass(frozen=True, slots=True)
 class MaxPool2d(Pool):
     """x (N, C, H, W) -> y (N, C, Ho, Wo). Cuts of h and w read halos. Forward saves which element of each window was the
     largest (the first of equals), in one byte if the window has at most 256."""

@@ -4,7 +4,6 @@ exponentials."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -31,7 +30,6 @@ from taskflow.regions import Rect
 
 
 @register("merge_attention")
-@dataclass(frozen=True, slots=True)
 class MergeAttention(Operator):
     """x (N, Lq, H, B, E), sums (N, Lq, H, B), and lengths (N) integers if there is padding -> y (N, Lq, H, E). y is the mean of
     x with the weights softmax(sums) over the blocks of which the query sees something; 0 if there are none. Blocks that no

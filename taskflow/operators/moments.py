@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
 
@@ -30,7 +29,6 @@ DOUBLE = np.dtype(np.float64)
 
 
 @register("moments")
-@dataclass(frozen=True, slots=True)
 class Moments(Operator):
     """x (N, C, ...) -> y (G, 2, C) float64: the sums of x and of x squared, over each group of ``samples`` samples and all
     positions. Zeros in evaluation, which ignores the batch.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -16,7 +15,6 @@ from taskflow.regions import Rect
 
 
 @register("mse_loss")
-@dataclass(frozen=True, slots=True)
 class MSELoss(Loss):
     """x, target of one shape -> a scalar: the sum of (x - target)^2, or their mean. Pieces give partial sums."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -15,7 +14,6 @@ from taskflow.regions import Rect
 
 
 @register("narrow")
-@dataclass(frozen=True, slots=True)
 class Narrow(Operator):
     """x -> its elements ``start`` up to ``start`` + ``length`` of ``dim``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -19,7 +18,6 @@ KINDS = ("normal", "uniform")
 
 
 @register("noise")
-@dataclass(frozen=True, slots=True)
 class Noise(Operator):
     """x (N, ...) -> y (N, *``sizes``) of standard normal numbers, or uniform ones in [0, 1). Of x only the samples count: nothing
     of it is read. Every dimension can be cut.

@@ -42,7 +42,6 @@ class _Group:
 
 
 @register("normalize")
-@dataclass(frozen=True, slots=True)
 class Normalize(Operator):
     """x (N, C, ...), moments (G, 2, C), running mean and variance (C), weight and bias (C) -> y = (x - mean) / sqrt(variance +
     eps) weight + bias.

@@ -14,13 +14,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from random import Random
-from typing import Any, ClassVar, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, final
 
 import numpy as np
 
 from taskflow.floats import is_float
 from taskflow.kernels import KernelSet
 from taskflow.regions import Rect
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # typing has it from Python 3.11 on
+    def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
+        return lambda function: function
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 
@@ -329,17 +335,19 @@ REGISTRY: dict[str, type[Operator]] = {}
 O = TypeVar("O", bound=type[Operator])
 
 
+@dataclass_transform(frozen_default=True)
 def register(kind: str) -> Callable[[O], O]:
-    """Class decorator that names the operator's kind and puts it in the registry."""
+    """Class decorator that makes an operator a frozen dataclass, names its kind and puts it in the registry."""
 
-    def add(cls: O) -> O:
+    def add(of: O) -> O:
+        cls: Any = of if "__dataclass_fields__" in vars(of) else dataclass(frozen=True, slots=True)(of)
         if kind in REGISTRY:
             raise ValueError(f"operator kind {kind!r} is registered twice: {REGISTRY[kind].__name__}, {cls.__name__}")
         if cls.flops is Operator.flops and not hasattr(cls, "flops_per_element"):
             raise TypeError(f"operator {kind!r}: {cls.__name__} must have flops_per_element, or a method flops")
         cls.kind = kind
         REGISTRY[kind] = cls
-        return cls
+        return cls  # type: ignore[no-any-return]
 
     return add
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -14,7 +13,6 @@ from taskflow.regions import Rect
 
 
 @register("pad")
-@dataclass(frozen=True, slots=True)
 class Pad(Operator):
     """x -> y with (before, after) more elements in every dimension, which hold ``value``. A piece reads its part of x, which
     may be nothing."""

@@ -4,7 +4,6 @@ torch.nn.functional.cross_entropy with ignore_index does)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -15,7 +14,6 @@ from taskflow.regions import Rect
 
 
 @register("per_label")
-@dataclass(frozen=True, slots=True)
 class PerLabel(Operator):
     """x of any shape, labels of any shape, integers -> x divided by the number of labels that are not ``ignore_index`` (by 1 if
     there is none). Every task counts all labels by itself; they are input data, so there is nothing to wait for, and a backward

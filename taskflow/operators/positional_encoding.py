@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Any
@@ -16,7 +15,6 @@ from taskflow.regions import Rect
 
 
 @register("positional_encoding")
-@dataclass(frozen=True, slots=True)
 class PositionalEncoding(Operator):
     """x (N, T, H) -> x + waves (T, H): at position t, sin(t r) in column 2 i and cos(t r) in column 2 i + 1, with
     r = 10000^(-2 i / H)."""

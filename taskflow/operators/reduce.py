@@ -71,7 +71,6 @@ class Reducing(Operator):
 
 
 @register("reduce")
-@dataclass(frozen=True, slots=True)
 class Reduce(Reducing):
     """x -> its sum, or mean, over the dimensions ``over``. These are contracted, and can be cut like all others: pieces give
     partial sums."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
 from random import Random
@@ -32,7 +31,6 @@ Group = tuple[list[int], list[int]]  # dimensions of the input and of the output
 
 
 @register("reshape")
-@dataclass(frozen=True, slots=True)
 class Reshape(Operator):
     """x -> y of ``shape``.
 

@@ -6,7 +6,6 @@ Zhang and Sennrich, "Root mean square layer normalization", arXiv 1910.07467.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -17,7 +16,6 @@ from taskflow.operators.tensor import Parameter, Tensor
 
 
 @register("rms_norm")
-@dataclass(frozen=True, slots=True)
 class RMSNorm(RowNorm):
     """x (N, ..., C), weight (C) -> y = x / sqrt(mean of x^2 over C + eps) (weight + offset). C cannot be cut: each piece needs the
     whole row's mean. Forward saves 1 / sqrt(mean + eps) of every row."""

@@ -6,7 +6,6 @@ Su, Lu, Pan, Murtadha, Wen, Liu, "RoFormer", arXiv 2104.09864; scaled frequencie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import pi
 from random import Random
@@ -34,7 +33,6 @@ Scaling = tuple[float, float, float, int]
 
 
 @register("rotary")
-@dataclass(frozen=True, slots=True)
 class Rotary(Operator):
     """x (N, T, ..., D) -> y of the same shape: at position t, elements i and i + D / 2 are rotated by the angle (t + offset)
     theta^(-2 i / D). With ``rates`` the angle is (t + offset) times number i of them. All are multiplied by ``factor``.

@@ -4,7 +4,6 @@ Narayanan, Young, Zaharia, "MegaBlocks", arXiv 2211.15841)."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -31,7 +30,6 @@ from taskflow.regions import Rect
 
 
 @register("routed_linear")
-@dataclass(frozen=True, slots=True)
 class RoutedLinear(Operator):
     """x (G, S, k, M), or (G, S, M) for all k choices, chosen (G, S, k) integers below E, weight (E, H, M) -> y (G, S, k, H) = x
     W_chosen^T. A choice that is no expert, such as -1, gives zeros. G, S, k and H can be cut, and so can the contracted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -27,7 +26,6 @@ from taskflow.regions import Rect
 
 
 @register("running_statistics")
-@dataclass(frozen=True, slots=True)
 class RunningStatistics(Operator):
     """moments (G, 2, C), mean (C), variance (C) -> the mean and variance moved by ``momentum`` towards those of the batch,
     which are averages over the groups, each of ``count`` elements, with unbiased variances. Unchanged in evaluation."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from random import Random
 
@@ -29,7 +28,6 @@ from taskflow.regions import Rect
 
 
 @register("scatter_add")
-@dataclass(frozen=True, slots=True)
 class ScatterAdd(Operator):
     """x (N, K, ...), index (N, K) integers below ``size`` -> y (N, size, ...): y[n, b] = the sum of x[n, k] with index[n, k] = b.
     The samples and the last dimensions can be cut. Only the data tell which places entries go to, so a piece has all of them."""

@@ -6,7 +6,6 @@ Gu and Dao, "Mamba: Linear-time sequence modeling with selective state spaces", 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -31,7 +30,6 @@ from taskflow.regions import Rect
 
 
 @register("selective_scan")
-@dataclass(frozen=True, slots=True)
 class SelectiveScan(Operator):
     """x, z (N, T, D), b, c (N, T, S), A_log (D, S), D (D) -> y (N, T, D). With steps dt = log(1 + exp(z)), A = -exp(A_log), and
     states h (D, S) that begin as zeros,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from taskflow.operators.operator import INPUTS, Call, register
 from taskflow.operators.tensor import Tensor
 from taskflow.operators.unary import Unary
 
 
 @register("silu")
-@dataclass(frozen=True, slots=True)
 class SiLU(Unary):
     """y = x / (1 + exp(-x))."""
 

@@ -6,7 +6,6 @@ ELU: Clevert et al., arXiv 1511.07289. Mish: Misra, arXiv 1908.08681.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -18,7 +17,6 @@ from taskflow.operators.unary import example
 
 
 @register("elu")
-@dataclass(frozen=True, slots=True)
 class ELU(Elementary):
     """y = scale x above 0, elsewhere scale alpha (exp(rate x) - 1)."""
 
@@ -44,7 +42,6 @@ class ELU(Elementary):
 
 
 @register("softplus")
-@dataclass(frozen=True, slots=True)
 class Softplus(Elementary):
     """y = log(1 + exp(beta x)) / beta, and x itself where beta x is above the threshold."""
 
@@ -70,7 +67,6 @@ class Softplus(Elementary):
 
 
 @register("mish")
-@dataclass(frozen=True, slots=True)
 class Mish(Elementary):
     """y = x tanh(log(1 + exp(x)))."""
 

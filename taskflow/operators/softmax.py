@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -27,7 +26,6 @@ from taskflow.regions import Rect
 
 
 @register("softmax")
-@dataclass(frozen=True, slots=True)
 class Softmax(Operator):
     """x -> exp(x) / sum of exp(x) over ``dim``, of the same shape. Every dimension but ``dim`` can be cut.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
@@ -27,7 +26,6 @@ from taskflow.regions import Rect
 
 
 @register("split")
-@dataclass(frozen=True, slots=True)
 class Split(Operator):
     """x -> one output for each of ``sections``, its size along ``dim``. Every dimension but ``dim`` can be cut, so each piece
     writes a part of every output."""

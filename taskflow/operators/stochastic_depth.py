@@ -6,7 +6,6 @@ Huang, Sun, Liu, Sedra, Weinberger, "Deep networks with stochastic depth", arXiv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -18,7 +17,6 @@ from taskflow.regions import Rect
 
 
 @register("stochastic_depth")
-@dataclass(frozen=True, slots=True)
 class StochasticDepth(Dropout):
     """x (N, ...) -> y of the same shape: in training a whole sample is 0 with probability p, else x / (1 - p); in evaluation x.
     As for `dropout`, the choice depends on position, name, seed and step. Forward saves one byte for each sample."""

@@ -4,7 +4,6 @@ Transformer", arXiv 2002.05202."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -14,7 +13,6 @@ from taskflow.operators.tensor import Tensor
 
 
 @register("swiglu")
-@dataclass(frozen=True, slots=True)
 class SwiGLU(Operator):
     """gate, x of one shape -> y = gate / (1 + exp(-gate)) x. This one operator keeps two arrays for backward; `silu` and `mul`
     would keep three."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -29,7 +28,6 @@ INTEGER = np.dtype(np.int64)
 
 
 @register("top_k")
-@dataclass(frozen=True, slots=True)
 class TopK(Operator):
     """x (N, ..., E) -> values (N, ..., k) in descending order, and their positions (N, ..., k), integers below E. Of equal
     numbers the first is taken first. Every dimension but E can be cut."""

@@ -7,7 +7,6 @@ of experts", arXiv 2401.04088 (without capacity).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 from random import Random
 from typing import Any
@@ -39,7 +38,6 @@ INTEGER = np.dtype(np.int64)
 
 
 @register("top_k_routing")
-@dataclass(frozen=True, slots=True)
 class TopKRouting(Operator):
     """x (G, S, E), the scores of E experts for the S tokens of G groups -> for each token's ``k`` choices, best first: weights
     (G, S, k), and slots (G, S, k) integers. Further outputs for each group: the auxiliary loss (G), the number of tokens that

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -14,7 +13,6 @@ from taskflow.regions import Rect
 
 
 @register("transpose")
-@dataclass(frozen=True, slots=True)
 class Transpose(Operator):
     """x (..., A, ..., B, ...) -> y (..., B, ..., A, ...). The new dimension 0 is the output's sample dimension."""
 

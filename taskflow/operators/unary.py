@@ -4,7 +4,6 @@ of one, torch.relu, torch.tanh, torch.sigmoid, torch.nn.functional.gelu). They s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -49,7 +48,6 @@ class Activation(Unary):
 
 
 @register("scale")
-@dataclass(frozen=True, slots=True)
 class Scale(Unary):
     """y = factor x."""
 
@@ -72,7 +70,6 @@ class Scale(Unary):
 
 
 @register("shift")
-@dataclass(frozen=True, slots=True)
 class Shift(Unary):
     """y = x + number."""
 
@@ -92,25 +89,21 @@ class Shift(Unary):
 
 
 @register("relu")
-@dataclass(frozen=True, slots=True)
 class ReLU(Activation):
     """y = max(x, 0); the derivative at 0 is 0."""
 
 
 @register("tanh")
-@dataclass(frozen=True, slots=True)
 class Tanh(Activation):
     """y = tanh(x)."""
 
 
 @register("sigmoid")
-@dataclass(frozen=True, slots=True)
 class Sigmoid(Activation):
     """y = 1 / (1 + exp(-x))."""
 
 
 @register("gelu")
-@dataclass(frozen=True, slots=True)
 class GELU(Unary):
     """y = x Phi(x), Phi the standard normal distribution (Hendrycks and Gimpel, arXiv 1606.08415), or with ``approximate``
     "tanh" the paper's approximation of it."""

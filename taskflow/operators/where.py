@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -14,7 +13,6 @@ from taskflow.operators.tensor import Tensor
 
 
 @register("where")
-@dataclass(frozen=True, slots=True)
 class Where(Operator):
     """x, a, b of one shape -> y: a where x is in the relation to the number, else b. The gradient is that of what was taken; x has
     none, as in PyTorch. Every dimension can be cut."""
