@@ -10,20 +10,8 @@ import numpy as np
 
 from taskflow.floats import sums_in
 from taskflow.operators.loss import NO_LABEL, require_classes, scores
-from taskflow.operators.operator import (
-    NOTHING,
-    Call,
-    Dim,
-    Example,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, positive, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

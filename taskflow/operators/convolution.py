@@ -6,21 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    Work,
-    positive,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Keeps, Operator, Reads, Work
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.window import Pair
 from taskflow.regions import Rect
 

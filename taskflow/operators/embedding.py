@@ -8,22 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    INPUTS,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    WeightSpec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, sample_and_attributes, takes
 from taskflow.operators.tensor import Parameter, Tensor
 from taskflow.regions import Rect
 

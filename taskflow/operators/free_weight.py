@@ -11,23 +11,8 @@ from typing import Any
 import numpy as np
 
 from taskflow.operators.binary import seen_by
-from taskflow.operators.operator import (
-    Array,
-    Call,
-    Dim,
-    Example,
-    Init,
-    Keeps,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    Target,
-    WeightSpec,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import Array, Call, Example, Keeps, Operator, Reads, Target, register
+from taskflow.operators.spec import Dim, Init, Soap, Spec, WeightSpec, positive, takes
 from taskflow.operators.tensor import Builder, Parameter, Tensor
 from taskflow.regions import Rect
 

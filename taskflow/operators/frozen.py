@@ -10,7 +10,8 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
-from taskflow.operators.operator import Keeps, Operator, Spec, Work
+from taskflow.operators.operator import Keeps, Operator, Work
+from taskflow.operators.spec import Spec
 from taskflow.regions import Rect
 
 

@@ -7,8 +7,9 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import Call, Example, Spec, register
+from taskflow.operators.operator import Call, Example, register
 from taskflow.operators.reduce import Reducing, dims_over, drawn
+from taskflow.operators.spec import Spec
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

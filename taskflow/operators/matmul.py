@@ -7,21 +7,8 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    INPUTS,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    Work,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, Work, register
+from taskflow.operators.spec import Dim, Soap, Spec, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

@@ -11,20 +11,8 @@ import numpy as np
 from taskflow.floats import sums_in
 from taskflow.operators.attention_scope import AttentionScope, Span, blocks_of
 from taskflow.operators.attention_tiles import FLOOR, LOW
-from taskflow.operators.operator import (
-    INPUTS,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Operator,
-    Reads,
-    Spec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import INPUTS, Array, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Spec, positive, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

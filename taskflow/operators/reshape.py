@@ -9,20 +9,8 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Call,
-    Dim,
-    Example,
-    Operator,
-    Reads,
-    Soap,
-    Spec,
-    axis,
-    positive,
-    register,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Call, Example, Operator, Reads, register
+from taskflow.operators.spec import Dim, Soap, Spec, axis, positive, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

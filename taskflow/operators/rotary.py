@@ -13,18 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Operator,
-    Spec,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Array, Call, Example, Operator, register
+from taskflow.operators.spec import Dim, Spec, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from taskflow.operators.operator import NOTHING, Call, Operator, Spec, positive, takes
+from taskflow.operators.operator import NOTHING, Call, Operator
+from taskflow.operators.spec import Spec, positive, takes
 
 
 class Source(Operator):

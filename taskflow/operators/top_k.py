@@ -7,20 +7,8 @@ from random import Random
 
 import numpy as np
 
-from taskflow.operators.operator import (
-    NOTHING,
-    Array,
-    Call,
-    Dim,
-    Example,
-    Operator,
-    Soap,
-    Spec,
-    positive,
-    register,
-    sample_and_attributes,
-    takes,
-)
+from taskflow.operators.operator import NOTHING, Array, Call, Example, Operator, register
+from taskflow.operators.spec import Dim, Soap, Spec, positive, sample_and_attributes, takes
 from taskflow.operators.tensor import Tensor
 from taskflow.regions import Rect
 

@@ -8,7 +8,8 @@ from random import Random
 import numpy as np
 
 from taskflow.operators.compare import RELATIONS
-from taskflow.operators.operator import Call, Example, Keeps, Operator, Spec, register, takes
+from taskflow.operators.operator import Call, Example, Keeps, Operator, register
+from taskflow.operators.spec import Spec, takes
 from taskflow.operators.tensor import Tensor
 
 
